@@ -1,0 +1,94 @@
+"""Means and variances of one site over one call, and the normalisation by them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import batch_norm, layer_norm, pad
+
+Moments = tuple[Tensor, Tensor]
+
+
+class BatchSite:
+    """Batch-normalises one site, step after step (Cooijmans et al. 2016, eq. 3).
+
+    A step with at least ``min_rows`` rows is normalised with its own statistics, in two passes.
+    One with fewer takes those of the last step that had enough, as constants, or else its row
+    of ``constants``. With ``min_rows=None`` (evaluation) every step takes its row of
+    ``constants``.
+
+    Args:
+        gamma: ``(F,)``.
+        shift: ``(F,)``, or None where nothing is added.
+        eps: added to the variance.
+        constants: mean and variance ``(T, 1, F)``, or ``(T, B, F)`` for rows at different ages;
+            None where no step needs them.
+        min_rows: fewest rows that a statistic is taken of, or None.
+    """
+
+    def __init__(
+        self,
+        gamma: Tensor,
+        shift: Tensor | None,
+        eps: float,
+        constants: Moments | None,
+        min_rows: int | None,
+    ) -> None:
+        self.gamma, self.shift, self.eps, self.min_rows = gamma, shift, eps, min_rows
+        self._constants = constants and [m.unbind(0) for m in constants]
+        self._taken: list[tuple[Tensor, Tensor, float]] = []
+
+    def __call__(self, z: Tensor, t: int) -> Tensor:
+        """Normalises ``z`` ``(n, F)``, the active rows of step t."""
+        n = z.size(0)
+        if self.min_rows is not None and n >= self.min_rows:
+            mean, var = z.new_zeros(z.size(1)), z.new_zeros(z.size(1))
+            # momentum 1 leaves the minibatch's mean and unbiased variance in the two tensors
+            out = batch_norm(z, mean, var, self.gamma, self.shift, True, 1.0, self.eps)
+            self._taken.append((mean, var, (n - 1) / n))
+            return out
+        if self._taken:
+            mean, var, bias = self._taken[-1]
+            var = var * bias
+        else:
+            assert self._constants is not None
+            mean, var = (rows[t][:n] for rows in self._constants)
+        scale = self.gamma * torch.rsqrt(var + self.eps)
+        centred = z - mean
+        return centred * scale if self.shift is None else torch.addcmul(self.shift, centred, scale)
+
+    def taken(self, steps: int) -> Moments:
+        """The statistics taken: mean and biased variance ``(steps, F)``, zero where none was."""
+        like = self.gamma.detach()
+        if not self._taken:
+            zeros = like.new_zeros(steps, like.size(0))
+            return zeros, zeros
+        means, variances, biases = zip(*self._taken, strict=True)
+        var = torch.stack(variances)
+        var = var * torch.tensor(biases, dtype=var.dtype, device=var.device).unsqueeze(1)
+        missing = (0, 0, 0, steps - len(means))
+        return pad(torch.stack(means), missing), pad(var, missing)
+
+
+def normalise_rows(
+    z: Tensor, groups: tuple[int, ...], gamma: Tensor, shift: Tensor | None, eps: float
+) -> Tensor:
+    """Layer normalisation over the features of each row (Ba et al. 2016, eq. 20–22).
+
+    Args:
+        z: ``(n, F)``.
+        groups: relative widths of the blocks that have a mean and variance of their own.
+        gamma: ``(F,)``.
+        shift: ``(F,)``, or None where nothing is added.
+        eps: added to the variance.
+    """
+    unit = z.size(-1) // sum(groups)
+    widths = [unit * group for group in groups]
+    shifts = [None] * len(widths) if shift is None else shift.split(widths)
+    blocks = [
+        layer_norm(block, block.shape[-1:], scale, offset, eps)
+        for block, scale, offset in zip(
+            z.split(widths, -1), gamma.split(widths), shifts, strict=True
+        )
+    ]
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)

@@ -1,0 +1,192 @@
+"""Population statistics of one site: estimates per time step, and which step serves which."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.spec import BatchNorm
+
+_BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
+
+
+class Population(nn.Module):
+    """Running mean and unbiased variance of one site, one row for each time step.
+
+    Buffers: ``mean`` and ``var`` ``(horizon, features)``, float32 or wider; ``rows`` and
+    ``num_batches_tracked`` ``(horizon,)``, int64.
+
+    Args:
+        features: width of the site.
+        norm: the spec that holds momentum, population and horizon.
+        shared: whether all steps share one row.
+        device: where the buffers live.
+        dtype: dtype of the layer; moments are kept in float32 or wider.
+    """
+
+    mean: Tensor
+    var: Tensor
+    rows: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        norm: BatchNorm,
+        *,
+        shared: bool,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.shared = shared
+        self.horizon = 1 if shared else norm.horizon
+        self.momentum = norm.momentum
+        self._checked = False
+        wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+        fresh = self._fresh(self.horizon or 1, features, device, wide)
+        for name, value in zip(_BUFFERS, fresh, strict=True):
+            self.register_buffer(name, value)
+
+    @staticmethod
+    def _fresh(
+        rows: int, features: int, device: torch.device | str | None, dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        return (
+            torch.zeros(rows, features, device=device, dtype=dtype),
+            torch.ones(rows, features, device=device, dtype=dtype),
+            torch.zeros(rows, device=device, dtype=torch.int64),
+            torch.zeros(rows, device=device, dtype=torch.int64),
+        )
+
+    def reset(self) -> None:
+        """Forgets every estimate."""
+        fresh = self._fresh(len(self), self.mean.size(1), self.mean.device, self.mean.dtype)
+        for name, value in zip(_BUFFERS, fresh, strict=True):
+            getattr(self, name).copy_(value)
+        self._checked = False
+
+    def resize(self, rows: int) -> None:
+        """Keeps the first ``rows`` rows, and adds rows without a count where there are fewer."""
+        more = self._fresh(
+            max(0, rows - len(self)), self.mean.size(1), self.mean.device, self.mean.dtype
+        )
+        for name, extra in zip(_BUFFERS, more, strict=True):
+            setattr(self, name, torch.cat([getattr(self, name)[:rows], extra]))
+
+    def grow(self, steps: int) -> None:
+        """Makes room for ``steps`` steps, as far as the horizon goes.
+
+        Raises:
+            RuntimeError: the buffers would have to grow under torch.distributed, where the ranks
+                would end up with different shapes.
+        """
+        needed = steps if self.horizon is None else min(steps, self.horizon)
+        if needed <= len(self):
+            return
+        distributed = torch.distributed
+        if self.horizon is None and distributed.is_available() and distributed.is_initialized():
+            raise RuntimeError(
+                f"norm.horizon must be a number under torch.distributed, got None: this sequence "
+                f"has {steps} steps, and buffers that grow differ from rank to rank"
+            )
+        self.resize(needed)
+
+    @torch.no_grad()
+    def update(self, batch: Moments, counts: Tensor, step: int) -> None:
+        """Takes in one minibatch.
+
+        The population keeps the unbiased variance (Ioffe & Szegedy 2015, algorithm 2). A new
+        minibatch weighs ``max(momentum, 1/n)``, n the minibatches that have reached the step;
+        with ``momentum=None`` it weighs as its rows, so that the mean is ``Σ m μ / Σ m`` and the
+        variance ``Σ m v / Σ (m - 1)``.
+
+        Args:
+            batch: mean and biased variance, ``(T, F)``.
+            counts: ``(T,)`` int64, the rows behind each estimate, 0 where none was taken.
+            step: index of the first step.
+        """
+        mean, var = (m.to(self.mean.dtype) for m in batch)
+        m = counts.to(mean.dtype)
+        var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
+        if self.shared:
+            share = (m / m.sum().clamp(min=1)).unsqueeze(0)
+            mean, var, counts, step = share @ mean, share @ var, counts.sum(0, keepdim=True), 0
+        room = max(0, min(counts.size(0), len(self) - step))
+        mean, var, counts = mean[:room], var[:room], counts[:room]
+        mine, taken = slice(step, step + room), counts > 0
+        self.rows[mine] += counts
+        self.num_batches_tracked[mine] += taken
+        rows, batches = self.rows[mine], self.num_batches_tracked[mine]
+        m = counts.to(mean.dtype)
+        if self.momentum is None:
+            mean_weight = m / rows.clamp(min=1)
+            var_weight = (m - 1) / (rows - batches).clamp(min=1)
+        else:
+            mean_weight = torch.ones_like(m) / batches.clamp(min=1)
+            mean_weight = var_weight = mean_weight.clamp(min=self.momentum)
+        for old, new, weight in ((self.mean, mean, mean_weight), (self.var, var, var_weight)):
+            w = torch.where(taken, weight, 0).unsqueeze(1).expand_as(new)
+            old[mine] = torch.lerp(old[mine], new, w)
+
+    def at(self, steps: Tensor) -> Moments:
+        """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
+
+        A step is served by its own row or, where that has no count, by the last one before it
+        that has. Before any statistic that is mean 0 and variance 1, with one warning.
+
+        Args:
+            steps: int64 indices, of any shape.
+        """
+        counted = self.num_batches_tracked > 0
+        if not (self._checked or torch.compiler.is_compiling() or self.mean.is_meta):
+            if not counted.any():
+                warnings.warn(
+                    "evaluation before any statistic was taken: mean 0 and variance 1 are used",
+                    stacklevel=2,
+                )
+            self._checked = True
+        row = torch.arange(len(self), device=steps.device) * counted
+        serving = row.cummax(0).values[steps.clamp(max=len(self) - 1)]
+        return self.mean[serving], self.var[serving]
+
+    def counted_before(self, step: int) -> bool:
+        """Whether some row before ``step`` has an estimate."""
+        return bool((self.num_batches_tracked[:step] > 0).any())
+
+    def __len__(self) -> int:
+        return self.mean.size(0)
+
+    def extra_repr(self) -> str:
+        """The width, and how many steps have a row."""
+        return f"features={self.mean.size(1)}, steps={'shared' if self.shared else len(self)}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Population:
+        def keep_wide(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            if tensor.is_floating_point() and moved.dtype in (torch.half, torch.bfloat16):
+                return tensor.to(moved.device)
+            return moved
+
+        return super()._apply(keep_wide, recurse)  # type: ignore[no-any-return]
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # a checkpoint with another horizon loads: this module's own decides how many rows it keeps
+        stored = state_dict.get(f"{prefix}mean")
+        if isinstance(stored, Tensor) and stored.dim() == 2 and not self.shared:
+            self.resize(min(stored.size(0), self.horizon or stored.size(0)))
+            state_dict = state_dict | {
+                prefix + name: state_dict[prefix + name][: len(self)]
+                for name in _BUFFERS
+                if prefix + name in state_dict
+            }
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self.resize(self.horizon or len(self))
+        self._checked = False

@@ -1,0 +1,193 @@
+"""Which sites of a recurrent layer are normalised, and over what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+Scope = Literal["frame", "sequence"]
+
+SITES = ("input", "recurrent", "joint", "cell", "carry")
+SITES_WITH_BETA = ("cell", "carry")
+
+
+class _Spec:
+    """Answers an unknown field with the fields that exist."""
+
+    def __new__(cls, **given: Any) -> _Spec:
+        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        for name in given:
+            if name not in known:
+                raise TypeError(f"{cls.__name__} has no {name!r}, it has {', '.join(known)}")
+        return super().__new__(cls)
+
+
+def _check_number(name: str, value: float, low: float, high: float) -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        upper = "" if high == math.inf else f" and at most {high:g}"
+        raise ValueError(f"{name} must be finite, at least {low:g}{upper}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNorm(_Spec):
+    """Batch normalisation of the sites of a cell (Cooijmans et al. 2016; Laurent et al. 2015).
+
+    A scope is ``"frame"`` (over the active rows of one time step), ``"sequence"`` (over all
+    unpadded frames of the minibatch; the input term alone) or ``None`` (not normalised).
+
+    Args:
+        input: scope of ``W_x x_t``.
+        recurrent: scope of ``W_h h_{t-1}``.
+        joint: scope of ``W_x x_t + W_h h_{t-1}``, in place of the two above (LSTM and RNN;
+            Laurent et al. eq. 17).
+        cell: scope of ``c_t`` on its way into the output, ``h_t = o_t tanh(BN(c_t))``
+            (Cooijmans et al. eq. 8); a cell without ``c`` ignores it.
+        carry: scope of ``c_t`` itself, which the next step then sees normalised (LSTM).
+            Known to explode.
+        gamma: initial scale of every site.
+        eps: added to the variance.
+        momentum: weight of a new minibatch in the population statistics; ``None`` for the
+            cumulative average.
+        population: ``"per_step"`` keeps statistics of every time step, ``"shared"`` one for all.
+        horizon: number of steps with statistics of their own; ``None`` grows to the longest
+            sequence seen. ``"shared"`` statistics and sequence scope have one row whatever it is.
+        min_rows: a step with fewer active rows takes no statistic of its own.
+
+    Raises:
+        ValueError: a value is not one of those named above, ``joint`` is given together with
+            ``input`` or ``recurrent``, or a number is not finite or out of range.
+        TypeError: an unknown field is given.
+    """
+
+    input: Scope | None = "frame"
+    recurrent: Scope | None = "frame"
+    joint: Scope | None = None
+    cell: Scope | None = "frame"
+    carry: Scope | None = None
+    gamma: float = 0.1
+    eps: float = 1e-5
+    momentum: float | None = 0.1
+    population: Literal["per_step", "shared"] = "per_step"
+    horizon: int | None = None
+    min_rows: int = 2
+
+    def __post_init__(self) -> None:
+        if self.input not in ("frame", "sequence", None):
+            raise ValueError(f"norm.input must be 'frame', 'sequence' or None, got {self.input!r}")
+        for site in SITES[1:]:
+            if (scope := getattr(self, site)) not in ("frame", None):
+                why = (
+                    ": the term at later steps is not known before the recurrence has run"
+                    if scope == "sequence"
+                    else ""
+                )
+                raise ValueError(f"norm.{site} must be 'frame' or None, got {scope!r}{why}")
+        if self.joint and (self.input or self.recurrent):
+            raise ValueError(
+                "norm.joint normalises the sum of the input and the recurrent term: it needs "
+                f"input=None and recurrent=None, got input={self.input!r} and "
+                f"recurrent={self.recurrent!r}"
+            )
+        _check_number("norm.gamma", self.gamma, -math.inf, math.inf)
+        _check_number("norm.eps", self.eps, 0.0, math.inf)
+        if self.momentum is not None:
+            _check_number("norm.momentum", self.momentum, 0.0, 1.0)
+        if self.population not in ("per_step", "shared"):
+            raise ValueError(
+                f"norm.population must be 'per_step' or 'shared', got {self.population!r}"
+            )
+        for name, least in (("horizon", 1), ("min_rows", 2)):
+            value = getattr(self, name)
+            if name == "horizon" and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"norm.{name} must be an int of at least {least}, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(_Spec):
+    """Layer normalisation of the sites of a cell (Ba et al. 2016).
+
+    One mean and variance per row over all gates of a term; a GRU's candidate stands apart from
+    its two gates.
+
+    Args:
+        input: whether ``W_x x_t`` is normalised.
+        recurrent: whether ``W_h h_{t-1}`` is normalised.
+        cell: whether ``c_t`` is, on its way into the output; a cell without ``c`` ignores it.
+        gamma: initial scale of every site.
+        eps: added to the variance.
+
+    Raises:
+        ValueError: a site is not a bool, or a number is not finite or out of range.
+        TypeError: an unknown field is given.
+    """
+
+    input: bool = True
+    recurrent: bool = True
+    cell: bool = True
+    gamma: float = 1.0
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for site in ("input", "recurrent", "cell"):
+            if not isinstance(value := getattr(self, site), bool):
+                raise ValueError(f"norm.{site} must be True or False, got {value!r}")
+        _check_number("norm.gamma", self.gamma, -math.inf, math.inf)
+        _check_number("norm.eps", self.eps, 0.0, math.inf)
+
+
+Norm = BatchNorm | LayerNorm
+
+PRESETS: Mapping[str, Norm] = {
+    "batch": BatchNorm(),
+    "layer": LayerNorm(),
+    "cooijmans2016": BatchNorm(),
+    "laurent2015-sequence": BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0),
+    "laurent2015-frame": BatchNorm(recurrent=None, cell=None, gamma=1.0),
+    "bn-e*": BatchNorm(input="sequence"),
+    "joint": BatchNorm(input=None, recurrent=None, joint="frame", cell=None, gamma=1.0),
+    "carry": BatchNorm(input=None, recurrent=None, cell=None, carry="frame", gamma=1.0),
+    "ba2016": LayerNorm(),
+}
+
+
+def resolve(norm: str | Norm | None) -> Norm | None:
+    """Turns a preset's name into what it stands for.
+
+    Raises:
+        ValueError: no preset has that name.
+        TypeError: ``norm`` is neither a name nor a spec nor ``None``.
+    """
+    if norm is None or isinstance(norm, (BatchNorm, LayerNorm)):
+        return norm
+    if not isinstance(norm, str):
+        raise TypeError(
+            "norm must be None, a preset's name, a BatchNorm or a LayerNorm, "
+            f"got {type(norm).__name__}"
+        )
+    if norm not in PRESETS:
+        raise ValueError(f"norm must be None or one of {', '.join(PRESETS)}, got {norm!r}")
+    return PRESETS[norm]
+
+
+def active_sites(norm: Norm | None, cell: str, available: tuple[str, ...]) -> tuple[str, ...]:
+    """The sites that ``norm`` normalises in a cell.
+
+    Args:
+        norm: the spec.
+        cell: the cell's name, for the error.
+        available: the sites that the cell has.
+
+    Raises:
+        ValueError: ``norm`` asks for a joint or carry site that the cell does not have.
+    """
+    wanted = tuple(site for site in SITES if getattr(norm, site, None))
+    for site in ("joint", "carry"):
+        if site in wanted and site not in available:
+            raise ValueError(
+                f"norm.{site} must be None for {cell}, whose sites are {', '.join(available)}"
+            )
+    return tuple(site for site in wanted if site in available)
