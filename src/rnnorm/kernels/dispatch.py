@@ -1,0 +1,129 @@
+"""Which kernel runs a layer: one table, tried from the top."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rnnorm.cells.cell import Cell
+from rnnorm.kernels import reference
+from rnnorm.norm.spec import Norm, active_sites
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a layer asks for."""
+
+    cell: Cell
+    norm: Norm | None
+    device: torch.device
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        sites = ", ".join(active_sites(self.norm, self.cell.name, self.cell.sites))
+        what = f"{type(self.norm).__name__} of {sites}" if sites else "no norm"
+        return f"{self.cell.name} with {what}, {self.dtype}, on {self.device.type}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A row of the table.
+
+    Args:
+        name: as in ``use_backend``.
+        unavailable: why it cannot run on this machine, empty if it can.
+        refuses: why it does not cover a request, empty if it does.
+        layer: with the signature of ``reference.layer``; None for torch's own operators, which
+            run a whole stack of layers.
+    """
+
+    name: str
+    unavailable: str
+    refuses: Callable[[Request], str]
+    layer: Callable[..., Any] | None
+
+
+def _aten_refuses(request: Request) -> str:
+    sites = active_sites(request.norm, request.cell.name, request.cell.sites)
+    return "torch.nn has no normalised recurrence" if sites else ""
+
+
+KERNELS = (
+    Kernel("aten", "", _aten_refuses, None),
+    Kernel("reference", "", lambda request: "", reference.layer),
+)
+
+#: how many layer calls each kernel has run (a whole stack counts once)
+calls: Counter[str] = Counter()
+
+_forced: ContextVar[str | None] = ContextVar("rnnorm_backend", default=None)
+_told: set[Request] = set()
+_log = logging.getLogger("rnnorm")
+
+
+def backends() -> dict[str, str]:
+    """The kernels in the order in which they are tried, each with why it cannot run here.
+
+    Returns:
+        the reason by name, empty for a kernel that is available. One that is may still not
+        cover a given cell, norm, device or dtype: the next one then runs, and the logger
+        ``rnnorm`` says so once, at level INFO.
+    """
+    return {kernel.name: kernel.unavailable for kernel in KERNELS}
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Forces one kernel within a ``with`` block.
+
+    Args:
+        name: one of ``backends()``.
+
+    Raises:
+        ValueError: no kernel has that name.
+        RuntimeError: it cannot run on this machine, or (when a layer is called) it does not
+            cover what the layer asks for.
+    """
+    known = backends()
+    if name not in known:
+        raise ValueError(f"backend must be one of {', '.join(known)}, got {name!r}")
+    if known[name]:
+        raise RuntimeError(f"backend {name!r} is not available: {known[name]}")
+    token = _forced.set(name)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def choose(request: Request) -> Kernel:
+    """The kernel that runs a request, counted.
+
+    Raises:
+        RuntimeError: a forced kernel does not cover the request.
+    """
+    forced = _forced.get()
+    passed_over = []
+    for kernel in KERNELS:
+        why_not = kernel.unavailable or kernel.refuses(request)
+        if forced is not None:
+            if kernel.name != forced:
+                continue
+            if why_not:
+                raise RuntimeError(f"backend {forced!r} does not cover {request}: {why_not}")
+        if why_not:
+            passed_over.append(f"{kernel.name}: {why_not}")
+            continue
+        if request not in _told:
+            _told.add(request)
+            _log.info("%s runs on %s (%s)", request, kernel.name, "; ".join(passed_over) or "first")
+        calls[kernel.name] += 1
+        return kernel
+    raise AssertionError("the reference kernel covers every request")

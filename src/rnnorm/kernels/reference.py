@@ -1,0 +1,131 @@
+"""The definition: one layer in one direction over a whole sequence, in plain PyTorch.
+
+Any device, cell, site and dtype; twice differentiable. Every faster kernel has this signature
+and is tested against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from rnnorm.cells.cell import Cell, State, Weights, product
+from rnnorm.norm.moments import BatchSite, Moments, normalise_rows
+from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, active_sites
+
+Site = Callable[[Tensor, int], Tensor]
+
+
+def layer(
+    cell: Cell,
+    norm: Norm | None,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    state: State,
+    weights: Weights,
+    gamma: Mapping[str, Tensor],
+    beta: dict[str, Tensor],
+    constants: Mapping[str, Moments],
+    min_rows: int | None,
+) -> tuple[Tensor, State, dict[str, Moments]]:
+    """Runs a cell over the active rows of every step.
+
+    Products are computed in the dtype of ``x``, everything else in float32 or wider.
+
+    Args:
+        cell: the equations.
+        norm: what is normalised.
+        x: ``(T, B, I)``, the longest row first; padded positions are never read.
+        batch_sizes: ``(T,)`` int64 on the CPU, the number of active rows, or None if all are.
+        state: initial states, ``(B, ·)`` each.
+        weights: of this layer and direction.
+        gamma: scale of each site, ``(F,)``.
+        beta: shift of the cell and carry sites, ``(H,)``.
+        constants: mean and variance of each site for steps without a statistic of their own,
+            ``(T, 1, F)``, or ``(T, B, F)`` for rows at different ages; ``(1, 1, F)`` for
+            sequence scope.
+        min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
+
+    Returns:
+        output ``(T, B, H_out)``, zero where padded; the state of each row after its last frame;
+        mean and biased variance taken at each batch-normalised site, ``(T, F)``, or ``(1, F)``
+        for sequence scope, zero where none was, empty with ``min_rows=None``.
+    """
+    T, B, _ = x.shape
+    sizes = [B] * T if batch_sizes is None else batch_sizes.tolist()
+    wide = torch.promote_types(x.dtype, torch.float32)
+    state_dtype = [s.dtype for s in state]
+    state = tuple(s.to(wide) for s in state)
+
+    active = active_sites(norm, cell.name, cell.sites)
+    whole = isinstance(norm, BatchNorm) and norm.input == "sequence"
+    shifts = {site: s.to(wide) for site, s in (cell.shifts(weights, active) | beta).items()}
+    gamma = {site: g.to(wide) for site, g in gamma.items()}
+    batch: dict[str, BatchSite] = {}
+    sites: dict[str, Site] = {}
+    for site in cell.sites:
+        shift = shifts.get(site)
+        if site not in active:
+            sites[site] = partial(_add, shift)
+        elif isinstance(norm, BatchNorm):
+            batch[site] = sites[site] = BatchSite(
+                gamma[site], shift, norm.eps, constants.get(site), min_rows
+            )
+        elif isinstance(norm, LayerNorm):
+            groups = cell.gates if site != "cell" else (1,)
+            sites[site] = partial(_normalise_rows, groups, gamma[site], shift, norm.eps)
+
+    def normalise(site: str, z: Tensor) -> Tensor:
+        return sites[site](z, t)
+
+    x_terms = _input_terms(x, sizes, weights.weight_ih, wide)
+    if whole:
+        rows = [len(term) for term in x_terms]
+        x_terms = list(sites["input"](torch.cat(x_terms), 0).split(rows))
+    outputs: list[Tensor] = []
+    finished: list[State] = []
+    for t, x_term in enumerate(x_terms):
+        n = sizes[t]
+        if n < state[0].size(0):
+            finished.append(tuple(s[n:] for s in state))
+            state = tuple(s[:n] for s in state)
+        if not whole:
+            x_term = normalise("input", x_term)
+        output, state = cell.step(weights, x_term, state, normalise, t)
+        outputs.append(output if n == B else pad(output, (0, 0, 0, B - n)))
+
+    finished.append(state)
+    state_n = tuple(
+        (torch.cat(rows[::-1]) if len(rows) > 1 else rows[0]).to(dtype)
+        for rows, dtype in zip(zip(*finished, strict=True), state_dtype, strict=True)
+    )
+    taken = {}
+    if min_rows is not None:
+        for site, statistic in batch.items():
+            taken[site] = statistic.taken(1 if whole and site == "input" else T)
+    return torch.stack(outputs).to(x.dtype), state_n, taken
+
+
+def _input_terms(x: Tensor, sizes: list[int], weight: Tensor, wide: torch.dtype) -> list[Tensor]:
+    """``W_x x_t`` of the active rows of every step, ``(n_t, gates * H)``, from one product."""
+    starts = [t for t in range(len(sizes)) if t == 0 or sizes[t] != sizes[t - 1]]
+    frames = [
+        x[start:stop, : sizes[start]].flatten(0, 1)
+        for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)
+    ]
+    term = product(torch.cat(frames) if len(frames) > 1 else frames[0], weight).to(wide)
+    return list(term.split(sizes))
+
+
+def _add(shift: Tensor | None, z: Tensor, t: int) -> Tensor:
+    return z if shift is None else z + shift
+
+
+def _normalise_rows(
+    groups: tuple[int, ...], gamma: Tensor, shift: Tensor | None, eps: float, z: Tensor, t: int
+) -> Tensor:
+    return normalise_rows(z, groups, gamma, shift, eps)
