@@ -1,0 +1,70 @@
+"""Initialisations of recurrent layers, and the papers' recipes.
+
+Each function takes a layer or a cell, changes its weights in place and returns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Layer = TypeVar("Layer", bound="nn.RNNBase | nn.RNNCellBase")
+
+
+def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
+    return (p for name, p in layer.named_parameters(recurse=False) if name.startswith(prefix))
+
+
+def _each_gate(
+    layer: nn.RNNBase | nn.RNNCellBase, prefix: str, fill: Callable[[Tensor], object]
+) -> None:
+    for weight in _named(layer, prefix):
+        for block in weight.split(layer.hidden_size):
+            fill(block)
+
+
+@torch.no_grad()
+def orthogonal_(layer: Layer) -> Layer:
+    """Draws every gate's block of every weight matrix orthogonal.
+
+    Args:
+        layer: its ``weight_*`` parameters are changed.
+    """
+    for prefix in ("weight_ih", "weight_hh", "weight_hr"):
+        _each_gate(layer, prefix, nn.init.orthogonal_)
+    return layer
+
+
+@torch.no_grad()
+def identity_(layer: Layer) -> Layer:
+    """Sets every gate's block of the recurrent matrices to the identity.
+
+    Args:
+        layer: its ``weight_hh_*`` parameters are changed.
+    """
+    _each_gate(layer, "weight_hh", nn.init.eye_)
+    return layer
+
+
+@torch.no_grad()
+def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
+    """Sets the forget gate's bias of an LSTM, ``b_ih + b_hh``, to ``value``.
+
+    Args:
+        layer: an LSTM with biases.
+        value: the sum of the two biases.
+
+    Raises:
+        ValueError: ``layer`` has no forget gate or no bias.
+    """
+    size = layer.hidden_size
+    biases = list(_named(layer, "bias"))
+    if not biases or biases[0].size(0) != 4 * size:
+        raise ValueError(f"layer must be an LSTM with bias=True, got {layer}")
+    for prefix, share in (("bias_ih", value), ("bias_hh", 0.0)):
+        for bias in _named(layer, prefix):
+            bias[size : 2 * size] = share
+    return layer

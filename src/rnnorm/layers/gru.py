@@ -1,0 +1,76 @@
+"""The public GRU classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from rnnorm.cells import gru
+from rnnorm.layers.sequence import Sequence
+from rnnorm.layers.step import Step
+
+
+class GRU(Sequence):
+    r"""A (normalised) gated recurrent unit, in the place of :class:`torch.nn.GRU`.
+
+    .. math::
+        r_t, z_t &= \sigma(\mathrm{BN}(W_i x_t) + b_i + \mathrm{BN}(W_h h_{t-1}) + b_h) \\
+        n_t &= \tanh(\mathrm{BN}(W_{in} x_t) + b_{in}
+               + r_t \odot (\mathrm{BN}(W_{hn} h_{t-1}) + b_{hn})) \\
+        h_t &= (1 - z_t) \odot n_t + z_t \odot h_{t-1}
+
+    With ``norm=None`` it is :class:`torch.nn.GRU` in everything but ``isinstance``.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
+            dtype: as in :class:`torch.nn.GRU`.
+        norm: a :class:`BatchNorm` (its input and recurrent sites), a :class:`LayerNorm`, the name
+            of a preset, or None.
+        learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
+        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training.
+
+    Shape:
+        - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
+          ``PackedSequence``
+        - output: as the input, with ``D * H`` features; h_n: ``(D * num_layers, B, H)``
+
+    Raises:
+        ValueError, TypeError: as :class:`torch.nn.GRU`, and for a ``norm`` that does not exist or
+            that asks for the joint or the carry site.
+
+    Example:
+        >>> gru = rnnorm.GRU(8, 16, norm="batch")
+        >>> output, h_n = gru(torch.randn(5, 3, 8))
+    """
+
+    cell = gru.GRU
+    rival = nn.GRU
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if "proj_size" in kwargs:
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        super().__init__("GRU", *args, **kwargs)
+
+
+class GRUCell(Step):
+    r"""One step of :class:`GRU`, in the place of :class:`torch.nn.GRUCell`.
+
+    Args:
+        input_size, hidden_size, bias, device, dtype: as in :class:`torch.nn.GRUCell`.
+        norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm`, the name of a preset,
+            or None.
+
+    Shape:
+        - input: ``(I,)`` or ``(B, I)``; h: ``(H,)`` or ``(B, H)``
+
+    Raises:
+        ValueError: ``norm`` does not exist, has sequence scope or a site that a GRU lacks.
+
+    Example:
+        >>> cell = rnnorm.GRUCell(8, 16, norm="batch")
+        >>> h = cell(torch.randn(3, 8))
+    """
+
+    cell = gru.GRU
+    rival = nn.GRUCell

@@ -1,0 +1,184 @@
+"""One layer in one direction: statistics in, kernel, statistics out."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.kernels import dispatch
+from rnnorm.layers.autocast import autocast_dtype
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.population import Population
+from rnnorm.norm.spec import SITES_WITH_BETA, BatchNorm, Norm, active_sites
+
+
+def check_step(
+    step: int | Tensor, rows: int | None, training: bool, bidirectional: bool = False
+) -> None:
+    """Refuses a ``step`` that is no index of a first frame.
+
+    Args:
+        step: as given by the user.
+        rows: number of rows that a tensor must have; None to let any pass.
+        training: whether the layer is in training.
+        bidirectional: whether a backward direction would have to start in the middle.
+
+    Raises:
+        TypeError: ``step`` is neither an int nor an int64 tensor.
+        ValueError: it is negative, a tensor in training, or nonzero with ``bidirectional``.
+        RuntimeError: a tensor is not ``(rows,)``.
+    """
+    if isinstance(step, Tensor):
+        if step.dtype != torch.int64:
+            raise TypeError(f"step must be an int or an int64 tensor, got {step.dtype}")
+        if training:
+            raise ValueError(
+                "step must be an int in training, got a tensor: rows at different ages have no "
+                "common statistics"
+            )
+        if rows is not None and step.shape != (rows,):
+            raise RuntimeError(f"step must have shape ({rows},), got {tuple(step.shape)}")
+        if torch.compiler.is_compiling() or step.is_meta:
+            return
+        lowest, highest = (int(step.min()), int(step.max())) if len(step) else (0, 0)
+    elif isinstance(step, int) and not isinstance(step, bool):
+        lowest = highest = step
+    else:
+        raise TypeError(f"step must be an int or an int64 tensor, got {type(step).__name__}")
+    if lowest < 0:
+        raise ValueError(f"step must not be negative, got {lowest}")
+    if bidirectional and highest > 0:
+        raise ValueError(
+            f"step must be 0 with bidirectional=True, got {highest}: the backward direction "
+            "starts at the last frame"
+        )
+
+
+def register_norm(
+    module: nn.Module,
+    cell: Cell,
+    norm: Norm | None,
+    hidden_size: int,
+    suffix: str = "",
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Adds γ, β and the population of every normalised site to a module."""
+    for site in active_sites(norm, cell.name, cell.sites):
+        assert norm is not None
+        features = cell.features(site, hidden_size)
+        gamma = torch.full((features,), float(norm.gamma), device=device, dtype=dtype)
+        module.register_parameter(f"gamma_{site}{suffix}", nn.Parameter(gamma))
+        if site in SITES_WITH_BETA:
+            beta = torch.zeros(features, device=device, dtype=dtype)
+            module.register_parameter(f"beta_{site}{suffix}", nn.Parameter(beta))
+        if isinstance(norm, BatchNorm):
+            shared = norm.population == "shared" or getattr(norm, site) == "sequence"
+            population = Population(features, norm, shared=shared, device=device, dtype=dtype)
+            module.add_module(f"population_{site}{suffix}", population)
+
+
+def reset_norm(module: nn.Module, norm: Norm | None) -> None:
+    """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics."""
+    for name, parameter in module.named_parameters(recurse=False):
+        if name.startswith("gamma_"):
+            assert norm is not None
+            nn.init.constant_(parameter, norm.gamma)
+        elif name.startswith(("beta_", "h_0", "c_0")):
+            nn.init.zeros_(parameter)
+    for child in module.children():
+        if isinstance(child, Population):
+            child.reset()
+
+
+def run_layer(
+    module: nn.Module,
+    kernel: dispatch.Kernel,
+    cell: Cell,
+    norm: Norm | None,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    state: State,
+    suffix: str = "",
+    step: int | Tensor = 0,
+) -> tuple[Tensor, State]:
+    """Runs a layer whose parameters and populations are attributes of ``module``.
+
+    Args:
+        module: holds ``weight_ih{suffix}`` and so on.
+        kernel: what runs it.
+        cell: the equations.
+        norm: what is normalised.
+        x: ``(T, B, I)``, the longest row first.
+        batch_sizes: ``(T,)`` int64 on the CPU, or None if every row is active at every step.
+        state: ``(B, ·)`` each.
+        suffix: of the parameters' names.
+        step: index of the first frame, in evaluation also ``(B,)``.
+
+    Returns:
+        output ``(T, B, H_out)`` and the final state.
+
+    Raises:
+        ValueError: in training, too few rows for a statistic.
+    """
+    T, B, _ = x.shape
+    active = active_sites(norm, cell.name, cell.sites)
+    populations: dict[str, Population] = {}
+    constants: dict[str, Moments] = {}
+    min_rows = None
+    counts: dict[str, Tensor] = {}
+    if isinstance(norm, BatchNorm):
+        populations = {site: getattr(module, f"population_{site}{suffix}") for site in active}
+        if module.training:
+            min_rows = norm.min_rows
+    for site, population in populations.items():
+        whole = getattr(norm, site) == "sequence"
+        if min_rows is None:
+            constants[site] = population.at(_indices(1 if whole else T, step, x.device))
+            continue
+        assert isinstance(step, int)
+        population.grow(step + T)
+        rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
+        rows = rows.sum(0, keepdim=True) if whole else rows
+        counts[site] = torch.where(rows >= min_rows, rows, 0).to(x.device)
+        if rows[0] < min_rows:
+            if not population.counted_before(step):
+                raise ValueError(
+                    f"norm.{site}: expected at least min_rows={min_rows} active "
+                    f"{'frames' if whole else 'rows'} at step {step} in training, got "
+                    f"{int(rows[0])}, and no earlier step has a statistic"
+                )
+            constants[site] = population.at(_indices(len(rows), step - 1, x.device))
+
+    weights = Weights(
+        *(getattr(module, name + suffix, None) for name in Weights._fields)  # type: ignore[arg-type]
+    )
+    gamma = {site: getattr(module, f"gamma_{site}{suffix}") for site in active}
+    beta = {
+        site: getattr(module, f"beta_{site}{suffix}") for site in active if site in SITES_WITH_BETA
+    }
+    assert kernel.layer is not None
+    products = autocast_dtype(x.device)
+    if products is not None and x.dtype != torch.float64:
+        x = x.to(products)
+        weights = Weights(
+            *(w.to(products) if w is not None and w.dim() == 2 else w for w in weights)
+        )
+    with nullcontext() if products is None else torch.autocast(x.device.type, enabled=False):
+        output, state, taken = kernel.layer(
+            cell, norm, x, batch_sizes, state, weights, gamma, beta, constants, min_rows
+        )
+    for site, batch in taken.items():
+        assert isinstance(step, int)
+        populations[site].update(batch, counts[site], step)
+    return output, state
+
+
+def _indices(steps: int, first: int | Tensor, device: torch.device) -> Tensor:
+    """Step indices ``(steps, 1)``, or ``(steps, B)`` for rows at different ages."""
+    offset = first.to(device) if isinstance(first, Tensor) else first
+    return torch.arange(steps, device=device).unsqueeze(1) + offset

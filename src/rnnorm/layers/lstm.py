@@ -1,0 +1,91 @@
+"""The public LSTM classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from rnnorm.cells import lstm
+from rnnorm.layers.sequence import Sequence
+from rnnorm.layers.step import Step
+
+
+class LSTM(Sequence):
+    r"""A (normalised) long short-term memory, in the place of :class:`torch.nn.LSTM`.
+
+    .. math::
+        (i, f, g, o)_t &= \mathrm{BN}(W_x x_t) + \mathrm{BN}(W_h h_{t-1}) + b \\
+        c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
+        h_t &= \sigma(o) \odot \tanh(\mathrm{BN}(c_t))
+
+    (Cooijmans et al. 2016, eq. 6–8.) With ``norm=None`` it is :class:`torch.nn.LSTM` in
+    everything but ``isinstance``.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
+            device, dtype: as in :class:`torch.nn.LSTM`.
+        norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
+        learn_initial_state: adds parameters ``h_0`` ``(D * num_layers, H_out)`` and ``c_0``
+            ``(D * num_layers, H)``, used where ``hx`` is None.
+        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, where ``hx``
+            is None. Cures the exploding gradient of constant inputs.
+
+    Shape:
+        - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
+          ``PackedSequence``
+        - output: as the input, with ``D * H_out`` features
+        - h_n: ``(D * num_layers, B, H_out)``; c_n: ``(D * num_layers, B, H)``
+
+    Attributes:
+        gamma_{site}_l{k}{_reverse}: scale of a normalised site, ``(4H,)``, or ``(H,)`` for the
+            cell and carry sites, which have a ``beta_{site}_l{k}{_reverse}`` too.
+        population_{site}_l{k}{_reverse}: its population statistics (batch norm).
+
+    Raises:
+        ValueError, TypeError: as :class:`torch.nn.LSTM`, and for a ``norm`` that does not exist.
+
+    Example:
+        >>> lstm = rnnorm.LSTM(8, 16, norm="batch")
+        >>> output, (h_n, c_n) = lstm(torch.randn(5, 3, 8))
+        >>> output.shape
+        torch.Size([5, 3, 16])
+    """
+
+    cell = lstm.LSTM
+    rival = nn.LSTM
+
+    get_expected_cell_size = nn.LSTM.get_expected_cell_size
+    check_forward_args = nn.LSTM.check_forward_args
+    permute_hidden = nn.LSTM.permute_hidden
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__("LSTM", *args, **kwargs)
+
+    def _state_sizes(self) -> tuple[int, ...]:
+        return (self.proj_size or self.hidden_size, self.hidden_size)
+
+
+class LSTMCell(Step):
+    r"""One step of :class:`LSTM`, in the place of :class:`torch.nn.LSTMCell`.
+
+    Args:
+        input_size, hidden_size, bias, device, dtype: as in :class:`torch.nn.LSTMCell`.
+        norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm`, the name of a preset,
+            or None.
+
+    Shape:
+        - input: ``(I,)`` or ``(B, I)``; h, c: ``(H,)`` or ``(B, H)``
+
+    Raises:
+        ValueError: ``norm`` does not exist or has sequence scope.
+
+    Example:
+        >>> cell = rnnorm.LSTMCell(8, 16, norm="batch")
+        >>> h, c = cell(torch.randn(3, 8))
+        >>> h, c = cell(torch.randn(3, 8), (h, c), step=1)
+    """
+
+    cell = lstm.LSTM
+    rival = nn.LSTMCell
+    states = 2

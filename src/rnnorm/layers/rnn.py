@@ -1,0 +1,111 @@
+"""The public Elman network classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from rnnorm.cells import rnn
+from rnnorm.cells.cell import Cell
+from rnnorm.layers.sequence import Sequence
+from rnnorm.layers.step import Step
+from rnnorm.norm.spec import Norm
+
+_CELLS = {"tanh": rnn.RNN_TANH, "relu": rnn.RNN_RELU}
+
+
+class RNN(Sequence):
+    r"""A (normalised) Elman network, in the place of :class:`torch.nn.RNN`.
+
+    .. math::
+        h_t = \phi(\mathrm{BN}(W_x x_t) + \mathrm{BN}(W_h h_{t-1}) + b)
+
+    With ``norm=None`` it is :class:`torch.nn.RNN` in everything but ``isinstance``.
+
+    Args:
+        input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,
+            bidirectional, device, dtype: as in :class:`torch.nn.RNN`.
+        norm: a :class:`BatchNorm` (its input and recurrent, or its joint site), a
+            :class:`LayerNorm`, the name of a preset, or None.
+        learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
+        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training.
+
+    Shape:
+        - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
+          ``PackedSequence``
+        - output: as the input, with ``D * H`` features; h_n: ``(D * num_layers, B, H)``
+
+    Raises:
+        ValueError, TypeError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or
+            that asks for the carry site.
+
+    Example:
+        >>> rnn = rnnorm.RNN(8, 16, norm="batch")
+        >>> output, h_n = rnn(torch.randn(5, 3, 8))
+    """
+
+    rival = nn.RNN
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if "proj_size" in kwargs:
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        if len(args) > 3:
+            self.nonlinearity = args[3]
+            args = args[:3] + args[4:]
+        else:
+            self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
+        if self.nonlinearity not in _CELLS:
+            raise ValueError(
+                f"Unknown nonlinearity '{self.nonlinearity}'. Select from 'tanh' or 'relu'."
+            )
+        super().__init__(f"RNN_{self.nonlinearity.upper()}", *args, **kwargs)
+
+    @property
+    def cell(self) -> Cell:  # type: ignore[override]
+        """The equations."""
+        return _CELLS[self.nonlinearity]
+
+
+class RNNCell(Step):
+    r"""One step of :class:`RNN`, in the place of :class:`torch.nn.RNNCell`.
+
+    Args:
+        input_size, hidden_size, bias, nonlinearity, device, dtype: as in
+            :class:`torch.nn.RNNCell`.
+        norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm`, the name of a preset,
+            or None.
+
+    Shape:
+        - input: ``(I,)`` or ``(B, I)``; h: ``(H,)`` or ``(B, H)``
+
+    Raises:
+        ValueError: ``norm`` does not exist, has sequence scope or a carry site.
+        RuntimeError: the nonlinearity is neither ``"tanh"`` nor ``"relu"`` (when it is called).
+
+    Example:
+        >>> cell = rnnorm.RNNCell(8, 16, norm="batch")
+        >>> h = cell(torch.randn(3, 8))
+    """
+
+    rival = nn.RNNCell
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        norm: str | Norm | None = None,
+    ) -> None:
+        self.nonlinearity = nonlinearity
+        super().__init__(input_size, hidden_size, bias, norm=norm, device=device, dtype=dtype)
+
+    @property
+    def cell(self) -> Cell:  # type: ignore[override]
+        """The equations."""
+        return _CELLS.get(self.nonlinearity, rnn.RNN_TANH)

@@ -1,0 +1,258 @@
+"""What the sequence classes share: layers, directions, initial states, packing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as SequenceOf
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from rnnorm.cells.cell import Cell, State
+from rnnorm.kernels import dispatch
+from rnnorm.layers import batch as batches
+from rnnorm.layers.autocast import output_dtype
+from rnnorm.layers.batch import Batch
+from rnnorm.layers.layer import check_step, register_norm, reset_norm, run_layer
+from rnnorm.norm.spec import Norm, resolve
+
+
+class Sequence(nn.RNNBase):
+    """Base of RNN, LSTM and GRU.
+
+    Constructor, checks, parameters and repr are those of ``torch.nn.RNNBase``. A subclass names
+    its cell and the class of torch.nn whose forward runs where nothing is normalised.
+    """
+
+    cell: Cell
+    rival: ClassVar[type[nn.RNNBase]]
+
+    def __init__(
+        self,
+        *args: Any,
+        norm: str | Norm | None = None,
+        learn_initial_state: bool = False,
+        initial_noise: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        norm = resolve(norm)
+        if not isinstance(learn_initial_state, bool):
+            raise TypeError(
+                f"learn_initial_state should be of type bool, got: "
+                f"{type(learn_initial_state).__name__}"
+            )
+        if not (math.isfinite(initial_noise) and initial_noise >= 0):
+            raise ValueError(
+                f"initial_noise must be a finite standard deviation, got {initial_noise}"
+            )
+        super().__init__(*args, **kwargs)
+        self.norm = norm
+        self.learn_initial_state = learn_initial_state
+        self.initial_noise = float(initial_noise)
+        place = {"device": self.weight_ih_l0.device, "dtype": self.weight_ih_l0.dtype}
+        for suffix in self._suffixes():
+            register_norm(self, self.cell, norm, self.hidden_size, suffix, **place)
+        if learn_initial_state:
+            for name, size in zip(("h_0", "c_0"), self._state_sizes(), strict=False):
+                zeros = torch.zeros(len(self._suffixes()), size, **place)
+                self.register_parameter(name, nn.Parameter(zeros))
+
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        # read by name at each call, so that parametrizations and functional_call are seen
+        return [getattr(self, name) for name in self._flat_weights_names if hasattr(self, name)]
+
+    @_flat_weights.setter
+    def _flat_weights(self, value: list[Tensor]) -> None:
+        pass
+
+    def _suffixes(self) -> list[str]:
+        directions = ("", "_reverse") if self.bidirectional else ("",)
+        return [f"_l{k}{d}" for k in range(self.num_layers) for d in directions]
+
+    def _state_sizes(self) -> tuple[int, ...]:
+        """Widths of the states, output first."""
+        return (self.proj_size or self.hidden_size,)
+
+    def reset_parameters(self) -> None:
+        """Draws the weights as torch.nn does; γ, β and learned states get their initial values."""
+        super().reset_parameters()
+        reset_norm(self, getattr(self, "norm", None))
+
+    def extra_repr(self) -> str:
+        """Torch's own, then what differs from the defaults."""
+        parts = [super().extra_repr()]
+        if self.norm is not None:
+            parts.append(f"norm={self.norm}")
+        if self.learn_initial_state:
+            parts.append("learn_initial_state=True")
+        if self.initial_noise:
+            parts.append(f"initial_noise={self.initial_noise}")
+        return ", ".join(parts)
+
+    @torch.compiler.disable
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Any = None,
+        *,
+        lengths: Tensor | SequenceOf[int] | None = None,
+        step: int | Tensor = 0,
+    ) -> tuple[Any, Any]:
+        """Runs the layers over a batch of sequences.
+
+        Args:
+            input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a
+                PackedSequence.
+            hx: initial states as torch.nn takes them.
+            lengths: ``(B,)`` integers, for a right-padded dense batch; what stands beyond them
+                is never read, and the output is zero there.
+            step: index of the first frame where a sequence continues from an earlier call; in
+                evaluation also int64 ``(B,)``, for rows at different ages.
+
+        Returns:
+            output and final states, in the forms of torch.nn.
+
+        Raises:
+            ValueError: ``lengths`` with a PackedSequence or unbatched input; ``step`` that is
+                negative, that is nonzero with ``bidirectional``, or a tensor in training; in
+                training, too few rows for a statistic.
+            RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
+            TypeError: ``step`` or ``lengths`` that are no integers.
+        """
+        packed = isinstance(input, PackedSequence)
+        data: Tensor = input.data if packed else input  # type: ignore[assignment]
+        if lengths is not None and (packed or data.dim() != 3):
+            kind = "a PackedSequence, which has its own" if packed else f"{data.dim()}-D input"
+            raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
+        request = dispatch.Request(self.cell, self.norm, data.device, data.dtype)
+        kernel = dispatch.choose(request)
+        if kernel.layer is None:
+            check_step(step, None, self.training, self.bidirectional)
+            return self._run_rival(input, hx, lengths)
+
+        if not packed and data.dim() not in (2, 3):
+            raise ValueError(
+                f"{type(self).__name__}: Expected input to be 2D or 3D, got {data.dim()}D instead"
+            )
+        batched = packed or data.dim() == 3
+        if not batched:
+            data = data.unsqueeze(0 if self.batch_first else 1)
+        sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
+        rows = int(sizes[0]) if sizes is not None else data.size(0 if self.batch_first else 1)
+        self.check_input(data, sizes)
+        state = self._initial_state(rows, data) if hx is None else self._given_state(hx, batched)
+        self.check_forward_args(data, state if len(state) > 1 else state[0], sizes)  # type: ignore[arg-type]
+        check_step(step, rows, self.training, self.bidirectional)
+
+        if packed:
+            batch = batches.from_packed(input)  # type: ignore[arg-type]
+        else:
+            x = data.transpose(0, 1) if self.batch_first else data
+            if len(x) == 0:
+                raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+            checked = None if lengths is None else batches.check_lengths(lengths, len(x), rows)
+            batch = Batch(x) if checked is None else batches.from_lengths(x, checked)
+        if batch.sorted_indices is not None:
+            state = tuple(s.index_select(1, batch.sorted_indices) for s in state)
+            step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
+
+        output, state = self._run_layers(kernel, batch, state, step)
+        dtype = output_dtype(self.rival, data.device, data.dtype, packed)
+        output, state = output.to(dtype), tuple(s.to(dtype) for s in state)
+
+        if batch.unsorted_indices is not None:
+            state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
+        if not batched:
+            state = tuple(s.squeeze(1) for s in state)
+        hidden = state if len(state) > 1 else state[0]
+        if packed:
+            return batches.to_packed(output, batch), hidden
+        output = batches.to_dense(output, batch, len(x))
+        if not batched:
+            return output.squeeze(1), hidden
+        return output.transpose(0, 1) if self.batch_first else output, hidden
+
+    def _run_layers(
+        self, kernel: dispatch.Kernel, batch: Batch, state: State, step: int | Tensor
+    ) -> tuple[Tensor, State]:
+        output, sizes = batch.x, batch.batch_sizes
+        suffixes = self._suffixes()
+        directions = 2 if self.bidirectional else 1
+        final: list[State] = []
+        for first in range(0, len(suffixes), directions):
+            if first and self.dropout and self.training:
+                output = dropout(output, self.dropout)
+            outputs = []
+            for i in range(first, first + directions):
+                backward = suffixes[i].endswith("_reverse")
+                result, last = run_layer(
+                    self,
+                    kernel,
+                    self.cell,
+                    self.norm,
+                    batches.reverse(output, sizes) if backward else output,
+                    sizes,
+                    tuple(s[i] for s in state),
+                    suffixes[i],
+                    step,
+                )
+                outputs.append(batches.reverse(result, sizes) if backward else result)
+                final.append(last)
+            output = torch.cat(outputs, -1) if directions > 1 else outputs[0]
+        return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
+
+    def _initial_state(self, rows: int, like: Tensor) -> State:
+        """States ``(D * num_layers, rows, ·)`` where none are given."""
+        state = []
+        for name, size in zip(("h_0", "c_0"), self._state_sizes(), strict=False):
+            shape = (len(self._suffixes()), rows, size)
+            if self.learn_initial_state:
+                state.append(getattr(self, name).unsqueeze(1).expand(shape))
+            else:
+                state.append(like.new_zeros(shape))
+        if self.training and self.initial_noise:
+            state[0] = state[0] + self.initial_noise * torch.randn_like(state[0])
+        return tuple(state)
+
+    def _given_state(self, hx: Any, batched: bool) -> State:
+        """``hx`` as a tuple of batched states, with torch's own complaints."""
+        state = tuple(hx) if len(self._state_sizes()) > 1 else (hx,)
+        wanted, kind = (3, "batched 3-D") if batched else (2, "unbatched 2-D")
+        for s in state:
+            if s.dim() != wanted:
+                raise RuntimeError(
+                    f"For {kind} input, hx should also be {wanted}-D but got {s.dim()}-D tensor"
+                )
+        return state if batched else tuple(s.unsqueeze(1) for s in state)
+
+    def _run_rival(
+        self, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
+    ) -> tuple[Any, Any]:
+        """torch.nn's own forward, where nothing is normalised."""
+        steps = 0
+        if lengths is not None:
+            steps, rows = (input.size(i) for i in ((1, 0) if self.batch_first else (0, 1)))
+            lengths = batches.check_lengths(lengths, steps, rows)
+            input = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
+        if hx is None and (self.learn_initial_state or (self.training and self.initial_noise)):
+            packed = isinstance(input, PackedSequence)
+            data = input.data if packed else input
+            batched = packed or data.dim() == 3
+            rows = (
+                int(input.batch_sizes[0])
+                if packed
+                else data.size(0 if self.batch_first else 1)
+                if batched
+                else 1
+            )
+            state = self._initial_state(rows, data)
+            state = state if batched else tuple(s.squeeze(1) for s in state)
+            hx = state if len(state) > 1 else state[0]
+        output, hidden = self.rival.forward(self, input, hx)
+        if lengths is not None:
+            output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
+        return output, hidden

@@ -1,0 +1,134 @@
+"""Exact population statistics over a data set, and how many steps of them to trust."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.rnn import PackedSequence
+
+from rnnorm.norm.population import Population
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@torch.no_grad()
+def update_bn(
+    loader: Iterable[Any],
+    model: Model,
+    device: torch.device | str | int | None = None,
+    *,
+    forward: Callable[[Model, Any], Any] | None = None,
+) -> None:
+    """Re-estimates all population statistics as the exact average over ``loader``.
+
+    After :func:`torch.optim.swa_utils.update_bn`, which it replaces: ordinary batch norm layers
+    are re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
+    restored afterwards.
+
+    Args:
+        loader: minibatches; of a list or tuple the first element is the input, a PackedSequence
+            is one input.
+        model: holds the layers.
+        device: where the inputs are moved to, if given.
+        forward: ``forward(model, batch)`` in place of the call, where a model needs more than the
+            first element; ``batch`` is then passed as it comes from the loader.
+
+    Raises:
+        ValueError: ``loader`` has no minibatch.
+    """
+    modes = {module: module.training for module in model.modules()}
+    populations = [m for m in modes if isinstance(m, (Population, _BatchNorm))]
+    layers = [m for m in modes if any(isinstance(child, Population) for child in m.children())]
+    momenta = {module: module.momentum for module in populations}
+    dropouts = {module: module.dropout for module in layers if hasattr(module, "dropout")}
+    try:
+        model.eval()
+        for module in (*populations, *layers):
+            module.training = True
+        for module in populations:
+            module.momentum = None
+            module.reset() if isinstance(module, Population) else module.reset_running_stats()
+        for module in dropouts:
+            module.dropout = 0.0
+        batch = None
+        for batch in loader:
+            if forward is not None:
+                forward(model, batch)
+                continue
+            if isinstance(batch, (list, tuple)) and not isinstance(batch, PackedSequence):
+                batch = batch[0]
+            model(batch if device is None else batch.to(device))
+        if batch is None:
+            raise ValueError("loader has no minibatch to take statistics of")
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for module, momentum in momenta.items():
+            module.momentum = momentum
+        for module, rate in dropouts.items():
+            module.dropout = rate
+
+
+def select_horizon(
+    model: nn.Module,
+    evaluate: Callable[[Any], float],
+    horizons: Sequence[int] | None = None,
+) -> int:
+    """Chooses by validation how many steps' statistics to trust (an open question of the draft).
+
+    Steps beyond the chosen horizon are served by its last one; their own statistics are dropped.
+
+    Args:
+        model: its layers have population statistics.
+        evaluate: ``evaluate(model) -> float``, lower is better; called with the model in
+            evaluation mode.
+        horizons: what to try, each at least 1; by default the powers of two below the longest
+            population, and that.
+
+    Returns:
+        the best horizon, which is also set; the smallest of equals.
+
+    Raises:
+        ValueError: the model has no population statistics per step, a horizon is below 1 or
+            there is none, or ``evaluate`` never returned a number.
+    """
+    populations = [m for m in model.modules() if isinstance(m, Population) and not m.shared]
+    if not populations:
+        raise ValueError("model has no batch-normalised layer with population='per_step'")
+    longest = max(len(population) for population in populations)
+    if horizons is None:
+        powers = [2**k for k in range(longest.bit_length())]
+        horizons = [power for power in powers if power < longest] + [longest]
+    if not horizons or min(horizons) < 1:
+        raise ValueError(f"horizons must be numbers of at least 1, got {list(horizons)}")
+    whole = [
+        {name: buffer.clone() for name, buffer in population.named_buffers()}
+        for population in populations
+    ]
+
+    def trust(horizon: int) -> None:
+        for population, buffers in zip(populations, whole, strict=True):
+            for name, buffer in buffers.items():
+                setattr(population, name, buffer[:horizon].clone())
+
+    modes = {module: module.training for module in model.modules()}
+    scores: dict[int, float] = {}
+    best = longest
+    try:
+        model.eval()
+        for horizon in sorted(set(horizons)):
+            trust(horizon)
+            scores[horizon] = float(evaluate(model))
+        finite = {horizon: score for horizon, score in scores.items() if score == score}
+        if not finite:
+            raise ValueError(f"evaluate returned no number at any horizon: {scores}")
+        best = min(finite, key=lambda horizon: (finite[horizon], horizon))
+    finally:
+        trust(best)
+        for module, training in modes.items():
+            module.training = training
+    return best
