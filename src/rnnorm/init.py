@@ -68,3 +68,40 @@ def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
         for bias in _named(layer, prefix):
             bias[size : 2 * size] = share
     return layer
+
+
+@torch.no_grad()
+def cooijmans2016_(layer: Layer) -> Layer:
+    """The recipe of Cooijmans et al. 2016 for pixels, as their released code has it.
+
+    Recurrent weights: identity for the candidate, orthogonal for the gates. Input weights
+    orthogonal, biases zero, but 1 for the forget gate of an LSTM.
+
+    Args:
+        layer: all its weights and biases are changed; γ and β are left alone.
+    """
+    orthogonal_(layer)
+    size = layer.hidden_size
+    for weight in _named(layer, "weight_hh"):
+        if weight.size(1) == size:
+            # gate orders: i f g o, r z n, or one block
+            candidate = 2 * size if weight.size(0) > size else 0
+            nn.init.eye_(weight[candidate : candidate + size])
+    biases = list(_named(layer, "bias"))
+    for bias in biases:
+        nn.init.zeros_(bias)
+    return forget_bias_(layer) if biases and biases[0].size(0) == 4 * size else layer
+
+
+@torch.no_grad()
+def laurent2015_(layer: Layer) -> Layer:
+    """The recipe of Laurent et al. 2015 for speech: Glorot uniform per gate, zero biases.
+
+    Args:
+        layer: all its weights and biases are changed; γ and β are left alone.
+    """
+    for prefix in ("weight_ih", "weight_hh", "weight_hr"):
+        _each_gate(layer, prefix, nn.init.xavier_uniform_)
+    for bias in _named(layer, "bias"):
+        nn.init.zeros_(bias)
+    return layer

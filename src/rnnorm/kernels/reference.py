@@ -65,6 +65,7 @@ def layer(
     whole = isinstance(norm, BatchNorm) and norm.input == "sequence"
     shifts = {site: s.to(wide) for site, s in (cell.shifts(weights, active) | beta).items()}
     gamma = {site: g.to(wide) for site, g in gamma.items()}
+    constants = {site: (mean.to(wide), var.to(wide)) for site, (mean, var) in constants.items()}
     batch: dict[str, BatchSite] = {}
     sites: dict[str, Site] = {}
     for site in cell.sites:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 
@@ -18,24 +17,23 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     return None
 
 
-def output_dtype(
-    rival: type[nn.Module], device: torch.device, dtype: torch.dtype, packed: bool
-) -> torch.dtype:
+def output_dtype(rival: type[nn.Module], x: Tensor, weight: Tensor, ragged: bool) -> torch.dtype:
     """The dtype of the output and the states of torch.nn's class in the current context.
 
-    Under autocast it differs between classes, devices, versions and grad modes, and for packed
-    input, so torch is asked.
+    Under autocast it differs between classes, devices, versions and grad modes, and for
+    ragged input, so torch is asked.
 
     Args:
         rival: torch.nn's class.
-        device: where the layer runs.
-        dtype: of the input.
-        packed: whether the input is a PackedSequence.
+        x: the input.
+        weight: one of the layer's weights.
+        ragged: whether the rows have different lengths.
     """
-    products = autocast_dtype(device)
+    products = autocast_dtype(x.device)
     if products is None:
-        return dtype
-    return _ask(rival, device, dtype, packed, products, torch.is_grad_enabled())
+        return x.dtype
+    grad = torch.is_grad_enabled()
+    return _ask(rival, x.device, x.dtype, weight.dtype, ragged, products, grad)
 
 
 @cache
@@ -43,15 +41,16 @@ def _ask(
     rival: type[nn.Module],
     device: torch.device,
     dtype: torch.dtype,
-    packed: bool,
+    weight_dtype: torch.dtype,
+    ragged: bool,
     products: torch.dtype,
     grad: bool,
 ) -> torch.dtype:
-    x: Any = torch.zeros(1, 1, device=device, dtype=dtype)
+    frame = torch.zeros(1, 1, device=device, dtype=dtype)
     # built on meta, so that no random numbers are drawn
-    layer = rival(1, 1, device="meta").to_empty(device=device)
+    layer = rival(1, 1, device="meta", dtype=weight_dtype).to_empty(device=device)
     with torch.set_grad_enabled(grad):
-        answer = layer(pack_sequence([x]) if packed else x)
+        answer = layer(pack_sequence([frame.expand(2, 1), frame]) if ragged else frame)
     while not isinstance(answer, torch.Tensor):
         answer = answer[0]
     return answer.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 
 import torch
@@ -55,6 +56,17 @@ def check_step(
             f"step must be 0 with bidirectional=True, got {highest}: the backward direction "
             "starts at the last frame"
         )
+
+
+def check_state_dtype(state: State, x: Tensor) -> None:
+    """Refuses states of another dtype than the input, which autocast alone may mix.
+
+    Raises:
+        RuntimeError: a state has another dtype.
+    """
+    for s in state:
+        if s.dtype != x.dtype and autocast_dtype(x.device) is None:
+            raise RuntimeError(f"hx must have the dtype of the input, {x.dtype}, got {s.dtype}")
 
 
 def register_norm(
@@ -135,13 +147,17 @@ def run_layer(
         populations = {site: getattr(module, f"population_{site}{suffix}") for site in active}
         if module.training:
             min_rows = norm.min_rows
+        elif any([p.first_use_without_count() for p in populations.values()]):  # noqa: C419
+            warnings.warn(
+                "evaluation before any statistic was taken: mean 0 and variance 1 are used",
+                stacklevel=3,
+            )
     for site, population in populations.items():
         whole = getattr(norm, site) == "sequence"
         if min_rows is None:
             constants[site] = population.at(_indices(1 if whole else T, step, x.device))
             continue
         assert isinstance(step, int)
-        population.grow(step + T)
         rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
         rows = rows.sum(0, keepdim=True) if whole else rows
         counts[site] = torch.where(rows >= min_rows, rows, 0).to(x.device)
@@ -153,6 +169,7 @@ def run_layer(
                     f"{int(rows[0])}, and no earlier step has a statistic"
                 )
             constants[site] = population.at(_indices(len(rows), step - 1, x.device))
+        population.grow(step + T)
 
     weights = Weights(
         *(getattr(module, name + suffix, None) for name in Weights._fields)  # type: ignore[arg-type]
@@ -163,11 +180,13 @@ def run_layer(
     }
     assert kernel.layer is not None
     products = autocast_dtype(x.device)
-    if products is not None and x.dtype != torch.float64:
-        x = x.to(products)
-        weights = Weights(
-            *(w.to(products) if w is not None and w.dim() == 2 else w for w in weights)
-        )
+    if products is not None:
+
+        def cast(tensor: Tensor) -> Tensor:
+            return tensor if tensor.dtype == torch.float64 else tensor.to(products)
+
+        x = cast(x)
+        weights = Weights(*(cast(w) if w is not None and w.dim() == 2 else w for w in weights))
     with nullcontext() if products is None else torch.autocast(x.device.type, enabled=False):
         output, state, taken = kernel.layer(
             cell, norm, x, batch_sizes, state, weights, gamma, beta, constants, min_rows

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from rnnorm.cells import lstm
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
+from rnnorm.norm.spec import Norm
 
 
 class LSTM(Sequence):
@@ -89,3 +91,15 @@ class LSTMCell(Step):
     cell = lstm.LSTM
     rival = nn.LSTMCell
     states = 2
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        norm: str | Norm | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype, norm)

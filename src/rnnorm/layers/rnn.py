@@ -103,7 +103,7 @@ class RNNCell(Step):
         norm: str | Norm | None = None,
     ) -> None:
         self.nonlinearity = nonlinearity
-        super().__init__(input_size, hidden_size, bias, norm=norm, device=device, dtype=dtype)
+        super().__init__(input_size, hidden_size, bias, device, dtype, norm)
 
     @property
     def cell(self) -> Cell:  # type: ignore[override]

@@ -16,7 +16,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
 from rnnorm.layers.autocast import output_dtype
 from rnnorm.layers.batch import Batch
-from rnnorm.layers.layer import check_step, register_norm, reset_norm, run_layer
+from rnnorm.layers.layer import check_state_dtype, check_step, register_norm, reset_norm, run_layer
 from rnnorm.norm.spec import Norm, resolve
 
 
@@ -125,8 +125,9 @@ class Sequence(nn.RNNBase):
         """
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]
-        if lengths is not None and (packed or data.dim() != 3):
-            kind = "a PackedSequence, which has its own" if packed else f"{data.dim()}-D input"
+        dim = data.dim()
+        if lengths is not None and (packed or dim != 3):
+            kind = "a PackedSequence, which has its own" if packed else f"{dim}-D input"
             raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
         request = dispatch.Request(self.cell, self.norm, data.device, data.dtype)
         kernel = dispatch.choose(request)
@@ -134,17 +135,19 @@ class Sequence(nn.RNNBase):
             check_step(step, None, self.training, self.bidirectional)
             return self._run_rival(input, hx, lengths)
 
-        if not packed and data.dim() not in (2, 3):
-            raise ValueError(
-                f"{type(self).__name__}: Expected input to be 2D or 3D, got {data.dim()}D instead"
-            )
-        batched = packed or data.dim() == 3
+        batched = packed or dim == 3
+        given = () if hx is None else tuple(hx) if len(self._state_sizes()) > 1 else (hx,)
+        if (not packed and dim not in (2, 3)) or any(s.dim() != 2 + batched for s in given):
+            self.rival.forward(self, input, hx)
+            raise AssertionError("torch.nn refuses an input or a state of this dimension")
         if not batched:
             data = data.unsqueeze(0 if self.batch_first else 1)
         sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
         rows = int(sizes[0]) if sizes is not None else data.size(0 if self.batch_first else 1)
         self.check_input(data, sizes)
-        state = self._initial_state(rows, data) if hx is None else self._given_state(hx, batched)
+        check_state_dtype(given, data)
+        state = given if batched else tuple(s.unsqueeze(1) for s in given)
+        state = state or self._initial_state(rows, data)
         self.check_forward_args(data, state if len(state) > 1 else state[0], sizes)  # type: ignore[arg-type]
         check_step(step, rows, self.training, self.bidirectional)
 
@@ -161,7 +164,10 @@ class Sequence(nn.RNNBase):
             step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
 
         output, state = self._run_layers(kernel, batch, state, step)
-        dtype = output_dtype(self.rival, data.device, data.dtype, packed)
+        ragged = batch.batch_sizes is not None and bool(
+            batch.batch_sizes[0] != batch.batch_sizes[-1]
+        )
+        dtype = output_dtype(self.rival, data, self.weight_ih_l0, ragged)
         output, state = output.to(dtype), tuple(s.to(dtype) for s in state)
 
         if batch.unsorted_indices is not None:
@@ -217,17 +223,6 @@ class Sequence(nn.RNNBase):
         if self.training and self.initial_noise:
             state[0] = state[0] + self.initial_noise * torch.randn_like(state[0])
         return tuple(state)
-
-    def _given_state(self, hx: Any, batched: bool) -> State:
-        """``hx`` as a tuple of batched states, with torch's own complaints."""
-        state = tuple(hx) if len(self._state_sizes()) > 1 else (hx,)
-        wanted, kind = (3, "batched 3-D") if batched else (2, "unbatched 2-D")
-        for s in state:
-            if s.dim() != wanted:
-                raise RuntimeError(
-                    f"For {kind} input, hx should also be {wanted}-D but got {s.dim()}-D tensor"
-                )
-        return state if batched else tuple(s.unsqueeze(1) for s in state)
 
     def _run_rival(
         self, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None

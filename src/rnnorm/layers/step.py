@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch
 from rnnorm.layers.autocast import output_dtype
-from rnnorm.layers.layer import check_step, register_norm, reset_norm, run_layer
+from rnnorm.layers.layer import check_state_dtype, check_step, register_norm, reset_norm, run_layer
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
 
 
@@ -25,11 +25,10 @@ class Step(nn.RNNCellBase):
         self,
         input_size: int,
         hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        norm: str | Norm | None = None,
+        bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        norm: str | Norm | None,
     ) -> None:
         norm = resolve(norm)
         if isinstance(norm, BatchNorm) and norm.input == "sequence":
@@ -71,36 +70,31 @@ class Step(nn.RNNCellBase):
             RuntimeError: sizes that do not fit.
             TypeError: ``step`` that is no integer.
         """
+        dim = input.dim()
         request = dispatch.Request(self.cell, self.norm, input.device, input.dtype)
         kernel = dispatch.choose(request)
+        rest = () if hx is None else (hx,)
         if kernel.layer is None:
             check_step(step, None, self.training)
-            return self.rival.forward(self, input, *(() if hx is None else (hx,)))
+            return self.rival.forward(self, input, *rest)
 
-        name = type(self).__name__
-        if input.dim() not in (1, 2):
-            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
-        batched = input.dim() == 2
+        given = tuple(hx) if hx is not None and self.states > 1 else rest
+        dims = {s.dim() for s in given}
+        batched = dim == 2
         x = input if batched else input.unsqueeze(0)
         rows = x.size(0)
-        if x.size(1) != self.input_size:
-            raise RuntimeError(
-                f"input has inconsistent input_size: got {x.size(1)} expected {self.input_size}"
-            )
-        if hx is None:
-            state = (x.new_zeros(rows, self.hidden_size),) * self.states
-        else:
-            given = tuple(hx) if self.states > 1 else (hx,)
-            state = given if batched else tuple(s.unsqueeze(0) for s in given)
-        for s in state:
-            if s.shape != (rows, self.hidden_size):
-                raise RuntimeError(
-                    f"{name}: expected hx of shape {(rows, self.hidden_size)}, got {tuple(s.shape)}"
-                )
+        state = given if batched else tuple(s.unsqueeze(0) for s in given)
+        state = state or (x.new_zeros(rows, self.hidden_size),) * self.states
+        fits = dim in (1, 2) and x.size(1) == self.input_size and dims <= {dim}
+        if not fits or any(s.shape != (rows, self.hidden_size) for s in state):
+            self.rival.forward(self, input, *rest)
+            shapes = [tuple(s.shape) for s in given]
+            raise RuntimeError(f"hx must have shape {(rows, self.hidden_size)}, got {shapes}")
+        check_state_dtype(given, x)
         check_step(step, rows, self.training)
         _, state = run_layer(
             self, kernel, self.cell, self.norm, x.unsqueeze(0), None, state, step=step
         )
-        dtype = output_dtype(self.rival, input.device, input.dtype, False)
+        dtype = output_dtype(self.rival, input, self.weight_ih, False)
         state = tuple((s if batched else s.squeeze(0)).to(dtype) for s in state)
         return state if self.states > 1 else state[0]

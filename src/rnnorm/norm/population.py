@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -138,22 +137,22 @@ class Population(nn.Module):
         """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
 
         A step is served by its own row or, where that has no count, by the last one before it
-        that has. Before any statistic that is mean 0 and variance 1, with one warning.
+        that has. Before any statistic that is mean 0 and variance 1.
 
         Args:
             steps: int64 indices, of any shape.
         """
         counted = self.num_batches_tracked > 0
-        if not (self._checked or torch.compiler.is_compiling() or self.mean.is_meta):
-            if not counted.any():
-                warnings.warn(
-                    "evaluation before any statistic was taken: mean 0 and variance 1 are used",
-                    stacklevel=2,
-                )
-            self._checked = True
         row = torch.arange(len(self), device=steps.device) * counted
         serving = row.cummax(0).values[steps.clamp(max=len(self) - 1)]
         return self.mean[serving], self.var[serving]
+
+    def first_use_without_count(self) -> bool:
+        """Whether there is no estimate yet, and this is asked for the first time."""
+        if self._checked or torch.compiler.is_compiling() or self.mean.is_meta:
+            return False
+        self._checked = True
+        return not bool(self.num_batches_tracked.any())
 
     def counted_before(self, step: int) -> bool:
         """Whether some row before ``step`` has an estimate."""
