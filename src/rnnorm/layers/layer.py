@@ -155,7 +155,8 @@ def run_layer(
     for site, population in populations.items():
         whole = getattr(norm, site) == "sequence"
         if min_rows is None:
-            constants[site] = population.at(_indices(1 if whole else T, step, x.device))
+            indices = _indices(1, 0, x.device) if whole else _indices(T, step, x.device)
+            constants[site] = population.at(indices)
             continue
         assert isinstance(step, int)
         rows = torch.full((T,), B) if batch_sizes is None else batch_sizes

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import PackedSequence
 
+from rnnorm.layers.sequence import Sequence
+from rnnorm.layers.step import Step
 from rnnorm.norm.population import Population
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -27,7 +29,7 @@ def update_bn(
 
     After :func:`torch.optim.swa_utils.update_bn`, which it replaces: ordinary batch norm layers
     are re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
-    restored afterwards.
+    restored afterwards, and if anything fails the statistics too.
 
     Args:
         loader: minibatches; of a list or tuple the first element is the input, a PackedSequence
@@ -42,18 +44,19 @@ def update_bn(
     """
     modes = {module: module.training for module in model.modules()}
     populations = [m for m in modes if isinstance(m, (Population, _BatchNorm))]
-    layers = [m for m in modes if any(isinstance(child, Population) for child in m.children())]
+    layers = [m for m in modes if isinstance(m, (Sequence, Step))]
     momenta = {module: module.momentum for module in populations}
-    dropouts = {module: module.dropout for module in layers if hasattr(module, "dropout")}
+    dropouts = {module: module.dropout for module in layers if isinstance(module, Sequence)}
+    before = {module: _copy(module) for module in populations}
     try:
         model.eval()
         for module in (*populations, *layers):
             module.training = True
+        for module in dropouts:
+            module.dropout = 0.0
         for module in populations:
             module.momentum = None
             module.reset() if isinstance(module, Population) else module.reset_running_stats()
-        for module in dropouts:
-            module.dropout = 0.0
         batch = None
         for batch in loader:
             if forward is not None:
@@ -64,6 +67,10 @@ def update_bn(
             model(batch if device is None else batch.to(device))
         if batch is None:
             raise ValueError("loader has no minibatch to take statistics of")
+    except BaseException:
+        for module, buffers in before.items():
+            _put(module, buffers)
+        raise
     finally:
         for module, training in modes.items():
             module.training = training
@@ -73,10 +80,19 @@ def update_bn(
             module.dropout = rate
 
 
+def _copy(module: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)}
+
+
+def _put(module: nn.Module, buffers: dict[str, Tensor], rows: int | None = None) -> None:
+    for name, buffer in buffers.items():
+        setattr(module, name, buffer if rows is None else buffer[:rows].clone())
+
+
 def select_horizon(
     model: nn.Module,
     evaluate: Callable[[Any], float],
-    horizons: Sequence[int] | None = None,
+    horizons: Collection[int] | None = None,
 ) -> int:
     """Chooses by validation how many steps' statistics to trust (an open question of the draft).
 
@@ -105,15 +121,11 @@ def select_horizon(
         horizons = [power for power in powers if power < longest] + [longest]
     if not horizons or min(horizons) < 1:
         raise ValueError(f"horizons must be numbers of at least 1, got {list(horizons)}")
-    whole = [
-        {name: buffer.clone() for name, buffer in population.named_buffers()}
-        for population in populations
-    ]
+    whole = {population: _copy(population) for population in populations}
 
     def trust(horizon: int) -> None:
-        for population, buffers in zip(populations, whole, strict=True):
-            for name, buffer in buffers.items():
-                setattr(population, name, buffer[:horizon].clone())
+        for population, buffers in whole.items():
+            _put(population, buffers, horizon)
 
     modes = {module: module.training for module in model.modules()}
     scores: dict[int, float] = {}

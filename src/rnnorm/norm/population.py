@@ -179,7 +179,8 @@ class Population(nn.Module):
     ) -> None:
         # a checkpoint with another horizon loads: this module's own decides how many rows it keeps
         stored = state_dict.get(f"{prefix}mean")
-        if isinstance(stored, Tensor) and stored.dim() == 2 and not self.shared:
+        fits = isinstance(stored, Tensor) and stored.shape[1:] == self.mean.shape[1:]
+        if fits and not self.shared:
             self.resize(min(stored.size(0), self.horizon or stored.size(0)))
             state_dict = state_dict | {
                 prefix + name: state_dict[prefix + name][: len(self)]

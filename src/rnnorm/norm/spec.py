@@ -47,7 +47,7 @@ class BatchNorm(_Spec):
         carry: scope of ``c_t`` itself, which the next step then sees normalised (LSTM).
             Known to explode.
         gamma: initial scale of every site.
-        eps: added to the variance.
+        eps: added to the variance, above 0.
         momentum: weight of a new minibatch in the population statistics; ``None`` for the
             cumulative average.
         population: ``"per_step"`` keeps statistics of every time step, ``"shared"`` one for all.
@@ -91,7 +91,8 @@ class BatchNorm(_Spec):
                 f"recurrent={self.recurrent!r}"
             )
         _check_number("norm.gamma", self.gamma, -math.inf, math.inf)
-        _check_number("norm.eps", self.eps, 0.0, math.inf)
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"norm.eps must be finite and above 0, got {self.eps}")
         if self.momentum is not None:
             _check_number("norm.momentum", self.momentum, 0.0, 1.0)
         if self.population not in ("per_step", "shared"):
