@@ -1,0 +1,315 @@
+"""The definition: what a normalised recurrent network computes, over ragged lists of sequences.
+
+Slow, plain and in no way derived from the implementation. A minibatch is a list of sequences, each
+`(length, input_size)`, with no padding anywhere; time is a Python loop, a batch is a list of rows.
+The parameters and population statistics are those of an `rnnorm` layer, read by name.
+
+`network` runs all layers and directions and also tells which statistics were taken.
+`population` is the estimator: what is kept of the statistics of a list of minibatches.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rnnorm import LayerNorm
+
+
+class Statistic(NamedTuple):
+    """Mean and biased variance of a site over `rows` rows at `step` (0 for a whole sequence)."""
+
+    step: int
+    rows: int
+    mean: Tensor
+    var: Tensor
+
+
+class Result(NamedTuple):
+    """What a network gives: by sequence, by layer and direction, by site."""
+
+    outputs: list[Tensor]  # for each sequence (length, directions * H_out)
+    states: tuple[Tensor, ...]  # h_n (layers * directions, B, H_out); for an LSTM also c_n
+    statistics: dict[str, list[Statistic]]  # by "{site}_l{k}{_reverse}"; empty in evaluation
+
+
+def product(weight: Tensor, rows: Tensor) -> Tensor:
+    return rows @ weight.T
+
+
+def pre_activation(p, x, h, normalise):
+    """BN(W_x x) + BN(W_h h) + b, or under joint BN(W_x x + W_h h) + b."""
+    z = normalise("input", product(p("weight_ih"), x))
+    z = z + normalise("recurrent", product(p("weight_hh"), h))
+    z = normalise("joint", z)
+    return z if p("bias_ih") is None else z + p("bias_ih") + p("bias_hh")
+
+
+def rnn(activation: Callable[[Tensor], Tensor]):
+    def step(p, x, state, normalise):
+        (h,) = state
+        return (activation(pre_activation(p, x, h, normalise)),)
+
+    return step
+
+
+def lstm(p, x, state, normalise):
+    h, c = state
+    i, f, g, o = pre_activation(p, x, h, normalise).chunk(4, dim=-1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    c = normalise("carry", c)  # in place: the next step and c_n see it
+    h = o.sigmoid() * normalise("cell", c).tanh()  # a copy: the carried c stays as it is
+    if p("weight_hr") is not None:
+        h = product(p("weight_hr"), h)
+    return h, c
+
+
+def gru(p, x, state, normalise):
+    (h,) = state
+    x_r, x_z, x_n = normalise("input", product(p("weight_ih"), x)).chunk(3, dim=-1)
+    h_r, h_z, h_n = normalise("recurrent", product(p("weight_hh"), h)).chunk(3, dim=-1)
+    if p("bias_ih") is not None:
+        b_r, b_z, b_n = p("bias_ih").chunk(3)
+        x_r, x_z, x_n = x_r + b_r, x_z + b_z, x_n + b_n
+        b_r, b_z, b_n = p("bias_hh").chunk(3)
+        h_r, h_z, h_n = h_r + b_r, h_z + b_z, h_n + b_n
+    r, z = (x_r + h_r).sigmoid(), (x_z + h_z).sigmoid()
+    n = (x_n + r * h_n).tanh()
+    return ((1 - z) * n + z * h,)
+
+
+CELLS = {"RNN_TANH": rnn(torch.tanh), "RNN_RELU": rnn(torch.relu), "LSTM": lstm, "GRU": gru}
+
+
+def sites(norm, mode: str) -> dict[str, object]:
+    """The sites that are normalised, with their scope; a cell without a c has no cell site."""
+    names = ("input", "recurrent", "joint", "cell", "carry")
+    scopes = {name: getattr(norm, name, None) for name in names}
+    if mode != "LSTM":
+        scopes["cell"] = scopes["carry"] = None
+    return {name: scope for name, scope in scopes.items() if scope}
+
+
+def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance over the rows."""
+    mean = rows.mean(0)
+    return mean, ((rows - mean) ** 2).mean(0)
+
+
+def population_row(population, step: int) -> tuple[Tensor, Tensor] | None:
+    """Row min(step, last row with a count); None before any statistic."""
+    counted = [row for row, count in enumerate(population.rows.tolist()) if count > 0]
+    if not counted:
+        return None
+    row = min(step, counted[-1])
+    return population.mean[row], population.var[row]
+
+
+def layer_norm(z: Tensor, gamma: Tensor, eps: float, groups: list[int]) -> Tensor:
+    """Each row by its own mean and variance, over each group of gates."""
+    parts = [
+        (part - part.mean(-1, keepdim=True))
+        / (part.var(-1, keepdim=True, unbiased=False) + eps).sqrt()
+        for part in z.split(groups, dim=-1)
+    ]
+    return gamma * torch.cat(parts, dim=-1)
+
+
+class Normaliser:
+    """The norm of one layer in one direction; collects the statistics it takes."""
+
+    def __init__(self, module, norm, suffix: str, steps: list[int], frames: list[Tensor]):
+        self.module, self.norm, self.suffix, self.steps = module, norm, suffix, steps
+        self.sites = sites(norm, module.mode)
+        self.frames = frames  # the layer's input, for the sequence scope
+        self.taken: dict[str, list[Statistic]] = {}
+
+    def parameter(self, name: str) -> Tensor | None:
+        return getattr(self.module, f"{name}_{self.suffix}", None)
+
+    def __call__(self, site: str, z: Tensor, t: int, active: list[int]) -> Tensor:
+        """Normalise z, whose rows are the active sequences at step t of this call."""
+        if site not in self.sites:
+            return z
+        gamma, beta = self.parameter(f"gamma_{site}"), self.parameter(f"beta_{site}")
+        if isinstance(self.norm, LayerNorm):
+            H = self.module.hidden_size
+            groups = [2 * H, H] if self.module.mode == "GRU" else [z.shape[-1]]
+            z = layer_norm(z, gamma, self.norm.eps, groups)
+        else:
+            mean, var = self.moments(site, z, t, active)
+            z = gamma * (z - mean) / (var + self.norm.eps).sqrt()
+        return z if beta is None else z + beta
+
+    def moments(self, site: str, z: Tensor, t: int, active: list[int]) -> tuple[Tensor, Tensor]:
+        if not self.module.training:
+            rows = [self.constants(site, self.steps[b] + t, z) for b in active]
+            return torch.stack([mean for mean, _ in rows]), torch.stack([var for _, var in rows])
+        taken = self.taken.setdefault(site, [])
+        whole = self.sites[site] == "sequence"
+        if whole and taken:  # one statistic, whichever step asks first
+            return taken[0].mean, taken[0].var
+        if whole:
+            z = product(self.parameter("weight_ih"), torch.cat(self.frames))
+        if len(z) >= self.norm.min_rows:
+            step = 0 if whole else self.steps[0] + t
+            taken.append(Statistic(step, len(z), *moments(z)))
+            return taken[-1].mean, taken[-1].var
+        if taken:
+            return taken[-1].mean.detach(), taken[-1].var.detach()
+        before = self.steps[0] + t - 1
+        row = population_row(self.module.get_submodule(f"population_{site}_{self.suffix}"), before)
+        if before < 0 or row is None:
+            raise ValueError(f"{len(z)} rows at step {t}, and no earlier statistic")
+        return row
+
+    def constants(self, site: str, step: int, z: Tensor) -> tuple[Tensor, Tensor]:
+        population = self.module.get_submodule(f"population_{site}_{self.suffix}")
+        row = population_row(population, step)
+        return row or (torch.zeros_like(z[0]), torch.ones_like(z[0]))
+
+
+def direction(module, norm, suffix, sequences, state, steps):
+    """One layer in one direction: rows are aligned at their own first frame and drop out."""
+    normaliser = Normaliser(module, norm, suffix, steps, sequences)
+    cell = CELLS[module.mode]
+    state = [list(part) for part in state]  # one row for each sequence
+    outputs: list[list[Tensor]] = [[] for _ in sequences]
+    for t in range(max(len(sequence) for sequence in sequences)):
+        active = [b for b, sequence in enumerate(sequences) if t < len(sequence)]
+        new = cell(
+            normaliser.parameter,
+            torch.stack([sequences[b][t] for b in active]),
+            tuple(torch.stack([part[b] for b in active]) for part in state),
+            lambda site, z, t=t, active=active: normaliser(site, z, t, active),
+        )
+        for part, rows in zip(state, new, strict=True):
+            for b, row in zip(active, rows, strict=True):
+                part[b] = row
+        for b in active:
+            outputs[b].append(state[0][b])
+    state = tuple(torch.stack(part) for part in state)
+    return [torch.stack(rows) for rows in outputs], state, normaliser.taken
+
+
+def initial_state(module, batch: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The learnt states where there are some, else zeros (the noise of training is not here)."""
+    rows = module.num_layers * (2 if module.bidirectional else 1)
+    widths = [module.proj_size or module.hidden_size]
+    if module.mode == "LSTM":
+        widths.append(module.hidden_size)
+    learnt = [getattr(module, name, None) for name in ("h_0", "c_0")]
+    return tuple(
+        torch.zeros(rows, batch, width, dtype=dtype)
+        if parameter is None
+        else parameter.unsqueeze(1).expand(rows, batch, width)
+        for width, parameter in zip(widths, learnt, strict=False)
+    )
+
+
+def network(
+    module,
+    norm,
+    sequences: Sequence[Tensor],
+    hx: tuple[Tensor, ...] | None = None,
+    step: int | Sequence[int] = 0,
+) -> Result:
+    """All layers and directions, in the mode (training or evaluation) that the module is in.
+
+    Args:
+        module: an `rnnorm.RNN`, `LSTM` or `GRU`; its parameters and populations are read by name.
+        norm: the `BatchNorm`, `LayerNorm` or None it was built with.
+        sequences: a list of `(length, input_size)`, in any order.
+        hx: `(h_0,)` or `(h_0, c_0)`, each `(layers * directions, B, .)`.
+        step: the age of the first frame; in evaluation one for each sequence is accepted.
+
+    Raises:
+        ValueError: a step of training has too few rows, and no earlier statistic can serve.
+    """
+    directions = 2 if module.bidirectional else 1
+    steps = [step] * len(sequences) if isinstance(step, int) else list(step)
+    hx = initial_state(module, len(sequences), sequences[0].dtype) if hx is None else hx
+    final: list[tuple[Tensor, ...]] = []
+    statistics: dict[str, list[Statistic]] = {}
+    layer_input = list(sequences)
+    for k in range(module.num_layers):
+        layer_output = []
+        for reverse in range(directions):
+            suffix = f"l{k}" + "_reverse" * reverse
+            state = tuple(part[k * directions + reverse] for part in hx)
+            turned = [sequence.flip(0) if reverse else sequence for sequence in layer_input]
+            outputs, state, taken = direction(module, norm, suffix, turned, state, steps)
+            layer_output.append([output.flip(0) if reverse else output for output in outputs])
+            final.append(state)
+            statistics |= {f"{site}_{suffix}": list_ for site, list_ in taken.items()}
+        layer_input = [torch.cat(parts, dim=-1) for parts in zip(*layer_output, strict=True)]
+    return Result(layer_input, tuple(map(torch.stack, zip(*final, strict=True))), statistics)
+
+
+class Estimate(NamedTuple):
+    """What a population keeps of one step: unbiased variance, and what has been counted."""
+
+    mean: Tensor
+    var: Tensor
+    rows: int
+    batches: int
+
+
+def unbiased(statistic: Statistic) -> Tensor:
+    return statistic.var * statistic.rows / (statistic.rows - 1)
+
+
+def by_step(minibatch: list[Statistic]) -> dict[int, Estimate]:
+    """Population "per_step": every step is an estimate of its own."""
+    return {s.step: Estimate(s.mean, unbiased(s), s.rows, 1) for s in minibatch}
+
+
+def over_steps(minibatch: list[Statistic]) -> dict[int, Estimate]:
+    """Population "shared": one estimate, the row-weighted mean of those of the steps."""
+    rows = sum(s.rows for s in minibatch)
+    mean = sum(s.rows * s.mean for s in minibatch) / rows
+    var = sum(s.rows * unbiased(s) for s in minibatch) / rows
+    return {0: Estimate(mean, var, rows, 1)}
+
+
+def moving_average(estimates: list[Estimate], momentum: float) -> Estimate:
+    """The n-th minibatch weighs max(momentum, 1/n): the first is taken as it is."""
+    mean, var = torch.zeros_like(estimates[0].mean), torch.ones_like(estimates[0].var)
+    for n, new in enumerate(estimates, start=1):
+        weight = max(momentum, 1 / n)
+        mean = (1 - weight) * mean + weight * new.mean
+        var = (1 - weight) * var + weight * new.var
+    return Estimate(mean, var, sum(e.rows for e in estimates), len(estimates))
+
+
+def cumulative_average(estimates: list[Estimate]) -> Estimate:
+    """Weighed by rows: sum m mean / sum m, and of the biased v, sum m v / sum (m - 1)."""
+    rows, batches = sum(e.rows for e in estimates), len(estimates)
+    mean = sum(e.rows * e.mean for e in estimates) / rows
+    var = sum((e.rows - 1) * e.var for e in estimates) / (rows - batches)
+    return Estimate(mean, var, rows, batches)
+
+
+def population(
+    minibatches: Sequence[list[Statistic]],
+    momentum: float | None,
+    *,
+    shared: bool = False,
+    horizon: int | None = None,
+) -> dict[int, Estimate]:
+    """The estimates of one site after a list of minibatches, by step; uncounted steps are absent.
+
+    A whole sequence is one statistic at step 0. Steps at or beyond the horizon are not kept.
+    """
+    history: dict[int, list[Estimate]] = {}
+    for minibatch in minibatches:
+        if not minibatch:
+            continue
+        for step, new in (over_steps if shared else by_step)(minibatch).items():
+            if horizon is None or shared or step < horizon:
+                history.setdefault(step, []).append(new)
+    return {
+        step: cumulative_average(list_) if momentum is None else moving_average(list_, momentum)
+        for step, list_ in history.items()
+    }

@@ -1,0 +1,160 @@
+"""Law 3: a step with fewer than `min_rows` active rows takes no statistic."""
+
+import pytest
+import torch
+from cases import (
+    Case,
+    any_case,
+    assert_all_close,
+    assert_close,
+    buffers,
+    gradients,
+    law,
+    run,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+import definition
+from rnnorm import BatchNorm
+
+INPUT_ONLY = {"recurrent": None, "cell": None}
+
+
+@law(60)
+@given(any_case(given_state=True), st.integers(2, 5), st.integers(1, 4))
+def test_a_tail_of_few_rows_equals_the_definition(case, longest, others):
+    case = case.__class__(
+        **{**vars(case), "lengths": (longest + 2, *[others] * (len(case.lengths) - 1))}
+    )
+    module, sequences, hx = case.module(), case.sequences(), case.hx()
+    want = definition.network(module, case.norm, sequences, hx)
+    outputs, states = run(module, sequences, hx)
+    assert_all_close(outputs, want.outputs)
+    assert_all_close(states, want.states)
+    assert_all_close(
+        gradients(module, sequences, hx, outputs, states),
+        gradients(module, sequences, hx, want.outputs, want.states),
+        1e-7,
+    )
+
+
+def test_a_step_of_few_rows_uses_the_last_good_step_as_constants():
+    case = Case("RNN_TANH", BatchNorm(**INPUT_ONLY), lengths=(3, 1, 1, 1))
+    module, sequences = case.module(), case.sequences()
+    with torch.no_grad():
+        module.weight_hh_l0.zero_()
+    outputs, _ = run(module, sequences)
+    first = torch.stack([s[0] for s in sequences]) @ module.weight_ih_l0.T
+    mean, var = first.mean(0).detach(), first.var(0, unbiased=False).detach()
+    late = (sequences[0][1:] @ module.weight_ih_l0.T - mean) / (var + case.norm.eps).sqrt()
+    want = torch.tanh(module.gamma_input_l0 * late + module.bias_ih_l0 + module.bias_hh_l0)
+    assert_close("late output", outputs[0][1:], want)
+    # the first frames enter the late outputs through the statistics alone: no gradient
+    got = torch.autograd.grad(outputs[0][1:].sum(), sequences, allow_unused=True)
+    assert (got[0][0] == 0).all()
+    assert (got[0][1:] != 0).any()
+    assert all(g is None or (g == 0).all() for g in got[1:])
+
+
+@pytest.mark.parametrize("cell", ["RNN_TANH", "LSTM", "GRU"])
+@pytest.mark.parametrize("min_rows", [2, 3, 4])
+def test_rows_below_min_rows_take_no_statistic(cell, min_rows):
+    case = Case(cell, BatchNorm(min_rows=min_rows), lengths=(5, 5, 3, 2, 3, 1), bidirectional=True)
+    module, sequences, hx = case.module(), case.sequences(), case.hx()
+    want = definition.network(module, case.norm, sequences, hx)
+    outputs, states = run(module, sequences, hx)
+    assert_all_close(outputs, want.outputs)
+    assert_all_close(
+        gradients(module, sequences, hx, outputs, states),
+        gradients(module, sequences, hx, want.outputs, want.states),
+        1e-7,
+    )
+
+
+@pytest.mark.parametrize("min_rows", [2, 3, 4])
+def test_min_rows_is_the_fewest_that_a_statistic_needs(min_rows):
+    case = Case("GRU", BatchNorm(min_rows=min_rows), lengths=(4, 3, 2, 1))
+    module = case.module()
+    run(module, case.sequences())
+    want = [n if n >= min_rows else 0 for n in (4, 3, 2, 1)]
+    for population in module.children():
+        assert population.rows.tolist()[:4] == want
+        assert population.num_batches_tracked.tolist()[:4] == [int(n > 0) for n in want]
+
+
+@pytest.mark.parametrize("cell", ["RNN_TANH", "LSTM", "GRU"])
+@pytest.mark.parametrize("lengths", [(3,), (1,)])
+def test_a_batch_of_one_row_raises_in_training(cell, lengths):
+    case = Case(cell, BatchNorm(), lengths)
+    module = case.module()
+    before = buffers(module)
+    with pytest.raises(ValueError, match=r"(?i)row"):
+        run(module, case.sequences())
+    after = buffers(module)
+    assert all(not after[name].any() for name in after if name.endswith("rows"))
+    assert before.keys() == after.keys()
+
+
+def test_a_batch_of_one_row_raises_after_training_too():
+    case = Case(norm=BatchNorm())
+    module = case.module()
+    run(module, case.sequences())
+    before = buffers(module)
+    with pytest.raises(ValueError, match=r"(?i)row"):
+        run(module, case.sequences()[:1])
+    assert_all_close(buffers(module), before, 0)
+
+
+def test_one_frame_is_too_few_for_the_sequence_scope():
+    norm = BatchNorm(input="sequence", recurrent=None, cell=None)
+    with pytest.raises(ValueError, match=r"(?i)row|frame"):
+        run(Case(norm=norm).module(), Case(lengths=(1,)).sequences())
+
+
+def test_one_row_of_many_frames_is_enough_for_the_sequence_scope():
+    case = Case(norm=BatchNorm(input="sequence", recurrent=None, cell=None), lengths=(5,))
+    module, sequences, hx = case.module(), case.sequences(), case.hx()
+    want = definition.network(module, case.norm, sequences, hx)
+    assert_all_close(run(module, sequences, hx)[0], want.outputs)
+
+
+@law(20)
+@given(
+    any_case(bidirectional=False, population="per_step", horizon=None, given_state=True),
+    st.integers(1, 7),
+)
+def test_a_later_window_of_few_rows_uses_the_row_of_the_population_before_it(case, step):
+    module = case.module()
+    run(module, case.sequences(), case.hx())
+    few = case.__class__(**{**vars(case), "lengths": (3,), "seed": case.seed + 9})
+    sequences, hx = few.sequences(), few.hx()
+    before = buffers(module)
+    want = definition.network(module, case.norm, sequences, hx, step)
+    outputs, states = run(module, sequences, hx, step=step)
+    assert_all_close(outputs, want.outputs)
+    assert_all_close(states, want.states)
+    assert_all_close(
+        gradients(module, sequences, hx, outputs, states),
+        gradients(module, sequences, hx, want.outputs, want.states),
+        1e-7,
+    )
+    if case.norm.input != "sequence":
+        after = buffers(module)
+        for name, buffer in before.items():
+            assert (after[name][: len(buffer)] == buffer).all(), name
+
+
+def test_a_later_window_of_few_rows_raises_before_any_statistic():
+    case = Case(norm=BatchNorm(), lengths=(3,))
+    with pytest.raises(ValueError, match=r"(?i)row"):
+        run(case.module(), case.sequences(), step=4)
+
+
+def test_evaluation_needs_no_rows():
+    case = Case(norm=BatchNorm(), lengths=(3, 2))
+    module = case.module()
+    run(module, case.sequences())
+    module.eval()
+    outputs, _ = run(module, case.sequences()[:1])
+    assert_all_close(outputs, run(module, case.sequences())[0][:1])

@@ -1,0 +1,407 @@
+"""The population: the estimator in cases small enough for a pencil, dtypes, checkpoints."""
+
+import copy
+import io
+import warnings
+
+import pytest
+import torch
+from torch import tensor
+from torch.nn.utils.rnn import pack_sequence
+
+import definition
+import rnnorm
+from rnnorm import BatchNorm
+
+INPUT_ONLY = {"recurrent": None, "cell": None}
+
+
+def layer(**options):
+    """An RNN whose input term is its input: statistics of the first column are those of x."""
+    module = rnnorm.RNN(1, 1, bias=False, norm=BatchNorm(**(INPUT_ONLY | options)))
+    with torch.no_grad():
+        module.weight_ih_l0.fill_(1.0)
+    return module
+
+
+def feed(module, *columns):
+    """A minibatch of ragged sequences of single numbers."""
+    module(pack_sequence([tensor(c)[:, None] for c in columns], enforce_sorted=False))
+    return module.population_input_l0
+
+
+def values(buffer):
+    return buffer.flatten().tolist()
+
+
+def test_the_first_estimate_is_the_first_minibatch():
+    population = feed(layer(), [1.0, 10.0], [2.0, 20.0], [6.0, 60.0])
+    assert values(population.mean) == [3.0, 30.0]
+    assert values(population.var) == pytest.approx([7.0, 700.0])  # (4 + 1 + 9) / 2
+    assert population.rows.tolist() == [3, 3]
+    assert population.num_batches_tracked.tolist() == [1, 1]
+
+
+def test_the_weight_of_a_minibatch_is_momentum_or_one_nth():
+    module = layer(momentum=0.4)
+    means = [
+        values(feed(module, [centre - 1], [centre + 1]).mean)[0]
+        for centre in (0.0, 10.0, 20.0, 30.0)
+    ]
+    # weights 1, 1/2, 2/5, 2/5: then momentum
+    assert means == pytest.approx([0.0, 5.0, 0.6 * 5 + 8, 0.6 * 11 + 12])
+
+
+def test_a_momentum_of_zero_is_the_plain_mean_of_the_minibatches():
+    module = layer(momentum=0.0)
+    for centre in (0.0, 10.0, 50.0):
+        population = feed(module, [centre - 1], [centre + 1])
+    assert values(population.mean) == pytest.approx([20.0])
+
+
+def test_a_cumulative_average_weighs_by_rows():
+    module = layer(momentum=None)
+    feed(module, [1.0], [3.0])  # m 2, mean 2, biased variance 1
+    population = feed(module, [4.0], [5.0], [6.0], [5.0])  # m 4, mean 5, biased variance 1/2
+    assert values(population.mean) == pytest.approx([(2 * 2 + 4 * 5) / 6])
+    assert values(population.var) == pytest.approx([(2 * 1 + 4 * 0.5) / (1 + 3)])
+    assert population.rows.tolist() == [6]
+    assert population.num_batches_tracked.tolist() == [2]
+
+
+def test_each_step_counts_the_minibatches_that_have_reached_it():
+    module = layer(momentum=0.1)
+    feed(module, [1.0], [3.0])
+    population = feed(module, [2.0, 5.0], [4.0, 7.0])
+    assert values(population.mean) == pytest.approx([(2 + 3) / 2, 6.0])
+    assert population.num_batches_tracked.tolist() == [2, 1]
+
+
+def test_a_step_of_few_rows_is_not_counted():
+    population = feed(layer(), [1.0, 4.0], [3.0])
+    assert population.rows.tolist()[1:] in ([], [0])
+    population = feed(layer(min_rows=3, horizon=2), [1.0, 4.0], [3.0, 5.0], [5.0])
+    assert population.rows.tolist() == [3, 0]
+
+
+def test_a_shared_population_is_the_row_weighted_mean_of_the_steps():
+    population = feed(layer(population="shared"), [0.0, 10.0], [2.0, 16.0], [4.0])
+    assert values(population.mean) == pytest.approx([(3 * 2 + 2 * 13) / 5])
+    assert values(population.var) == pytest.approx([(3 * 4 + 2 * 18) / 5])
+    assert population.rows.tolist() == [5]
+    assert population.num_batches_tracked.tolist() == [1]
+
+
+def test_the_sequence_scope_counts_frames():
+    population = feed(layer(input="sequence"), [0.0, 10.0], [2.0, 16.0], [2.0])
+    assert values(population.mean) == pytest.approx([6.0])
+    assert values(population.var) == pytest.approx([(36 + 16 + 16 + 100 + 16) / 4])
+    assert population.rows.tolist() == [5]
+
+
+@pytest.mark.parametrize("population", ["per_step", "shared"])
+def test_the_definition_agrees_with_the_pencil(population):
+    shared = population == "shared"
+    column = [definition.Statistic(0, 3, tensor([2.0]), tensor([8 / 3]))]
+    column += [definition.Statistic(1, 2, tensor([13.0]), tensor([9.0]))]
+    found = definition.population([column], 0.1, shared=shared)
+    if shared:
+        assert found[0].mean.item() == pytest.approx(32 / 5)
+        assert found[0].var.item() == pytest.approx(48 / 5)
+    else:
+        assert [found[t].var.item() for t in (0, 1)] == pytest.approx([4.0, 18.0])
+
+
+def test_evaluation_uses_the_unbiased_variance():
+    module = layer(gamma=1.0, eps=1e-12)
+    with torch.no_grad():
+        module.weight_hh_l0.zero_()
+    feed(module, [1.0], [2.0], [6.0])
+    output, _ = module.eval()(tensor([[[4.0]]]))
+    assert output.item() == pytest.approx(torch.tanh(tensor(1 / 7**0.5)).item())
+
+
+@pytest.mark.parametrize("cls", [rnnorm.RNN, rnnorm.LSTM, rnnorm.GRU])
+def test_evaluation_before_any_statistic_is_that_of_mean_0_and_variance_1(cls):
+    torch.manual_seed(0)
+    module = cls(2, 3, norm=BatchNorm()).eval()
+    x = torch.randn(4, 2, 2)
+    with pytest.warns(UserWarning, match=r"(?i)statistic"):
+        got, _ = module(x)
+    other = cls(2, 3, norm=BatchNorm(horizon=1)).eval()
+    state = {name: p for name, p in module.state_dict().items() if "population" not in name}
+    other.load_state_dict(state, strict=False)
+    with torch.no_grad():
+        for population in other.children():
+            population.mean.zero_()
+            population.var.fill_(1.0)
+            population.rows.fill_(5)
+            population.num_batches_tracked.fill_(1)
+    torch.testing.assert_close(got, other(x)[0])
+
+
+def test_evaluation_before_any_statistic_warns_once():
+    module = rnnorm.LSTM(2, 3, norm="batch").eval()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        module(torch.zeros(4, 2, 2))
+        module(torch.zeros(4, 2, 2))
+    assert len(caught) == 1
+
+
+def test_evaluation_after_one_minibatch_does_not_warn():
+    torch.manual_seed(0)
+    module = rnnorm.LSTM(2, 3, norm="batch")
+    module(torch.randn(4, 5, 2))
+    module.eval()(torch.randn(6, 1, 2))
+
+
+def trained(**options):
+    torch.manual_seed(0)
+    module = rnnorm.LSTM(2, 3, norm=BatchNorm(**options))
+    module(torch.randn(5, 4, 2))
+    return module
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("how", ["to", "method", "reload"])
+def test_half_types_keep_their_moments_in_float32(dtype, how):
+    module = trained()
+    if how == "method":
+        module = module.half() if dtype == torch.float16 else module.bfloat16()
+    elif how == "to":
+        module = module.to(dtype)
+    else:
+        module = rnnorm.LSTM(2, 3, norm=BatchNorm(), dtype=dtype)
+        module.load_state_dict(trained().state_dict())
+    assert module.weight_hh_l0.dtype == dtype
+    for mine, first in zip(module.children(), trained().children(), strict=True):
+        assert mine.mean.dtype == mine.var.dtype == torch.float32
+        assert mine.rows.dtype == mine.num_batches_tracked.dtype == torch.int64
+        assert torch.equal(mine.mean, first.mean)
+
+
+def test_double_gives_double_moments():
+    module = trained().double()
+    assert all(p.mean.dtype == p.var.dtype == torch.float64 for p in module.children())
+    module(torch.randn(5, 4, 2, dtype=torch.float64))
+
+
+def test_a_count_is_never_converted():
+    for dtype in (torch.float64, torch.bfloat16):
+        for population in trained().to(dtype).children():
+            assert population.rows.dtype == torch.int64
+            assert population.rows.tolist() == [4] * 5
+
+
+def test_a_population_holds_no_graph():
+    for population in trained().children():
+        assert all(not b.requires_grad and b.grad_fn is None for b in population.buffers())
+
+
+def test_the_population_grows_under_inference_and_no_grad():
+    module = trained()
+    with torch.no_grad():
+        module(torch.randn(7, 4, 2))
+    assert module.population_cell_l0.rows.tolist() == [8] * 5 + [4] * 2
+
+
+@pytest.fixture
+def one_process():
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_distributed_training_asks_for_a_horizon():
+    with pytest.raises(RuntimeError, match="horizon"):
+        trained()
+    for options in ({"horizon": 5}, {"population": "shared"}):
+        trained(**options)
+
+
+def reloaded(state, **options):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    module = rnnorm.LSTM(2, 3, norm=BatchNorm(**options))
+    module.load_state_dict(torch.load(file, weights_only=True))
+    return module
+
+
+@pytest.mark.parametrize("horizon", [None, 5, 8])
+def test_a_checkpoint_loads_into_a_longer_horizon(horizon):
+    module = trained()
+    other = reloaded(module.state_dict(), horizon=horizon)
+    x = torch.randn(9, 3, 2)
+    torch.testing.assert_close(other.eval()(x)[0], module.eval()(x)[0])
+    other.train()(torch.randn(9, 3, 2))
+    counts = other.population_cell_l0.num_batches_tracked.tolist()
+    assert counts[: horizon or 9] == [2, 2, 2, 2, 2, 1, 1, 1, 1][: horizon or 9]
+
+
+def test_a_checkpoint_loads_into_a_shorter_horizon():
+    module = trained()
+    other = reloaded(module.state_dict(), horizon=2)
+    x = torch.randn(2, 3, 2)
+    torch.testing.assert_close(other.eval()(x)[0], module.eval()(x)[0])
+    before = other.population_cell_l0.num_batches_tracked.tolist()
+    other.train()(torch.randn(5, 3, 2))
+    after = other.population_cell_l0.num_batches_tracked.tolist()
+    assert after[:2] == [2, 2]
+    assert after[2:] == before[2:]
+
+
+def test_a_checkpoint_replaces_a_longer_population():
+    module = trained()
+    longer = trained()
+    longer(torch.randn(9, 4, 2))
+    longer.load_state_dict(module.state_dict())
+    x = torch.randn(9, 3, 2)
+    torch.testing.assert_close(longer.eval()(x)[0], module.eval()(x)[0])
+
+
+def test_a_checkpoint_of_a_fresh_layer_loads():
+    module = trained()
+    fresh = rnnorm.LSTM(2, 3, norm="batch")
+    module.load_state_dict(fresh.state_dict())
+    assert not any(p.rows.any() for p in module.children())
+
+
+@pytest.mark.parametrize("size", [(2, 4), (3, 3)])
+def test_a_checkpoint_of_another_size_is_an_error(size):
+    module = rnnorm.LSTM(*size, norm="batch")
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        module.load_state_dict(trained().state_dict())
+
+
+def test_a_checkpoint_that_does_not_fit_loses_no_statistic():
+    module = trained()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    other = rnnorm.LSTM(2, 5, norm="batch")
+    other(torch.randn(2, 4, 2))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        module.load_state_dict(other.state_dict())
+    for name, buffer in module.named_buffers():
+        if not name.endswith(("rows", "num_batches_tracked")):
+            assert torch.equal(buffer, before[name]), name
+
+
+def test_a_checkpoint_of_another_norm_is_an_error():
+    with pytest.raises(RuntimeError, match="population_input_l0"):
+        rnnorm.LSTM(2, 3).load_state_dict(trained().state_dict())
+    with pytest.raises(RuntimeError, match=r"(?i)missing"):
+        trained().load_state_dict(rnnorm.LSTM(2, 3).state_dict())
+
+
+def test_a_copy_has_statistics_of_its_own():
+    module = trained()
+    other = copy.deepcopy(module)
+    other(torch.randn(7, 4, 2))
+    assert module.population_cell_l0.num_batches_tracked.tolist() == [1] * 5
+    assert len(other.population_cell_l0.rows) == 7
+
+
+def test_a_state_dict_names_each_population():
+    keys = rnnorm.GRU(2, 3, norm="batch", bidirectional=True).state_dict().keys()
+    want = {
+        f"population_{site}_l0{suffix}.{buffer}"
+        for site in ("input", "recurrent")
+        for suffix in ("", "_reverse")
+        for buffer in ("mean", "var", "rows", "num_batches_tracked")
+    }
+    assert want == {key for key in keys if "population" in key}
+
+
+def test_layer_norm_and_no_norm_keep_no_statistics():
+    for norm in ("layer", None):
+        assert not list(rnnorm.LSTM(2, 3, norm=norm).buffers())
+
+
+def rows_of(module):
+    return [len(population.rows) for population in module.children()]
+
+
+def test_select_horizon_sets_and_returns_the_best():
+    module = trained()
+    tried = []
+
+    def evaluate(model):
+        assert model is module
+        tried.append(max(rows_of(model)))
+        return abs(tried[-1] - 2.0)
+
+    assert rnnorm.select_horizon(module, evaluate) == 2
+    assert sorted(tried) == [1, 2, 4, 5]
+    assert rows_of(module) == [2, 2, 2]
+    x = torch.randn(5, 1, 2)
+    module.eval()
+    want = definition.network(module, BatchNorm(), [x[:, 0]]).outputs[0]
+    torch.testing.assert_close(module(x)[0][:, 0], want)
+
+
+def test_select_horizon_tries_the_horizons_it_is_given():
+    module = trained()
+    tried = []
+
+    def evaluate(model):
+        tried.append(rows_of(model))
+        return -float(tried[-1][0])
+
+    assert rnnorm.select_horizon(module, evaluate, horizons=[3, 1]) == 3
+    assert sorted(tried) == [[1, 1, 1], [3, 3, 3]]
+    assert rows_of(module) == [3, 3, 3]
+
+
+@pytest.mark.parametrize("bad", [2, 3, 6])
+def test_select_horizon_finds_where_the_statistics_go_bad(bad):
+    torch.manual_seed(0)
+    module = rnnorm.LSTM(2, 3, norm=BatchNorm(gamma=1.0, input=None))
+    x = torch.randn(8, 64, 2)
+    want = module(x)[0].detach()
+    with torch.no_grad():
+        for population in module.children():
+            population.mean[bad:] += 9.0  # a tail that few sequences reached
+
+    def loss(model):
+        with torch.no_grad():
+            return (model(x)[0] - want).square().mean().item()
+
+    assert rnnorm.select_horizon(module, loss, horizons=range(1, 9)) == bad
+    assert module.training
+    assert rows_of(module) == [bad] * 2
+
+
+def test_select_horizon_passes_over_a_loss_that_is_no_number():
+    losses = {1: float("nan"), 2: 3.0, 4: float("inf"), 5: float("nan")}
+    module = trained()
+    assert rnnorm.select_horizon(module, lambda model: losses[rows_of(model)[0]]) == 2
+    assert rows_of(module) == [2, 2, 2]
+
+
+def test_select_horizon_loses_nothing_when_the_evaluation_fails():
+    module = trained()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+    def evaluate(model):
+        raise KeyError("no such data")
+
+    with pytest.raises(KeyError):
+        rnnorm.select_horizon(module, evaluate)
+    assert module.training
+    for name, buffer in module.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+
+
+@pytest.mark.parametrize("horizons", [[], [0], [-1, 2]])
+def test_select_horizon_needs_horizons_of_at_least_one(horizons):
+    with pytest.raises(ValueError, match="horizon"):
+        rnnorm.select_horizon(trained(), lambda _: 0.0, horizons=horizons)
+
+
+def test_select_horizon_needs_statistics():
+    for norm in (None, "layer", BatchNorm(population="shared")):
+        with pytest.raises(ValueError, match=r"(?i)statistic|population|norm"):
+            rnnorm.select_horizon(rnnorm.LSTM(2, 3, norm=norm), lambda _: 0.0)

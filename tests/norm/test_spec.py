@@ -1,0 +1,267 @@
+"""`BatchNorm` and `LayerNorm`: what they accept, and the error for what they do not."""
+
+import dataclasses
+import pickle
+
+import pytest
+import torch
+
+import rnnorm
+from rnnorm import GRU, LSTM, RNN, BatchNorm, GRUCell, LayerNorm, LSTMCell, RNNCell
+
+PRESETS = [
+    "cooijmans2016",
+    "laurent2015-sequence",
+    "laurent2015-frame",
+    "bn-e*",
+    "joint",
+    "carry",
+    "ba2016",
+]
+
+
+def test_the_defaults_are_the_final_papers():
+    norm = BatchNorm()
+    assert dataclasses.asdict(norm) == {
+        "input": "frame",
+        "recurrent": "frame",
+        "joint": None,
+        "cell": "frame",
+        "carry": None,
+        "gamma": 0.1,
+        "eps": 1e-5,
+        "momentum": 0.1,
+        "population": "per_step",
+        "horizon": None,
+        "min_rows": 2,
+    }
+    assert dataclasses.asdict(LayerNorm()) == {
+        "input": True,
+        "recurrent": True,
+        "cell": True,
+        "gamma": 1.0,
+        "eps": 1e-5,
+    }
+
+
+@pytest.mark.parametrize("norm", [BatchNorm(), LayerNorm()])
+def test_a_specification_is_frozen_compares_and_pickles(norm):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        norm.eps = 1.0
+    assert pickle.loads(pickle.dumps(norm)) == norm
+    assert hash(norm) == hash(type(norm)())
+    assert dataclasses.replace(norm, eps=1e-3) != norm
+
+
+def test_a_specification_takes_keywords_only():
+    for cls in (BatchNorm, LayerNorm):
+        with pytest.raises(TypeError):
+            cls("frame")
+
+
+@pytest.mark.parametrize("cls", [RNN, LSTM, GRU, RNNCell, LSTMCell, GRUCell])
+@pytest.mark.parametrize("name", ["banana", "", "Batch", "cooijmans"])
+def test_an_unknown_preset_is_answered_with_those_that_exist(cls, name):
+    with pytest.raises(ValueError, match="norm") as error:
+        cls(2, 3, norm=name)
+    assert repr(name) in str(error.value)
+    for known in ["batch", "layer", *PRESETS]:
+        assert known in str(error.value), known
+
+
+@pytest.mark.parametrize("norm", [3, torch.nn.BatchNorm1d(3), BatchNorm, {"input": "frame"}])
+def test_a_norm_of_another_type_is_an_error(norm):
+    with pytest.raises((TypeError, ValueError), match="norm"):
+        LSTM(2, 3, norm=norm)
+
+
+def names(module):
+    return {name for name, _ in module.named_parameters() if "gamma" in name or "beta" in name}
+
+
+@pytest.mark.parametrize(
+    ("preset", "want", "gamma"),
+    [
+        ("batch", {"gamma_input", "gamma_recurrent", "gamma_cell", "beta_cell"}, 0.1),
+        ("cooijmans2016", {"gamma_input", "gamma_recurrent", "gamma_cell", "beta_cell"}, 0.1),
+        ("bn-e*", {"gamma_input", "gamma_recurrent", "gamma_cell", "beta_cell"}, 0.1),
+        ("laurent2015-sequence", {"gamma_input"}, 1.0),
+        ("laurent2015-frame", {"gamma_input"}, 1.0),
+        ("joint", {"gamma_joint"}, 1.0),
+        ("carry", {"gamma_carry", "beta_carry"}, 1.0),
+        ("layer", {"gamma_input", "gamma_recurrent", "gamma_cell", "beta_cell"}, 1.0),
+        ("ba2016", {"gamma_input", "gamma_recurrent", "gamma_cell", "beta_cell"}, 1.0),
+    ],
+)
+def test_a_preset_is_its_paper(preset, want, gamma):
+    module = LSTM(2, 3, norm=preset)
+    assert want <= {name.removesuffix("_l0") for name in names(module)}
+    if preset != "carry":
+        assert {f"{name}_l0" for name in want} == names(module)
+    parameters = dict(module.named_parameters())
+    for name in names(module):
+        value = gamma if "gamma" in name else 0.0
+        assert torch.equal(parameters[name], torch.full_like(parameters[name], value))
+    if preset in ("bn-e*", "laurent2015-sequence"):
+        assert module.norm.input == "sequence"
+    elif preset in ("batch", "cooijmans2016", "laurent2015-frame"):
+        assert module.norm.input == "frame"
+
+
+def test_batch_and_layer_are_the_plain_specifications():
+    assert LSTM(2, 3, norm="batch").norm == BatchNorm()
+    assert LSTM(2, 3, norm="layer").norm == LayerNorm()
+    assert LSTM(2, 3).norm is None
+
+
+@pytest.mark.parametrize("site", ["recurrent", "joint", "cell", "carry"])
+def test_only_the_input_term_can_be_normalised_over_whole_sequences(site):
+    terms = {"input": None, "recurrent": None} if site == "joint" else {}
+    with pytest.raises(ValueError, match=rf"{site}.*'sequence'"):
+        LSTM(2, 3, norm=BatchNorm(**terms, **{site: "sequence"}))
+
+
+@pytest.mark.parametrize("site", ["input", "recurrent", "joint", "cell", "carry"])
+@pytest.mark.parametrize("scope", ["batch", "Frame", "", True, 1])
+def test_an_unknown_scope_is_answered_with_those_that_exist(site, scope):
+    terms = {"input": None, "recurrent": None} if site == "joint" else {}
+    with pytest.raises(ValueError, match=rf"{site}.*frame"):
+        LSTM(2, 3, norm=BatchNorm(**{**terms, site: scope}))
+
+
+@pytest.mark.parametrize("terms", [{}, {"input": None}, {"recurrent": None}])
+@pytest.mark.parametrize("cls", [RNN, LSTM])
+def test_joint_excludes_the_terms_it_joins(cls, terms):
+    with pytest.raises(ValueError, match="joint"):
+        cls(2, 3, norm=BatchNorm(joint="frame", **terms))
+
+
+@pytest.mark.parametrize("cls", [GRU, GRUCell])
+def test_a_gru_has_no_joint_term(cls):
+    with pytest.raises(ValueError, match=r"(?i)joint.*GRU|GRU.*joint"):
+        cls(2, 3, norm=BatchNorm(input=None, recurrent=None, joint="frame"))
+    with pytest.raises(ValueError, match=r"(?i)joint"):
+        cls(2, 3, norm="joint")
+
+
+@pytest.mark.parametrize("cls", [RNN, RNNCell, GRU, GRUCell])
+def test_carry_needs_a_cell_state(cls):
+    with pytest.raises(ValueError, match="carry"):
+        cls(2, 3, norm=BatchNorm(carry="frame"))
+
+
+@pytest.mark.parametrize("cls", [RNN, RNNCell, GRU, GRUCell])
+@pytest.mark.parametrize("norm", [BatchNorm(), LayerNorm()])
+def test_the_cell_site_is_ignored_where_there_is_no_cell_state(cls, norm):
+    assert not any("cell" in name for name in cls(2, 3, norm=norm).state_dict())
+
+
+@pytest.mark.parametrize("cls", [RNNCell, LSTMCell, GRUCell])
+@pytest.mark.parametrize("norm", [BatchNorm(input="sequence"), "bn-e*", "laurent2015-sequence"])
+def test_a_cell_class_sees_one_step_and_no_sequence(cls, norm):
+    with pytest.raises(ValueError, match="'sequence'"):
+        cls(2, 3, norm=norm)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -0.1])
+@pytest.mark.parametrize("option", ["momentum", "eps"])
+def test_momentum_and_eps_are_finite_and_not_negative(option, value):
+    with pytest.raises(ValueError, match=option):
+        BatchNorm(**{option: value})
+
+
+def test_batch_norm_needs_an_eps_above_zero():
+    # torch's batch norm does, and with equal rows nothing else stands between 0 and 0 / 0
+    with pytest.raises(ValueError, match="eps"):
+        BatchNorm(eps=0.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1])
+def test_layer_norm_eps_is_finite_and_not_negative(value):
+    with pytest.raises(ValueError, match="eps"):
+        LayerNorm(eps=value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("cls", [BatchNorm, LayerNorm])
+def test_gamma_is_finite(cls, value):
+    with pytest.raises(ValueError, match="gamma"):
+        cls(gamma=value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("momentum", 1.5),
+        ("min_rows", 1),
+        ("min_rows", 0),
+        ("min_rows", -3),
+        ("horizon", 0),
+        ("horizon", -1),
+        ("population", "per-step"),
+        ("population", None),
+    ],
+)
+def test_an_option_out_of_range_is_named_in_the_error(option, value):
+    with pytest.raises(ValueError, match=option):
+        BatchNorm(**{option: value})
+
+
+def test_an_unknown_population_is_answered_with_those_that_exist():
+    with pytest.raises(ValueError, match="per_step") as error:
+        BatchNorm(population="running")
+    assert "shared" in str(error.value)
+    assert "'running'" in str(error.value)
+
+
+@pytest.mark.parametrize("cls", [RNN, LSTM, GRU])
+def test_a_norm_of_no_site_is_no_norm(cls):
+    torch.manual_seed(0)
+    nothing = BatchNorm(input=None, recurrent=None, cell=None)
+    module, plain = cls(2, 3, norm=nothing), cls(2, 3)
+    module.load_state_dict(plain.state_dict())
+    x = torch.randn(4, 5, 2)
+    torch.testing.assert_close(module(x)[0], plain(x)[0])
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", None])
+def test_a_norm_leaves_the_initialisation_of_the_weights(norm):
+    torch.manual_seed(0)
+    want = torch.nn.LSTM(2, 3, num_layers=2, bidirectional=True).state_dict()
+    torch.manual_seed(0)
+    got = rnnorm.LSTM(2, 3, num_layers=2, bidirectional=True, norm=norm).state_dict()
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    assert norm is not None or got.keys() == want.keys()
+
+
+def test_the_norm_stands_in_the_repr():
+    assert "norm" in repr(LSTM(2, 3, norm="batch"))
+    assert "norm" not in repr(LSTM(2, 3))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_beta_stands_where_no_bias_follows(bias):
+    norm = BatchNorm(carry="frame")
+    betas = {name for name in names(LSTM(2, 3, bias=bias, norm=norm)) if "beta" in name}
+    assert betas == {"beta_cell_l0", "beta_carry_l0"}
+    assert not any("beta" in name for name in names(GRU(2, 3, bias=bias, norm="batch")))
+    assert not any("beta" in name for name in names(RNN(2, 3, bias=bias, norm="layer")))
+
+
+def test_reset_parameters_forgets_everything():
+    torch.manual_seed(0)
+    module = LSTM(2, 3, norm="batch", learn_initial_state=True)
+    fresh = {name: p.detach().clone() for name, p in module.named_parameters()}
+    module(torch.randn(4, 5, 2))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1.0)
+    module.reset_parameters()
+    for name, parameter in module.named_parameters():
+        if name.startswith(("weight", "bias")):
+            assert parameter.abs().max() <= 3**-0.5
+        else:
+            assert torch.equal(parameter, fresh[name]), name
+    for population in module.children():
+        assert not population.rows.any()
+        assert not population.num_batches_tracked.any()
