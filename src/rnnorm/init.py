@@ -22,7 +22,7 @@ def _each_gate(
     layer: nn.RNNBase | nn.RNNCellBase, prefix: str, fill: Callable[[Tensor], object]
 ) -> None:
     for weight in _named(layer, prefix):
-        for block in weight.split(layer.hidden_size):
+        for block in torch.split(weight, layer.hidden_size):
             fill(block)
 
 

@@ -14,10 +14,9 @@ def _step(
     """``n = tanh(BN(W_in x) + b_in + r (BN(W_hn h) + b_hn))``, ``h = (1 - z) n + z h``."""
     (h,) = state
     H = h.size(1)
-    x_gates, x_candidate = x_term.split((2 * H, H), 1)
-    h_gates, h_candidate = normalise("recurrent", product(h, weights.weight_hh)).split(
-        (2 * H, H), 1
-    )
+    x_gates, x_candidate = torch.split(x_term, [2 * H, H], 1)
+    h_term = normalise("recurrent", product(h, weights.weight_hh))
+    h_gates, h_candidate = torch.split(h_term, [2 * H, H], 1)
     r, z = torch.sigmoid(x_gates + h_gates).chunk(2, 1)
     n = torch.tanh(torch.addcmul(x_candidate, r, h_candidate))
     h = torch.lerp(n, h, z)

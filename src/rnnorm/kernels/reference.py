@@ -86,7 +86,7 @@ def layer(
     x_terms = _input_terms(x, sizes, weights.weight_ih, wide)
     if whole:
         rows = [len(term) for term in x_terms]
-        x_terms = list(sites["input"](torch.cat(x_terms), 0).split(rows))
+        x_terms = list(torch.split(sites["input"](torch.cat(x_terms), 0), rows))
     outputs: list[Tensor] = []
     finished: list[State] = []
     for t, x_term in enumerate(x_terms):
@@ -119,7 +119,7 @@ def _input_terms(x: Tensor, sizes: list[int], weight: Tensor, wide: torch.dtype)
         for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)
     ]
     term = product(torch.cat(frames) if len(frames) > 1 else frames[0], weight).to(wide)
-    return list(term.split(sizes))
+    return list(torch.split(term, sizes))
 
 
 def _add(shift: Tensor | None, z: Tensor, t: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -17,7 +18,9 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     return None
 
 
-def output_dtype(rival: type[nn.Module], x: Tensor, weight: Tensor, ragged: bool) -> torch.dtype:
+def output_dtype(
+    rival: Callable[..., nn.Module], x: Tensor, weight: Tensor, ragged: bool
+) -> torch.dtype:
     """The dtype of the output and the states of torch.nn's class in the current context.
 
     Under autocast it differs between classes, devices, versions and grad modes, and for
@@ -38,7 +41,7 @@ def output_dtype(rival: type[nn.Module], x: Tensor, weight: Tensor, ragged: bool
 
 @cache
 def _ask(
-    rival: type[nn.Module],
+    rival: Callable[..., nn.Module],
     device: torch.device,
     dtype: torch.dtype,
     weight_dtype: torch.dtype,

@@ -25,8 +25,8 @@ class GRU(Sequence):
     With ``norm=None`` it is :class:`torch.nn.GRU` in everything but ``isinstance``.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype: as in :class:`torch.nn.GRU`.
+        input_size, hidden_size, num_layers, bias, batch_first: as in :class:`torch.nn.GRU`.
+        dropout, bidirectional, device, dtype: as in :class:`torch.nn.GRU`.
         norm: a :class:`BatchNorm` (its input and recurrent sites), a :class:`LayerNorm`, the name
             of a preset, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.

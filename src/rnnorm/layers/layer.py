@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,16 @@ from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import SITES_WITH_BETA, BatchNorm, Norm, active_sites
+
+Run = TypeVar("Run", bound=Callable[..., Any])
+
+
+def uncompiled(run: Run) -> Run:
+    """Breaks torch.compile's graph at ``run``, which would unroll the loop over time."""
+    # not a decorator: that imports the whole compiler
+    if torch.compiler.is_dynamo_compiling():
+        return torch.compiler.disable(run)  # type: ignore[no-untyped-call,no-any-return]
+    return run
 
 
 def check_step(
@@ -187,7 +199,13 @@ def run_layer(
             return tensor if tensor.dtype == torch.float64 else tensor.to(products)
 
         x = cast(x)
-        weights = Weights(*(cast(w) if w is not None and w.dim() == 2 else w for w in weights))
+        weights = weights._replace(
+            **{
+                name: cast(weight)
+                for name, weight in weights._asdict().items()
+                if name.startswith("weight") and weight is not None
+            }
+        )
     with nullcontext() if products is None else torch.autocast(x.device.type, enabled=False):
         output, state, taken = kernel.layer(
             cell, norm, x, batch_sizes, state, weights, gamma, beta, constants, min_rows

@@ -25,8 +25,8 @@ class LSTM(Sequence):
     everything but ``isinstance``.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
-            device, dtype: as in :class:`torch.nn.LSTM`.
+        input_size, hidden_size, num_layers, bias, batch_first: as in :class:`torch.nn.LSTM`.
+        dropout, bidirectional, proj_size, device, dtype: as in :class:`torch.nn.LSTM`.
         norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds parameters ``h_0`` ``(D * num_layers, H_out)`` and ``c_0``
             ``(D * num_layers, H)``, used where ``hx`` is None.
@@ -58,8 +58,8 @@ class LSTM(Sequence):
     rival = nn.LSTM
 
     get_expected_cell_size = nn.LSTM.get_expected_cell_size
-    check_forward_args = nn.LSTM.check_forward_args
-    permute_hidden = nn.LSTM.permute_hidden
+    check_forward_args = nn.LSTM.check_forward_args  # type: ignore[assignment]
+    permute_hidden = nn.LSTM.permute_hidden  # type: ignore[assignment]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__("LSTM", *args, **kwargs)

@@ -25,8 +25,8 @@ class RNN(Sequence):
     With ``norm=None`` it is :class:`torch.nn.RNN` in everything but ``isinstance``.
 
     Args:
-        input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,
-            bidirectional, device, dtype: as in :class:`torch.nn.RNN`.
+        input_size, hidden_size, num_layers, nonlinearity, bias: as in :class:`torch.nn.RNN`.
+        batch_first, dropout, bidirectional, device, dtype: as in :class:`torch.nn.RNN`.
         norm: a :class:`BatchNorm` (its input and recurrent, or its joint site), a
             :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.

@@ -16,7 +16,14 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
 from rnnorm.layers.autocast import output_dtype
 from rnnorm.layers.batch import Batch
-from rnnorm.layers.layer import check_state_dtype, check_step, register_norm, reset_norm, run_layer
+from rnnorm.layers.layer import (
+    check_state_dtype,
+    check_step,
+    register_norm,
+    reset_norm,
+    run_layer,
+    uncompiled,
+)
 from rnnorm.norm.spec import Norm, resolve
 
 
@@ -27,6 +34,7 @@ class Sequence(nn.RNNBase):
     its cell and the class of torch.nn whose forward runs where nothing is normalised.
     """
 
+    weight_ih_l0: Tensor
     cell: Cell
     rival: ClassVar[type[nn.RNNBase]]
 
@@ -49,10 +57,11 @@ class Sequence(nn.RNNBase):
                 f"initial_noise must be a finite standard deviation, got {initial_noise}"
             )
         super().__init__(*args, **kwargs)
+        like = self.weight_ih_l0
         self.norm = norm
         self.learn_initial_state = learn_initial_state
         self.initial_noise = float(initial_noise)
-        place = {"device": self.weight_ih_l0.device, "dtype": self.weight_ih_l0.dtype}
+        place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
         for suffix in self._suffixes():
             register_norm(self, self.cell, norm, self.hidden_size, suffix, **place)
         if learn_initial_state:
@@ -61,12 +70,12 @@ class Sequence(nn.RNNBase):
                 self.register_parameter(name, nn.Parameter(zeros))
 
     @property
-    def _flat_weights(self) -> list[Tensor]:
+    def _flat_weights(self) -> list[Any | None]:
         # read by name at each call, so that parametrizations and functional_call are seen
         return [getattr(self, name) for name in self._flat_weights_names if hasattr(self, name)]
 
     @_flat_weights.setter
-    def _flat_weights(self, value: list[Tensor]) -> None:
+    def _flat_weights(self, value: list[Any | None]) -> None:
         pass
 
     def _suffixes(self) -> list[str]:
@@ -93,7 +102,6 @@ class Sequence(nn.RNNBase):
             parts.append(f"initial_noise={self.initial_noise}")
         return ", ".join(parts)
 
-    @torch.compiler.disable
     def forward(
         self,
         input: Tensor | PackedSequence,
@@ -123,6 +131,15 @@ class Sequence(nn.RNNBase):
             RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
             TypeError: ``step`` or ``lengths`` that are no integers.
         """
+        return uncompiled(self._run)(input, hx, lengths, step)
+
+    def _run(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Any,
+        lengths: Tensor | SequenceOf[int] | None,
+        step: int | Tensor,
+    ) -> tuple[Any, Any]:
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]
         dim = data.dim()

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch
 from rnnorm.layers.autocast import output_dtype
-from rnnorm.layers.layer import check_state_dtype, check_step, register_norm, reset_norm, run_layer
+from rnnorm.layers.layer import (
+    check_state_dtype,
+    check_step,
+    register_norm,
+    reset_norm,
+    run_layer,
+    uncompiled,
+)
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
 
 
@@ -51,7 +58,6 @@ class Step(nn.RNNCellBase):
         """Torch's own, then the norm if there is one."""
         return super().extra_repr() + (f", norm={self.norm}" if self.norm is not None else "")
 
-    @torch.compiler.disable
     def forward(self, input: Tensor, hx: Any = None, step: int | Tensor = 0) -> Any:
         """Runs one step.
 
@@ -70,6 +76,9 @@ class Step(nn.RNNCellBase):
             RuntimeError: sizes that do not fit.
             TypeError: ``step`` that is no integer.
         """
+        return uncompiled(self._run)(input, hx, step)
+
+    def _run(self, input: Tensor, hx: Any, step: int | Tensor) -> Any:
         dim = input.dim()
         request = dispatch.Request(self.cell, self.norm, input.device, input.dtype)
         kernel = dispatch.choose(request)

@@ -72,8 +72,8 @@ def update_bn(
             _put(module, buffers)
         raise
     finally:
-        for module, training in modes.items():
-            module.training = training
+        for member, training in modes.items():
+            member.training = training
         for module, momentum in momenta.items():
             module.momentum = momentum
         for module, rate in dropouts.items():

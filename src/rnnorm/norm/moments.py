@@ -84,11 +84,11 @@ def normalise_rows(
     """
     unit = z.size(-1) // sum(groups)
     widths = [unit * group for group in groups]
-    shifts = [None] * len(widths) if shift is None else shift.split(widths)
+    shifts = [None] * len(widths) if shift is None else torch.split(shift, widths)
     blocks = [
         layer_norm(block, block.shape[-1:], scale, offset, eps)
         for block, scale, offset in zip(
-            z.split(widths, -1), gamma.split(widths), shifts, strict=True
+            torch.split(z, widths, -1), torch.split(gamma, widths), shifts, strict=True
         )
     ]
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)

@@ -172,7 +172,7 @@ class Population(nn.Module):
                 return tensor.to(moved.device)
             return moved
 
-        return super()._apply(keep_wide, recurse)  # type: ignore[no-any-return]
+        return super()._apply(keep_wide, recurse)  # type: ignore[no-any-return,no-untyped-call]
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -180,7 +180,7 @@ class Population(nn.Module):
         # a checkpoint with another horizon loads: this module's own decides how many rows it keeps
         stored = state_dict.get(f"{prefix}mean")
         fits = isinstance(stored, Tensor) and stored.shape[1:] == self.mean.shape[1:]
-        if fits and not self.shared:
+        if fits and stored is not None and not self.shared:
             self.resize(min(stored.size(0), self.horizon or stored.size(0)))
             state_dict = state_dict | {
                 prefix + name: state_dict[prefix + name][: len(self)]

@@ -1,0 +1,218 @@
+"""Fixtures that put a torch.nn class and the rnnorm class of the same name side by side."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import rnnorm
+
+INPUT_SIZE = 3
+HIDDEN_SIZE = 4
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no-bias": {"bias": False},
+    "batch-first": {"batch_first": True},
+    "three-layers": {"num_layers": 3},
+    "bidirectional": {"bidirectional": True},
+    "all": {"num_layers": 2, "bidirectional": True, "batch_first": True, "bias": False},
+}
+OWN_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "RNN": {
+        "relu": {"nonlinearity": "relu"},
+        "relu-deep": {"nonlinearity": "relu", "num_layers": 2, "bidirectional": True},
+    },
+    "LSTM": {
+        "projection": {"proj_size": 2},
+        "projection-deep": {"proj_size": 2, "num_layers": 2, "bidirectional": True},
+        "projection-no-bias": {"proj_size": 2, "num_layers": 2, "bias": False},
+    },
+    "GRU": {},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Layers this small only lose time to a thread pool."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A sequence class by name, its options, and inputs and states that fit it."""
+
+    name: str
+    options: dict[str, Any]
+
+    def torch(self, seed: int = 0, **more: Any) -> nn.RNNBase:
+        torch.manual_seed(seed)
+        options = {"dtype": torch.float64, **self.options, **more}
+        return getattr(nn, self.name)(INPUT_SIZE, HIDDEN_SIZE, **options)
+
+    def rnnorm(self, seed: int = 0, **more: Any) -> Any:
+        torch.manual_seed(seed)
+        options = {"dtype": torch.float64, **self.options, **more}
+        return getattr(rnnorm, self.name)(INPUT_SIZE, HIDDEN_SIZE, **options)
+
+    def twins(self, **more: Any) -> tuple[Any, nn.RNNBase]:
+        return self.rnnorm(**more), self.torch(**more)
+
+    def input(self, rows: int | None = 3, length: int = 5, seed: int = 1) -> Tensor:
+        """(T, B, I), or (B, T, I) with batch_first, or (T, I) where rows is None."""
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(length, rows or 1, INPUT_SIZE, dtype=torch.float64, generator=generator)
+        if rows is None:
+            return x[:, 0]
+        return x.transpose(0, 1).contiguous() if self.options.get("batch_first") else x
+
+    def packed(self, lengths: tuple[int, ...] = (2, 5, 3), seed: int = 1) -> PackedSequence:
+        return pack_padded_sequence(
+            self.input(len(lengths), max(lengths), seed),
+            torch.tensor(lengths),
+            batch_first=self.options.get("batch_first", False),
+            enforce_sorted=sorted(lengths, reverse=True) == list(lengths),
+        )
+
+    def state(self, rows: int | None = 3, seed: int = 2) -> Any:
+        """hx: (D * num_layers, B, H_out), for an LSTM with c of (D * num_layers, B, H)."""
+        generator = torch.Generator().manual_seed(seed)
+        count = self.options.get("num_layers", 1) * (1 + self.options.get("bidirectional", False))
+        widths = [self.options.get("proj_size", 0) or HIDDEN_SIZE, HIDDEN_SIZE]
+        h, c = (
+            torch.randn(count, rows or 1, width, dtype=torch.float64, generator=generator)
+            for width in widths
+        )
+        if rows is None:
+            h, c = h[:, 0], c[:, 0]
+        return (h, c) if self.name == "LSTM" else h
+
+
+def _sequences(options: dict[str, dict[str, Any]], own: bool) -> list[Any]:
+    return [
+        pytest.param(Sequence(name, chosen), id=f"{name}-{label}")
+        for name in OWN_OPTIONS
+        for label, chosen in {**options, **(OWN_OPTIONS[name] if own else {})}.items()
+    ]
+
+
+@pytest.fixture(params=_sequences(OPTIONS, own=True))
+def sequence(request: pytest.FixtureRequest) -> Sequence:
+    """Each sequence class with each of its options."""
+    return request.param
+
+
+@pytest.fixture(params=_sequences({"plain": {}}, own=False))
+def plain(request: pytest.FixtureRequest) -> Sequence:
+    """Each sequence class, one layer, one direction."""
+    return request.param
+
+
+DEEP = {"deep": {"num_layers": 2, "bidirectional": True}}
+DEEP_PROJECTION = Sequence("LSTM", {**DEEP["deep"], "proj_size": 2})
+
+
+@pytest.fixture(
+    params=[*_sequences(DEEP, own=False), pytest.param(DEEP_PROJECTION, id="LSTM-deep-projection")]
+)
+def deep(request: pytest.FixtureRequest) -> Sequence:
+    """Each sequence class with two layers and two directions, the LSTM also with a projection."""
+    return request.param
+
+
+@pytest.fixture(params=["RNNCell", "LSTMCell", "GRUCell"])
+def cell_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=["batch", "layer"])
+def norm(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def _assert_same(ours: Any, theirs: Any, rtol: float, atol: float) -> None:
+    """The same types, dtypes, shapes and values, through tuples and packed sequences."""
+    assert type(ours) is type(theirs)
+    if isinstance(ours, (tuple, list)):
+        assert len(ours) == len(theirs)
+        for our_part, their_part in zip(ours, theirs, strict=True):
+            _assert_same(our_part, their_part, rtol, atol)
+    else:
+        torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+
+
+@pytest.fixture
+def identical() -> Callable[[Any, Any], None]:
+    """Compare types, dtypes, shapes and values bit by bit."""
+    return partial(_assert_same, rtol=0, atol=0)
+
+
+@pytest.fixture
+def close() -> Callable[[Any, Any], None]:
+    """Compare types, dtypes and shapes exactly, values to float64 rounding."""
+    return partial(_assert_same, rtol=1e-10, atol=1e-12)
+
+
+@pytest.fixture(params=["default", "reference"])
+def same(request: pytest.FixtureRequest) -> Iterator[Callable[[Any, Any], None]]:
+    """Compare with torch.nn: exactly on the default kernel, to rounding on the reference."""
+    if request.param == "default":
+        yield partial(_assert_same, rtol=0, atol=0)
+        return
+    with rnnorm.use_backend("reference"):
+        yield partial(_assert_same, rtol=1e-10, atol=1e-12)
+
+
+def _error(call: Callable[[], Any]) -> tuple[type[Exception], str]:
+    try:
+        call()
+    except Exception as error:
+        return type(error), str(error)
+    raise AssertionError("the call raised nothing")
+
+
+@pytest.fixture
+def same_error() -> Callable[[Callable[[], Any], Callable[[], Any]], None]:
+    """Both calls raise an error of the same type and text."""
+
+    def compare(ours: Callable[[], Any], theirs: Callable[[], Any]) -> None:
+        assert _error(ours) == _error(theirs)
+
+    return compare
+
+
+@pytest.fixture
+def tensors() -> Callable[[Any], list[Tensor]]:
+    """The floating-point tensors of a layer's result, in order."""
+
+    def flatten(result: Any) -> list[Tensor]:
+        if isinstance(result, PackedSequence):
+            return [result.data]
+        if isinstance(result, Tensor):
+            return [result]
+        return [tensor for part in result for tensor in flatten(part)]
+
+    return flatten
+
+
+@pytest.fixture
+def gradients(tensors: Callable[[Any], list[Tensor]]) -> Callable[..., list[Tensor]]:
+    """Gradients of one fixed weighting of a result with respect to some tensors."""
+
+    def differentiate(result: Any, wanted: list[Tensor], **options: Any) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(3)
+        total = sum(
+            (part * torch.randn(part.shape, dtype=torch.float64, generator=generator)).sum()
+            for part in tensors(result)
+        )
+        return list(torch.autograd.grad(total, wanted, **options))
+
+    return differentiate

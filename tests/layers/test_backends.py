@@ -1,0 +1,139 @@
+"""Which kernel runs, and how one learns of it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import rnnorm
+from rnnorm.kernels import dispatch
+
+
+@pytest.fixture
+def calls():
+    """What was counted since the last look."""
+    seen = dispatch.calls.copy()
+
+    def since():
+        nonlocal seen
+        new = dispatch.calls - seen
+        seen = dispatch.calls.copy()
+        return dict(new)
+
+    return since
+
+
+def test_backends_are_listed_with_the_reason_why_not():
+    found = rnnorm.backends()
+    assert {"aten", "reference"} <= set(found)
+    assert found["aten"] == found["reference"] == ""
+    assert all(isinstance(reason, str) for reason in found.values())
+
+
+def test_without_a_norm_torchs_own_operator_runs(deep, calls):
+    deep.rnnorm()(deep.input())
+    assert calls() == {"aten": 1}
+
+
+def test_one_layer_is_one_call(plain, norm, calls):
+    plain.rnnorm(norm=norm)(plain.input())
+    assert sum(calls().values()) == 1
+
+
+def test_a_cell_is_one_call(cell_name, calls):
+    cell = getattr(rnnorm, cell_name)(3, 4)
+    cell(torch.zeros(5, 3))
+    assert calls() == {"aten": 1}
+    with rnnorm.use_backend("reference"):
+        cell(torch.zeros(5, 3))
+    assert calls() == {"reference": 1}
+
+
+def test_a_forced_backend_runs_and_is_given_back(plain, calls):
+    layer = plain.rnnorm()
+    with rnnorm.use_backend("reference"):
+        layer(plain.input())
+        with rnnorm.use_backend("aten"):
+            layer(plain.input())
+            assert calls() == {"reference": 1, "aten": 1}
+        layer(plain.input())
+        assert calls() == {"reference": 1}
+    layer(plain.input())
+    assert calls() == {"aten": 1}
+
+
+def test_a_forced_backend_is_given_back_after_an_error(plain, calls):
+    layer = plain.rnnorm()
+    with pytest.raises(KeyError), rnnorm.use_backend("reference"):
+        raise KeyError
+    layer(plain.input())
+    assert calls() == {"aten": 1}
+
+
+@pytest.mark.parametrize("name", ["", "cuda", "Reference", None])
+def test_an_unknown_backend_is_an_error_that_lists_the_known_ones(name):
+    with (
+        pytest.raises(ValueError, match=r"aten.*reference|reference.*aten"),
+        rnnorm.use_backend(name),
+    ):
+        pass
+
+
+def test_a_backend_that_does_not_cover_the_layer_is_an_error(plain, norm):
+    with (
+        rnnorm.use_backend("aten"),
+        pytest.raises((RuntimeError, ValueError), match=r"aten.*does not cover"),
+    ):
+        plain.rnnorm(norm=norm)(plain.input())
+
+
+LOGGED = """
+import logging, rnnorm, torch
+logging.basicConfig(level=logging.DEBUG, format="%(name)s %(message)s")
+x = torch.zeros(5, 3, 3)
+for _ in range(2):
+    layer = rnnorm.LSTM(3, 4, norm="batch")
+    layer(x), layer(x)
+"""
+
+IMPORTED = """
+import sys, torch
+before = set(sys.modules)
+import rnnorm
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted(new - set(sys.stdlib_module_names) - {"rnnorm", "torch"}))
+print([name for name in sys.modules if name.startswith("rnnorm.experiments")])
+print(sorted(set(rnnorm.__all__) - set(dir(rnnorm))))
+"""
+
+
+def run(source):
+    found = subprocess.run(
+        [sys.executable, "-W", "error", "-c", source],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    return found.stdout, found.stderr
+
+
+def test_the_logger_tells_once_which_kernel_runs():
+    _, log = run(LOGGED)
+    told = [line for line in log.splitlines() if line.startswith("rnnorm")]
+    assert len(told) == 1
+    assert "reference" in told[0]
+    assert "LSTM" in told[0]
+
+
+def test_the_import_brings_torch_alone():
+    out, _ = run(IMPORTED)
+    assert out.splitlines() == ["[]", "[]", "[]"]
+
+
+def test_the_public_names_are_those_of_the_design():
+    names = {"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "BatchNorm", "LayerNorm"}
+    names |= {"update_bn", "select_horizon", "backends", "use_backend", "init"}
+    assert names <= set(rnnorm.__all__)
