@@ -1,0 +1,47 @@
+"""Sphinx configuration: `make docs` builds the pages, `make doctest` runs their examples."""
+
+from importlib.metadata import version as installed_version
+
+project = "rnnorm"
+author = "The rnnorm authors"
+copyright = f"2026, {author}"
+version = release = installed_version("rnnorm")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx.ext.napoleon",
+]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = "rnnorm"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+napoleon_custom_sections = ["Shape"]
+
+# what is documented elsewhere, whose inventories would need the network, and type variables
+nitpick_ignore_regex = [
+    ("py:.*", r"(torch|collections\.abc)\..*"),
+    ("py:.*", r"(.*\.)?(Layer|Model|Norm)"),
+]
+
+# every page starts from the same seed; a warning in an example is an error, as in the tests
+doctest_global_setup = """
+import warnings
+import torch
+import rnnorm
+torch.manual_seed(0)
+caught = warnings.catch_warnings()
+caught.__enter__()
+warnings.simplefilter("error")
+"""
+doctest_global_cleanup = "caught.__exit__(None, None, None)"

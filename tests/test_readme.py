@@ -1,0 +1,24 @@
+"""What the front page promises."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_code_in_the_readme_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    names = {"x": torch.randn(20, 4, 64)}
+    for block in blocks:
+        exec(block, names)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_to_files(page):
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text())
+    missing = [t for t in targets if "://" not in t and not (ROOT / t).exists()]
+    assert not missing
