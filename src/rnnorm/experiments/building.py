@@ -1,0 +1,154 @@
+"""From a recipe and overrides to a model, its data, its optimiser and a trainer."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import Logger
+
+from rnnorm.experiments.checkpoints import WholeFiles
+
+
+class Built(LightningCLI):
+    """Model, data and configuration of a recipe, checked; the trainer is made later.
+
+    Args:
+        config: what LightningCLI reads, as YAML.
+        overrides: command line options of LightningCLI that come after it, such as
+            ``"--trainer.max_epochs=3"``.
+
+    Attributes:
+        model: the model; its ``configure_optimizers`` is the recipe's optimiser.
+        datamodule: the data.
+    """
+
+    model: LightningModule
+    datamodule: LightningDataModule
+
+    def __init__(self, config: str, overrides: Sequence[str] = ()) -> None:
+        for name in ("lightning.pytorch", "lightning.fabric"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        with _old_jsonargparse():
+            super().__init__(
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                save_config_callback=None,
+                seed_everything_default=1,
+                parser_kwargs={"prog": "rnnorm"},
+                args=["--config", config, *overrides],
+                run=False,
+                load_from_checkpoint_support=False,
+            )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """One seed for weights and data."""
+        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse ``args`` alone; LightningCLI would warn about those of the process."""
+        self.config = parser.parse_args(args)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        """Nothing yet: :meth:`make_trainer` does it, when there is a run folder."""
+        return None
+
+    def make_trainer(
+        self, loggers: Sequence[Logger], callbacks: Sequence[Callback], **kwargs: Any
+    ) -> Trainer:
+        """The trainer of the recipe.
+
+        Args:
+            loggers: its loggers; none of Lightning's own.
+            callbacks: added to the recipe's.
+            **kwargs: arguments of the trainer that take precedence over the recipe's.
+        """
+        given = self.config_init["trainer"]
+        extra = [*(given.get("callbacks") or []), *callbacks]
+        if given["max_steps"] >= 0:
+            extra.append(StopAfter(given["max_steps"]))
+            kwargs = {"max_epochs": given["max_epochs"] or -1, "max_steps": -1, **kwargs}
+        return super().instantiate_trainer(
+            logger=list(loggers) or False,
+            callbacks=extra,
+            plugins=[WholeFiles(), *(given.get("plugins") or [])],
+            enable_checkpointing=any(isinstance(c, Checkpoint) for c in extra),
+            enable_progress_bar=any(isinstance(c, ProgressBar) for c in extra),
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            **kwargs,
+        )
+
+    def as_yaml(self) -> str:
+        """The whole configuration, defaults included."""
+        with _old_jsonargparse():
+            text: str = self.parser.dump(self.config, skip_none=False, skip_link_targets=False)
+        return text
+
+    def summary(self) -> str:
+        """Model, data and size in one line."""
+        parameters = sum(p.numel() for p in self.model.parameters())
+        model, data = (_arguments(x.hparams) for x in (self.model, self.datamodule))
+        return f"model: {model}; {parameters} parameters\ndata: {data}"
+
+
+def _arguments(hparams: Any) -> str:
+    shown = {k: v for k, v in dict(hparams).items() if v is not None and not k.startswith("_")}
+    return ", ".join(f"{k}={v}" for k, v in shown.items())
+
+
+class StopAfter(Callback):
+    """Ends the training after so many steps.
+
+    Instead of the trainer's ``max_steps``, with which Lightning counts an epoch twice when it
+    resumes at its end.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take no step if a resumed training has done them all."""
+        trainer.should_stop = trainer.global_step >= self._steps
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Count."""
+        trainer.should_stop = trainer.should_stop or trainer.global_step >= self._steps
+
+
+def as_text(config: dict[str, Any]) -> str:
+    """A configuration as YAML."""
+    text: str = yaml.safe_dump(config, sort_keys=False)
+    return text
+
+
+def data_dir_option(data_dir: str | Path | None) -> list[str]:
+    """The override that tells the data where its files are, as an absolute path."""
+    if data_dir is None:
+        return []
+    return [f"--data.init_args.data_dir={Path(data_dir).expanduser().resolve()}"]
+
+
+@contextmanager
+def _old_jsonargparse() -> Iterator[None]:
+    """Silence its deprecations: Lightning calls functions that have other names by now."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence what Lightning's trainer warns about although the user can do nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        warnings.filterwarnings("ignore", "GPU available but not used")
+        yield

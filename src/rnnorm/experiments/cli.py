@@ -1,0 +1,198 @@
+"""The ``rnnorm`` command. Everything it does is a function that can be called from Python."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+_NEEDS = (
+    "jsonargparse",
+    "lightning",
+    "matplotlib",
+    "pooch",
+    "sklearn",
+    "tensorboard",
+    "torchmetrics",
+    "yaml",
+)
+_OVERRIDES = (
+    "Any other option goes to LightningCLI and changes the recipe, for example "
+    "--trainer.max_epochs=5 --model.init_args.hidden_size=50 --optimizer.init_args.lr=0.002"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: those of the process by default.
+
+    Returns:
+        The exit status: 0, 1 if the command failed, 2 if it was misspelt.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    # a recipe stands directly behind the command: a later value may belong to an override
+    recipe = given.pop(1) if given[:1] in (["fit"], ["test"]) and _is_value(given[1:2]) else None
+    options, overrides = parser.parse_known_args(given)
+    if stray := _stray(overrides, options.command):
+        parser.error(f"unrecognized argument {stray!r}")
+    if options.command is None:
+        parser.print_help()
+        return 0
+    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f"rnnorm {options.command} needs {', '.join(missing)}: "
+            'pip install "rnnorm[experiments]"',
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        _COMMANDS[options.command](options, recipe, overrides)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"rnnorm {options.command}: {_message(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rnnorm", description="Train normalised recurrent networks.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="train LSTM, BN-LSTM and LN-LSTM side by side on data that comes along",
+        allow_abbrev=False,
+    )
+    demo.add_argument("--out", default="runs/demo", help="folder for picture and curves")
+    demo.add_argument("--picture", help="another place for the picture")
+    demo.add_argument("--seeds", type=int, default=3, help="how many seeds (3)")
+    demo.add_argument("--epochs", type=int, help="epochs of each training")
+
+    fit = commands.add_parser(
+        "fit",
+        help="train a recipe",
+        usage="rnnorm fit RECIPE [options] [overrides]\n       rnnorm fit --resume DIR [overrides]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    _common(fit)
+    fit.add_argument("--run-dir", metavar="DIR", help="a new folder for this run (runs/RECIPE)")
+    fit.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
+    fit.add_argument(
+        "--checkpoint-every",
+        metavar="N",
+        type=int,
+        default=100,
+        help="steps between checkpoints, besides one after every epoch (100)",
+    )
+
+    test = commands.add_parser(
+        "test",
+        help="measure a trained model on the test set",
+        usage="rnnorm test RECIPE --ckpt FILE [options] [overrides]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    _common(test)
+    test.add_argument("--ckpt", metavar="FILE", required=True, help="a checkpoint of that recipe")
+    test.add_argument(
+        "--estimate",
+        action="store_true",
+        help="first take the population statistics anew, exactly, over the training set",
+    )
+
+    commands.add_parser("recipes", help="list the recipes, with the paper's number for each")
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-dir", metavar="DIR", help="folder with the data set's files")
+    parser.add_argument(
+        "--scale",
+        choices=("paper", "small"),
+        help="small ends within minutes on two cores; its numbers are not the paper's",
+    )
+
+
+def _demo(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.demo import demo
+
+    demo(
+        options.out,
+        picture=options.picture,
+        seeds=options.seeds,
+        epochs=options.epochs,
+        overrides=overrides,
+    )
+
+
+def _fit(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.training import fit
+
+    run = fit(
+        recipe,
+        data_dir=options.data_dir,
+        run_dir=options.run_dir,
+        resume=options.resume,
+        scale=options.scale,
+        every_n_steps=options.checkpoint_every,
+        overrides=overrides,
+    )
+    print(run.summary())
+
+
+def _test(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.measuring import measure
+
+    if recipe is None:
+        raise ValueError("name the recipe: rnnorm test RECIPE --ckpt FILE")
+    metrics = measure(
+        recipe,
+        options.ckpt,
+        data_dir=options.data_dir,
+        scale=options.scale,
+        estimate=options.estimate,
+        overrides=overrides,
+    )
+    for name, value in metrics.items():
+        print(f"{name}  {value:.4f}")
+
+
+def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.recipe import recipes_table
+
+    print(recipes_table())
+
+
+_COMMANDS = {"demo": _demo, "fit": _fit, "test": _test, "recipes": _recipes}
+
+
+def _is_value(word: list[str]) -> bool:
+    return bool(word) and not word[0].startswith("-")
+
+
+def _stray(overrides: list[str], command: str | None) -> str | None:
+    """The first argument that is neither an option of ours nor looks like one of LightningCLI."""
+    if not overrides:
+        return None
+    first = overrides[0]
+    takes = command in ("demo", "fit", "test")
+    known = first.startswith(("--trainer.", "--model.", "--data.", "--optimizer", "--lr_scheduler"))
+    return None if takes and (known or first.startswith("--seed_everything")) else first
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        known = error.filename is None or str(error.filename) in error.strerror
+        return error.strerror if known else f"{error.strerror}: {error.filename}"
+    return str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Time spent in training steps: forward, backward and update, nothing else."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class Clock(Callback):
+    """Counts the seconds of all training steps so far, also over interruptions.
+
+    Validation, logging and checkpoints do not count, so that models can be compared by it.
+
+    Attributes:
+        seconds: their sum.
+        steps: their number.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.steps = 0
+        self._start = 0.0
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Start."""
+        self._start = _now(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Stop."""
+        self.seconds += _now(trainer) - self._start
+        self.steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"seconds": self.seconds, "steps": self.steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting from a checkpoint."""
+        self.seconds, self.steps = state_dict["seconds"], state_dict["steps"]
+
+
+def _now(trainer: Trainer) -> float:
+    module: LightningModule = trainer.lightning_module
+    if module.device.type == "cuda":
+        torch.cuda.synchronize(module.device)
+    return time.perf_counter()

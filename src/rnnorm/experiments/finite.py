@@ -1,0 +1,69 @@
+"""Stops a training that diverges before it can overwrite anything good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class DivergedError(RuntimeError):
+    """The loss, a gradient, a parameter or a statistic is not finite."""
+
+
+class StopIfNotFinite(Callback):
+    """Checks the loss and the gradients of every step before, the parameters after the update.
+
+    A gradient that is not finite stops the training before the parameters see it.
+
+    Raises:
+        DivergedError: naming the step and what is not finite.
+    """
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
+    ) -> None:
+        """Check the loss."""
+        if not torch.isfinite(loss):
+            raise _error(trainer, f"the loss is {loss.item()}")
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Check the gradients, before they are clipped."""
+        named = [(n, p.grad) for n, p in pl_module.named_parameters() if p.grad is not None]
+        if name := _not_finite(named):
+            raise _error(trainer, f"the gradient of {name} is not finite")
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Check parameters and statistics, before a checkpoint could keep them."""
+        if name := _not_finite(pl_module.named_parameters()):
+            raise _error(trainer, f"the parameter {name} is not finite")
+        buffers = [(n, b) for n, b in pl_module.named_buffers() if b.is_floating_point()]
+        if name := _not_finite(buffers):
+            raise _error(trainer, f"the statistic {name} is not finite")
+
+
+def _not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Name of the first tensor that has a value which is not finite."""
+    named = [(name, tensor.detach()) for name, tensor in named if tensor.numel()]
+    if not named:
+        return None
+    # one sum of each tensor instead of a test of every value: inf and nan survive sums
+    sums = torch.stack([tensor.sum(dtype=torch.float64) for _, tensor in named])
+    if torch.isfinite(sums).all():
+        return None
+    return next(name for name, tensor in named if not torch.isfinite(tensor).all())
+
+
+def _error(trainer: Trainer, what: str) -> DivergedError:
+    return DivergedError(
+        f"training diverged at step {trainer.global_step} (epoch {trainer.current_epoch}): {what}. "
+        "Where all sequences of a minibatch start with the same values, batch statistics have no "
+        "variance and gradients explode: --model.init_args.initial_noise=0.1 is the papers' cure. "
+        "Else try a smaller learning rate or gradient_clip_val"
+    )

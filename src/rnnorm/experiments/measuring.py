@@ -1,0 +1,81 @@
+"""Measure a trained model on the test set: what ``rnnorm test`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rnnorm
+from rnnorm.experiments.building import Built, as_text, data_dir_option, quiet_lightning
+from rnnorm.experiments.checkpoints import read_checkpoint
+from rnnorm.experiments.progress import progress_bars
+from rnnorm.experiments.recipe import read_recipe
+from rnnorm.experiments.run_folder import read_run
+
+# what may differ between training and test
+_FREE = ("data_dir", "batch_size", "eval_batch_size", "seed", "train_size")
+
+
+def measure(
+    recipe: str,
+    checkpoint: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    scale: str | None = None,
+    estimate: bool = False,
+    overrides: Sequence[str] = (),
+) -> dict[str, float]:
+    """Measure a trained model on the test set.
+
+    Args:
+        recipe: the recipe it was trained with.
+        checkpoint: a ``.ckpt`` file. In a run folder, that folder's ``config.yaml`` is what the
+            recipe was when it was trained, with its scale and overrides.
+        data_dir: where the data set's files are; without it they are downloaded.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        estimate: first take the population statistics anew, as the exact average over the
+            training set (:func:`rnnorm.update_bn`).
+        overrides: options of LightningCLI.
+
+    Returns:
+        The test metrics by name.
+
+    Raises:
+        ValueError: the checkpoint is not one of this model and data.
+        FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
+    """
+    config = as_text(read_recipe(recipe, scale or "paper").config)
+    state = read_checkpoint(checkpoint)
+    folder = Path(checkpoint).parent.parent
+    if (folder / "run.json").is_file():
+        config, _ = read_run(folder, recipe, scale)
+    built = Built(config, [*data_dir_option(data_dir), *overrides])
+    _check_same(state, built, checkpoint)
+    built.datamodule.prepare_data()
+    built.datamodule.setup("test")
+    built.model.load_state_dict(state["state_dict"])
+    if estimate:
+        rnnorm.update_bn(built.datamodule.train_dataloader(), built.model)
+    trainer = built.make_trainer([], progress_bars())
+    with quiet_lightning():
+        metrics = trainer.test(built.model, datamodule=built.datamodule, verbose=False)
+    return dict(metrics[0])
+
+
+def _check_same(state: dict[str, Any], built: Built, checkpoint: str | Path) -> None:
+    """Refuse a checkpoint that was trained with another model or on other data."""
+    other = []
+    for part, key, module, free in (
+        ("model", "hyper_parameters", built.model, ()),
+        ("data", "datamodule_hyper_parameters", built.datamodule, _FREE),
+    ):
+        trained, now = state.get(key, {}), dict(module.hparams)
+        names = [n for n in trained if n in now and n not in free and not n.startswith("_")]
+        other += [
+            f"{part}.init_args.{n} was {trained[n]!r} and is {now[n]!r}"
+            for n in names
+            if trained[n] != now[n]
+        ]
+    if other:
+        raise ValueError(f"{checkpoint} was trained otherwise: {'; '.join(other)}")

@@ -1,0 +1,71 @@
+"""Where MNIST's four files are: in a folder of the user's, or downloaded and checked."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+# the address that torchvision downloads from
+ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+
+SHA256 = {
+    "train-images-idx3-ubyte.gz": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+    ),
+}
+
+
+def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
+    """Paths of the four idx-gz files of MNIST.
+
+    Args:
+        data_dir: a folder that holds them, itself or in a sub-folder ``mnist``. Without it they
+            are downloaded once into the user's cache and checked by sha256.
+
+    Returns:
+        The path of each file by its published name.
+
+    Raises:
+        FileNotFoundError: ``data_dir`` lacks one of the files.
+        RuntimeError: the download failed.
+    """
+    if data_dir is None:
+        return _download()
+    folder = Path(data_dir).expanduser()
+    if (folder / "mnist").is_dir():
+        folder /= "mnist"
+    missing = [name for name in SHA256 if not (folder / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} lacks {', '.join(missing)}: download them from {ADDRESS} into that folder, "
+            "or leave --data-dir out and they are downloaded for you"
+        )
+    return {name: folder / name for name in SHA256}
+
+
+def _download() -> dict[str, Path]:
+    import pooch
+
+    folder = Path(pooch.os_cache("rnnorm")) / "mnist"
+    pooch.get_logger().setLevel(logging.WARNING)
+    files = {}
+    for name, sha256 in SHA256.items():
+        if not (folder / name).exists():
+            print(f"downloading {ADDRESS}{name} into {folder}", flush=True)
+        try:
+            files[name] = Path(pooch.retrieve(ADDRESS + name, f"sha256:{sha256}", name, folder))
+        except Exception as error:
+            raise RuntimeError(
+                f"could not download {ADDRESS}{name}: {error}; put {', '.join(SHA256)} into a "
+                "folder and name it with --data-dir"
+            ) from error
+    return files

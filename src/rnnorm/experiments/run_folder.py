@@ -1,0 +1,79 @@
+"""The folder that a training writes into, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rnnorm
+from rnnorm.experiments.checkpoints import write_whole
+from rnnorm.experiments.recipe import Recipe
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """Where a recipe runs if no folder is named."""
+    name = Path(recipe.name).stem if recipe.name.endswith((".yaml", ".yml")) else recipe.name
+    small = "-small" if recipe.scale == "small" else ""
+    return Path("runs") / (name.replace("/", "-") + small)
+
+
+def refuse_existing(folder: Path) -> None:
+    """Leave what is there alone.
+
+    Raises:
+        FileExistsError: the folder exists.
+    """
+    if folder.exists():
+        raise FileExistsError(
+            f"the run folder {folder} exists: go on with it by --resume {folder}, or name another "
+            "with --run-dir"
+        )
+
+
+def describe(recipe: Recipe) -> dict[str, Any]:
+    """What ``run.json`` says about the recipe."""
+    return {"recipe": recipe.name, "scale": recipe.scale, "about": recipe.about}
+
+
+def start_run(folder: Path, about: dict[str, Any]) -> None:
+    """Create the folder and its ``run.json``.
+
+    Raises:
+        FileExistsError: the folder exists.
+    """
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        refuse_existing(folder)
+        raise
+    versions = {"rnnorm": rnnorm.__version__, "torch": torch.__version__}
+    text = json.dumps({**about, **versions}, indent=2)
+    write_whole(folder / "run.json", f"{text}\n".encode())
+
+
+def read_run(
+    folder: Path, recipe: str | None = None, scale: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Configuration and ``run.json`` of a training.
+
+    Args:
+        folder: its run folder.
+        recipe: the recipe that it should be of, if any was named.
+        scale: the scale that it should have, if any was named.
+
+    Raises:
+        FileNotFoundError: the folder holds no training.
+        ValueError: the training is of another recipe or scale.
+    """
+    config = folder / "config.yaml"
+    if not config.is_file() or not (folder / "run.json").is_file():
+        raise FileNotFoundError(f"there is no run in {folder}: it lacks config.yaml or run.json")
+    about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    if recipe is not None and recipe != about["recipe"]:
+        raise ValueError(f"the run in {folder} is of recipe {about['recipe']}, not of {recipe}")
+    if scale is not None and scale != about["scale"]:
+        raise ValueError(f"the run in {folder} has the scale {about['scale']}, not {scale}")
+    return config.read_text(encoding="utf-8"), about

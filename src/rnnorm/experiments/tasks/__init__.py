@@ -1,0 +1,1 @@
+"""One file per task: its data, its model and its metric."""

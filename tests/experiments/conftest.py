@@ -1,0 +1,43 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("lightning", reason="needs the extra 'experiments'")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    """Whatever a test writes to a relative path goes into its own folder."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+
+
+@pytest.fixture
+def tiny():
+    """Overrides that make a digits recipe a training of 3 epochs of 7 steps."""
+    return [
+        "--trainer.max_epochs=3",
+        "--trainer.accelerator=cpu",
+        "--model.init_args.hidden_size=8",
+        "--data.init_args.shrink=2",
+        "--data.init_args.train_size=130",
+        "--data.init_args.batch_size=20",
+    ]
+
+
+@pytest.fixture(scope="session")
+def mnist_dir():
+    folder = os.environ.get("RNNORM_DATA")
+    if not folder or not (Path(folder) / "mnist").is_dir():
+        pytest.skip("RNNORM_DATA does not name a folder with mnist/")
+    return Path(folder)

@@ -1,0 +1,228 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from rnnorm.experiments.checkpoints import read_checkpoint
+from rnnorm.experiments.metrics_file import read_metrics
+from rnnorm.experiments.training import fit
+
+RECIPE = "demo/digits-bn"
+
+
+class Interruption(BaseException):
+    pass
+
+
+class KillAt(Callback):
+    """Ends the training in the middle of the step after this many."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_before_zero_grad(self, trainer, *_):
+        if trainer.global_step == self.step:
+            raise Interruption
+
+
+def weights(folder):
+    return read_checkpoint(folder / "checkpoints" / "last.ckpt")
+
+
+def assert_same(one, two):
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), name
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    cache = {}
+
+    def run(overrides):
+        key = tuple(overrides)
+        if key not in cache:
+            folder = tmp_path_factory.mktemp("whole") / "run"
+            fit(RECIPE, run_dir=folder, overrides=overrides)
+            cache[key] = folder
+        return cache[key]
+
+    return run
+
+
+# 7 steps an epoch: first steps, in mid-epoch, just before and just after an epoch's end
+@pytest.mark.parametrize("step", [1, 2, 4, 5, 6, 7, 8, 13, 17])
+@pytest.mark.parametrize("limit", ["epochs", "steps"])
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, tiny, uninterrupted, step, limit):
+    if limit == "steps":
+        tiny += ["--trainer.max_steps=19"]
+    whole = uninterrupted(tiny)
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(step)])
+    kept = folder / "checkpoints" / "last.ckpt"
+    assert kept.exists() == (step > 1)
+    run = fit(resume=folder, every_n_steps=2)
+    assert run.trainer.global_step == (19 if limit == "steps" else 21)
+    one, two = weights(whole), weights(folder)
+    assert_same(one["state_dict"], two["state_dict"])
+    assert one["global_step"] == two["global_step"]
+    states = [s["optimizer_states"][0]["state"] for s in (one, two)]
+    for index, state in states[0].items():
+        assert torch.equal(state["square_avg"], states[1][index]["square_avg"])
+    random = [s["callbacks"]["RandomState"] for s in (one, two)]
+    assert torch.equal(random[0]["torch"], random[1]["torch"])
+    assert random[0]["numpy"] == random[1]["numpy"]
+    assert random[0]["python"] == random[1]["python"]
+
+
+@pytest.mark.parametrize("step", [4, 7, 13])
+def test_logs_of_a_resumed_training_are_those_of_the_uninterrupted_one(
+    tmp_path, tiny, uninterrupted, step
+):
+    whole, folder = uninterrupted(tiny), tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=3, callbacks=[KillAt(step)])
+    fit(resume=folder)
+    one, two = (read_metrics(f / "metrics.csv") for f in (whole, folder))
+    assert one.keys() == two.keys()
+    for name, curve in one.items():
+        assert [(s, v) for s, _, v in curve] == [(s, v) for s, _, v in two[name]], name
+
+
+def test_limited_epochs_resume_too(tmp_path, tiny, uninterrupted):
+    tiny += ["--trainer.limit_train_batches=4"]
+    whole, folder = uninterrupted(tiny), tmp_path / "run"
+    for step in (3, 4, 6, 8):
+        with pytest.raises(Interruption):
+            fit(
+                *((RECIPE,) if step == 3 else ()),
+                **({"run_dir": folder} if step == 3 else {"resume": folder}),
+                overrides=tiny if step == 3 else (),
+                every_n_steps=1,
+                callbacks=[KillAt(step)],
+            )
+    fit(resume=folder)
+    assert_same(weights(whole)["state_dict"], weights(folder)["state_dict"])
+
+
+def test_a_killed_process_resumes(tmp_path, tiny, uninterrupted):
+    folder = tmp_path / "run"
+    code = f"""
+import os, signal, torch
+from lightning.pytorch import Callback
+from rnnorm.experiments.training import fit
+torch.set_num_threads(1)
+class Kill(Callback):
+    def on_before_zero_grad(self, trainer, *_):
+        if trainer.global_step == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+fit({RECIPE!r}, run_dir={str(folder)!r}, overrides={tiny!r}, every_n_steps=3, callbacks=[Kill()])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    assert read_checkpoint(folder / "checkpoints" / "last.ckpt")["global_step"] == 9
+    fit(resume=folder)
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+
+
+class TerminateAt(Callback):
+    """Asks the process to end, as a scheduler does."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_terminated_training_says_so_and_resumes(tmp_path, tiny, uninterrupted, capsys):
+    folder = tmp_path / "run"
+    with pytest.raises(SystemExit) as error:
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[TerminateAt(9)])
+    assert error.value.code == 143
+    assert f"go on with: rnnorm fit --resume {folder}" in capsys.readouterr().out
+    fit(resume=folder)
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+
+
+def test_a_finished_training_goes_on_with_more_epochs(tmp_path, tiny, uninterrupted):
+    folder = tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=2"])
+    fit(resume=folder, overrides=["--trainer.max_epochs=3"])
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+    assert "max_epochs: 3" in (folder / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("steps", [6, 7, 9])
+def test_a_training_cut_short_by_steps_goes_on_with_more(tmp_path, tiny, uninterrupted, steps):
+    folder = tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, f"--trainer.max_steps={steps}"])
+    assert weights(folder)["global_step"] == steps
+    fit(resume=folder)
+    assert weights(folder)["global_step"] == steps
+    fit(resume=folder, overrides=["--trainer.max_steps=-1"])
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+
+
+def test_a_checkpoint_holds_plain_types_and_tensors(tiny, uninterrupted):
+    for name in ("last.ckpt", "best.ckpt"):
+        path = uninterrupted(tiny) / "checkpoints" / name
+        state = torch.load(path, weights_only=True)
+        assert {"python", "numpy", "torch"} <= state["callbacks"]["RandomState"].keys()
+
+
+def test_everything_is_inside_the_run_folder(tmp_path, tiny):
+    fit(RECIPE, run_dir=tmp_path / "a" / "run", overrides=[*tiny, "--trainer.max_epochs=1"])
+    assert os.listdir() == []
+    assert {p.name for p in (tmp_path / "a").rglob("*") if p.is_file()} >= {
+        "run.json",
+        "config.yaml",
+        "metrics.csv",
+        "last.ckpt",
+        "best.ckpt",
+    }
+    assert list((tmp_path / "a" / "run" / "tensorboard").glob("events*"))
+
+
+def test_the_default_folder_is_named_after_the_recipe(tiny):
+    run = fit(RECIPE, overrides=[*tiny, "--trainer.max_epochs=1"])
+    assert run.folder == Path("runs/demo-digits-bn")
+
+
+def test_an_existing_run_folder_is_refused_untouched(tmp_path, tiny):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(FileExistsError, match=r"run exists: go on with it by --resume"):
+        fit(RECIPE, run_dir=folder, overrides=tiny)
+    assert os.listdir(folder) == []
+
+
+def test_a_mistake_leaves_no_run_folder(tmp_path, tiny):
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError, match="shrink"):
+        fit(RECIPE, run_dir=folder, overrides=[*tiny, "--data.init_args.shrink=5"])
+    with pytest.raises(FileNotFoundError, match="lacks"):
+        fit("cooijmans2016/pmnist-bn", run_dir=folder, data_dir=tmp_path)
+    assert not folder.exists()
+
+
+def test_resume_refuses_what_is_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run in"):
+        fit(resume=tmp_path)
+    with pytest.raises(ValueError, match="needs a recipe"):
+        fit()
+
+
+def test_resume_refuses_another_recipe_and_scale(tiny, uninterrupted):
+    folder = uninterrupted(tiny)
+    with pytest.raises(ValueError, match="is of recipe demo/digits-bn, not of demo/digits-ln"):
+        fit("demo/digits-ln", resume=folder)
+    with pytest.raises(ValueError, match="has the scale paper, not small"):
+        fit(resume=folder, scale="small")
