@@ -21,7 +21,10 @@ def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
 def _each_gate(
     layer: nn.RNNBase | nn.RNNCellBase, prefix: str, fill: Callable[[Tensor], object]
 ) -> None:
-    for weight in _named(layer, prefix):
+    weights = list(_named(layer, prefix))
+    if not weights and prefix != "weight_hr":
+        raise ValueError(f"layer must have plain parameters {prefix}*, got {layer}")
+    for weight in weights:
         for block in torch.split(weight, layer.hidden_size):
             fill(block)
 

@@ -405,3 +405,33 @@ def test_select_horizon_needs_statistics():
     for norm in (None, "layer", BatchNorm(population="shared")):
         with pytest.raises(ValueError, match=r"(?i)statistic|population|norm"):
             rnnorm.select_horizon(rnnorm.LSTM(2, 3, norm=norm), lambda _: 0.0)
+
+
+def test_steps_before_the_first_estimate_are_served_by_it():
+    layer = rnnorm.RNN(2, 3, norm="batch").double()
+    layer(torch.randn(2, 6, 2).double(), step=3)
+    population = layer.population_recurrent_l0
+    mean, var = population.at(torch.arange(8))
+    assert torch.equal(mean[:4], population.mean[3].expand(4, -1))
+    assert torch.equal(var[4:], population.var[4].expand(4, -1))
+
+
+def test_an_assigned_half_checkpoint_keeps_wide_moments():
+    layer = rnnorm.RNN(2, 3, norm="batch")
+    layer(torch.randn(2, 6, 2))
+    halves = {
+        name: value.half() if value.is_floating_point() else value
+        for name, value in layer.state_dict().items()
+    }
+    layer.load_state_dict(halves, assign=True)
+    assert layer.population_input_l0.var.dtype == torch.float32
+
+
+def test_a_checkpoint_without_rows_is_refused():
+    layer = rnnorm.RNN(2, 3, norm="batch")
+    none = {
+        name: value[:0] if "population" in name else value
+        for name, value in layer.state_dict().items()
+    }
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        layer.load_state_dict(none)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn.functional import linear
 
+from rnnorm.norm.spec import CELL_SITES
+
 State = tuple[Tensor, ...]
 Normalise = Callable[[str, Tensor], Tensor]
 
@@ -32,7 +34,7 @@ class Cell:
 
     Args:
         name: torch's name of the mode.
-        gates: number of gates in each group that layer norm treats as one.
+        gates: number of gates in each block that layer norm treats as one.
         sites: what can be normalised.
         step: ``(weights, x_term, state, normalise, t) -> (output, state)``. ``x_term`` is the
             finished input term ``(n, gates * H)``; ``normalise(site, z)`` is the identity where
@@ -46,9 +48,10 @@ class Cell:
     step: Step
     shifts: Callable[[Weights, tuple[str, ...]], dict[str, Tensor]]
 
-    def features(self, site: str, hidden_size: int) -> int:
-        """Width of a site."""
-        return hidden_size * (1 if site in ("cell", "carry") else sum(self.gates))
+    def blocks(self, site: str, hidden_size: int) -> list[int]:
+        """Widths of a site's blocks, each of which layer norm treats as one."""
+        gates = (1,) if site in CELL_SITES else self.gates
+        return [hidden_size * count for count in gates]
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -57,7 +60,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def preactivation(weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise) -> Tensor:
-    """``BN(W_x x + b + BN(W_h h))``, of which one BN at the most is on; shared by LSTM and RNN."""
+    """``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` where joint; for LSTM and RNN."""
     return normalise("joint", x_term + normalise("recurrent", product(h, weights.weight_hh)))
 
 

@@ -64,7 +64,7 @@ KERNELS = (
 calls: Counter[str] = Counter()
 
 _forced: ContextVar[str | None] = ContextVar("rnnorm_backend", default=None)
-_told: set[Request] = set()
+_logged: set[Request] = set()
 _log = logging.getLogger("rnnorm")
 
 
@@ -121,8 +121,8 @@ def choose(request: Request) -> Kernel:
         if why_not:
             passed_over.append(f"{kernel.name}: {why_not}")
             continue
-        if request not in _told:
-            _told.add(request)
+        if request not in _logged:
+            _logged.add(request)
             _log.info("%s runs on %s (%s)", request, kernel.name, "; ".join(passed_over) or "first")
         calls[kernel.name] += 1
         return kernel

@@ -77,8 +77,8 @@ def layer(
                 gamma[site], shift, norm.eps, constants.get(site), min_rows
             )
         elif isinstance(norm, LayerNorm):
-            groups = cell.gates if site != "cell" else (1,)
-            sites[site] = partial(_normalise_rows, groups, gamma[site], shift, norm.eps)
+            widths = cell.blocks(site, weights.weight_hh.size(0) // sum(cell.gates))
+            sites[site] = partial(_normalise_rows, widths, gamma[site], shift, norm.eps)
 
     def normalise(site: str, z: Tensor) -> Tensor:
         return sites[site](z, t)
@@ -127,6 +127,6 @@ def _add(shift: Tensor | None, z: Tensor, t: int) -> Tensor:
 
 
 def _normalise_rows(
-    groups: tuple[int, ...], gamma: Tensor, shift: Tensor | None, eps: float, z: Tensor, t: int
+    widths: list[int], gamma: Tensor, shift: Tensor | None, eps: float, z: Tensor, t: int
 ) -> Tensor:
-    return normalise_rows(z, groups, gamma, shift, eps)
+    return normalise_rows(z, widths, gamma, shift, eps)

@@ -19,7 +19,7 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 
 
 def output_dtype(
-    rival: Callable[..., nn.Module], x: Tensor, weight: Tensor, ragged: bool
+    torch_class: Callable[..., nn.Module], x: Tensor, weight: Tensor, ragged: bool
 ) -> torch.dtype:
     """The dtype of the output and the states of torch.nn's class in the current context.
 
@@ -27,7 +27,7 @@ def output_dtype(
     ragged input, so torch is asked.
 
     Args:
-        rival: torch.nn's class.
+        torch_class: torch.nn's class.
         x: the input.
         weight: one of the layer's weights.
         ragged: whether the rows have different lengths.
@@ -36,12 +36,12 @@ def output_dtype(
     if products is None:
         return x.dtype
     grad = torch.is_grad_enabled()
-    return _ask(rival, x.device, x.dtype, weight.dtype, ragged, products, grad)
+    return _ask(torch_class, x.device, x.dtype, weight.dtype, ragged, products, grad)
 
 
 @cache
 def _ask(
-    rival: Callable[..., nn.Module],
+    torch_class: Callable[..., nn.Module],
     device: torch.device,
     dtype: torch.dtype,
     weight_dtype: torch.dtype,
@@ -51,7 +51,7 @@ def _ask(
 ) -> torch.dtype:
     frame = torch.zeros(1, 1, device=device, dtype=dtype)
     # built on meta, so that no random numbers are drawn
-    layer = rival(1, 1, device="meta", dtype=weight_dtype).to_empty(device=device)
+    layer = torch_class(1, 1, device="meta", dtype=weight_dtype).to_empty(device=device)
     with torch.set_grad_enabled(grad):
         answer = layer(pack_sequence([frame.expand(2, 1), frame]) if ragged else frame)
     while not isinstance(answer, torch.Tensor):

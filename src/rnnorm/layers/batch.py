@@ -23,6 +23,12 @@ class Batch(NamedTuple):
     sorted_indices: Tensor | None = None
     unsorted_indices: Tensor | None = None
 
+    @property
+    def ragged(self) -> bool:
+        """Whether the rows have different lengths."""
+        sizes = self.batch_sizes
+        return sizes is not None and bool(sizes[0] != sizes[-1])
+
 
 def from_packed(packed: PackedSequence) -> Batch:
     """The rows of a PackedSequence, in its sorted order."""
@@ -46,9 +52,13 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
         TypeError: they are not integers.
         RuntimeError: their number is not that of the rows, or one is below 1 or beyond the input.
     """
-    lengths = torch.as_tensor(lengths, device="cpu")
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise TypeError(f"lengths must be integers, got {lengths.dtype}")
+    try:
+        lengths = torch.as_tensor(lengths, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"lengths must be integers, got {lengths!r}") from None
+    kind = lengths.dtype
+    if lengths.numel() and (kind.is_floating_point or kind.is_complex or kind == torch.bool):
+        raise TypeError(f"lengths must be integers, got {kind}")
     if lengths.shape != (rows,):
         raise RuntimeError(
             f"lengths must have one entry for each of the {rows} rows, got shape "
@@ -62,23 +72,37 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
     return lengths.to(torch.int64)
 
 
-def from_lengths(x: Tensor, lengths: Tensor) -> Batch:
-    """The rows of a right-padded ``x`` ``(T, B, I)``, cut at the longest."""
-    steps = int(lengths.max()) if len(lengths) else x.size(0)
-    x = x[:steps]
-    if bool((lengths == steps).all()):
+def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int] | None) -> Batch:
+    """The rows of a dense batch, cut at the longest where it is right-padded.
+
+    Raises:
+        RuntimeError: there is no step; as ``check_lengths``.
+        TypeError: as ``check_lengths``.
+    """
+    x = input.transpose(0, 1) if batch_first else input
+    steps, rows = x.size(0), x.size(1)
+    if steps == 0:
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+    if lengths is None:
+        return Batch(x)
+    lengths = check_lengths(lengths, steps, rows)
+    longest = int(lengths.max()) if rows else steps
+    x = x[:longest]
+    if bool((lengths == longest).all()):
         return Batch(x)
     sorted_lengths, order = lengths.sort(descending=True, stable=True)
     order = order.to(x.device)
-    sizes = (sorted_lengths > torch.arange(steps).unsqueeze(1)).sum(1)
+    sizes = (sorted_lengths > torch.arange(longest).unsqueeze(1)).sum(1)
     return Batch(x.index_select(1, order), sizes, order, order.argsort())
 
 
-def to_dense(output: Tensor, batch: Batch, steps: int) -> Tensor:
-    """``output`` ``(T, B, H)`` in the original order of its rows, zero-padded to ``steps``."""
+def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> Tensor:
+    """``output`` ``(T, B, H)`` in the layout, row order and number of steps of ``input``."""
     if batch.unsorted_indices is not None:
         output = output.index_select(1, batch.unsorted_indices)
-    return pad(output, (0, 0, 0, 0, 0, steps - output.size(0))) if len(output) < steps else output
+    missing = input.size(1 if batch_first else 0) - output.size(0)
+    output = pad(output, (0, 0, 0, 0, 0, missing)) if missing else output
+    return output.transpose(0, 1) if batch_first else output
 
 
 def row_lengths(batch_sizes: Tensor) -> Tensor:

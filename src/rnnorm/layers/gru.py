@@ -47,7 +47,7 @@ class GRU(Sequence):
     """
 
     cell = gru.GRU
-    rival = nn.GRU
+    torch_class = nn.GRU
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "proj_size" in kwargs:
@@ -75,7 +75,7 @@ class GRUCell(Step):
     """
 
     cell = gru.GRU
-    rival = nn.GRUCell
+    torch_class = nn.GRUCell
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
-from rnnorm.norm.spec import SITES_WITH_BETA, BatchNorm, Norm, active_sites
+from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, active_sites
 
 Run = TypeVar("Run", bound=Callable[..., Any])
 
@@ -28,14 +28,12 @@ def uncompiled(run: Run) -> Run:
     return run
 
 
-def check_step(
-    step: int | Tensor, rows: int | None, training: bool, bidirectional: bool = False
-) -> None:
+def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: bool = False) -> None:
     """Refuses a ``step`` that is no index of a first frame.
 
     Args:
         step: as given by the user.
-        rows: number of rows that a tensor must have; None to let any pass.
+        rows: number of rows, each of which a tensor gives an index.
         training: whether the layer is in training.
         bidirectional: whether a backward direction would have to start in the middle.
 
@@ -52,7 +50,7 @@ def check_step(
                 "step must be an int in training, got a tensor: rows at different ages have no "
                 "common statistics"
             )
-        if rows is not None and step.shape != (rows,):
+        if step.shape != (rows,):
             raise RuntimeError(f"step must have shape ({rows},), got {tuple(step.shape)}")
         if torch.compiler.is_compiling() or step.is_meta:
             return
@@ -94,16 +92,27 @@ def register_norm(
     """Adds γ, β and the population of every normalised site to a module."""
     for site in active_sites(norm, cell.name, cell.sites):
         assert norm is not None
-        features = cell.features(site, hidden_size)
+        features = sum(cell.blocks(site, hidden_size))
         gamma = torch.full((features,), float(norm.gamma), device=device, dtype=dtype)
         module.register_parameter(f"gamma_{site}{suffix}", nn.Parameter(gamma))
-        if site in SITES_WITH_BETA:
+        if site in CELL_SITES:
             beta = torch.zeros(features, device=device, dtype=dtype)
             module.register_parameter(f"beta_{site}{suffix}", nn.Parameter(beta))
         if isinstance(norm, BatchNorm):
             shared = norm.population == "shared" or getattr(norm, site) == "sequence"
             population = Population(features, norm, shared=shared, device=device, dtype=dtype)
             module.add_module(f"population_{site}{suffix}", population)
+
+
+def warn_without_statistics(module: nn.Module) -> None:
+    """Warns, the first time only, of an evaluation before any statistic was taken."""
+    populations = [child for child in module.children() if isinstance(child, Population)]
+    if any([population.first_use_without_count() for population in populations]):  # noqa: C419
+        warnings.warn(
+            "evaluation before any statistic was taken: mean 0 and variance 1 are used",
+            # the call of the module
+            stacklevel=6,
+        )
 
 
 def reset_norm(module: nn.Module, norm: Norm | None) -> None:
@@ -159,11 +168,6 @@ def run_layer(
         populations = {site: getattr(module, f"population_{site}{suffix}") for site in active}
         if module.training:
             min_rows = norm.min_rows
-        elif any([p.first_use_without_count() for p in populations.values()]):  # noqa: C419
-            warnings.warn(
-                "evaluation before any statistic was taken: mean 0 and variance 1 are used",
-                stacklevel=3,
-            )
     for site, population in populations.items():
         whole = getattr(norm, site) == "sequence"
         if min_rows is None:
@@ -176,10 +180,12 @@ def run_layer(
         counts[site] = torch.where(rows >= min_rows, rows, 0).to(x.device)
         if rows[0] < min_rows:
             if not population.counted_before(step):
+                before = ", and no earlier step has a statistic" if step else ""
                 raise ValueError(
                     f"norm.{site}: expected at least min_rows={min_rows} active "
                     f"{'frames' if whole else 'rows'} at step {step} in training, got "
-                    f"{int(rows[0])}, and no earlier step has a statistic"
+                    f"{int(rows[0])}{before}: leave out a last minibatch that is too small "
+                    "(DataLoader's drop_last)"
                 )
             constants[site] = population.at(_indices(len(rows), step - 1, x.device))
         population.grow(step + T)
@@ -188,9 +194,7 @@ def run_layer(
         *(getattr(module, name + suffix, None) for name in Weights._fields)  # type: ignore[arg-type]
     )
     gamma = {site: getattr(module, f"gamma_{site}{suffix}") for site in active}
-    beta = {
-        site: getattr(module, f"beta_{site}{suffix}") for site in active if site in SITES_WITH_BETA
-    }
+    beta = {site: getattr(module, f"beta_{site}{suffix}") for site in active if site in CELL_SITES}
     assert kernel.layer is not None
     products = autocast_dtype(x.device)
     if products is not None:

@@ -55,7 +55,7 @@ class LSTM(Sequence):
     """
 
     cell = lstm.LSTM
-    rival = nn.LSTM
+    torch_class = nn.LSTM
 
     get_expected_cell_size = nn.LSTM.get_expected_cell_size
     check_forward_args = nn.LSTM.check_forward_args  # type: ignore[assignment]
@@ -89,7 +89,7 @@ class LSTMCell(Step):
     """
 
     cell = lstm.LSTM
-    rival = nn.LSTMCell
+    torch_class = nn.LSTMCell
     states = 2
 
     def __init__(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -14,6 +15,14 @@ from rnnorm.layers.step import Step
 from rnnorm.norm.spec import Norm
 
 _CELLS = {"tanh": rnn.RNN_TANH, "relu": rnn.RNN_RELU}
+
+
+def _refuse(*args: Any) -> NoReturn:
+    raise RuntimeError("Unknown nonlinearity: it must be 'tanh' or 'relu'")
+
+
+# torch.nn.RNNCell too finds out when it is called
+_UNKNOWN = replace(rnn.RNN_TANH, name="RNN of unknown nonlinearity", step=_refuse)
 
 
 class RNN(Sequence):
@@ -46,7 +55,7 @@ class RNN(Sequence):
         >>> output, h_n = rnn(torch.randn(5, 3, 8))
     """
 
-    rival = nn.RNN
+    torch_class = nn.RNN
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "proj_size" in kwargs:
@@ -89,7 +98,7 @@ class RNNCell(Step):
         >>> h = cell(torch.randn(3, 8))
     """
 
-    rival = nn.RNNCell
+    torch_class = nn.RNNCell
 
     def __init__(
         self,
@@ -108,4 +117,4 @@ class RNNCell(Step):
     @property
     def cell(self) -> Cell:  # type: ignore[override]
         """The equations."""
-        return _CELLS.get(self.nonlinearity, rnn.RNN_TANH)
+        return _CELLS.get(self.nonlinearity, _UNKNOWN)

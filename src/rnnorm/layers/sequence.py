@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence as SequenceOf
 from typing import Any, ClassVar
 
@@ -23,8 +22,9 @@ from rnnorm.layers.layer import (
     reset_norm,
     run_layer,
     uncompiled,
+    warn_without_statistics,
 )
-from rnnorm.norm.spec import Norm, resolve
+from rnnorm.norm.spec import Norm, check_number, resolve
 
 
 class Sequence(nn.RNNBase):
@@ -36,7 +36,7 @@ class Sequence(nn.RNNBase):
 
     weight_ih_l0: Tensor
     cell: Cell
-    rival: ClassVar[type[nn.RNNBase]]
+    torch_class: ClassVar[type[nn.RNNBase]]
 
     def __init__(
         self,
@@ -52,10 +52,7 @@ class Sequence(nn.RNNBase):
                 f"learn_initial_state should be of type bool, got: "
                 f"{type(learn_initial_state).__name__}"
             )
-        if not (math.isfinite(initial_noise) and initial_noise >= 0):
-            raise ValueError(
-                f"initial_noise must be a finite standard deviation, got {initial_noise}"
-            )
+        check_number("initial_noise", initial_noise, 0.0)
         super().__init__(*args, **kwargs)
         like = self.weight_ih_l0
         self.norm = norm
@@ -85,6 +82,11 @@ class Sequence(nn.RNNBase):
     def _state_sizes(self) -> tuple[int, ...]:
         """Widths of the states, output first."""
         return (self.proj_size or self.hidden_size,)
+
+    def flatten_parameters(self) -> None:
+        """Torch's own, for cuDNN, where nothing is normalised; else nothing."""
+        if getattr(self, "norm", None) is None:
+            super().flatten_parameters()
 
     def reset_parameters(self) -> None:
         """Draws the weights as torch.nn does; γ, β and learned states get their initial values."""
@@ -143,61 +145,53 @@ class Sequence(nn.RNNBase):
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]
         dim = data.dim()
-        if lengths is not None and (packed or dim != 3):
+        batched = packed or dim == 3
+        if lengths is not None and (packed or not batched):
             kind = "a PackedSequence, which has its own" if packed else f"{dim}-D input"
             raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
-        request = dispatch.Request(self.cell, self.norm, data.device, data.dtype)
-        kernel = dispatch.choose(request)
-        if kernel.layer is None:
-            check_step(step, None, self.training, self.bidirectional)
-            return self._run_rival(input, hx, lengths)
-
-        batched = packed or dim == 3
-        given = () if hx is None else tuple(hx) if len(self._state_sizes()) > 1 else (hx,)
-        if (not packed and dim not in (2, 3)) or any(s.dim() != 2 + batched for s in given):
-            self.rival.forward(self, input, hx)
-            raise AssertionError("torch.nn refuses an input or a state of this dimension")
-        if not batched:
-            data = data.unsqueeze(0 if self.batch_first else 1)
+        states = len(self._state_sizes())
+        given = () if hx is None else tuple(hx) if states > 1 else (hx,)
+        fits = (packed or dim in (2, 3)) and len(given) in (0, states)
+        if not fits or any(s.dim() != 2 + batched for s in given):
+            self.torch_class.forward(self, input, hx)
+            raise RuntimeError("torch.nn refuses an input or a state of this form")
+        data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
         sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
         rows = int(sizes[0]) if sizes is not None else data.size(0 if self.batch_first else 1)
+        check_step(step, rows, self.training, self.bidirectional)
+        if not self.training:
+            warn_without_statistics(self)
+
+        kernel = dispatch.choose(dispatch.Request(self.cell, self.norm, data.device, data.dtype))
+        if kernel.layer is None:
+            drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
+            if hx is None and drawn:
+                hx = _as_given(self._initial_state(rows, data), batched)
+            return self._run_torch(input, hx, lengths)
+
         self.check_input(data, sizes)
         check_state_dtype(given, data)
         state = given if batched else tuple(s.unsqueeze(1) for s in given)
         state = state or self._initial_state(rows, data)
-        self.check_forward_args(data, state if len(state) > 1 else state[0], sizes)  # type: ignore[arg-type]
-        check_step(step, rows, self.training, self.bidirectional)
-
+        self.check_forward_args(data, state if states > 1 else state[0], sizes)  # type: ignore[arg-type]
         if packed:
             batch = batches.from_packed(input)  # type: ignore[arg-type]
         else:
-            x = data.transpose(0, 1) if self.batch_first else data
-            if len(x) == 0:
-                raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
-            checked = None if lengths is None else batches.check_lengths(lengths, len(x), rows)
-            batch = Batch(x) if checked is None else batches.from_lengths(x, checked)
+            batch = batches.from_dense(data, self.batch_first, lengths)
         if batch.sorted_indices is not None:
             state = tuple(s.index_select(1, batch.sorted_indices) for s in state)
             step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
 
         output, state = self._run_layers(kernel, batch, state, step)
-        ragged = batch.batch_sizes is not None and bool(
-            batch.batch_sizes[0] != batch.batch_sizes[-1]
-        )
-        dtype = output_dtype(self.rival, data, self.weight_ih_l0, ragged)
+        dtype = output_dtype(self.torch_class, data, self.weight_ih_l0, batch.ragged)
         output, state = output.to(dtype), tuple(s.to(dtype) for s in state)
-
         if batch.unsorted_indices is not None:
             state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
-        if not batched:
-            state = tuple(s.squeeze(1) for s in state)
-        hidden = state if len(state) > 1 else state[0]
+        hidden = _as_given(state, batched)
         if packed:
             return batches.to_packed(output, batch), hidden
-        output = batches.to_dense(output, batch, len(x))
-        if not batched:
-            return output.squeeze(1), hidden
-        return output.transpose(0, 1) if self.batch_first else output, hidden
+        output = batches.to_dense(output, batch, self.batch_first, data)
+        return (output if batched else output.squeeze(0 if self.batch_first else 1)), hidden
 
     def _run_layers(
         self, kernel: dispatch.Kernel, batch: Batch, state: State, step: int | Tensor
@@ -241,30 +235,21 @@ class Sequence(nn.RNNBase):
             state[0] = state[0] + self.initial_noise * torch.randn_like(state[0])
         return tuple(state)
 
-    def _run_rival(
+    def _run_torch(
         self, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
     ) -> tuple[Any, Any]:
         """torch.nn's own forward, where nothing is normalised."""
-        steps = 0
-        if lengths is not None:
-            steps, rows = (input.size(i) for i in ((1, 0) if self.batch_first else (0, 1)))
-            lengths = batches.check_lengths(lengths, steps, rows)
-            input = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
-        if hx is None and (self.learn_initial_state or (self.training and self.initial_noise)):
-            packed = isinstance(input, PackedSequence)
-            data = input.data if packed else input
-            batched = packed or data.dim() == 3
-            rows = (
-                int(input.batch_sizes[0])
-                if packed
-                else data.size(0 if self.batch_first else 1)
-                if batched
-                else 1
-            )
-            state = self._initial_state(rows, data)
-            state = state if batched else tuple(s.squeeze(1) for s in state)
-            hx = state if len(state) > 1 else state[0]
-        output, hidden = self.rival.forward(self, input, hx)
-        if lengths is not None:
-            output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
+        if lengths is None:
+            return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
+        steps, rows = (input.size(i) for i in ((1, 0) if self.batch_first else (0, 1)))
+        lengths = batches.check_lengths(lengths, steps, rows)
+        packed = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
+        output, hidden = self.torch_class.forward(self, packed, hx)
+        output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
         return output, hidden
+
+
+def _as_given(state: State, batched: bool) -> Any:
+    """States in the form that torch.nn takes and returns."""
+    state = state if batched else tuple(s.squeeze(1) for s in state)
+    return state if len(state) > 1 else state[0]

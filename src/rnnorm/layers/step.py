@@ -17,6 +17,7 @@ from rnnorm.layers.layer import (
     reset_norm,
     run_layer,
     uncompiled,
+    warn_without_statistics,
 )
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
 
@@ -25,7 +26,7 @@ class Step(nn.RNNCellBase):
     """Base of RNNCell, LSTMCell and GRUCell; a subclass names its cell and torch.nn's class."""
 
     cell: Cell
-    rival: ClassVar[type[nn.RNNCellBase]]
+    torch_class: ClassVar[type[nn.RNNCellBase]]
     states: ClassVar[int] = 1
 
     def __init__(
@@ -80,30 +81,29 @@ class Step(nn.RNNCellBase):
 
     def _run(self, input: Tensor, hx: Any, step: int | Tensor) -> Any:
         dim = input.dim()
-        request = dispatch.Request(self.cell, self.norm, input.device, input.dtype)
-        kernel = dispatch.choose(request)
         rest = () if hx is None else (hx,)
-        if kernel.layer is None:
-            check_step(step, None, self.training)
-            return self.rival.forward(self, input, *rest)
-
         given = tuple(hx) if hx is not None and self.states > 1 else rest
-        dims = {s.dim() for s in given}
         batched = dim == 2
         x = input if batched else input.unsqueeze(0)
         rows = x.size(0)
+        shape = (rows, self.hidden_size)
         state = given if batched else tuple(s.unsqueeze(0) for s in given)
-        state = state or (x.new_zeros(rows, self.hidden_size),) * self.states
-        fits = dim in (1, 2) and x.size(1) == self.input_size and dims <= {dim}
-        if not fits or any(s.shape != (rows, self.hidden_size) for s in state):
-            self.rival.forward(self, input, *rest)
-            shapes = [tuple(s.shape) for s in given]
-            raise RuntimeError(f"hx must have shape {(rows, self.hidden_size)}, got {shapes}")
-        check_state_dtype(given, x)
+        fits = dim in (1, 2) and x.size(1) == self.input_size and len(given) in (0, self.states)
+        if not fits or any(s.dim() != 2 or s.shape != shape for s in state):
+            self.torch_class.forward(self, input, *rest)
+            raise RuntimeError(f"hx must have shape {shape}, got {[tuple(s.shape) for s in given]}")
         check_step(step, rows, self.training)
+        if not self.training:
+            warn_without_statistics(self)
+
+        kernel = dispatch.choose(dispatch.Request(self.cell, self.norm, input.device, input.dtype))
+        if kernel.layer is None:
+            return self.torch_class.forward(self, input, *rest)
+        check_state_dtype(given, x)
+        state = state or (x.new_zeros(shape),) * self.states
         _, state = run_layer(
             self, kernel, self.cell, self.norm, x.unsqueeze(0), None, state, step=step
         )
-        dtype = output_dtype(self.rival, input, self.weight_ih, False)
+        dtype = output_dtype(self.torch_class, input, self.weight_ih, False)
         state = tuple((s if batched else s.squeeze(0)).to(dtype) for s in state)
         return state if self.states > 1 else state[0]

@@ -80,10 +80,13 @@ def update_bn(
             module.dropout = rate
 
 
+# buffers made in inference mode could not be updated outside it
+@torch.inference_mode(False)
 def _copy(module: nn.Module) -> dict[str, Tensor]:
     return {name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)}
 
 
+@torch.inference_mode(False)
 def _put(module: nn.Module, buffers: dict[str, Tensor], rows: int | None = None) -> None:
     for name, buffer in buffers.items():
         setattr(module, name, buffer if rows is None else buffer[:rows].clone())
@@ -97,6 +100,7 @@ def select_horizon(
     """Chooses by validation how many steps' statistics to trust (an open question of the draft).
 
     Steps beyond the chosen horizon are served by its last one; their own statistics are dropped.
+    Choose after training: more training takes statistics of those steps again.
 
     Args:
         model: its layers have population statistics.
@@ -119,8 +123,8 @@ def select_horizon(
     if horizons is None:
         powers = [2**k for k in range(longest.bit_length())]
         horizons = [power for power in powers if power < longest] + [longest]
-    if not horizons or min(horizons) < 1:
-        raise ValueError(f"horizons must be numbers of at least 1, got {list(horizons)}")
+    if not horizons or not all(isinstance(h, int) and h >= 1 for h in horizons):
+        raise ValueError(f"horizons must be ints of at least 1, got {horizons!r}")
     whole = {population: _copy(population) for population in populations}
 
     def trust(horizon: int) -> None:
@@ -135,10 +139,10 @@ def select_horizon(
         for horizon in sorted(set(horizons)):
             trust(horizon)
             scores[horizon] = float(evaluate(model))
-        finite = {horizon: score for horizon, score in scores.items() if score == score}
-        if not finite:
+        numbers = {horizon: score for horizon, score in scores.items() if score == score}
+        if not numbers:
             raise ValueError(f"evaluate returned no number at any horizon: {scores}")
-        best = min(finite, key=lambda horizon: (finite[horizon], horizon))
+        best = min(numbers, key=lambda horizon: (numbers[horizon], horizon))
     finally:
         trust(best)
         for module, training in modes.items():

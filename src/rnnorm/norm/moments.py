@@ -71,19 +71,17 @@ class BatchSite:
 
 
 def normalise_rows(
-    z: Tensor, groups: tuple[int, ...], gamma: Tensor, shift: Tensor | None, eps: float
+    z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None, eps: float
 ) -> Tensor:
     """Layer normalisation over the features of each row (Ba et al. 2016, eq. 20–22).
 
     Args:
         z: ``(n, F)``.
-        groups: relative widths of the blocks that have a mean and variance of their own.
+        widths: of the blocks that have a mean and variance of their own.
         gamma: ``(F,)``.
         shift: ``(F,)``, or None where nothing is added.
         eps: added to the variance.
     """
-    unit = z.size(-1) // sum(groups)
-    widths = [unit * group for group in groups]
     shifts = [None] * len(widths) if shift is None else torch.split(shift, widths)
     blocks = [
         layer_norm(block, block.shape[-1:], scale, offset, eps)

@@ -70,6 +70,8 @@ class Population(nn.Module):
             getattr(self, name).copy_(value)
         self._checked = False
 
+    # buffers made in inference mode could not be updated outside it
+    @torch.inference_mode(False)
     def resize(self, rows: int) -> None:
         """Keeps the first ``rows`` rows, and adds rows without a count where there are fewer."""
         more = self._fresh(
@@ -85,16 +87,15 @@ class Population(nn.Module):
             RuntimeError: the buffers would have to grow under torch.distributed, where the ranks
                 would end up with different shapes.
         """
-        needed = steps if self.horizon is None else min(steps, self.horizon)
-        if needed <= len(self):
-            return
         distributed = torch.distributed
         if self.horizon is None and distributed.is_available() and distributed.is_initialized():
             raise RuntimeError(
                 f"norm.horizon must be a number under torch.distributed, got None: this sequence "
                 f"has {steps} steps, and buffers that grow differ from rank to rank"
             )
-        self.resize(needed)
+        needed = steps if self.horizon is None else min(steps, self.horizon)
+        if needed > len(self):
+            self.resize(needed)
 
     @torch.no_grad()
     def update(self, batch: Moments, counts: Tensor, step: int) -> None:
@@ -137,14 +138,16 @@ class Population(nn.Module):
         """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
 
         A step is served by its own row or, where that has no count, by the last one before it
-        that has. Before any statistic that is mean 0 and variance 1.
+        that has, or else by the first that has. Before any statistic that is mean 0 and
+        variance 1.
 
         Args:
             steps: int64 indices, of any shape.
         """
         counted = self.num_batches_tracked > 0
         row = torch.arange(len(self), device=steps.device) * counted
-        serving = row.cummax(0).values[steps.clamp(max=len(self) - 1)]
+        row = row.cummax(0).values.clamp(min=counted.int().argmax())
+        serving = row[steps.clamp(max=len(self) - 1)]
         return self.mean[serving], self.var[serving]
 
     def first_use_without_count(self) -> bool:
@@ -179,8 +182,8 @@ class Population(nn.Module):
     ) -> None:
         # a checkpoint with another horizon loads: this module's own decides how many rows it keeps
         stored = state_dict.get(f"{prefix}mean")
-        fits = isinstance(stored, Tensor) and stored.shape[1:] == self.mean.shape[1:]
-        if fits and stored is not None and not self.shared:
+        one_row = (1, self.mean.size(1))
+        if not self.shared and isinstance(stored, Tensor) and stored[:1].shape == one_row:
             self.resize(min(stored.size(0), self.horizon or stored.size(0)))
             state_dict = state_dict | {
                 prefix + name: state_dict[prefix + name][: len(self)]
@@ -188,5 +191,8 @@ class Population(nn.Module):
                 if prefix + name in state_dict
             }
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        for name in ("mean", "var"):
+            moment = getattr(self, name)
+            setattr(self, name, moment.to(torch.promote_types(moment.dtype, torch.float32)))
         self.resize(self.horizon or len(self))
         self._checked = False

@@ -10,13 +10,16 @@ from typing import Any, Literal
 Scope = Literal["frame", "sequence"]
 
 SITES = ("input", "recurrent", "joint", "cell", "carry")
-SITES_WITH_BETA = ("cell", "carry")
+# sites of c: H wide, and with a shift of their own
+CELL_SITES = ("cell", "carry")
 
 
 class _Spec:
     """Answers an unknown field with the fields that exist."""
 
-    def __new__(cls, **given: Any) -> _Spec:
+    def __new__(cls, *args: Any, **given: Any) -> _Spec:
+        if args:
+            raise TypeError(f"{cls.__name__} takes keyword arguments only, got {args[0]!r}")
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         for name in given:
             if name not in known:
@@ -24,10 +27,28 @@ class _Spec:
         return super().__new__(cls)
 
 
-def _check_number(name: str, value: float, low: float, high: float) -> None:
-    if not math.isfinite(value) or not low <= value <= high:
-        upper = "" if high == math.inf else f" and at most {high:g}"
-        raise ValueError(f"{name} must be finite, at least {low:g}{upper}, got {value}")
+def check_number(
+    name: str, value: object, least: float = -math.inf, most: float = math.inf
+) -> None:
+    """Refuses what is no finite number between ``least`` and ``most``.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not finite or out of range.
+    """
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value) or not least <= value <= most:
+        bounds = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (
+            most < math.inf
+        )
+        raise ValueError(f"{name} must be {' and '.join(['finite', *bounds])}, got {value}")
+
+
+def _check_eps(eps: object) -> None:
+    check_number("norm.eps", eps, 0.0)
+    if eps == 0:
+        raise ValueError("norm.eps must be above 0, got 0: a constant site has no variance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +79,7 @@ class BatchNorm(_Spec):
     Raises:
         ValueError: a value is not one of those named above, ``joint`` is given together with
             ``input`` or ``recurrent``, or a number is not finite or out of range.
-        TypeError: an unknown field is given.
+        TypeError: an unknown field is given, or something that is no number for a number.
     """
 
     input: Scope | None = "frame"
@@ -90,11 +111,10 @@ class BatchNorm(_Spec):
                 f"input=None and recurrent=None, got input={self.input!r} and "
                 f"recurrent={self.recurrent!r}"
             )
-        _check_number("norm.gamma", self.gamma, -math.inf, math.inf)
-        if not (math.isfinite(self.eps) and self.eps > 0):
-            raise ValueError(f"norm.eps must be finite and above 0, got {self.eps}")
+        check_number("norm.gamma", self.gamma)
+        _check_eps(self.eps)
         if self.momentum is not None:
-            _check_number("norm.momentum", self.momentum, 0.0, 1.0)
+            check_number("norm.momentum", self.momentum, 0.0, 1.0)
         if self.population not in ("per_step", "shared"):
             raise ValueError(
                 f"norm.population must be 'per_step' or 'shared', got {self.population!r}"
@@ -123,7 +143,7 @@ class LayerNorm(_Spec):
 
     Raises:
         ValueError: a site is not a bool, or a number is not finite or out of range.
-        TypeError: an unknown field is given.
+        TypeError: an unknown field is given, or something that is no number for a number.
     """
 
     input: bool = True
@@ -136,8 +156,8 @@ class LayerNorm(_Spec):
         for site in ("input", "recurrent", "cell"):
             if not isinstance(value := getattr(self, site), bool):
                 raise ValueError(f"norm.{site} must be True or False, got {value!r}")
-        _check_number("norm.gamma", self.gamma, -math.inf, math.inf)
-        _check_number("norm.eps", self.eps, 0.0, math.inf)
+        check_number("norm.gamma", self.gamma)
+        _check_eps(self.eps)
 
 
 Norm = BatchNorm | LayerNorm

@@ -1,0 +1,88 @@
+import pytest
+import torch
+from torch.nn.utils.parametrizations import weight_norm
+
+import rnnorm
+from rnnorm import init
+
+LAYERS = [
+    rnnorm.LSTM(3, 4, num_layers=2, bidirectional=True),
+    rnnorm.LSTM(3, 4, proj_size=2),
+    rnnorm.GRU(3, 4, bias=False),
+    rnnorm.RNN(3, 4, norm="batch"),
+    rnnorm.LSTMCell(3, 4, norm="layer"),
+]
+FUNCTIONS = [init.orthogonal_, init.identity_, init.cooijmans2016_, init.laurent2015_]
+
+
+def blocks(layer, prefix):
+    for name, weight in layer.named_parameters():
+        if name.startswith(prefix):
+            yield from weight.detach().split(layer.hidden_size)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_every_recipe_returns_the_layer_it_changed(function, layer):
+    before = [p.detach().clone() for p in layer.parameters()]
+    assert function(layer) is layer
+    assert any(not torch.equal(a, b) for a, b in zip(before, layer.parameters(), strict=True))
+    assert all(p.isfinite().all() for p in layer.parameters())
+
+
+def test_every_gate_is_orthogonal():
+    for block in blocks(init.orthogonal_(rnnorm.LSTM(3, 4)), "weight_hh"):
+        torch.testing.assert_close(block @ block.T, torch.eye(4))
+
+
+def test_every_gate_is_the_identity():
+    for block in blocks(init.identity_(rnnorm.GRU(3, 4)), "weight_hh"):
+        assert torch.equal(block, torch.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("layer", "candidate"), [(rnnorm.LSTM, 2), (rnnorm.GRU, 2), (rnnorm.RNN, 0)]
+)
+def test_cooijmans_has_the_identity_in_the_candidate_alone(layer, candidate):
+    found = list(blocks(init.cooijmans2016_(layer(3, 4)), "weight_hh"))
+    assert [torch.equal(block, torch.eye(4)) for block in found] == [
+        k == candidate for k in range(len(found))
+    ]
+
+
+def test_cooijmans_biases_are_zero_but_for_the_forget_gate():
+    lstm = init.cooijmans2016_(rnnorm.LSTM(3, 4))
+    total = (lstm.bias_ih_l0 + lstm.bias_hh_l0).detach()
+    assert total.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
+
+
+def test_laurent_stays_within_glorots_bound():
+    lstm = init.laurent2015_(rnnorm.LSTM(3, 4))
+    for block in blocks(lstm, "weight_ih"):
+        assert block.abs().max() <= (6 / (3 + 4)) ** 0.5
+    assert not lstm.bias_ih_l0.any()
+
+
+def test_gamma_and_beta_are_left_alone():
+    lstm = rnnorm.LSTM(3, 4, norm="batch")
+    for function in FUNCTIONS:
+        function(lstm)
+    assert (lstm.gamma_input_l0 == 0.1).all()
+    assert not lstm.beta_cell_l0.any()
+
+
+def test_the_forget_bias_is_the_sum_of_both():
+    lstm = init.forget_bias_(rnnorm.LSTM(3, 4), 2.0)
+    torch.testing.assert_close((lstm.bias_ih_l0 + lstm.bias_hh_l0)[4:8], torch.full((4,), 2.0))
+
+
+@pytest.mark.parametrize("layer", [rnnorm.GRU(3, 4), rnnorm.LSTM(3, 4, bias=False)], ids=str)
+def test_a_layer_without_forget_bias_is_refused(layer):
+    with pytest.raises(ValueError, match="LSTM with bias=True"):
+        init.forget_bias_(layer)
+
+
+def test_a_parametrised_weight_is_refused_not_passed_over():
+    lstm = weight_norm(rnnorm.LSTM(3, 4), "weight_hh_l0")
+    with pytest.raises(ValueError, match="plain parameters weight_hh"):
+        init.orthogonal_(lstm)
