@@ -5,7 +5,7 @@ import torch
 
 import rnnorm
 from rnnorm.experiments.checkpoints import read_checkpoint
-from rnnorm.experiments.statistics import ExactStatistics
+from rnnorm.experiments.exact_statistics import ExactStatistics
 from rnnorm.experiments.training import fit
 
 
