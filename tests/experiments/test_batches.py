@@ -27,6 +27,17 @@ def test_an_epoch_holds_every_example_once():
     assert [len(y) for y in labels(loader)] == [5, 5, 5, 5, 3]
 
 
+@pytest.mark.parametrize(
+    ("n", "size", "rows"),
+    [(21, 10, [10, 11]), (22, 10, [10, 10, 2]), (3, 1, [1, 1, 1]), (1, 5, [1]), (6, 5, [6])],
+)
+def test_a_single_last_row_joins_the_minibatch_before_it(n, size, rows):
+    loader = batches(n=n, batch_size=size)
+    assert len(loader) == len(rows)
+    assert [len(y) for y in labels(loader)] == rows
+    assert sorted(label for batch in labels(loader) for label in batch) == list(range(n))
+
+
 def test_order_is_a_function_of_seed_and_epoch():
     one, two = batches(), batches()
     first = labels(one)

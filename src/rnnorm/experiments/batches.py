@@ -18,7 +18,8 @@ class Batches:
     Args:
         x: sequences ``(N, T, I)``.
         y: classes ``(N,)``.
-        batch_size: rows of a minibatch; the last one of an epoch may have fewer.
+        batch_size: rows of a minibatch; the last one of an epoch may have fewer. A single row
+            that is left over joins the minibatch before it.
         seed: seed of the order, or None for the order in which the data stands.
 
     Raises:
@@ -61,7 +62,9 @@ class Batches:
 
     def __len__(self) -> int:
         """Number of minibatches of an epoch."""
-        return -(-len(self.y) // self.batch_size)
+        whole, left = divmod(len(self.y), self.batch_size)
+        # one row alone has no variance that batch normalisation could divide by
+        return whole + (left > 1 or not whole)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Start an epoch, or go on with the one whose state was loaded."""
@@ -76,7 +79,7 @@ class Batches:
         order, size = self.order(), self.batch_size
         for batch in range(self._done, len(self)):
             self._done += 1
-            rows = order[batch * size : (batch + 1) * size]
+            rows = order[batch * size : (batch + 1) * size if self._done < len(self) else None]
             yield self.x[rows].transpose(0, 1).contiguous(), self.y[rows]
 
     def state_dict(self) -> dict[str, int]:
