@@ -29,7 +29,7 @@ class StopIfNotFinite(Callback):
     ) -> None:
         """Check the loss."""
         if not torch.isfinite(loss):
-            raise _error(trainer, f"the loss is {loss.item()}")
+            raise _error(trainer, pl_module, f"the loss is {loss.item()}")
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
@@ -37,15 +37,15 @@ class StopIfNotFinite(Callback):
         """Check the gradients, before they are clipped."""
         named = [(n, p.grad) for n, p in pl_module.named_parameters() if p.grad is not None]
         if name := _not_finite(named):
-            raise _error(trainer, f"the gradient of {name} is not finite")
+            raise _error(trainer, pl_module, f"the gradient of {name} is not finite")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Check parameters and statistics, before a checkpoint could keep them."""
         if name := _not_finite(pl_module.named_parameters()):
-            raise _error(trainer, f"the parameter {name} is not finite")
+            raise _error(trainer, pl_module, f"the parameter {name} is not finite")
         buffers = [(n, b) for n, b in pl_module.named_buffers() if b.is_floating_point()]
         if name := _not_finite(buffers):
-            raise _error(trainer, f"the statistic {name} is not finite")
+            raise _error(trainer, pl_module, f"the statistic {name} is not finite")
 
 
 def _not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
@@ -60,10 +60,16 @@ def _not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
     return next(name for name, tensor in named if not torch.isfinite(tensor).all())
 
 
-def _error(trainer: Trainer, what: str) -> DivergedError:
+def _error(trainer: Trainer, module: LightningModule, what: str) -> DivergedError:
+    advice = "Try a smaller learning rate or gradient_clip_val"
+    normalised = any("population_" in name for name, _ in module.named_buffers())
+    if normalised and module.hparams.get("initial_noise") == 0:
+        advice = (
+            "Where all sequences of a minibatch start with the same values, batch statistics have "
+            "no variance and gradients explode: --model.init_args.initial_noise=0.1 is the papers' "
+            "cure. Else try a smaller learning rate or gradient_clip_val"
+        )
     return DivergedError(
         f"training diverged at step {trainer.global_step} (epoch {trainer.current_epoch}): {what}. "
-        "Where all sequences of a minibatch start with the same values, batch statistics have no "
-        "variance and gradients explode: --model.init_args.initial_noise=0.1 is the papers' cure. "
-        "Else try a smaller learning rate or gradient_clip_val"
+        f"{advice}"
     )
