@@ -1,12 +1,18 @@
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
 import torch
 
 from rnnorm.experiments import checkpoints
-from rnnorm.experiments.checkpoints import WholeFiles, read_checkpoint, write_whole
+from rnnorm.experiments.checkpoints import (
+    KeepLastAndBest,
+    WholeFiles,
+    read_checkpoint,
+    write_whole,
+)
 from rnnorm.experiments.training import fit
 
 
@@ -82,6 +88,42 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_the_folder_is_flushed_after_the_file_has_its_name(tmp_path, monkeypatch):
+    flushed, real = [], os.fsync
+
+    def fsync(descriptor):
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        flushed.append(("folder" if folder else "file", sorted(os.listdir(tmp_path / "new"))))
+        real(descriptor)
+
+    (tmp_path / "new").mkdir()
+    monkeypatch.setattr(checkpoints.os, "fsync", fsync)
+    write_whole(tmp_path / "new" / "last.ckpt", b"new")
+    assert flushed == [("file", ["last.ckpt.partial"]), ("folder", ["last.ckpt"])]
+
+
+class Validated:
+    """A trainer after an epoch whose validation gave this accuracy."""
+
+    is_last_batch = False
+
+    def __init__(self, epoch, accuracy):
+        self.current_epoch, self.callback_metrics = epoch, {"val/accuracy": accuracy}
+
+    def save_checkpoint(self, path):
+        path.touch()
+
+
+def test_nan_is_never_the_best(tmp_path):
+    keep = KeepLastAndBest(tmp_path)
+    keep.on_train_epoch_end(Validated(0, float("nan")), None)
+    assert keep.best is None
+    assert not keep.best_path.exists()
+    keep.on_train_epoch_end(Validated(1, 0.25), None)
+    keep.on_train_epoch_end(Validated(2, float("inf")), None)
+    assert (keep.best, keep.best_epoch) == (0.25, 2)
 
 
 def test_a_left_over_partial_file_does_no_harm(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import random
 from io import BytesIO
@@ -31,6 +33,18 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Let the new name of a file in it reach the disk too."""
+    # not every system lets a folder be opened or flushed: the file itself is whole all the same
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -108,6 +122,9 @@ class KeepLastAndBest(Checkpoint):
             trainer.save_checkpoint(self.last_path)
 
     def _is_better(self, value: float) -> bool:
+        # nothing compares with nan: as the first value it would stay the best
+        if not math.isfinite(value):
+            return False
         if self.best is None:
             return True
         return value > self.best if self.mode == "max" else value < self.best
