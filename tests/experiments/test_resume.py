@@ -210,7 +210,53 @@ def test_a_mistake_leaves_no_run_folder(tmp_path, tiny):
         fit(RECIPE, run_dir=folder, overrides=[*tiny, "--data.init_args.shrink=5"])
     with pytest.raises(FileNotFoundError, match="lacks"):
         fit("cooijmans2016/pmnist-bn", run_dir=folder, data_dir=tmp_path)
+    with pytest.raises(ValueError, match="--checkpoint-every must be at least 1 step, got 0"):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=0)
+    for option in ("--trainer.max_epochs=-5", "--trainer.accelerator=tpu"):
+        with pytest.raises(
+            ValueError, match=r"the trainer cannot be made: .*(max_epochs|torch_xla)"
+        ):
+            fit(RECIPE, run_dir=folder, overrides=[*tiny, option])
+    with pytest.raises(ValueError, match=r"trainer\.devices must be 1, got 2"):
+        fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.devices=2"])
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("--model.init_args.hidden_size=9", "hidden_size was 8 and is 9"),
+        ("--data.init_args.batch_size=10", "batch_size was 20 and is 10"),
+        ("--data.init_args.train_size=60", "train_size was 130 and is 60"),
+        ("--seed_everything=2", "seed was 1 and is 2"),
+    ],
+)
+def test_resume_refuses_another_model_or_order_and_stays_resumable(tmp_path, tiny, override, said):
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(4)])
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(ValueError, match=f"last.ckpt was trained otherwise: .*{said}"):
+        fit(resume=folder, overrides=[override])
+    assert (folder / "config.yaml").read_bytes() == before
+    assert fit(resume=folder).trainer.global_step == 21
+
+
+def test_a_broken_checkpoint_leaves_the_configuration_alone(tmp_path, tiny):
+    folder = tmp_path / "run"
+    run = fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
+    before = (folder / "config.yaml").read_bytes()
+    run.last_checkpoint.write_bytes(run.last_checkpoint.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint"):
+        fit(resume=folder, overrides=["--trainer.max_epochs=2"])
+    assert (folder / "config.yaml").read_bytes() == before
+
+
+def test_resume_evaluates_in_other_minibatches(tmp_path, tiny):
+    folder = tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
+    more = ["--trainer.max_epochs=2", "--data.init_args.eval_batch_size=90"]
+    assert fit(resume=folder, overrides=more).trainer.global_step == 14
 
 
 def test_resume_refuses_what_is_no_run(tmp_path):

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import Logger
 
 from rnnorm.experiments.checkpoints import WholeFiles
 
@@ -61,31 +61,37 @@ class Built(LightningCLI):
         """Nothing yet: :meth:`make_trainer` does it, when there is a run folder."""
         return None
 
-    def make_trainer(
-        self, loggers: Sequence[Logger], callbacks: Sequence[Callback], **kwargs: Any
-    ) -> Trainer:
-        """The trainer of the recipe.
+    def make_trainer(self, callbacks: Sequence[Callback], **kwargs: Any) -> Trainer:
+        """The trainer of the recipe, without a logger.
 
         Args:
-            loggers: its loggers; none of Lightning's own.
             callbacks: added to the recipe's.
             **kwargs: arguments of the trainer that take precedence over the recipe's.
+
+        Raises:
+            ValueError: the trainer refuses its arguments, or there is more than one device.
         """
         given = self.config_init["trainer"]
         extra = [*(given.get("callbacks") or []), *callbacks]
         if given["max_steps"] >= 0:
             extra.append(StopAfter(given["max_steps"]))
             kwargs = {"max_epochs": given["max_epochs"] or -1, "max_steps": -1, **kwargs}
-        return super().instantiate_trainer(
-            logger=list(loggers) or False,
-            callbacks=extra,
-            plugins=[WholeFiles(), *(given.get("plugins") or [])],
-            enable_checkpointing=any(isinstance(c, Checkpoint) for c in extra),
-            enable_progress_bar=any(isinstance(c, ProgressBar) for c in extra),
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            **kwargs,
-        )
+        try:
+            trainer = super().instantiate_trainer(
+                logger=False,
+                callbacks=extra,
+                plugins=[WholeFiles(), *(given.get("plugins") or [])],
+                enable_checkpointing=any(isinstance(c, Checkpoint) for c in extra),
+                enable_progress_bar=any(isinstance(c, ProgressBar) for c in extra),
+                enable_model_summary=False,
+                num_sanity_val_steps=0,
+                **kwargs,
+            )
+        except (MisconfigurationException, ImportError) as error:
+            raise ValueError(f"the trainer cannot be made: {error}") from None
+        if trainer.world_size > 1:
+            raise ValueError(f"trainer.devices must be 1, got {trainer.world_size}")
+        return trainer
 
     def as_yaml(self) -> str:
         """The whole configuration, defaults included."""

@@ -6,13 +6,14 @@ import contextlib
 import math
 import os
 import random
+from collections.abc import Collection
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
@@ -193,3 +194,38 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not isinstance(state, dict) or "state_dict" not in state:
         raise ValueError(f"{path} is no checkpoint of a training: it has no 'state_dict'")
     return state
+
+
+def check_same(
+    state: dict[str, Any],
+    model: LightningModule,
+    datamodule: LightningDataModule,
+    path: str | Path,
+    free: Collection[str],
+) -> None:
+    """Refuse a checkpoint that was trained with another model or on other data.
+
+    Args:
+        state: what :func:`read_checkpoint` returned.
+        model: the model that it should be of.
+        datamodule: the data that it should be of.
+        path: the checkpoint's file, for the message.
+        free: arguments of the data that may differ.
+
+    Raises:
+        ValueError: naming each argument that differs.
+    """
+    other = []
+    for part, key, module, allowed in (
+        ("model", "hyper_parameters", model, ()),
+        ("data", "datamodule_hyper_parameters", datamodule, free),
+    ):
+        trained, now = state.get(key, {}), dict(module.hparams)
+        names = [n for n in trained if n in now and n not in allowed and not n.startswith("_")]
+        other += [
+            f"{part}.init_args.{n} was {trained[n]!r} and is {now[n]!r}"
+            for n in names
+            if trained[n] != now[n]
+        ]
+    if other:
+        raise ValueError(f"{path} was trained otherwise: {'; '.join(other)}")

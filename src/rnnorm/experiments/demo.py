@@ -111,7 +111,7 @@ def _train(model: str, seed: int, overrides: Sequence[str], bar: Any, seeds: int
     curve, clock = Curve(model, seed, [], [], []), Clock()
     config = as_text(read_recipe(MODELS[model]).config)
     built = Built(config, [*overrides, f"--seed_everything={seed}"])
-    trainer = built.make_trainer([], [clock, StopIfNotFinite(), _Record(curve, clock, bar)])
+    trainer = built.make_trainer([clock, StopIfNotFinite(), _Record(curve, clock, bar)])
     built.datamodule.setup("fit")
     if not bar.total:
         steps = len(built.datamodule.train_dataloader()) * (trainer.max_epochs or 1)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import rnnorm
 from rnnorm.experiments.building import Built, as_text, data_dir_option, quiet_lightning
-from rnnorm.experiments.checkpoints import read_checkpoint
+from rnnorm.experiments.checkpoints import check_same, read_checkpoint
 from rnnorm.experiments.progress import progress_bars
 from rnnorm.experiments.recipe import read_recipe
 from rnnorm.experiments.run_folder import read_run
@@ -51,31 +50,13 @@ def measure(
     if (folder / "run.json").is_file():
         config, _ = read_run(folder, recipe, scale)
     built = Built(config, [*data_dir_option(data_dir), *overrides])
-    _check_same(state, built, checkpoint)
+    check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
     built.datamodule.prepare_data()
     built.datamodule.setup("test")
     built.model.load_state_dict(state["state_dict"])
     if estimate:
         rnnorm.update_bn(built.datamodule.train_dataloader(), built.model)
-    trainer = built.make_trainer([], progress_bars())
+    trainer = built.make_trainer(progress_bars())
     with quiet_lightning():
         metrics = trainer.test(built.model, datamodule=built.datamodule, verbose=False)
     return dict(metrics[0])
-
-
-def _check_same(state: dict[str, Any], built: Built, checkpoint: str | Path) -> None:
-    """Refuse a checkpoint that was trained with another model or on other data."""
-    other = []
-    for part, key, module, free in (
-        ("model", "hyper_parameters", built.model, ()),
-        ("data", "datamodule_hyper_parameters", built.datamodule, _FREE),
-    ):
-        trained, now = state.get(key, {}), dict(module.hparams)
-        names = [n for n in trained if n in now and n not in free and not n.startswith("_")]
-        other += [
-            f"{part}.init_args.{n} was {trained[n]!r} and is {now[n]!r}"
-            for n in names
-            if trained[n] != now[n]
-        ]
-    if other:
-        raise ValueError(f"{checkpoint} was trained otherwise: {'; '.join(other)}")

@@ -17,6 +17,7 @@ from rnnorm.experiments.building import Built, as_text, data_dir_option, quiet_l
 from rnnorm.experiments.checkpoints import (
     KeepLastAndBest,
     RandomState,
+    check_same,
     read_checkpoint,
     write_whole,
 )
@@ -32,6 +33,9 @@ from rnnorm.experiments.run_folder import (
     refuse_existing,
     start_run,
 )
+
+# what may change when a training goes on: all else changes what is learnt from which minibatch
+_FREE = ("data_dir", "eval_batch_size")
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,15 @@ def fit(
         The finished training.
 
     Raises:
-        ValueError: the recipe is unknown, or does not belong to the folder to resume.
+        ValueError: the recipe is unknown, or the folder to resume is of another recipe, model or
+            order of the data; ``every_n_steps < 1``; or the trainer refuses its arguments.
         FileExistsError: ``run_dir`` exists.
         FileNotFoundError: there is no run to resume, or ``data_dir`` lacks files.
         DivergedError: the loss, a gradient or a parameter is not finite.
         OSError: a checkpoint could not be written; the one before it is whole.
     """
+    if every_n_steps < 1:
+        raise ValueError(f"--checkpoint-every must be at least 1 step, got {every_n_steps}")
     overrides = [*data_dir_option(data_dir), *overrides]
     if resume is None:
         if recipe is None:
@@ -126,28 +133,16 @@ def fit(
             raise ValueError(f"--run-dir {run_dir} and --resume {folder} are different folders")
         config, about = read_run(folder, recipe, scale)
     built = Built(config, overrides)
+    last, step = folder / "checkpoints" / "last.ckpt", 0
+    if last.exists():
+        state = read_checkpoint(last)
+        check_same(state, built.model, built.datamodule, last, free=_FREE)
+        step = state["global_step"]
     # data that is missing or broken is found out before there is a run folder
     built.datamodule.prepare_data()
     built.datamodule.setup("fit")
-    if resume is None:
-        start_run(folder, about)
-    write_whole(folder / "config.yaml", built.as_yaml().encode())
-    print(_introduction(about, built, folder), flush=True)
-    return _train(built, folder, every_n_steps, callbacks)
-
-
-def _train(built: Built, folder: Path, every_n_steps: int, callbacks: Sequence[Callback]) -> Run:
-    keep = KeepLastAndBest(folder / "checkpoints", every_n_steps)
-    last = keep.last_path if keep.last_path.exists() else None
-    step = read_checkpoint(last)["global_step"] if last else 0
-    clock = Clock()
+    clock, keep = Clock(), KeepLastAndBest(folder / "checkpoints", every_n_steps)
     trainer = built.make_trainer(
-        [
-            MetricsFile(folder / "metrics.csv", clock, keep_until=step),
-            TensorBoardLogger(
-                folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
-            ),
-        ],
         [
             clock,
             StopIfNotFinite(),
@@ -159,6 +154,23 @@ def _train(built: Built, folder: Path, every_n_steps: int, callbacks: Sequence[C
         ],
         default_root_dir=folder,
     )
+    if resume is None:
+        start_run(folder, about)
+    write_whole(folder / "config.yaml", built.as_yaml().encode())
+    print(_introduction(about, built, folder), flush=True)
+    # only now, since they write into the folder
+    trainer.loggers = [
+        MetricsFile(folder / "metrics.csv", clock, keep_until=step),
+        TensorBoardLogger(
+            folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
+        ),
+    ]
+    _train(built, trainer, keep, folder)
+    return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
+
+
+def _train(built: Built, trainer: Trainer, keep: KeepLastAndBest, folder: Path) -> None:
+    last = keep.last_path if keep.last_path.exists() else None
     try:
         with quiet_lightning():
             trainer.fit(built.model, datamodule=built.datamodule, ckpt_path=last, weights_only=True)
@@ -170,7 +182,6 @@ def _train(built: Built, folder: Path, every_n_steps: int, callbacks: Sequence[C
             # lightning would exit with 0, as if the training had ended
             raise SystemExit(143) from None
         raise
-    return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
 def _introduction(about: dict[str, Any], built: Built, folder: Path) -> str:
