@@ -39,10 +39,13 @@ def load_images(dataset: Literal["digits", "mnist"], data_dir: str | Path | None
         1257/270/270 images of digits, or 50,000/10,000/10,000 of MNIST.
 
     Raises:
-        ValueError: the name is unknown, or images and labels do not belong together.
+        ValueError: the name is unknown, images and labels do not belong together, the files are
+            not MNIST's, or ``data_dir`` is given for digits.
         FileNotFoundError: ``data_dir`` lacks a file.
     """
     if dataset == "digits":
+        if data_dir is not None:
+            raise ValueError(f"digits come with scikit-learn: leave --data-dir {data_dir} out")
         return _digits()
     if dataset == "mnist":
         return _mnist(data_dir)
@@ -63,21 +66,22 @@ def _digits() -> Splits:
 
 def _mnist(data_dir: str | Path | None) -> Splits:
     files = mnist_files(data_dir)
-    train, test = (_labelled(files, name) for name in ("train", "t10k"))
-    if len(train.y) != 60000:
-        raise ValueError(
-            f"{files['train-labels-idx1-ubyte.gz']} has {len(train.y)} labels, MNIST has 60000"
-        )
+    train, test = _labelled(files, "train", 60000), _labelled(files, "t10k", 10000)
     first = Images(train.x[:50000], train.y[:50000])
     return Splits(first, Images(train.x[50000:], train.y[50000:]), test)
 
 
-def _labelled(files: dict[str, Path], name: str) -> Images:
+def _labelled(files: dict[str, Path], name: str, count: int) -> Images:
     images, labels = (files[f"{name}-{kind}-ubyte.gz"] for kind in ("images-idx3", "labels-idx1"))
     x, y = read_idx(images, 3), read_idx(labels, 1)
     if len(x) != len(y):
         raise ValueError(f"{images} has {len(x)} images, {labels} has {len(y)} labels")
-    if y.size and y.max() > 9:
+    if len(y) != count:
+        raise ValueError(f"{labels} has {len(y)} labels, MNIST has {count}")
+    if x.shape[1:] != (28, 28):
+        sides = " by ".join(map(str, x.shape[1:]))
+        raise ValueError(f"{images} has images of {sides} pixels, MNIST's are 28 by 28")
+    if y.max() > 9:
         at = int(np.argmax(y > 9))
         raise ValueError(f"{labels} has the label {y[at]} at byte {8 + at} unpacked, not 0 to 9")
     return Images(

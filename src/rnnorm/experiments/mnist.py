@@ -41,15 +41,18 @@ def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
     if data_dir is None:
         return _download()
     folder = Path(data_dir).expanduser()
-    if (folder / "mnist").is_dir():
-        folder /= "mnist"
-    missing = [name for name in SHA256 if not (folder / name).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"{folder} lacks {', '.join(missing)}: download them from {ADDRESS} into that folder, "
-            "or leave --data-dir out and they are downloaded for you"
-        )
-    return {name: folder / name for name in SHA256}
+    lacking = {}
+    for place in (folder, folder / "mnist"):
+        files = {name: place / name for name in SHA256}
+        missing = [name for name, path in files.items() if not path.is_file()]
+        if not missing:
+            return files
+        lacking[place] = missing
+    said = " and ".join(f"{place} lacks {', '.join(names)}" for place, names in lacking.items())
+    raise FileNotFoundError(
+        f"{said}: download them from {ADDRESS} into one of these folders, or leave --data-dir out "
+        "and they are downloaded for you"
+    )
 
 
 def _download() -> dict[str, Path]:
