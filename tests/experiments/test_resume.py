@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -264,6 +265,26 @@ def test_resume_refuses_what_is_no_run(tmp_path):
         fit(resume=tmp_path)
     with pytest.raises(ValueError, match="needs a recipe"):
         fit()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("run.json", b"{recipe", r"run\.json is not JSON: Expecting"),
+        ("run.json", b"\xff", r"run\.json is not JSON"),
+        ("run.json", b"{}", r"run\.json is of no run"),
+        ("config.yaml", b"", r"config\.yaml is no recipe"),
+        ("config.yaml", b"\xff", r"config\.yaml is not YAML"),
+        ("config.yaml", b"model: [", r"config\.yaml is not YAML"),
+    ],
+)
+def test_broken_files_of_a_run_are_named(tmp_path, name, content, said):
+    run = {"recipe": RECIPE, "scale": "paper", "about": {}}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    (tmp_path / "config.yaml").write_text("model: {}\ndata: {}\n")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        fit(resume=tmp_path)
 
 
 def test_resume_refuses_another_recipe_and_scale(tiny, uninterrupted):

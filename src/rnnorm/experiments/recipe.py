@@ -56,12 +56,7 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
         raise ValueError(_unknown(name))
     if scale not in ("paper", "small"):
         raise ValueError(f"scale must be 'paper' or 'small', got {scale!r}")
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
-    if not isinstance(config, dict) or "model" not in config or "data" not in config:
-        raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
+    config = read_config(path)
     about, small = dict(config.pop("about", {})), config.pop("small", None)
     if scale == "small":
         if small is None:
@@ -69,6 +64,22 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
         about["small"] = small.pop("note")
         config = _merge(config, small)
     return Recipe(name, about, config, scale)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read what LightningCLI is given from a file.
+
+    Raises:
+        ValueError: the file is not YAML, or has no model and data.
+    """
+    try:
+        # bytes, so that text that cannot be decoded is an error of the same kind
+        config = yaml.safe_load(path.read_bytes())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    if not isinstance(config, dict) or "model" not in config or "data" not in config:
+        raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
+    return config
 
 
 def _unknown(name: str) -> str:

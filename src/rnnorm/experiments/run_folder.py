@@ -10,7 +10,7 @@ import torch
 
 import rnnorm
 from rnnorm.experiments.checkpoints import write_whole
-from rnnorm.experiments.recipe import Recipe
+from rnnorm.experiments.recipe import Recipe, read_config
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -66,14 +66,25 @@ def read_run(
 
     Raises:
         FileNotFoundError: the folder holds no training.
-        ValueError: the training is of another recipe or scale.
+        ValueError: the training is of another recipe or scale, or one of the files is broken.
     """
     config = folder / "config.yaml"
     if not config.is_file() or not (folder / "run.json").is_file():
         raise FileNotFoundError(f"there is no run in {folder}: it lacks config.yaml or run.json")
-    about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    about = _read_about(folder / "run.json")
     if recipe is not None and recipe != about["recipe"]:
         raise ValueError(f"the run in {folder} is of recipe {about['recipe']}, not of {recipe}")
     if scale is not None and scale != about["scale"]:
         raise ValueError(f"the run in {folder} has the scale {about['scale']}, not {scale}")
+    read_config(config)
     return config.read_text(encoding="utf-8"), about
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(about, dict) or not {"recipe", "scale", "about"} <= about.keys():
+        raise ValueError(f"{path} is of no run: it needs the keys 'recipe', 'scale' and 'about'")
+    return about
