@@ -89,7 +89,54 @@ def test_a_misspelt_option_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as error:
         main(arguments)
     assert error.value.code == 2
-    assert arguments[-1].split("=")[0].lstrip("-") in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert arguments[-1].split("=")[0].lstrip("-") in said
+    assert said.startswith("usage: rnnorm ")
+    # our own usage and one line, not that of the trainer's hundred options
+    assert "--trainer.accelerator" not in said
+    assert "tip:" not in said
+    assert len(said.splitlines()) < 12
+
+
+@pytest.mark.parametrize("command", ["fit", "test"])
+def test_a_recipe_in_the_wrong_place_is_told_the_right_one(command, capsys):
+    ckpt = ["--ckpt", "x"] if command == "test" else []
+    with pytest.raises(SystemExit) as error:
+        main([command, "--scale", "small", "demo/digits-bn", *ckpt])
+    assert error.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: rnnorm {command} RECIPE")
+    assert f"the recipe stands directly behind {command}: rnnorm {command} demo/digits-bn" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--model.init_args.hidden_size=many", "\"hidden_size\": Expected a <class 'int'>."),
+        ("--model.init_args.hiden=8", "Option 'hiden' is not accepted"),
+        ("--data.init_args.step=column", "['pixel', 'row']. Got value: column"),
+    ],
+)
+def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "demo/digits-bn", option])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("rnnorm fit: error: ")
+    assert said in last
+    assert "NoneType" not in last
+
+
+def test_a_models_refusal_is_told_in_its_own_words(capsys):
+    said = failure(["fit", "demo/digits-bn", "--model.init_args.norm=bacth"], capsys)
+    assert said.startswith("rnnorm fit: norm must be None or one of batch, layer, ")
+    assert said.endswith("got 'bacth'\n")
+
+
+def test_demo_wants_a_folder(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    assert f"{tmp_path / 'file'} is no folder" in failure(
+        ["demo", "--out", str(tmp_path / "file")], capsys
+    )
 
 
 def test_fit_then_test(capsys, tiny):

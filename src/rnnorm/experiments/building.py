@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
+from argparse import ArgumentError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from rnnorm.experiments.checkpoints import WholeFiles
+from rnnorm.experiments.recipe import OverrideError
 
 
 class Built(LightningCLI):
@@ -29,6 +32,10 @@ class Built(LightningCLI):
     Attributes:
         model: the model; its ``configure_optimizers`` is the recipe's optimiser.
         datamodule: the data.
+
+    Raises:
+        OverrideError: an option or its type is unknown to the recipe.
+        ValueError: model or data refuse an argument.
     """
 
     model: LightningModule
@@ -38,16 +45,21 @@ class Built(LightningCLI):
         for name in ("lightning.pytorch", "lightning.fabric"):
             logging.getLogger(name).setLevel(logging.WARNING)
         with _old_jsonargparse():
-            super().__init__(
-                subclass_mode_model=True,
-                subclass_mode_data=True,
-                save_config_callback=None,
-                seed_everything_default=1,
-                parser_kwargs={"prog": "rnnorm"},
-                args=["--config", config, *overrides],
-                run=False,
-                load_from_checkpoint_support=False,
-            )
+            try:
+                super().__init__(
+                    subclass_mode_model=True,
+                    subclass_mode_data=True,
+                    save_config_callback=None,
+                    seed_everything_default=1,
+                    parser_kwargs={"prog": "rnnorm", "exit_on_error": False},
+                    args=["--config", config, *overrides],
+                    run=False,
+                    load_from_checkpoint_support=False,
+                )
+            except ArgumentError as error:
+                raise OverrideError(_reason(str(error))) from None
+            except ValueError as error:
+                raise ValueError(_reason(str(error))) from None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed for weights and data."""
@@ -104,6 +116,18 @@ class Built(LightningCLI):
         parameters = sum(p.numel() for p in self.model.parameters())
         model, data = (_arguments(x.hparams) for x in (self.model, self.datamodule))
         return f"model: {model}; {parameters} parameters\ndata: {data}"
+
+
+def _reason(message: str) -> str:
+    """What is wrong, out of jsonargparse's report on every type that a value might have had."""
+    before, found, report = message.partition("Does not validate against any of the Union subtypes")
+    if not found:
+        return message
+    errors = report.partition("Errors:")[2].partition("Given value type:")[0]
+    each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
+    # every part of a recipe might also be None
+    told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
+    return " ".join([*before.split(), "; ".join(told)])
 
 
 def _arguments(hparams: Any) -> str:

@@ -11,10 +11,12 @@ _NEEDS = (
     "jsonargparse",
     "lightning",
     "matplotlib",
+    "numpy",
     "pooch",
     "sklearn",
     "tensorboard",
     "torchmetrics",
+    "tqdm",
     "yaml",
 )
 _OVERRIDES = (
@@ -33,12 +35,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 if the command failed, 2 if it was misspelt.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser()
+    parser, commands = _parser()
     # a recipe stands directly behind the command: a later value may belong to an override
     recipe = given.pop(1) if given[:1] in (["fit"], ["test"]) and _is_value(given[1:2]) else None
     options, overrides = parser.parse_known_args(given)
     if stray := _stray(overrides, options.command):
-        parser.error(f"unrecognized argument {stray!r}")
+        command = options.command
+        # a recipe that was found stands where it should: this is some other word
+        if command in ("fit", "test") and recipe is None and _is_value([stray]):
+            commands[command].error(
+                f"the recipe stands directly behind {command}: rnnorm {command} {stray} ..."
+            )
+        commands.get(command, parser).error(f"unrecognized argument {stray!r}")
     if options.command is None:
         parser.print_help()
         return 0
@@ -50,15 +58,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    from rnnorm.experiments.recipe import OverrideError
+
     try:
         _COMMANDS[options.command](options, recipe, overrides)
+    except OverrideError as error:
+        commands[options.command].error(str(error))
     except (ValueError, OSError, RuntimeError) as error:
         print(f"rnnorm {options.command}: {_message(error)}", file=sys.stderr)
         return 1
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser, and that of each command by its name."""
     parser = argparse.ArgumentParser(
         prog="rnnorm", description="Train normalised recurrent networks.", allow_abbrev=False
     )
@@ -108,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     commands.add_parser("recipes", help="list the recipes, with the paper's number for each")
-    return parser
+    return parser, commands.choices
 
 
 def _common(parser: argparse.ArgumentParser) -> None:

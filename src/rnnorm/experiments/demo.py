@@ -81,6 +81,7 @@ def demo(
 
     Raises:
         ValueError: ``seeds`` or ``epochs`` is less than 1.
+        NotADirectoryError: ``out`` is a file.
     """
     for name, value in (("seeds", seeds), ("epochs", epochs)):
         if value is not None and value < 1:
@@ -88,6 +89,8 @@ def demo(
     if epochs is not None:
         overrides = [*overrides, f"--trainer.max_epochs={epochs}"]
     folder = Path(out)
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is no folder")
     folder.mkdir(parents=True, exist_ok=True)
     print(
         f"Permuted digits: 1257 images read as 64 pixels in one fixed random order, {seeds} seeds "

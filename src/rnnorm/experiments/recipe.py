@@ -16,6 +16,10 @@ import yaml
 FOLDER = Path(__file__).parent / "recipes"
 
 
+class OverrideError(ValueError):
+    """An override is none that the recipe's trainer, model, data or optimiser knows."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A recipe, at the paper's scale or at a small one.
