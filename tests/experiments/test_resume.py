@@ -243,6 +243,17 @@ def test_resume_refuses_another_model_or_order_and_stays_resumable(tmp_path, tin
     assert fit(resume=folder).trainer.global_step == 21
 
 
+@pytest.mark.parametrize("option", ["max_epochs=1", "val_check_interval=1000"])
+def test_what_the_trainer_refuses_leaves_the_configuration_alone(tmp_path, tiny, option):
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(17)])
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(ValueError, match=option.split("=")[0]):
+        fit(resume=folder, overrides=[f"--trainer.{option}"])
+    assert (folder / "config.yaml").read_bytes() == before
+
+
 def test_a_broken_checkpoint_leaves_the_configuration_alone(tmp_path, tiny):
     folder = tmp_path / "run"
     run = fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback, Trainer
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -151,12 +152,13 @@ def fit(
             *progress_bars(),
             *callbacks,
             keep,
+            _Accepted(built, folder),
         ],
         default_root_dir=folder,
     )
     if resume is None:
         start_run(folder, about)
-    write_whole(folder / "config.yaml", built.as_yaml().encode())
+        write_whole(folder / "config.yaml", built.as_yaml().encode())
     print(_introduction(about, built, folder), flush=True)
     # only now, since they write into the folder
     trainer.loggers = [
@@ -169,11 +171,24 @@ def fit(
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
+class _Accepted(Callback):
+    """Writes the configuration of a resumed training once trainer and optimiser have taken it."""
+
+    def __init__(self, built: Built, folder: Path) -> None:
+        self._built, self._folder = built, folder
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The checkpoint is loaded."""
+        write_whole(self._folder / "config.yaml", self._built.as_yaml().encode())
+
+
 def _train(built: Built, trainer: Trainer, keep: KeepLastAndBest, folder: Path) -> None:
     last = keep.last_path if keep.last_path.exists() else None
     try:
         with quiet_lightning():
             trainer.fit(built.model, datamodule=built.datamodule, ckpt_path=last, weights_only=True)
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from None
     except DivergedError as error:
         raise DivergedError(f"{error}. {_kept(keep)}") from None
     except (KeyboardInterrupt, SystemExit, OSError) as error:
