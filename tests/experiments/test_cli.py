@@ -32,6 +32,14 @@ def test_without_the_extra_the_answer_says_how_to_get_it(command, capsys, monkey
     assert 'pip install "rnnorm[experiments]"' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["numpy", "tqdm", "lightning"])
+def test_a_single_missing_package_is_named(name, capsys, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == name else real(n))
+    assert main(["fit", "demo/digits-bn"]) == 1
+    assert f"rnnorm fit needs {name}: pip" in capsys.readouterr().err
+
+
 def test_recipes(capsys):
     assert main(["recipes"]) == 0
     said = capsys.readouterr().out
