@@ -14,6 +14,8 @@ import torch
 
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels import reference
+from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.norm.spec import Norm, active_sites
 
 
@@ -25,11 +27,13 @@ class Request:
     norm: Norm | None
     device: torch.device
     dtype: torch.dtype
+    projected: bool = False
 
     def __str__(self) -> str:
         sites = ", ".join(active_sites(self.norm, self.cell.name, self.cell.sites))
         what = f"{type(self.norm).__name__} of {sites}" if sites else "no norm"
-        return f"{self.cell.name} with {what}, {self.dtype}, on {self.device.type}"
+        projected = " and proj_size" if self.projected else ""
+        return f"{self.cell.name} with {what}{projected}, {self.dtype}, on {self.device.type}"
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,15 @@ def _aten_refuses(request: Request) -> str:
     return "torch.nn has no normalised recurrence" if sites else ""
 
 
+def _cpu_refuses(request: Request) -> str:
+    if request.projected:
+        return "it has no proj_size"
+    return cpu.refuses(request.cell, request.norm, request.device, request.dtype)
+
+
 KERNELS = (
     Kernel("aten", "", _aten_refuses, None),
+    Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer),
     Kernel("reference", "", lambda request: "", reference.layer),
 )
 

@@ -162,7 +162,10 @@ class Sequence(nn.RNNBase):
         if not self.training:
             warn_without_statistics(self)
 
-        kernel = dispatch.choose(dispatch.Request(self.cell, self.norm, data.device, data.dtype))
+        projected = self.proj_size > 0
+        kernel = dispatch.choose(
+            dispatch.Request(self.cell, self.norm, data.device, data.dtype, projected)
+        )
         if kernel.layer is None:
             drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
             if hx is None and drawn:

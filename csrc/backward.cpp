@@ -1,0 +1,400 @@
+// the backward pass: gate gradients of a thread's units, a barrier, then its columns of dR W_h
+#include "layout.h"
+
+namespace rnnorm {
+namespace {
+
+template <class Cell, class T>
+struct Backward : Layer<Cell, T> {
+  using Base = Layer<Cell, T>;
+  using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
+      Base::P;
+  static constexpr int G = Cell::gates;
+  static constexpr int packed = Block<T, G * int(tile_units)>::R;  // rows of h^T at a time
+  static constexpr int64_t panel_tiles = 8;  // this many tiles of W, 64 columns wide, fit in cache
+
+  bool apart;    // W_x x and W_h h have different gradients
+  bool delayed;  // W_x x's is only known when all frames are
+  int64_t capacity, room;
+  T *panel_x, *panel_t, *panel_i, *ring_x, *ring_h, *all_x, *own_x;
+  T *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h, *grad_c;
+  T *gate, *grad_cell, *affines, *block_x;
+  T *sum_x, *sum_h, *dot_x, *dot_h, *sum_c, *dot_c;
+
+  explicit Backward(const rnnorm_layer& args) : Base(args) {
+    const rnnorm_site &x = a.site[RNNORM_INPUT], &h = a.site[RNNORM_HIDDEN];
+    apart = Cell::separate || (!plan.fused && (x.scope || h.scope));
+    delayed = plan.whole && this->takes(x, 0);
+    capacity = larger(B, smaller(plan.frames, chunk_rows));
+    room = this->affine_room(x, G) + this->affine_room(h, G) +
+           this->affine_room(a.site[RNNORM_CELL], 1);
+  }
+
+  void take(Arena& arena) {
+    Base::take(arena);
+    const int64_t tile = a.threads * B * tile_units;
+    panel_x = arena.take<T>(plan.recompute ? G * P * I : 0);
+    own_x = arena.take<T>(plan.recompute ? G * tile : 0);
+    panel_t = arena.take<T>(G * P * P);
+    panel_i = arena.take<T>(a.grad_x ? G * P * quotient_up(I, 64) * 64 : 0);
+    ring_h = arena.take<T>(G * P * capacity);
+    ring_x = apart && !delayed ? arena.take<T>(G * P * capacity) : ring_h;
+    all_x = arena.take<T>(delayed ? G * P * plan.frames : 0);
+    packed_x = arena.take<T>(quotient_up(I, packed) * packed * capacity);
+    packed_h = arena.take<T>(quotient_up(H, packed) * packed * capacity);
+    grad_w_ih = arena.take<T>(G * P * I);
+    grad_w_hh = arena.take<T>(G * P * H);
+    grad_h = arena.take<T>(B * P);
+    grad_c = arena.take<T>(Cell::has_cell ? B * P : 0);
+    gate = arena.take<T>(Cell::has_cell ? tile : 0);
+    grad_cell = arena.take<T>(Cell::has_cell ? tile : 0);
+    affines = arena.take<T>(a.threads * room);
+    block_x = arena.take<T>(a.grad_x ? a.threads * 64 * quotient_up(capacity, a.threads) : 0);
+    for (T** p : {&sum_x, &sum_h, &dot_x, &dot_h}) *p = arena.take<T>(G * P);
+    for (T** p : {&sum_c, &dot_c}) *p = arena.take<T>(P);
+  }
+
+  const T* kept(const void* saved, int columns, Units u, int64_t t) const {
+    return static_cast<const T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
+  }
+
+  // adds this step's sums of one site, and takes its gradient back through the normalisation
+  template <int C>
+  void through_site(const rnnorm_site& site, int64_t t, const T* dy, const T* x,
+                    const Affine<T>& by, int64_t n, T* total, T* total_dot, T* dx) const {
+    T sum[C], dot[C];
+    if (!site.scope) {
+      plain_sums<T, C>(dy, n, sum);
+      if (dx != dy) std::memcpy(dx, dy, size_t(n * C) * sizeof(T));
+    } else {
+      gradient_sums<T, C>(dy, x, by, n, sum, dot);
+      for (int c = 0; c < C; ++c) total_dot[c] += dot[c];
+      if (this->takes(site, t))
+        batch_gradient<T, C>(dy, x, by, n, sum, dot, dx);
+      else
+        constant_gradient<T, C>(dy, by, n, dx);
+    }
+    for (int c = 0; c < C; ++c) total[c] += sum[c];
+  }
+
+  template <int U>
+  void step(Units u, int64_t t, int64_t row, int64_t rank) const {
+    constexpr int C = G * U;
+    const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN],
+                      *c_site = &a.site[RNNORM_CELL];
+    const int64_t n = a.sizes[t], at = G * u.first;
+    T* spare = affines + rank * room;
+    Step<T> s{};
+    s.n = n;
+    s.units = u.count;
+    s.h = {kept(a.saved_h, G, u, t), this->affine(*h_site, t, u, G, this->gamma_h + at, spare),
+           this->shift_h + at};
+    spare += this->affine_room(*h_site, G);
+    if (!plan.fused) {
+      const T* x = plan.recompute ? own_x + rank * G * B * tile_units : kept(a.saved_x, G, u, t);
+      if (plan.recompute)
+        this->template input_product<U>(t, t + 1, panel_x + at * I, const_cast<T*>(x));
+      s.x = {x, this->affine(*x_site, t, u, G, this->gamma_x + at, spare), this->shift_x + at};
+    }
+    spare += this->affine_room(*x_site, G);
+    s.h_before = this->h_rows(t - 1) + u.first;
+    s.h_after = const_cast<T*>(this->h_rows(t)) + u.first;
+    s.h_stride = H;
+    s.grad_output =
+        a.grad_output ? static_cast<const T*>(a.grad_output) + t * B * H + u.first : nullptr;
+    s.grad_h = grad_h + u.first;
+    s.grad_h_stride = P;
+    s.grad_zh = ring_h + G * (u.first * capacity + row * u.width);
+    T* into_x = delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
+                        : ring_x + G * (u.first * capacity + row * u.width);
+    s.grad_zx = Cell::separate ? into_x : s.grad_zh;
+    if constexpr (Cell::has_cell) {
+      s.gate = gate + rank * B * tile_units;
+      s.grad_cell = grad_cell + rank * B * tile_units;
+      s.c_before = t == 0 ? this->c_first + B * u.first : kept(a.saved_c, 1, u, t - 1);
+      s.cell = {kept(a.saved_c, 1, u, t),
+                this->affine(*c_site, t, u, 1, this->gamma_c + u.first, spare),
+                this->beta_c + u.first};
+      s.grad_c = grad_c + B * u.first;
+      if (plan.fused)
+        Cell::template output_backward<T, U, true>(s);
+      else
+        Cell::template output_backward<T, U, false>(s);
+      if (c_site->scope)
+        through_site<U>(*c_site, t, s.grad_cell, s.cell.raw, s.cell.by, n, sum_c + u.first,
+                        dot_c + u.first, s.grad_cell);
+    }
+    if (plan.fused)
+      Cell::template backward<T, U, true>(s);
+    else
+      Cell::template backward<T, U, false>(s);
+    // the input's first: the hidden term's is taken in place
+    if (delayed) {
+      if (into_x != s.grad_zx)
+        std::memcpy(into_x, s.grad_zx, size_t(n * C) * sizeof(T));
+    } else if (apart) {
+      through_site<C>(*x_site, t, s.grad_zx, s.x.raw, s.x.by, n, sum_x + at, dot_x + at, into_x);
+    }
+    through_site<C>(*h_site, t, s.grad_zh, s.h.raw, s.h.by, n, sum_h + at, dot_h + at, s.grad_zh);
+  }
+
+  // columns [first, last) of dR W_h, from the panels packed by pack_rows
+  void recurrent_gradient(int64_t n, int64_t row, int64_t first, int64_t last) const {
+    int64_t start = first;
+    while (start < last) {
+      const int64_t wide = smaller(last - start, 64) / 16 * 16;
+      const int64_t width = wide ? wide : last - start;
+      columns_of_product(ring_h, capacity, row, n, panel_t + G * P * start, width,
+                         grad_h + start, P, Cell::skips);
+      start += width;
+    }
+  }
+
+  // to (n x width) = or += rows of dZ, tile after tile, times a panel (G P x width)
+  void columns_of_product(const T* dz, int64_t rows, int64_t row, int64_t n, const T* panel,
+                          int64_t width, T* to, int64_t stride, bool accumulate) const {
+    switch (width) {
+      case 64: return in_panels<64>(dz, rows, row, n, panel, to, stride, accumulate);
+      case 48: return in_panels<48>(dz, rows, row, n, panel, to, stride, accumulate);
+      case 32: return in_panels<32>(dz, rows, row, n, panel, to, stride, accumulate);
+      case 16: return in_panels<16>(dz, rows, row, n, panel, to, stride, accumulate);
+      case 8: return in_panels<8>(dz, rows, row, n, panel, to, stride, accumulate);
+      default: return in_panels<4>(dz, rows, row, n, panel, to, stride, accumulate);
+    }
+  }
+
+  template <int N>
+  void in_panels(const T* dz, int64_t rows, int64_t row, int64_t n, const T* panel, T* to,
+                 int64_t stride, bool accumulate) const {
+    constexpr int64_t C = G * tile_units;
+    const int64_t full = P / tile_units;
+    for (int64_t tile = 0; tile < full; tile += panel_tiles) {
+      const Rows<T> some{dz + C * (tile * rows + row), C, 1, smaller(panel_tiles, full - tile), C,
+                         C * rows};
+      product<T, N>(some, n, panel + C * tile * N, to, stride, accumulate);
+      accumulate = true;
+    }
+    const int64_t rest = G * (P - full * tile_units);
+    if (rest)
+      product<T, N>({dz + C * full * rows + rest * row, rest, 1, 1, rest, 0}, n,
+                    panel + C * full * N, to, stride, accumulate);
+  }
+
+  // packs `width` columns of a weight (G H, K) from `first` on, its rows in the order of the tiles
+  void pack_rows(const void* weight, int64_t K, int64_t first, int64_t width, T* panel) const {
+    const T* w = static_cast<const T*>(weight);
+    const int64_t real = larger(0, smaller(width, K - first));
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      const Units u = tiles[i];
+      for (int g = 0; g < G; ++g)
+        for (int64_t k = 0; k < u.width; ++k, panel += width) {
+          std::memset(panel, 0, size_t(width) * sizeof(T));
+          if (k < u.count)
+            std::memcpy(panel, w + (g * H + u.first + k) * K + first, size_t(real) * sizeof(T));
+        }
+    }
+  }
+
+  // transposes a thread's share of the frames [start, stop) of x or of h one step before:
+  // blocks of `packed` features, each [frame][feature]
+  template <class At>
+  void pack_frames(At rows_of, int64_t K, int64_t start, int64_t stop, int64_t rank, int64_t team,
+                   T* to) const {
+    const int64_t blocks = quotient_up(K, packed);
+    for (int64_t i = blocks * rank / team; i < blocks * (rank + 1) / team; ++i) {
+      T* out = to + i * packed * capacity;
+      const int64_t count = smaller(packed, K - i * packed);
+      for (int64_t t = start; t < stop; ++t) {
+        const T* from = rows_of(t) + i * packed;
+        for (int64_t b = 0; b < a.sizes[t]; ++b, from += K, out += packed)
+          if (count == packed)
+            std::memcpy(out, from, packed * sizeof(T));
+          else
+            for (int64_t k = 0; k < count; ++k) out[k] = from[k];
+      }
+    }
+  }
+
+  template <int U>
+  void weight_gradient(Units u, const T* dz, int64_t frames, const T* activations, int64_t K,
+                       T* grad) const {
+    constexpr int C = G * U;
+    for (int64_t k = 0; k < K; k += packed)
+      product<T, C>({activations + k * capacity, 1, packed, 1, frames, 0}, smaller(packed, K - k),
+                    dz, grad + G * u.first * K + k * C, C, true);
+  }
+
+  // gradients of W_x and x from the steps [start, stop); dz by tile, `rows` rows each
+  template <class Team>
+  void input_gradients(Team& team, int64_t rank, const T* dz, int64_t rows, int64_t row,
+                       int64_t start, int64_t stop) const {
+    const int64_t frames = offset[stop] - offset[start];
+    for (int64_t i = tiles.share(rank, team.size()); i < tiles.share(rank + 1, team.size()); ++i) {
+      const Units u = tiles[i];
+      with_width(u.width, [&](auto width) {
+        this->template weight_gradient<decltype(width)::value>(
+            u, dz + G * (u.first * rows + row * u.width), frames, packed_x, I, grad_w_ih);
+      });
+    }
+    if (!a.grad_x) return;
+    const int64_t first = frames * rank / team.size(), last = frames * (rank + 1) / team.size();
+    T* block = block_x + rank * 64 * quotient_up(capacity, a.threads);
+    for (int64_t column = 0; column < I && first < last; column += 64) {
+      in_panels<64>(dz, rows, row + first, last - first, panel_i + G * P * column, block, 64,
+                    false);
+      const int64_t width = smaller(64, I - column);
+      int64_t t = start, frame = 0;
+      for (int64_t r = first; r < last; ++r) {
+        while (frame + a.sizes[t] <= r) frame += a.sizes[t++];
+        T* to = static_cast<T*>(a.grad_x) + (t * B + r - frame) * I + column;
+        std::memcpy(to, block + (r - first) * 64, size_t(width) * sizeof(T));
+      }
+    }
+  }
+
+  // the steps [start, stop) whose frames fit into the ring
+  int64_t chunk_start(int64_t stop) const {
+    int64_t start = stop - 1;
+    while (start > 0 && offset[stop] - offset[start - 1] <= capacity) --start;
+    return start;
+  }
+
+  template <class Team>
+  void run_thread(Team& team, int64_t rank) {
+    const int64_t first = tiles.share(rank, team.size()), last = tiles.share(rank + 1, team.size());
+    const int64_t from = first * tile_units, to = smaller(P, last * tile_units);
+    prepare(team, rank, first, last, from, to);
+    team.barrier();
+    for (int64_t stop = T_, start; stop > 0; stop = start) {
+      start = chunk_start(stop);
+      for (int64_t t = stop - 1; t >= start; --t) {
+        const int64_t row = offset[t] - offset[start];
+        for (int64_t i = first; i < last; ++i)
+          with_width(tiles[i].width, [&](auto width) {
+            this->template step<decltype(width)::value>(tiles[i], t, row, rank);
+          });
+        team.barrier();
+        recurrent_gradient(a.sizes[t], row, from, to);
+      }
+      pack_frames([&](int64_t t) { return this->h_rows(t - 1); }, H, start, stop, rank,
+                  team.size(), packed_h);
+      if (!delayed)
+        pack_frames([&](int64_t t) { return this->x_rows(t); }, I, start, stop, rank, team.size(),
+                    packed_x);
+      team.barrier();
+      for (int64_t i = first; i < last; ++i) {
+        const Units u = tiles[i];
+        with_width(u.width, [&](auto width) {
+          this->template weight_gradient<decltype(width)::value>(
+              u, ring_h + G * u.first * capacity, offset[stop] - offset[start], packed_h, H,
+              grad_w_hh);
+        });
+      }
+      if (!delayed) input_gradients(team, rank, ring_x, capacity, 0, start, stop);
+      team.barrier();
+    }
+    if (delayed) whole_input(team, rank, first, last);
+    finish(first, last);
+  }
+
+  template <class Team>
+  void prepare(Team& team, int64_t rank, int64_t first, int64_t last, int64_t from, int64_t to) {
+    for (int64_t i = first; i < last; ++i) {
+      const Units u = tiles[i];
+      this->prepare_tile(u);
+      if (plan.recompute) this->pack_columns(a.weight_ih, I, u, panel_x + G * u.first * I);
+      zero(grad_w_ih + G * u.first * I, G * u.width * I);
+      zero(grad_w_hh + G * u.first * H, G * u.width * H);
+      for (T* p : {sum_x, sum_h, dot_x, dot_h}) zero(p + G * u.first, G * u.width);
+      for (T* p : {sum_c, dot_c}) zero(p + u.first, u.width);
+      const T *h_n = static_cast<const T*>(a.grad_h_n), *c_n = static_cast<const T*>(a.grad_c_n);
+      for (int64_t b = 0; b < B; ++b)
+        for (int64_t k = 0; k < u.width; ++k) {
+          const int64_t at = b * H + u.first + k;
+          grad_h[b * P + u.first + k] = h_n && k < u.count ? h_n[at] : T(0);
+          if (Cell::has_cell)
+            grad_c[B * u.first + b * u.width + k] = c_n && k < u.count ? c_n[at] : T(0);
+        }
+    }
+    for (int64_t start = from; start < to;) {
+      const int64_t wide = smaller(to - start, 64) / 16 * 16, width = wide ? wide : to - start;
+      pack_rows(a.weight_hh, H, start, width, panel_t + G * P * start);
+      start += width;
+    }
+    if (a.grad_x)
+      for (int64_t column = 64 * rank; column < I; column += 64 * team.size())
+        pack_rows(a.weight_ih, I, column, 64, panel_i + G * P * column);
+  }
+
+  // sequence scope: the statistics depend on all frames, and so does every gradient
+  template <class Team>
+  void whole_input(Team& team, int64_t rank, int64_t first, int64_t last) const {
+    for (int64_t i = first; i < last; ++i) {
+      const Units u = tiles[i];
+      with_width(u.width, [&](auto width) {
+        constexpr int U = decltype(width)::value;
+        const int64_t at = G * u.first;
+        T* dz = all_x + at * plan.frames;
+        const Affine<T> by = this->affine(a.site[RNNORM_INPUT], 0, u, G, this->gamma_x + at,
+                                          affines + rank * room);
+        this->template through_site<G * U>(a.site[RNNORM_INPUT], 0, dz, kept(a.saved_x, G, u, 0),
+                                           by, plan.frames, sum_x + at, dot_x + at, dz);
+      });
+    }
+    for (int64_t stop = T_, start; stop > 0; stop = start) {
+      start = chunk_start(stop);
+      pack_frames([&](int64_t t) { return this->x_rows(t); }, I, start, stop, rank, team.size(),
+                  packed_x);
+      team.barrier();
+      input_gradients(team, rank, all_x, plan.frames, offset[start], start, stop);
+      team.barrier();
+    }
+  }
+
+  void finish(int64_t first, int64_t last) const {
+    for (int64_t i = first; i < last; ++i) {
+      const Units u = tiles[i];
+      const int64_t at = G * u.first;
+      this->unpack_columns(grad_w_ih + at * I, I, u, a.grad_weight_ih);
+      this->unpack_columns(grad_w_hh + at * H, H, u, a.grad_weight_hh);
+      this->scatter((apart ? sum_x : sum_h) + at, u, a.grad_bias_ih);
+      this->scatter(sum_h + at, u, a.grad_bias_hh);
+      this->scatter(dot_x + at, u, a.site[RNNORM_INPUT].grad_gamma);
+      this->scatter(dot_h + at, u, a.site[RNNORM_HIDDEN].grad_gamma);
+      const rnnorm_site& cell = a.site[RNNORM_CELL];
+      for (int64_t k = 0; k < u.count; ++k) {
+        if (cell.grad_gamma) static_cast<T*>(cell.grad_gamma)[u.first + k] = dot_c[u.first + k];
+        if (cell.grad_beta) static_cast<T*>(cell.grad_beta)[u.first + k] = sum_c[u.first + k];
+      }
+      for (int64_t b = 0; b < B; ++b)
+        for (int64_t k = 0; k < u.count; ++k) {
+          const int64_t to = b * H + u.first + k;
+          static_cast<T*>(a.grad_h0)[to] = grad_h[b * P + u.first + k];
+          if (Cell::has_cell)
+            static_cast<T*>(a.grad_c0)[to] = grad_c[B * u.first + b * u.width + k];
+        }
+    }
+  }
+
+  static void zero(T* p, int64_t count) { std::memset(p, 0, size_t(count) * sizeof(T)); }
+
+  static int run(const rnnorm_layer& args) {
+    Backward layer(args);
+    Arena sizes(nullptr);
+    layer.take(sizes);
+    void* block = rnnorm_scratch(sizes.used());
+    if (!block) return 1;
+    Arena arena(block);
+    layer.take(arena);
+    layer.prepare_offsets();
+    run_team(args.threads, [&](auto& team, int64_t rank) { layer.run_thread(team, rank); });
+    return 0;
+  }
+};
+
+}  // namespace
+}  // namespace rnnorm
+
+extern "C" int RNNORM_BACKWARD(const rnnorm_layer* layer) {
+  return rnnorm::run_layer<rnnorm::Backward>(*layer);
+}

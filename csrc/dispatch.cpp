@@ -1,0 +1,94 @@
+// the C ABI: picks the build for this processor, and keeps scratch memory
+#include <cstdlib>
+#include <cstring>
+
+#include "layer.h"
+
+// see layout.h
+extern "C" void* rnnorm_scratch(int64_t bytes);
+
+#define DECLARE(isa)                                         \
+  extern "C" int rnnorm_forward_##isa(const rnnorm_layer*);  \
+  extern "C" int rnnorm_backward_##isa(const rnnorm_layer*);
+DECLARE(portable)
+#ifdef RNNORM_X86
+DECLARE(avx2)
+DECLARE(avx512)
+#endif
+
+namespace {
+
+struct Build {
+  const char* name;
+  bool available;
+  int (*forward)(const rnnorm_layer*);
+  int (*backward)(const rnnorm_layer*);
+};
+
+Build choose() {
+  const char* wanted = std::getenv("RNNORM_CPU_ISA");
+#ifdef RNNORM_X86
+  const Build builds[] = {
+      {"avx512",
+       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("fma"),
+       rnnorm_forward_avx512, rnnorm_backward_avx512},
+      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
+       rnnorm_forward_avx2, rnnorm_backward_avx2},
+      {"portable", true, rnnorm_forward_portable, rnnorm_backward_portable},
+  };
+#else
+  const Build builds[] = {{"portable", true, rnnorm_forward_portable, rnnorm_backward_portable}};
+#endif
+  for (const Build& build : builds)
+    if (build.available && (!wanted || !*wanted || !std::strcmp(wanted, build.name))) return build;
+  return {nullptr, false, nullptr, nullptr};
+}
+
+const Build build = choose();
+
+// larger blocks are given back after the call
+constexpr int64_t largest_kept = int64_t(256) << 20;
+
+struct Scratch {
+  void* block = nullptr;
+  int64_t bytes = 0;
+  void release() {
+    std::free(block);
+    block = nullptr;
+    bytes = 0;
+  }
+  ~Scratch() { release(); }
+};
+
+thread_local Scratch scratch;
+
+int run(int (*pass)(const rnnorm_layer*), const rnnorm_layer* layer) {
+  const int failed = pass(layer);
+  if (scratch.bytes > largest_kept) scratch.release();
+  return failed;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* rnnorm_isa() { return build.name; }
+
+int rnnorm_forward(const rnnorm_layer* layer) { return run(build.forward, layer); }
+
+int rnnorm_backward(const rnnorm_layer* layer) { return run(build.backward, layer); }
+
+void* rnnorm_scratch(int64_t bytes) {
+  if (bytes > scratch.bytes) {
+    scratch.release();
+    // whole huge pages where they are large
+    const size_t alignment = bytes >= (1 << 21) ? size_t(1) << 21 : 64;
+    const size_t rounded = (size_t(bytes) + alignment - 1) / alignment * alignment;
+    scratch.block = std::aligned_alloc(alignment, rounded);
+    scratch.bytes = scratch.block ? int64_t(rounded) : 0;
+  }
+  return scratch.block;
+}
+}

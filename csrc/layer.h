@@ -1,0 +1,56 @@
+// the C ABI: one layer in one direction over a whole sequence
+#pragma once
+#include <cstdint>
+
+#define RNNORM_API __attribute__((visibility("default")))
+
+extern "C" {
+
+enum { RNNORM_LSTM, RNNORM_GRU, RNNORM_RNN_TANH, RNNORM_RNN_RELU };
+enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE };
+enum { RNNORM_INPUT, RNNORM_HIDDEN, RNNORM_CELL, RNNORM_SITES };
+
+// one normalised site; every array has the features of torch's gate order
+struct rnnorm_site {
+  int64_t scope;
+  const void* gamma;
+  const void* beta;           // cell alone
+  const void* constant_mean;  // statistics of steps without one of their own
+  const void* constant_var;
+  int64_t constant_step;  // elements from one step's constants to the next
+  int64_t constant_row;   // and from one row's to the next, 0 where rows share them
+  void* mean;             // statistics taken, (T, features) or (1, features)
+  void* var;
+  void* grad_gamma;
+  void* grad_beta;
+};
+
+struct rnnorm_layer {
+  int64_t cell;
+  int64_t is_double;
+  int64_t threads;
+  int64_t T, B, I, H;
+  const int64_t* sizes;  // active rows of each step, non-increasing
+  int64_t min_rows;      // fewest rows a statistic is taken of, negative to take none
+  int64_t joint;         // the hidden site is W_x x + W_h h
+  int64_t recompute;     // W_x x again in backward instead of keeping it
+  double eps;
+  rnnorm_site site[RNNORM_SITES];
+  const void *x, *h0, *c0;
+  const void *weight_ih, *weight_hh, *bias_ih, *bias_hh;
+  void *output, *h_n, *c_n;
+  // what backward reads, by tile of hidden units (layout.h): room for every frame's W_x x, W_h h
+  // and c with the units rounded up; null where nothing is kept
+  void *saved_x, *saved_h, *saved_c;
+  const void *grad_output, *grad_h_n, *grad_c_n;  // null for zeros
+  void *grad_x, *grad_h0, *grad_c0;               // grad_x is null if unwanted
+  void *grad_weight_ih, *grad_weight_hh, *grad_bias_ih, *grad_bias_hh;
+};
+
+// 0, or 1 if memory ran out
+RNNORM_API int rnnorm_forward(const rnnorm_layer*);
+RNNORM_API int rnnorm_backward(const rnnorm_layer*);
+
+// the instruction set in use, or null if RNNORM_CPU_ISA names one that is unknown or absent
+RNNORM_API const char* rnnorm_isa();
+}

@@ -1,0 +1,282 @@
+// where things lie: tiles of hidden units, statistics of a step, scratch memory
+#pragma once
+#include <initializer_list>
+
+#include "cells.h"
+#include "layer.h"
+#include "threads.h"
+
+// scratch of the calling thread, kept for the next call; null if memory ran out
+extern "C" void* rnnorm_scratch(int64_t bytes);
+
+namespace rnnorm {
+namespace {
+
+constexpr int64_t tile_units = 16;
+// rows of the weight gradients' products: while they are in cache
+constexpr int64_t chunk_rows = 512;
+
+RNNORM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+RNNORM_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+RNNORM_INLINE int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+RNNORM_INLINE float root(float x) { return __builtin_sqrtf(x); }
+RNNORM_INLINE double root(double x) { return __builtin_sqrt(x); }
+
+// units [first, first + count) of the layer, computed U at a time
+struct Units {
+  int64_t first, count, width;
+};
+
+// hidden units in tiles of 16 and a last one of 4, 8 or 16
+struct Tiling {
+  int64_t H, count, padded;
+
+  explicit Tiling(int64_t hidden) : H(hidden) {
+    const int64_t rest = H % tile_units;
+    count = quotient_up(H, tile_units);
+    padded = H - rest + (rest == 0 ? 0 : rest <= 4 ? 4 : rest <= 8 ? 8 : tile_units);
+  }
+  Units operator[](int64_t index) const {
+    const int64_t first = index * tile_units;
+    return {first, smaller(H - first, tile_units), smaller(padded - first, tile_units)};
+  }
+  // first tile of a thread's share, by the columns that it has to compute
+  int64_t share(int64_t rank, int64_t team) const {
+    return rank == team ? count : (padded * rank + team * tile_units / 2) / (team * tile_units);
+  }
+};
+
+// how the layer's sums are formed and kept
+struct Plan {
+  bool fused;      // W_x x + W_h h in one array: nothing needs them apart
+  bool recompute;  // W_x x again in backward: cheaper than to keep it
+  bool whole;      // statistics of W_x x over all frames at once
+  int64_t frames;  // sum of sizes
+
+  Plan(const rnnorm_layer& a) {
+    const bool apart = a.site[RNNORM_INPUT].scope || a.cell == RNNORM_GRU ||
+                       (a.site[RNNORM_HIDDEN].scope && !a.joint);
+    fused = !apart;
+    whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
+    recompute = a.recompute && !fused && !whole;
+    frames = 0;
+    for (int64_t t = 0; t < a.T; ++t) frames += a.sizes[t];
+  }
+};
+
+// hands out pieces of one block; with a null block it only adds up their sizes
+class Arena {
+ public:
+  explicit Arena(void* block) : block_(static_cast<char*>(block)) {}
+  template <class T>
+  T* take(int64_t count) {
+    char* piece = block_ ? block_ + used_ : nullptr;
+    used_ += quotient_up(count * int64_t(sizeof(T)), 64) * 64;
+    return reinterpret_cast<T*>(piece);
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  char* block_;
+  int64_t used_ = 0;
+};
+
+template <class Cell, class T>
+struct Layer {
+  static constexpr int G = Cell::gates;
+
+  const rnnorm_layer& a;
+  const Plan plan;
+  const Tiling tiles;
+  const int64_t T_, B, I, H, P;  // P: hidden units with those that fill the last tile
+  int64_t last_good = -1;        // last step with a statistic of its own
+  int64_t* offset;               // frames before step t
+  T *shift_x, *shift_h, *gamma_x, *gamma_h, *gamma_c, *beta_c, *c_first;
+
+  explicit Layer(const rnnorm_layer& args)
+      : a(args), plan(args), tiles(args.H), T_(args.T), B(args.B), I(args.I), H(args.H),
+        P(tiles.padded) {
+    if (a.min_rows >= 0)
+      for (int64_t t = 0; t < T_ && a.sizes[t] >= a.min_rows; ++t) last_good = t;
+  }
+
+  void take(Arena& arena) {
+    offset = arena.take<int64_t>(T_ + 1);
+    for (T** p : {&shift_x, &shift_h, &gamma_x, &gamma_h}) *p = arena.take<T>(G * P);
+    for (T** p : {&gamma_c, &beta_c}) *p = arena.take<T>(P);
+    c_first = arena.take<T>(Cell::has_cell ? B * P : 0);
+  }
+
+  // a tile's columns from an array of features in torch's gate order, zero where no unit is
+  void gather(const void* features, Units u, T* columns) const {
+    const T* from = static_cast<const T*>(features);
+    for (int g = 0; g < G; ++g)
+      for (int64_t k = 0; k < u.width; ++k)
+        columns[g * u.width + k] = from && k < u.count ? from[g * H + u.first + k] : T(0);
+  }
+  void scatter(const T* columns, Units u, void* features) const {
+    T* to = static_cast<T*>(features);
+    if (!to) return;
+    for (int g = 0; g < G; ++g)
+      for (int64_t k = 0; k < u.count; ++k) to[g * H + u.first + k] = columns[g * u.width + k];
+  }
+
+  void prepare_offsets() {
+    offset[0] = 0;
+    for (int64_t t = 0; t < T_; ++t) offset[t + 1] = offset[t] + a.sizes[t];
+  }
+
+  void prepare_tile(Units u) {
+    const int64_t at = G * u.first;
+    gather(a.bias_ih, u, shift_x + at);
+    gather(a.bias_hh, u, shift_h + at);
+    if (!Cell::separate)
+      for (int64_t k = 0; k < G * u.width; ++k) {
+        // one bias: both are added to whichever term comes first
+        T& sum = plan.fused ? shift_h[at + k] : shift_x[at + k];
+        T& rest = plan.fused ? shift_x[at + k] : shift_h[at + k];
+        sum += rest;
+        rest = 0;
+      }
+    gather(a.site[RNNORM_INPUT].gamma, u, gamma_x + at);
+    gather(a.site[RNNORM_HIDDEN].gamma, u, gamma_h + at);
+    const T* gamma = static_cast<const T*>(a.site[RNNORM_CELL].gamma);
+    const T* beta = static_cast<const T*>(a.site[RNNORM_CELL].beta);
+    const T* c0 = static_cast<const T*>(a.c0);
+    for (int64_t k = 0; k < u.width; ++k) {
+      gamma_c[u.first + k] = gamma && k < u.count ? gamma[u.first + k] : T(0);
+      beta_c[u.first + k] = beta && k < u.count ? beta[u.first + k] : T(0);
+    }
+    if (Cell::has_cell)
+      for (int64_t b = 0; b < B; ++b)
+        for (int64_t k = 0; k < u.width; ++k)
+          c_first[B * u.first + b * u.width + k] = k < u.count ? c0[b * H + u.first + k] : T(0);
+  }
+
+  // whether step t takes a statistic of its own at a site
+  bool takes(const rnnorm_site& site, int64_t t) const {
+    if (!site.scope || a.min_rows < 0) return false;
+    return site.scope == RNNORM_SEQUENCE ? plan.frames >= a.min_rows : a.sizes[t] >= a.min_rows;
+  }
+
+  // reads mean and variance of step t, and prepares y = (x - mean) * scale for one tile
+  // into room for 3 * rows * columns, rows > 1 where each has constants of its own
+  Affine<T> affine(const rnnorm_site& site, int64_t t, Units u, int gates, const T* gamma,
+                   T* room) const {
+    const int64_t C = gates * u.width, features = gates * H;
+    const T *mean = nullptr, *var = nullptr;
+    int64_t row = 0;
+    if (site.scope) {
+      const bool whole = site.scope == RNNORM_SEQUENCE;
+      const bool taken = whole ? takes(site, t) : last_good >= 0;
+      if (taken) {
+        const int64_t at = whole ? 0 : smaller(t, last_good) * features;
+        mean = static_cast<const T*>(site.mean) + at;
+        var = static_cast<const T*>(site.var) + at;
+      } else {
+        mean = static_cast<const T*>(site.constant_mean) + t * site.constant_step;
+        var = static_cast<const T*>(site.constant_var) + t * site.constant_step;
+        row = site.constant_row;
+      }
+    }
+    const int64_t rows = row ? a.sizes[t] : 1;
+    T *to_mean = room, *inverse = room + rows * C, *scale = room + 2 * rows * C;
+    for (int64_t b = 0; b < rows; ++b)
+      for (int g = 0; g < gates; ++g)
+        for (int64_t k = 0; k < u.width; ++k) {
+          const int64_t to = b * C + g * u.width + k, from = b * row + g * H + u.first + k;
+          const bool real = k < u.count;
+          const T spread = real && var ? T(1) / root(var[from] + T(a.eps)) : T(real);
+          to_mean[to] = real && mean ? mean[from] : T(0);
+          inverse[to] = spread;
+          scale[to] = site.scope ? spread * gamma[g * u.width + k] : T(1);
+        }
+    return {to_mean, inverse, scale, row ? C : 0};
+  }
+  int64_t affine_room(const rnnorm_site& site, int gates) const {
+    return 3 * gates * tile_units * (site.constant_row ? B : 1);
+  }
+
+  // packs the rows of a weight (G H, K) that belong to a tile as [K][columns]
+  void pack_columns(const void* weight, int64_t K, Units u, T* panel) const {
+    const T* w = static_cast<const T*>(weight);
+    const int64_t C = G * u.width;
+    for (int64_t start = 0; start < K; start += 16) {
+      const int64_t stop = smaller(K, start + 16);
+      for (int g = 0; g < G; ++g)
+        for (int64_t k = 0; k < u.width; ++k) {
+          const T* from = w + (g * H + u.first + k) * K;
+          T* to = panel + g * u.width + k;
+          for (int64_t j = start; j < stop; ++j) to[j * C] = k < u.count ? from[j] : T(0);
+        }
+    }
+  }
+  // and the other way round
+  void unpack_columns(const T* panel, int64_t K, Units u, void* weight) const {
+    T* w = static_cast<T*>(weight);
+    const int64_t C = G * u.width;
+    for (int64_t start = 0; start < K; start += 16) {
+      const int64_t stop = smaller(K, start + 16);
+      for (int g = 0; g < G; ++g)
+        for (int64_t k = 0; k < u.count; ++k) {
+          T* to = w + (g * H + u.first + k) * K;
+          const T* from = panel + g * u.width + k;
+          for (int64_t j = start; j < stop; ++j) to[j] = from[j * C];
+        }
+    }
+  }
+
+  const T* x_rows(int64_t t) const { return static_cast<const T*>(a.x) + t * B * I; }
+  const T* h_rows(int64_t t) const {
+    return t < 0 ? static_cast<const T*>(a.h0) : static_cast<const T*>(a.output) + t * B * H;
+  }
+
+  // W_x x of one tile for the steps [start, stop), whose frames follow each other in `to`
+  template <int U>
+  void input_product(int64_t start, int64_t stop, const T* panel, T* to) const {
+    constexpr int C = G * U;
+    if (a.sizes[stop - 1] == B) {
+      product<T, C>({x_rows(start), I, 1, 1, I, 0}, B * (stop - start), panel, to, C, false);
+      return;
+    }
+    for (int64_t t = start; t < stop; ++t) {
+      product<T, C>({x_rows(t), I, 1, 1, I, 0}, a.sizes[t], panel, to, C, false);
+      to += a.sizes[t] * C;
+    }
+  }
+};
+
+template <int U>
+struct Width {
+  static constexpr int value = U;
+};
+
+// calls the body with a tile's number of units as a type
+template <class Body>
+RNNORM_INLINE void with_width(int64_t width, Body body) {
+  if (width == 16)
+    body(Width<16>{});
+  else if (width == 8)
+    body(Width<8>{});
+  else
+    body(Width<4>{});
+}
+
+// runs Direction<Cell, T>::run for the layer's cell and type
+template <template <class, class> class Direction>
+int run_layer(const rnnorm_layer& a) {
+  switch (a.cell * 2 + (a.is_double ? 1 : 0)) {
+    case RNNORM_LSTM * 2: return Direction<Lstm, float>::run(a);
+    case RNNORM_LSTM * 2 + 1: return Direction<Lstm, double>::run(a);
+    case RNNORM_GRU * 2: return Direction<Gru, float>::run(a);
+    case RNNORM_GRU * 2 + 1: return Direction<Gru, double>::run(a);
+    case RNNORM_RNN_TANH * 2: return Direction<Rnn<false>, float>::run(a);
+    case RNNORM_RNN_TANH * 2 + 1: return Direction<Rnn<false>, double>::run(a);
+    case RNNORM_RNN_RELU * 2: return Direction<Rnn<true>, float>::run(a);
+    default: return Direction<Rnn<true>, double>::run(a);
+  }
+}
+
+}  // namespace
+}  // namespace rnnorm

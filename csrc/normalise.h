@@ -1,0 +1,119 @@
+// batch normalisation of a tile of n rows x C columns, forward and backward
+#pragma once
+#include "matmul.h"
+
+namespace rnnorm {
+namespace {
+
+// y = (x - mean) * scale, scale = gamma * inverse; statistics `row` elements apart, or 0 if shared
+template <class T>
+struct Affine {
+  const T *mean, *inverse, *scale;
+  int64_t row;
+};
+
+// partial sums over this many rows are added up, so that long columns lose no precision
+constexpr int64_t partial_rows = 256;
+
+// total[c] = sum over rows of term(row, column of c), C columns in groups held in registers
+template <class T, int C, int Outputs, class Term>
+RNNORM_INLINE void column_sums(int64_t n, T* const (&total)[Outputs], Term term) {
+  constexpr int W = largest_power(C, widest<T>);
+  constexpr int N = (C / W) % 4 == 0 ? 4 : (C / W) % 3 == 0 ? 3 : (C / W) % 2 == 0 ? 2 : 1;
+  using V = Vec<T, W>;
+  for (int column = 0; column < C; column += N * W) {
+    V sum[Outputs][N] = {};
+    for (int64_t start = 0; start < n; start += partial_rows) {
+      const int64_t stop = start + partial_rows < n ? start + partial_rows : n;
+      V partial[Outputs][N] = {};
+      for (int64_t r = start; r < stop; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < N; ++v) {
+          V value[Outputs];
+          term(r, column + v * W, value);
+#pragma GCC unroll 2
+          for (int o = 0; o < Outputs; ++o) partial[o][v] += value[o];
+        }
+      for (int o = 0; o < Outputs; ++o)
+        for (int v = 0; v < N; ++v) sum[o][v] += partial[o][v];
+    }
+    for (int o = 0; o < Outputs; ++o)
+      for (int v = 0; v < N; ++v) store<W>(total[o] + column + v * W, sum[o][v]);
+  }
+}
+
+// mean and biased variance in two passes
+template <class T, int C>
+void moments(const T* x, int64_t n, T* mean, T* var) {
+  constexpr int W = largest_power(C, widest<T>);
+  using V = Vec<T, W>;
+  T* const to_mean[1] = {mean};
+  column_sums<T, C, 1>(n, to_mean,
+                       [&](int64_t r, int c, V* value) { value[0] = load<W>(x + r * C + c); });
+  for (int c = 0; c < C; ++c) mean[c] /= T(n);
+  T* const to_var[1] = {var};
+  column_sums<T, C, 1>(n, to_var, [&](int64_t r, int c, V* value) {
+    const V centred = load<W>(x + r * C + c) - load<W>(mean + c);
+    value[0] = centred * centred;
+  });
+  for (int c = 0; c < C; ++c) var[c] /= T(n);
+}
+
+// sum of dy, and of dy times the normalised x
+template <class T, int C>
+void gradient_sums(const T* dy, const T* x, const Affine<T>& by, int64_t n, T* sum, T* dot) {
+  constexpr int W = largest_power(C, widest<T>);
+  using V = Vec<T, W>;
+  T* const to[2] = {sum, dot};
+  column_sums<T, C, 2>(n, to, [&](int64_t r, int c, V* value) {
+    const int64_t at = r * by.row + c;
+    value[0] = load<W>(dy + r * C + c);
+    value[1] = value[0] * ((load<W>(x + r * C + c) - load<W>(by.mean + at)) *
+                           load<W>(by.inverse + at));
+  });
+}
+
+template <class T, int C>
+void plain_sums(const T* dy, int64_t n, T* sum) {
+  constexpr int W = largest_power(C, widest<T>);
+  T* const to[1] = {sum};
+  column_sums<T, C, 1>(
+      n, to, [&](int64_t r, int c, Vec<T, W>* value) { value[0] = load<W>(dy + r * C + c); });
+}
+
+// dx = scale * (dy - mean(dy) - xhat * mean(dy * xhat)) where the statistics are of these rows
+template <class T, int C>
+void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, const T* sum,
+                    const T* dot, T* dx) {
+  constexpr int W = largest_power(C, widest<T>);
+  constexpr int N = C / W < 4 ? C / W : (C / W) % 4 == 0 ? 4 : 3;
+  using V = Vec<T, W>;
+  for (int column = 0; column < C; column += N * W) {
+    V offset[N], slope[N], scale[N];
+    for (int v = 0; v < N; ++v) {
+      const int c = column + v * W;
+      slope[v] = load<W>(dot + c) * load<W>(by.inverse + c) / T(n);
+      offset[v] = load<W>(sum + c) / T(n) - load<W>(by.mean + c) * slope[v];
+      scale[v] = load<W>(by.scale + c);
+    }
+    for (int64_t r = 0; r < n; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < N; ++v) {
+        const int64_t at = r * C + column + v * W;
+        store<W>(dx + at,
+                 scale[v] * (load<W>(dy + at) - offset[v] - load<W>(x + at) * slope[v]));
+      }
+  }
+}
+
+// dx = scale * dy where they are constants
+template <class T, int C>
+void constant_gradient(const T* dy, const Affine<T>& by, int64_t n, T* dx) {
+  constexpr int W = largest_power(C, widest<T>);
+  for (int64_t r = 0; r < n; ++r)
+    for (int c = 0; c < C; c += W)
+      store<W>(dx + r * C + c, load<W>(dy + r * C + c) * load<W>(by.scale + r * by.row + c));
+}
+
+}  // namespace
+}  // namespace rnnorm

@@ -1,0 +1,97 @@
+"""The derivative of the backward pass, by running the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rnnorm.cells.cell import Weights
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.lstm import LSTM
+from rnnorm.cells.rnn import RNN_RELU, RNN_TANH
+from rnnorm.kernels import reference
+from rnnorm.kernels.cpu.problem import Inputs, Options
+from rnnorm.norm.spec import BatchNorm
+
+_CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN_TANH, RNN_RELU)}
+
+
+def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
+    """Output, h_n and c_n of the same layer."""
+    scopes = [None if scope == "off" else scope for scope in options.scopes.split(",")]
+    hidden = "joint" if options.joint else "recurrent"
+    sites = ("input", hidden, "cell")
+    norm = BatchNorm(
+        eps=options.eps,
+        **{"recurrent": None, **dict(zip(sites, scopes, strict=True))},  # type: ignore[arg-type]
+    )
+    gammas, constants = inputs[8:11], inputs[12:]
+    output, state_n, _ = reference.layer(
+        _CELLS[options.cell],
+        norm,
+        inputs.x,
+        inputs.sizes,
+        (inputs.h0,) if inputs.c0 is None else (inputs.h0, inputs.c0),
+        Weights(inputs.weight_ih, inputs.weight_hh, inputs.bias_ih, inputs.bias_hh),
+        {site: g for site, g in zip(sites, gammas, strict=True) if g is not None},
+        {} if inputs.beta_cell is None else {"cell": inputs.beta_cell},
+        {
+            site: (mean, var)
+            for site, mean, var in zip(sites, constants[::2], constants[1::2], strict=True)
+            if mean is not None and var is not None
+        },
+        None if options.min_rows < 0 else options.min_rows,
+    )
+    return (output, *state_n)
+
+
+@torch.enable_grad()
+def differentiate(
+    inputs: Inputs,
+    options: Options,
+    grad_results: Sequence[Tensor | None],
+    grads: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Derivative of the backward pass.
+
+    Args:
+        inputs: of the forward pass.
+        options: of the forward pass.
+        grad_results: the gradients of output, h_n and c_n that backward was given.
+        grads: the gradients of what backward returned.
+
+    Returns:
+        gradients of the first twelve inputs and of ``grad_results``.
+    """
+
+    def leaf(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or not tensor.is_floating_point():
+            return tensor
+        return tensor.detach().requires_grad_()
+
+    first, upstream = [leaf(t) for t in inputs[:12]], [leaf(g) for g in grad_results]
+    results = _reference(Inputs(*first, *inputs[12:]), options)
+    pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
+    sources = [t for t in first if t is not None and t.requires_grad]
+    back = torch.autograd.grad(
+        [r for r, _ in pairs],
+        sources,
+        [g for _, g in pairs],
+        create_graph=True,
+        allow_unused=True,
+    )
+    by_source = dict(zip(map(id, sources), back, strict=True))
+    # backward returns no gradient for sizes
+    returned = [by_source.get(id(t)) for k, t in enumerate(first) if k != 1]
+    wanted = [(b, g) for b, g in zip(returned, grads, strict=True) if b is not None and g is not None]
+    wanted = [(b, g) for b, g in wanted if b.requires_grad]
+    targets = [t for t in (*first, *upstream) if t is not None and t.requires_grad]
+    if not wanted:
+        return [None] * 15
+    second = torch.autograd.grad(
+        [b for b, _ in wanted], targets, [g for _, g in wanted], allow_unused=True
+    )
+    by_target = dict(zip(map(id, targets), second, strict=True))
+    return [by_target.get(id(t)) for t in (*first, *upstream)]

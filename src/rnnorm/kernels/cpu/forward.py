@@ -1,0 +1,105 @@
+"""The forward pass as a custom operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rnnorm.kernels.cpu.backward import cpu_backward
+from rnnorm.kernels.cpu.library import run
+from rnnorm.kernels.cpu.problem import Inputs, Options, describe, forward_shapes
+
+Results = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]
+
+
+def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
+    """Runs the pass, without autograd.
+
+    Returns:
+        see ``problem.forward_shapes``.
+
+    Raises:
+        MemoryError: scratch memory could not be allocated.
+    """
+    results = _allocate(inputs, options, save)
+    run("rnnorm_forward", describe(inputs, options, results))
+    return results
+
+
+def _allocate(inputs: Inputs, options: Options, save: bool) -> Results:
+    shapes = forward_shapes(inputs, options, save)
+    # a moment stays zero where no statistic is taken
+    return tuple(  # type: ignore[return-value]
+        inputs.x.new_zeros(shape) if 3 <= k < 9 else inputs.x.new_empty(shape)
+        for k, shape in enumerate(shapes)
+    )
+
+
+@torch.library.custom_op("rnnorm::cpu_forward", mutates_args=(), device_types="cpu")
+def cpu_forward(
+    x: Tensor,
+    sizes: Tensor,
+    h0: Tensor,
+    c0: Tensor | None,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    gamma_input: Tensor | None,
+    gamma_hidden: Tensor | None,
+    gamma_cell: Tensor | None,
+    beta_cell: Tensor | None,
+    mean_input: Tensor | None,
+    var_input: Tensor | None,
+    mean_hidden: Tensor | None,
+    var_hidden: Tensor | None,
+    mean_cell: Tensor | None,
+    var_cell: Tensor | None,
+    cell: str,
+    scopes: str,
+    joint: bool,
+    eps: float,
+    min_rows: int,
+    save: bool,
+) -> tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]:
+    """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
+    inputs = Inputs(
+        x, sizes, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh,
+        gamma_input, gamma_hidden, gamma_cell, beta_cell,
+        mean_input, var_input, mean_hidden, var_hidden, mean_cell, var_cell,
+    )  # fmt: skip
+    return run_forward(inputs, Options(cell, scopes, joint, eps, min_rows), save)
+
+
+@cpu_forward.register_fake
+def _(*arguments: Any) -> Results:
+    return _allocate(Inputs(*arguments[:18]), Options(*arguments[18:23]), arguments[23])
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+    *ctx.options, save = inputs[18:]
+    if not save:
+        raise RuntimeError("the CPU kernel was called without save=True, but a gradient is needed")
+    ctx.save_for_backward(*inputs[:18], *output)
+    ctx.mark_non_differentiable(*output[3:])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    tensors = ctx.saved_tensors
+    grads = tuple(None if g is None else g.contiguous() for g in grads[:3])
+    results = cpu_backward(*tensors, *grads, *ctx.options, ctx.needs_input_grad[0])
+    wanted = [
+        result if ctx.needs_input_grad[position] else None
+        for result, position in zip(results, (0, *range(2, 12)), strict=True)
+    ]
+    return (wanted[0], None, *wanted[1:], *[None] * 12)
+
+
+cpu_forward.register_autograd(_backward, setup_context=_setup_context)

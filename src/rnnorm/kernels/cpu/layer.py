@@ -1,0 +1,98 @@
+"""The CPU kernel with the reference's signature, and what it does not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.kernels.cpu.forward import cpu_forward, run_forward
+from rnnorm.kernels.cpu.library import CELLS
+from rnnorm.kernels.cpu.problem import Inputs, Options
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:
+    """Why the kernel does not cover a layer, empty if it does."""
+    sites = active_sites(norm, cell.name, cell.sites)
+    if device.type != "cpu":
+        return f"it runs on the CPU, not on {device.type}"
+    if cell.name not in CELLS:
+        return f"it has no {cell.name}"
+    if dtype not in _DTYPES:
+        return f"it has no {dtype}"
+    if sites and not isinstance(norm, BatchNorm):
+        return f"it has no {type(norm).__name__}"
+    if "carry" in sites:
+        return "it does not normalise the carried cell"
+    return ""
+
+
+def layer(
+    cell: Cell,
+    norm: Norm | None,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    state: State,
+    weights: Weights,
+    gamma: Mapping[str, Tensor],
+    beta: Mapping[str, Tensor],
+    constants: Mapping[str, Moments],
+    min_rows: int | None,
+) -> tuple[Tensor, State, dict[str, Moments]]:
+    """As ``reference.layer``; half types are computed in float32.
+
+    Raises:
+        MemoryError: scratch memory could not be allocated.
+    """
+    active = active_sites(norm, cell.name, cell.sites)
+    joint = "joint" in active
+    sites = ("input", "joint" if joint else "recurrent", "cell")
+    wide = torch.promote_types(x.dtype, torch.float32)
+
+    def ready(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.to(wide).contiguous()
+
+    if batch_sizes is None:
+        batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64)
+    statistics = [m for site in sites for m in constants.get(site, (None, None))]
+    inputs = Inputs(
+        ready(x),  # type: ignore[arg-type]
+        batch_sizes.contiguous(),
+        ready(state[0]),  # type: ignore[arg-type]
+        ready(state[1]) if len(state) > 1 else None,
+        *map(ready, weights[:4]),  # type: ignore[arg-type]
+        *(ready(gamma.get(site)) for site in sites),
+        ready(beta.get("cell")),
+        *(m if m is None else ready(m.detach()) for m in statistics),
+    )
+    scopes = [getattr(norm, site) if site in active else "off" for site in sites]
+    options = Options(
+        cell.name,
+        ",".join(scopes),
+        joint,
+        norm.eps if isinstance(norm, BatchNorm) else 0.0,
+        -1 if min_rows is None or not active else min_rows,
+    )
+    differentiable = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in inputs
+    )
+    if differentiable or torch.compiler.is_compiling():
+        results = cpu_forward(*inputs, *options, differentiable)
+    else:
+        # the operator's own overhead would be most of the time of a single step
+        results = run_forward(inputs, options, save=False)
+    state_n = tuple(
+        s.to(initial.dtype) for s, initial in zip(results[1:3], state, strict=False)
+    )
+    taken = {}
+    if min_rows is not None:
+        for k, site in enumerate(sites):
+            if site in active:
+                taken[site] = (results[3 + 2 * k], results[4 + 2 * k])
+    return results[0].to(x.dtype), state_n, taken

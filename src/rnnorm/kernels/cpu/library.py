@@ -1,0 +1,127 @@
+"""The compiled library: loaded with ctypes, after torch so that both share one OpenMP pool."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rnnorm.kernels import cpu
+
+CELLS = ("LSTM", "GRU", "RNN_TANH", "RNN_RELU")
+SCOPES = ("off", "frame", "sequence")
+
+_POINTER = ctypes.c_void_p
+_INT = ctypes.c_int64
+
+
+class Site(ctypes.Structure):
+    """``rnnorm_site`` of csrc/layer.h."""
+
+    _fields_ = (
+        ("scope", _INT),
+        ("gamma", _POINTER),
+        ("beta", _POINTER),
+        ("constant_mean", _POINTER),
+        ("constant_var", _POINTER),
+        ("constant_step", _INT),
+        ("constant_row", _INT),
+        ("mean", _POINTER),
+        ("var", _POINTER),
+        ("grad_gamma", _POINTER),
+        ("grad_beta", _POINTER),
+    )
+
+
+class Layer(ctypes.Structure):
+    """``rnnorm_layer`` of csrc/layer.h."""
+
+    _fields_ = (
+        ("cell", _INT),
+        ("is_double", _INT),
+        ("threads", _INT),
+        ("T", _INT),
+        ("B", _INT),
+        ("I", _INT),
+        ("H", _INT),
+        ("sizes", _POINTER),
+        ("min_rows", _INT),
+        ("joint", _INT),
+        ("recompute", _INT),
+        ("eps", ctypes.c_double),
+        ("site", Site * 3),
+        *(
+            (name, _POINTER)
+            for name in (
+                "x h0 c0 weight_ih weight_hh bias_ih bias_hh output h_n c_n "
+                "saved_x saved_h saved_c grad_output grad_h_n grad_c_n "
+                "grad_x grad_h0 grad_c0 grad_weight_ih grad_weight_hh grad_bias_ih grad_bias_hh"
+            ).split()
+        ),
+    )
+
+
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or None and why not."""
+    # an editable install keeps what was built in a folder of its own
+    folders = [Path(folder) for folder in cpu.__path__]
+    found = [path for folder in folders for path in folder.glob("librnnorm.*")]
+    if not found:
+        reasons = [path.read_text().strip() for f in folders for path in f.glob("not_built.txt")]
+        return None, "it was not built: " + (reasons or ["install the package with pip"])[0]
+    try:
+        library = ctypes.CDLL(str(found[0]))
+    except OSError as error:
+        return None, f"it cannot be loaded: {error}"
+    library.rnnorm_isa.restype = ctypes.c_char_p
+    library.rnnorm_isa.argtypes = ()
+    for name in ("rnnorm_forward", "rnnorm_backward"):
+        function = getattr(library, name)
+        function.restype = ctypes.c_int
+        function.argtypes = (ctypes.POINTER(Layer),)
+    if library.rnnorm_isa() is None:
+        wanted = os.environ.get("RNNORM_CPU_ISA")
+        return None, f"RNNORM_CPU_ISA={wanted} is not an instruction set of this machine"
+    return library, ""
+
+
+_LIBRARY, UNAVAILABLE = _load()
+if UNAVAILABLE and os.environ.get("RNNORM_REQUIRE_CPU") == "1":
+    raise ImportError(f"RNNORM_REQUIRE_CPU=1, but the CPU kernels are missing: {UNAVAILABLE}")
+
+# GNU OpenMP hangs in a child if the parent has used its pool before the fork
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def instruction_set() -> str | None:
+    """The instruction set in use, None without the library."""
+    return None if _LIBRARY is None else _LIBRARY.rnnorm_isa().decode()
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where a tensor's data begins; None for one that is absent or has no elements."""
+    return None if tensor is None or tensor.numel() == 0 else tensor.data_ptr()
+
+
+def run(name: str, layer: Layer) -> None:
+    """Calls ``rnnorm_forward`` or ``rnnorm_backward`` without holding the GIL.
+
+    Raises:
+        MemoryError: scratch memory could not be allocated.
+    """
+    assert _LIBRARY is not None
+    layer.threads = 1 if _forked else torch.get_num_threads()
+    if getattr(_LIBRARY, name)(ctypes.byref(layer)):
+        raise MemoryError(f"{name}: no memory for the scratch space of the CPU kernel")
