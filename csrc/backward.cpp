@@ -200,18 +200,17 @@ struct Backward : Layer<Cell, T> {
   template <class At>
   void pack_frames(At rows_of, int64_t K, int64_t start, int64_t stop, int64_t rank, int64_t team,
                    T* to) const {
-    const int64_t blocks = quotient_up(K, packed);
-    for (int64_t i = blocks * rank / team; i < blocks * (rank + 1) / team; ++i) {
-      T* out = to + i * packed * capacity;
-      const int64_t count = smaller(packed, K - i * packed);
-      for (int64_t t = start; t < stop; ++t) {
-        const T* from = rows_of(t) + i * packed;
-        for (int64_t b = 0; b < a.sizes[t]; ++b, from += K, out += packed)
-          if (count == packed)
-            std::memcpy(out, from, packed * sizeof(T));
-          else
-            for (int64_t k = 0; k < count; ++k) out[k] = from[k];
-      }
+    const int64_t frames = offset[stop] - offset[start];
+    const int64_t first = frames * rank / team, last = frames * (rank + 1) / team;
+    int64_t t = start, begin = 0;
+    for (int64_t r = first; r < last; ++r) {
+      while (begin + a.sizes[t] <= r) begin += a.sizes[t++];
+      const T* from = rows_of(t) + (r - begin) * K;
+      T* out = to + r * packed;
+      int64_t k = 0;
+      for (; k + packed <= K; k += packed, out += packed * capacity)
+        std::memcpy(out, from + k, packed * sizeof(T));
+      for (int64_t j = 0; j < K - k; ++j) out[j] = from[k + j];
     }
   }
 

@@ -72,7 +72,7 @@ def differentiate(
         return tensor.detach().requires_grad_()
 
     first, upstream = [leaf(t) for t in inputs[:12]], [leaf(g) for g in grad_results]
-    results = _reference(Inputs(*first, *inputs[12:]), options)
+    results = _reference(Inputs._make((*first, *inputs[12:])), options)
     pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
     sources = [t for t in first if t is not None and t.requires_grad]
     back = torch.autograd.grad(
@@ -85,7 +85,9 @@ def differentiate(
     by_source = dict(zip(map(id, sources), back, strict=True))
     # backward returns no gradient for sizes
     returned = [by_source.get(id(t)) for k, t in enumerate(first) if k != 1]
-    wanted = [(b, g) for b, g in zip(returned, grads, strict=True) if b is not None and g is not None]
+    wanted = [
+        (b, g) for b, g in zip(returned, grads, strict=True) if b is not None and g is not None
+    ]
     wanted = [(b, g) for b, g in wanted if b.requires_grad]
     targets = [t for t in (*first, *upstream) if t is not None and t.requires_grad]
     if not wanted:

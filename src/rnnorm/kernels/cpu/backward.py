@@ -76,7 +76,7 @@ def cpu_backward(
     grads = _allocate(inputs, wants_x)
     if wants_x and int(sizes[-1]) < x.size(1):
         grads[0].zero_()
-    names = "x h0 c0 weight_ih weight_hh bias_ih bias_hh".split()
+    names = ["x", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh"]
     layer = describe(
         inputs,
         Options(cell, scopes, joint, eps, min_rows),

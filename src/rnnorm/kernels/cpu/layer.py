@@ -30,6 +30,8 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
         return f"it has no {type(norm).__name__}"
     if "carry" in sites:
         return "it does not normalise the carried cell"
+    if torch._C._are_functorch_transforms_active():
+        return "its operators have no torch.func transforms"
     return ""
 
 
@@ -61,22 +63,24 @@ def layer(
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64)
     statistics = [m for site in sites for m in constants.get(site, (None, None))]
-    inputs = Inputs(
-        ready(x),  # type: ignore[arg-type]
-        batch_sizes.contiguous(),
-        ready(state[0]),  # type: ignore[arg-type]
-        ready(state[1]) if len(state) > 1 else None,
-        *map(ready, weights[:4]),  # type: ignore[arg-type]
-        *(ready(gamma.get(site)) for site in sites),
-        ready(beta.get("cell")),
-        *(m if m is None else ready(m.detach()) for m in statistics),
+    inputs = Inputs._make(
+        (
+            ready(x),
+            batch_sizes.contiguous(),
+            ready(state[0]),
+            ready(state[1]) if len(state) > 1 else None,
+            *map(ready, weights[:4]),
+            *(ready(gamma.get(site)) for site in sites),
+            ready(beta.get("cell")),
+            *(m if m is None else ready(m.detach()) for m in statistics),
+        )
     )
     scopes = [getattr(norm, site) if site in active else "off" for site in sites]
     options = Options(
         cell.name,
         ",".join(scopes),
         joint,
-        norm.eps if isinstance(norm, BatchNorm) else 0.0,
+        norm.eps if isinstance(norm, BatchNorm) else 1.0,
         -1 if min_rows is None or not active else min_rows,
     )
     differentiable = torch.is_grad_enabled() and any(
@@ -87,9 +91,7 @@ def layer(
     else:
         # the operator's own overhead would be most of the time of a single step
         results = run_forward(inputs, options, save=False)
-    state_n = tuple(
-        s.to(initial.dtype) for s, initial in zip(results[1:3], state, strict=False)
-    )
+    state_n = tuple(s.to(initial.dtype) for s, initial in zip(results[1:3], state, strict=False))
     taken = {}
     if min_rows is not None:
         for k, site in enumerate(sites):

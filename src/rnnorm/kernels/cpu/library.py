@@ -55,11 +55,31 @@ class Layer(ctypes.Structure):
         ("site", Site * 3),
         *(
             (name, _POINTER)
-            for name in (
-                "x h0 c0 weight_ih weight_hh bias_ih bias_hh output h_n c_n "
-                "saved_x saved_h saved_c grad_output grad_h_n grad_c_n "
-                "grad_x grad_h0 grad_c0 grad_weight_ih grad_weight_hh grad_bias_ih grad_bias_hh"
-            ).split()
+            for name in [
+                "x",
+                "h0",
+                "c0",
+                "weight_ih",
+                "weight_hh",
+                "bias_ih",
+                "bias_hh",
+                "output",
+                "h_n",
+                "c_n",
+                "saved_x",
+                "saved_h",
+                "saved_c",
+                "grad_output",
+                "grad_h_n",
+                "grad_c_n",
+                "grad_x",
+                "grad_h0",
+                "grad_c0",
+                "grad_weight_ih",
+                "grad_weight_hh",
+                "grad_bias_ih",
+                "grad_bias_hh",
+            ]
         ),
     )
 

@@ -75,7 +75,7 @@ def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[i
     Saved are ``W_x x``, ``W_h h`` and ``c`` of every frame, tile after tile of hidden units. What
     is absent has no elements.
     """
-    T, B, I = inputs.x.shape
+    T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
     scopes = options.scopes.split(",")
     has_c = options.cell == "LSTM"
@@ -86,7 +86,7 @@ def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[i
         shapes += [shape, shape]
     fused = options.cell != "GRU" and scopes[0] == "off" and (options.joint or scopes[1] == "off")
     terms = (T * B, GATES[options.cell] * padded_units(H))
-    keeps_x = scopes[0] == "sequence" or (save and not fused and not recomputes(I, H))
+    keeps_x = scopes[0] == "sequence" or (save and not fused and not recomputes(input_size, H))
     shapes.append(terms if keeps_x else (0,))
     shapes.append(terms if save else (0,))
     shapes.append((T * B, padded_units(H)) if save and has_c else (0,))
@@ -104,18 +104,18 @@ def describe(
         results: the forward pass's, see ``forward_shapes``.
         others: the gradients, by the struct's names.
     """
-    T, B, I = inputs.x.shape
+    T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
     layer = Layer(
         cell=CELLS.index(options.cell),
         is_double=inputs.x.dtype == torch.float64,
         T=T,
         B=B,
-        I=I,
+        I=input_size,
         H=H,
         min_rows=options.min_rows,
         joint=options.joint,
-        recompute=recomputes(I, H),
+        recompute=recomputes(input_size, H),
         eps=options.eps,
     )
     named = inputs[:8]

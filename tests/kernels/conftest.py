@@ -1,0 +1,25 @@
+import pytest
+import torch
+
+from rnnorm.kernels.cpu.library import UNAVAILABLE
+
+
+@pytest.fixture(autouse=True)
+def _needs_the_library():
+    if UNAVAILABLE:
+        pytest.skip(UNAVAILABLE)
+
+
+@pytest.fixture
+def fresh_memory_is_nan():
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

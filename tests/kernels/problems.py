@@ -1,0 +1,124 @@
+"""One layer's tensors, and its results and gradients from any kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from rnnorm import BatchNorm
+from rnnorm.cells.cell import Weights
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.lstm import LSTM
+from rnnorm.cells.rnn import RNN_RELU, RNN_TANH
+from rnnorm.norm.spec import active_sites
+
+CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN_TANH, RNN_RELU)}
+NORMS = {
+    "none": None,
+    "all": BatchNorm(),
+    "sequence": BatchNorm(input="sequence"),
+    "input": BatchNorm(recurrent=None, cell=None),
+    "recurrent": BatchNorm(input=None, cell=None),
+    "cell": BatchNorm(input=None, recurrent=None),
+    "joint": BatchNorm(input=None, recurrent=None, joint="frame", cell=None),
+    "joint-cell": BatchNorm(input=None, recurrent=None, joint="frame"),
+}
+
+
+def lengths_to_sizes(lengths):
+    return torch.tensor([sum(n > t for n in lengths) for t in range(max(lengths))])
+
+
+@dataclass
+class Problem:
+    """Drawn in float64; ``age`` says whose constants: "shared" by all rows, or each row's own."""
+
+    cell: str
+    norm: str
+    shape: tuple[int, int, int, int]
+    lengths: list[int] | None = None
+    min_rows: int | None = 2
+    age: str = "shared"
+    bias: bool = True
+    seed: int = 0
+    leaves: dict[str, torch.Tensor] = field(init=False)
+
+    def __post_init__(self):
+        T, B, inputs, H = self.shape
+        cell, norm = CELLS[self.cell], NORMS[self.norm]
+        self.sites = active_sites(norm, cell.name, cell.sites)
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def draw(*size):
+            return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+        F = sum(cell.gates) * H
+        leaves = {"x": draw(T, B, inputs), "h0": 0.3 * draw(B, H)}
+        if self.cell == "LSTM":
+            leaves["c0"] = draw(B, H)
+        leaves |= {"weight_ih": draw(F, inputs) / inputs**0.5, "weight_hh": draw(F, H) / H**0.5}
+        if self.bias:
+            leaves |= {"bias_ih": 0.2 * draw(F), "bias_hh": 0.2 * draw(F)}
+        self.constants = {}
+        for site in self.sites:
+            features = cell.features(site, H)
+            leaves[f"gamma_{site}"] = 0.3 + 0.1 * draw(features)
+            whole = getattr(norm, site) == "sequence"
+            rows = B if self.age == "own" and not whole else 1
+            size = (1 if whole else T, rows, features)
+            self.constants[site] = (0.2 * draw(*size), 0.5 + draw(*size).abs())
+        if "cell" in self.sites:
+            leaves["beta_cell"] = 0.1 * draw(H)
+        self.leaves = leaves
+        self.sizes = None if self.lengths is None else lengths_to_sizes(self.lengths)
+        self.upstream = [draw(T, B, H), draw(B, H), draw(B, H)]
+
+    def run(self, kernel, leaves):
+        """Output and final states, then the moments taken."""
+        weights = Weights(*(leaves.get(name) for name in Weights._fields))
+        dtype = torch.promote_types(leaves["x"].dtype, torch.float32)
+        output, state, moments = kernel(
+            CELLS[self.cell],
+            NORMS[self.norm],
+            leaves["x"],
+            self.sizes,
+            tuple(leaves[name] for name in ("h0", "c0") if name in leaves),
+            weights,
+            {site: leaves[f"gamma_{site}"] for site in self.sites},
+            {"cell": leaves["beta_cell"]} if "cell" in self.sites else {},
+            {site: tuple(m.to(dtype) for m in pair) for site, pair in self.constants.items()},
+            self.min_rows,
+        )
+        return (output, *state), moments
+
+    def results(self, kernel, dtype, poison=False):
+        """Everything that a kernel computes, gradients as ``d name``."""
+        leaves = {name: leaf.to(dtype) for name, leaf in self.leaves.items()}
+        if poison and self.sizes is not None:
+            leaves["x"] = leaves["x"].clone()
+            for t, n in enumerate(self.sizes):
+                leaves["x"][t, n:] = torch.nan
+        for leaf in leaves.values():
+            leaf.requires_grad_()
+        outputs, moments = self.run(kernel, leaves)
+        loss = sum((o * u.to(o)).sum() for o, u in zip(outputs, self.upstream, strict=False))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        found = dict(zip(("output", "h_n", "c_n"), outputs, strict=False))
+        for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
+            found[f"d {name}"] = torch.zeros_like(leaf) if gradient is None else gradient
+        for site, pair in moments.items():
+            found[f"mean of {site}"], found[f"variance of {site}"] = pair
+        return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def assert_same(found, expected, tolerance):
+    """Compares by relative root mean square, by name."""
+    assert found.keys() == expected.keys()
+    for name, want in expected.items():
+        got = found[name].double()
+        assert got.shape == want.shape, name
+        assert got.isfinite().all(), f"{name} is not finite"
+        scale = want.square().mean().sqrt() + 1e-3
+        error = float((got - want).square().mean().sqrt() / scale)
+        assert error <= tolerance, f"{name} is off by {error:.1e} of its size"

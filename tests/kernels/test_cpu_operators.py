@@ -1,0 +1,179 @@
+"""The CPU kernel as part of torch: operators, compilation, threads, memory."""
+
+import os
+import sys
+import threading
+
+import pytest
+import torch
+from problems import Problem, assert_same
+
+import rnnorm
+from rnnorm.kernels import dispatch, reference
+from rnnorm.kernels.cpu import forward
+from rnnorm.kernels.cpu import layer as cpu
+
+RAGGED = [9, 9, 7, 4, 4, 2, 1]
+
+
+def captured_calls(monkeypatch, problem):
+    """The arguments with which a layer calls the forward operator."""
+    calls = []
+
+    def record(*arguments):
+        calls.append(arguments)
+        return operator(*arguments)
+
+    operator = forward.cpu_forward
+    monkeypatch.setattr(cpu, "cpu_forward", record)
+    problem.results(cpu.layer, torch.float64)
+    return calls
+
+
+@pytest.mark.parametrize("norm", ["all", "sequence", "joint", "none"])
+def test_operators_pass_opcheck(monkeypatch, norm):
+    (arguments,) = captured_calls(monkeypatch, Problem("LSTM", norm, (3, 4, 2, 5)))
+    torch.library.opcheck(forward.cpu_forward, arguments)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_the_kernel_runs(cell):
+    before = dispatch.calls["cpu"]
+    layer = getattr(rnnorm, cell)(3, 5, norm="batch", num_layers=2, bidirectional=True)
+    layer(torch.randn(4, 6, 3))[0].sum().backward()
+    assert dispatch.calls["cpu"] == before + 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "arguments"),
+    [
+        ("LSTM", {"norm": "layer"}),
+        ("LSTM", {"norm": "carry"}),
+        ("LSTM", {"norm": "batch", "proj_size": 2}),
+    ],
+)
+def test_what_it_does_not_cover_runs_the_reference(cell, arguments):
+    before = dispatch.calls["reference"]
+    getattr(rnnorm, cell)(3, 5, **arguments)(torch.randn(4, 6, 3))
+    assert dispatch.calls["reference"] == before + 1
+
+
+@pytest.mark.parametrize("norm", ["all", "sequence", "joint-cell", "none"])
+@pytest.mark.parametrize("lengths", [None, RAGGED], ids=("dense", "ragged"))
+@pytest.mark.parametrize("cell", ["LSTM", "RNN_TANH"])
+def test_any_number_of_threads_gives_the_same_bits(threads, cell, norm, lengths):
+    problem = Problem(cell, norm, (9, 7, 40, 100), lengths)
+    threads(1)
+    expected = problem.results(cpu.layer, torch.float32)
+    for count in (2, 3, 5, 11):
+        threads(count)
+        found = problem.results(cpu.layer, torch.float32)
+        assert all(torch.equal(found[name], expected[name]) for name in expected), count
+
+
+def test_concurrent_calls_do_not_disturb_each_other():
+    problems = [Problem("LSTM", "all", (20, 8, 5, 24), seed=seed) for seed in range(4)]
+    expected = [p.results(cpu.layer, torch.float64) for p in problems]
+    failures = []
+
+    def repeat(problem, want):
+        try:
+            for _ in range(10):
+                assert_same(problem.results(cpu.layer, torch.float64), want, 0.0)
+        except BaseException as failure:
+            failures.append(failure)
+
+    workers = [
+        threading.Thread(target=repeat, args=pair) for pair in zip(problems, expected, strict=True)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_can_call_it():
+    problem = Problem("LSTM", "all", (5, 8, 5, 40))
+    leaves = problem.leaves
+    expected, _ = problem.run(cpu.layer, leaves)
+    child = os.fork()
+    if child == 0:
+        found, _ = problem.run(cpu.layer, leaves)
+        os._exit(0 if torch.equal(found[0], expected[0]) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_without_gradients_nothing_is_saved(monkeypatch):
+    saves = []
+    run = forward.run_forward
+
+    def record(inputs, options, save):
+        saves.append(save)
+        return run(inputs, options, save)
+
+    monkeypatch.setattr(cpu, "run_forward", record)
+    layer = rnnorm.LSTM(3, 5, norm="batch")
+    with torch.no_grad():
+        layer(torch.randn(4, 6, 3))
+    assert saves == [False]
+
+
+def test_a_tensor_changed_after_forward_is_noticed():
+    layer = rnnorm.LSTM(3, 5, norm="batch")
+    output, _ = layer(torch.randn(4, 6, 3))
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+def test_checkpointing_gives_the_same_gradients():
+    layer = rnnorm.LSTM(3, 5, norm="batch", dtype=torch.float64)
+    x = torch.randn(4, 6, 3, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(layer(x)[0].square().sum(), x)
+    output = torch.utils.checkpoint.checkpoint(lambda x: layer(x)[0], x, use_reentrant=False)
+    (found,) = torch.autograd.grad(output.square().sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_graph_kept_can_be_differentiated_twice():
+    problem = Problem("LSTM", "sequence", (4, 6, 8, 20))
+    leaves = {name: leaf.requires_grad_() for name, leaf in problem.leaves.items()}
+    outputs, _ = problem.run(cpu.layer, leaves)
+    loss = sum(o.square().sum() for o in outputs)
+    first = torch.autograd.grad(loss, list(leaves.values()), retain_graph=True)
+    second = torch.autograd.grad(loss, list(leaves.values()))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("lengths", [None, RAGGED], ids=("dense", "ragged"))
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_compiled_without_a_break(lengths):
+    problem = Problem("LSTM", "all", (9, 7, 4, 6), lengths)
+    names = list(problem.leaves)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def outputs(given):
+        return problem.run(cpu.layer, dict(zip(names, given, strict=True)))[0]
+
+    leaves = [leaf.clone().requires_grad_() for leaf in problem.leaves.values()]
+    found = outputs(leaves)
+    gradients = torch.autograd.grad(sum(o.sum() for o in found), leaves)
+    expected, _ = problem.run(reference.layer, dict(zip(names, leaves, strict=True)))
+    wanted = torch.autograd.grad(sum(o.sum() for o in expected), leaves)
+    for got, want in zip((*found, *gradients), (*expected, *wanted), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_no_memory_is_an_exception(monkeypatch):
+    class Full:
+        @staticmethod
+        def rnnorm_forward(layer):
+            return 1
+
+    monkeypatch.setattr("rnnorm.kernels.cpu.library._LIBRARY", Full)
+    with pytest.raises(MemoryError, match="scratch"):
+        Problem("LSTM", "all", (2, 3, 4, 5)).results(cpu.layer, torch.float32)

@@ -1,0 +1,107 @@
+"""The CPU kernel against the definition: values, every gradient, moments."""
+
+import pytest
+import torch
+from problems import CELLS, NORMS, Problem, assert_same
+from torch.autograd import gradcheck, gradgradcheck
+
+from rnnorm.kernels import reference
+from rnnorm.kernels.cpu import layer as cpu
+
+SHAPES = {
+    "one-row-one-step": ((1, 1, 1, 1), None),
+    "two-rows": ((3, 2, 1, 5), None),
+    "dense": ((6, 9, 40, 20), None),
+    "units-16": ((4, 13, 3, 16), None),
+    "units-100": ((5, 30, 1, 100), None),
+    "units-72": ((3, 7, 70, 72), None),
+    "ragged": ((9, 7, 5, 13), [9, 9, 7, 4, 4, 2, 1]),
+    "ragged-long": ((40, 20, 6, 36), [40] * 5 + [*range(35, 20, -1)]),
+    "chunks": ((12, 130, 33, 24), None),
+}
+TOLERANCE = {torch.float32: 5e-4, torch.float64: 1e-9}
+
+
+COVERED = [
+    (cell, norm)
+    for cell in CELLS
+    for norm in NORMS
+    if not (cell == "GRU" and norm.startswith("joint"))
+]
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("cell", "norm"), COVERED)
+@pytest.mark.parametrize("min_rows", [2, None], ids=("training", "evaluation"))
+def test_as_the_reference(cell, norm, shape, dtype, min_rows):
+    size, lengths = SHAPES[shape]
+    if min_rows and dtype == torch.float32 and size[1] == 2:
+        pytest.skip("statistics of two rows amplify rounding without bound")
+    problem = Problem(cell, norm, size, lengths, min_rows, bias=shape != "ragged")
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(cpu.layer, dtype, poison=True), expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("min_rows", [4, 100])
+@pytest.mark.parametrize("norm", ["all", "sequence", "joint-cell"])
+def test_few_rows_take_the_last_good_step_or_the_constants(norm, min_rows):
+    problem = Problem("LSTM", norm, (9, 7, 5, 13), SHAPES["ragged"][1], min_rows)
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(cpu.layer, torch.float64), expected, 1e-9)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("lengths", [None, SHAPES["ragged"][1]], ids=("dense", "ragged"))
+def test_rows_at_different_ages(cell, lengths):
+    problem = Problem(cell, "all", (9, 7, 5, 13), lengths, None, age="own")
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(cpu.layer, torch.float64), expected, 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("cell", CELLS)
+def test_long_sums_keep_their_precision(cell, seed):
+    problem = Problem(cell, "sequence", (50, 300, 4, 18), seed=seed)
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(cpu.layer, torch.float32), expected, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_are_computed_in_float32(dtype):
+    problem = Problem("LSTM", "all", (5, 9, 7, 20))
+    for name in problem.leaves:
+        problem.leaves[name] = problem.leaves[name].to(dtype).double()
+    expected = problem.results(reference.layer, torch.float64)
+    found = problem.results(cpu.layer, dtype)
+    assert found["output"].dtype == dtype
+    assert found["mean of input"].dtype == torch.float32
+    assert_same(found, expected, 2e-2)
+
+
+@pytest.mark.parametrize("min_rows", [2, None], ids=("training", "evaluation"))
+@pytest.mark.parametrize(("cell", "norm"), COVERED)
+def test_gradients_of_gradients(cell, norm, min_rows):
+    problem = Problem(cell, norm, (3, 3, 2, 4), [3, 3, 2], min_rows)
+    names = list(problem.leaves)
+    leaves = tuple(leaf.requires_grad_() for leaf in problem.leaves.values())
+
+    def outputs(*given):
+        return problem.run(cpu.layer, dict(zip(names, given, strict=True)))[0]
+
+    assert gradcheck(outputs, leaves)
+    assert gradgradcheck(outputs, leaves, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e4, float("inf"), float("nan")])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
+@pytest.mark.parametrize("cell", CELLS)
+def test_extreme_values_go_where_the_reference_sends_them(cell, dtype, size):
+    problem = Problem(cell, "none", (2, 3, 4, 20))
+    problem.leaves["x"] *= size
+    leaves = {name: leaf.to(dtype) for name, leaf in problem.leaves.items()}
+    expected, _ = problem.run(reference.layer, leaves)
+    found, _ = problem.run(cpu.layer, leaves)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-5)
