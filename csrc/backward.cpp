@@ -16,6 +16,7 @@ struct Backward : Layer<Cell, T> {
   bool apart;    // W_x x and W_h h have different gradients
   bool delayed;  // W_x x's is only known when all frames are
   int64_t capacity, room;
+  int64_t columns;  // of the gradient of h: P in whole vectors
   T *panel_x, *panel_t, *panel_i, *ring_x, *ring_h, *all_x, *own_x;
   T *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h, *grad_c;
   T *gate, *grad_cell, *affines, *block_x;
@@ -25,6 +26,7 @@ struct Backward : Layer<Cell, T> {
     const rnnorm_site &x = a.site[RNNORM_INPUT], &h = a.site[RNNORM_HIDDEN];
     apart = Cell::separate || (!plan.fused && (x.scope || h.scope));
     delayed = plan.whole && this->takes(x, 0);
+    columns = quotient_up(P, tile_units) * tile_units;
     capacity = larger(B, smaller(plan.frames, chunk_rows));
     room = this->affine_room(x, G) + this->affine_room(h, G) +
            this->affine_room(a.site[RNNORM_CELL], 1);
@@ -35,7 +37,7 @@ struct Backward : Layer<Cell, T> {
     const int64_t tile = a.threads * B * tile_units;
     panel_x = arena.take<T>(plan.recompute ? G * P * I : 0);
     own_x = arena.take<T>(plan.recompute ? G * tile : 0);
-    panel_t = arena.take<T>(G * P * P);
+    panel_t = arena.take<T>(G * P * columns);
     panel_i = arena.take<T>(a.grad_x ? G * P * quotient_up(I, 64) * 64 : 0);
     ring_h = arena.take<T>(G * P * capacity);
     ring_x = apart && !delayed ? arena.take<T>(G * P * capacity) : ring_h;
@@ -44,7 +46,7 @@ struct Backward : Layer<Cell, T> {
     packed_h = arena.take<T>(quotient_up(H, packed) * packed * capacity);
     grad_w_ih = arena.take<T>(G * P * I);
     grad_w_hh = arena.take<T>(G * P * H);
-    grad_h = arena.take<T>(B * P);
+    grad_h = arena.take<T>(B * columns);
     grad_c = arena.take<T>(Cell::has_cell ? B * P : 0);
     gate = arena.take<T>(Cell::has_cell ? tile : 0);
     grad_cell = arena.take<T>(Cell::has_cell ? tile : 0);
@@ -78,23 +80,29 @@ struct Backward : Layer<Cell, T> {
   }
 
   template <int U>
-  void step(Units u, int64_t t, int64_t row, int64_t rank) const {
+  void step(Units u, int64_t t, int64_t row, int64_t rank, Units next, int64_t next_t) const {
     constexpr int C = G * U;
     const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN],
                       *c_site = &a.site[RNNORM_CELL];
     const int64_t n = a.sizes[t], at = G * u.first;
+    const bool more = next_t >= 0;
+    const T* next_h = more ? kept(a.saved_h, G, next, next_t) : nullptr;
+    const T* next_x = more && a.saved_x ? kept(a.saved_x, G, next, next_t) : nullptr;
+    // of c, step t reads the value before it
+    const T* next_c = next_t > 0 && a.saved_c ? kept(a.saved_c, 1, next, next_t - 1) : nullptr;
     T* spare = affines + rank * room;
     Step<T> s{};
     s.n = n;
     s.units = u.count;
-    s.h = {kept(a.saved_h, G, u, t), this->affine(*h_site, t, u, G, this->gamma_h + at, spare),
-           this->shift_h + at};
+    s.h = {kept(a.saved_h, G, u, t), this->affine(*h_site, t, u, G, this->gamma_h + at,
+                            this->shift_h + at, spare), next_h};
     spare += this->affine_room(*h_site, G);
     if (!plan.fused) {
       const T* x = plan.recompute ? own_x + rank * G * B * tile_units : kept(a.saved_x, G, u, t);
       if (plan.recompute)
         this->template input_product<U>(t, t + 1, panel_x + at * I, const_cast<T*>(x));
-      s.x = {x, this->affine(*x_site, t, u, G, this->gamma_x + at, spare), this->shift_x + at};
+      s.x = {x, this->affine(*x_site, t, u, G, this->gamma_x + at,
+                               this->shift_x + at, spare), next_x};
     }
     spare += this->affine_room(*x_site, G);
     s.h_before = this->h_rows(t - 1) + u.first;
@@ -103,7 +111,7 @@ struct Backward : Layer<Cell, T> {
     s.grad_output =
         a.grad_output ? static_cast<const T*>(a.grad_output) + t * B * H + u.first : nullptr;
     s.grad_h = grad_h + u.first;
-    s.grad_h_stride = P;
+    s.grad_h_stride = columns;
     s.grad_zh = ring_h + G * (u.first * capacity + row * u.width);
     T* into_x = delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
                         : ring_x + G * (u.first * capacity + row * u.width);
@@ -113,8 +121,8 @@ struct Backward : Layer<Cell, T> {
       s.grad_cell = grad_cell + rank * B * tile_units;
       s.c_before = t == 0 ? this->c_first + B * u.first : kept(a.saved_c, 1, u, t - 1);
       s.cell = {kept(a.saved_c, 1, u, t),
-                this->affine(*c_site, t, u, 1, this->gamma_c + u.first, spare),
-                this->beta_c + u.first};
+                this->affine(*c_site, t, u, 1, this->gamma_c + u.first,
+                                        this->beta_c + u.first, spare), next_c};
       s.grad_c = grad_c + B * u.first;
       if (plan.fused)
         Cell::template output_backward<T, U, true>(s);
@@ -142,10 +150,9 @@ struct Backward : Layer<Cell, T> {
   void recurrent_gradient(int64_t n, int64_t row, int64_t first, int64_t last) const {
     int64_t start = first;
     while (start < last) {
-      const int64_t wide = smaller(last - start, 64) / 16 * 16;
-      const int64_t width = wide ? wide : last - start;
+      const int64_t width = smaller(last - start, 64);
       columns_of_product(ring_h, capacity, row, n, panel_t + G * P * start, width,
-                         grad_h + start, P, Cell::skips);
+                         grad_h + start, columns, Cell::skips);
       start += width;
     }
   }
@@ -157,9 +164,7 @@ struct Backward : Layer<Cell, T> {
       case 64: return in_panels<64>(dz, rows, row, n, panel, to, stride, accumulate);
       case 48: return in_panels<48>(dz, rows, row, n, panel, to, stride, accumulate);
       case 32: return in_panels<32>(dz, rows, row, n, panel, to, stride, accumulate);
-      case 16: return in_panels<16>(dz, rows, row, n, panel, to, stride, accumulate);
-      case 8: return in_panels<8>(dz, rows, row, n, panel, to, stride, accumulate);
-      default: return in_panels<4>(dz, rows, row, n, panel, to, stride, accumulate);
+      default: return in_panels<16>(dz, rows, row, n, panel, to, stride, accumulate);
     }
   }
 
@@ -168,10 +173,13 @@ struct Backward : Layer<Cell, T> {
                  int64_t stride, bool accumulate) const {
     constexpr int64_t C = G * tile_units;
     const int64_t full = P / tile_units;
+    const bool streams = G * P * P * int64_t(sizeof(T)) > a.threads * cached_bytes;
     for (int64_t tile = 0; tile < full; tile += panel_tiles) {
       const Rows<T> some{dz + C * (tile * rows + row), C, 1, smaller(panel_tiles, full - tile), C,
                          C * rows};
-      product<T, N>(some, n, panel + C * tile * N, to, stride, accumulate);
+      const int64_t count = streams ? C * panel_tiles * N : 0;
+      product<T, N>(some, n, panel + C * tile * N, to, stride, accumulate,
+                    {panel + C * (tile + panel_tiles) * N, count});
       accumulate = true;
     }
     const int64_t rest = G * (P - full * tile_units);
@@ -261,17 +269,20 @@ struct Backward : Layer<Cell, T> {
   template <class Team>
   void run_thread(Team& team, int64_t rank) {
     const int64_t first = tiles.share(rank, team.size()), last = tiles.share(rank + 1, team.size());
-    const int64_t from = first * tile_units, to = smaller(P, last * tile_units);
+    const int64_t from = first * tile_units, to = smaller(columns, last * tile_units);
     prepare(team, rank, first, last, from, to);
     team.barrier();
     for (int64_t stop = T_, start; stop > 0; stop = start) {
       start = chunk_start(stop);
       for (int64_t t = stop - 1; t >= start; --t) {
         const int64_t row = offset[t] - offset[start];
-        for (int64_t i = first; i < last; ++i)
+        for (int64_t i = first; i < last; ++i) {
+          const int64_t following = i + 1 < last ? i + 1 : first;
           with_width(tiles[i].width, [&](auto width) {
-            this->template step<decltype(width)::value>(tiles[i], t, row, rank);
+            this->template step<decltype(width)::value>(tiles[i], t, row, rank, tiles[following],
+                                                        t - (following == first));
           });
+        }
         team.barrier();
         recurrent_gradient(a.sizes[t], row, from, to);
       }
@@ -310,13 +321,13 @@ struct Backward : Layer<Cell, T> {
       for (int64_t b = 0; b < B; ++b)
         for (int64_t k = 0; k < u.width; ++k) {
           const int64_t at = b * H + u.first + k;
-          grad_h[b * P + u.first + k] = h_n && k < u.count ? h_n[at] : T(0);
+          grad_h[b * columns + u.first + k] = h_n && k < u.count ? h_n[at] : T(0);
           if (Cell::has_cell)
             grad_c[B * u.first + b * u.width + k] = c_n && k < u.count ? c_n[at] : T(0);
         }
     }
     for (int64_t start = from; start < to;) {
-      const int64_t wide = smaller(to - start, 64) / 16 * 16, width = wide ? wide : to - start;
+      const int64_t width = smaller(to - start, 64);
       pack_rows(a.weight_hh, H, start, width, panel_t + G * P * start);
       start += width;
     }
@@ -335,7 +346,7 @@ struct Backward : Layer<Cell, T> {
         const int64_t at = G * u.first;
         T* dz = all_x + at * plan.frames;
         const Affine<T> by = this->affine(a.site[RNNORM_INPUT], 0, u, G, this->gamma_x + at,
-                                          affines + rank * room);
+                                          this->shift_x + at, affines + rank * room);
         this->template through_site<G * U>(a.site[RNNORM_INPUT], 0, dz, kept(a.saved_x, G, u, 0),
                                            by, plan.frames, sum_x + at, dot_x + at, dz);
       });
@@ -368,7 +379,7 @@ struct Backward : Layer<Cell, T> {
       for (int64_t b = 0; b < B; ++b)
         for (int64_t k = 0; k < u.count; ++k) {
           const int64_t to = b * H + u.first + k;
-          static_cast<T*>(a.grad_h0)[to] = grad_h[b * P + u.first + k];
+          static_cast<T*>(a.grad_h0)[to] = grad_h[b * columns + u.first + k];
           if (Cell::has_cell)
             static_cast<T*>(a.grad_c0)[to] = grad_c[B * u.first + b * u.width + k];
         }

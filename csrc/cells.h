@@ -10,7 +10,7 @@ template <class T>
 struct Term {
   const T* raw;
   Affine<T> by;
-  const T* shift;
+  const T* next;  // the raw product that is read after this one, or null
 };
 
 // one tile at one step; tiles are [row][column] with columns gate after gate, U each
@@ -40,9 +40,7 @@ struct Tile {
   template <int C>
   static RNNORM_INLINE V term(const Term<T>& z, int64_t row, int column) {
     const int64_t at = row * z.by.row + column;
-    return (load<W>(z.raw + row * C + column) - load<W>(z.by.mean + at)) *
-               load<W>(z.by.scale + at) +
-           load<W>(z.shift + column);
+    return load<W>(z.raw + row * C + column) * load<W>(z.by.scale + at) + load<W>(z.by.offset + at);
   }
 
   // W_x x + W_h h, or the one array that holds their sum
@@ -50,6 +48,15 @@ struct Tile {
   static RNNORM_INLINE V both(const Step<T>& s, int64_t row, int column) {
     const V z = term<C>(s.h, row, column);
     return Fused ? z : z + term<C>(s.x, row, column);
+  }
+
+  // asks for what the next tile needs while this one is computed
+  template <int C>
+  static RNNORM_INLINE void fetch(const Term<T>& z, int64_t row, int column) {
+    if (!z.next) return;
+    constexpr int line = 64 / int(sizeof(T));
+    for (int c = column * (C / U); c < (column + W) * (C / U); c += line)
+      __builtin_prefetch(z.next + row * C + c, 1, 2);
   }
 
   static RNNORM_INLINE V grad_output(const Step<T>& s, int64_t row, int column) {
@@ -72,6 +79,8 @@ struct Lstm {
     constexpr int W = L::W, C = 4 * U;
     for (int u = 0; u < U; u += W)
       for (int64_t r = 0; r < s.n; ++r) {
+        L::template fetch<C>(s.h, r, u);
+        L::template fetch<C>(s.x, r, u);
         const auto i = sigmoid<W, T>(L::template both<C, Fused>(s, r, u));
         const auto f = sigmoid<W, T>(L::template both<C, Fused>(s, r, U + u));
         const auto g = hyperbolic_tangent<W>(L::template both<C, Fused>(s, r, 2 * U + u));
@@ -101,10 +110,13 @@ struct Lstm {
     constexpr int W = L::W, C = 4 * U;
     for (int u = 0; u < U; u += W)
       for (int64_t r = 0; r < s.n; ++r) {
+        L::template fetch<C>(s.h, r, u);
+        L::template fetch<C>(s.x, r, u);
         const auto i = sigmoid<W, T>(L::template both<C, Fused>(s, r, u));
         const auto f = sigmoid<W, T>(L::template both<C, Fused>(s, r, U + u));
         const auto g = hyperbolic_tangent<W>(L::template both<C, Fused>(s, r, 2 * U + u));
         const auto o = sigmoid<W, T>(L::template both<C, Fused>(s, r, 3 * U + u));
+        L::template fetch<U>(s.cell, r, u);
         const auto y = hyperbolic_tangent<W>(L::template term<U>(s.cell, r, u));
         const auto dh = L::grad_output(s, r, u);
         T* dz = s.grad_zh + r * C + u;
@@ -146,6 +158,8 @@ struct Gru {
     constexpr int W = L::W, C = 3 * U;
     for (int u = 0; u < U; u += W)
       for (int64_t b = 0; b < s.n; ++b) {
+        L::template fetch<C>(s.h, b, u);
+        L::template fetch<C>(s.x, b, u);
         const auto r = sigmoid<W, T>(L::template both<C, false>(s, b, u));
         const auto z = sigmoid<W, T>(L::template both<C, false>(s, b, U + u));
         const auto n = hyperbolic_tangent<W>(L::template term<C>(s.x, b, 2 * U + u) +
@@ -161,6 +175,8 @@ struct Gru {
     constexpr int W = L::W, C = 3 * U;
     for (int u = 0; u < U; u += W)
       for (int64_t b = 0; b < s.n; ++b) {
+        L::template fetch<C>(s.h, b, u);
+        L::template fetch<C>(s.x, b, u);
         const auto r = sigmoid<W, T>(L::template both<C, false>(s, b, u));
         const auto z = sigmoid<W, T>(L::template both<C, false>(s, b, U + u));
         const auto h_n = L::template term<C>(s.h, b, 2 * U + u);

@@ -2,6 +2,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include "layer.h"
 
 // see layout.h
@@ -87,6 +91,9 @@ void* rnnorm_scratch(int64_t bytes) {
     const size_t alignment = bytes >= (1 << 21) ? size_t(1) << 21 : 64;
     const size_t rounded = (size_t(bytes) + alignment - 1) / alignment * alignment;
     scratch.block = std::aligned_alloc(alignment, rounded);
+#ifdef __linux__
+    if (scratch.block && alignment > 64) madvise(scratch.block, rounded, MADV_HUGEPAGE);
+#endif
     scratch.bytes = scratch.block ? int64_t(rounded) : 0;
   }
   return scratch.block;

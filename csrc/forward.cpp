@@ -56,7 +56,7 @@ struct Forward : Layer<Cell, T> {
   }
 
   template <int U>
-  void step(Units u, int64_t t, int64_t rank) const {
+  void step(Units u, int64_t t, int64_t rank, Units next, int64_t next_t, Ahead<T> ahead) const {
     constexpr int C = G * U;
     const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN],
                       *c_site = &a.site[RNNORM_CELL];
@@ -69,19 +69,25 @@ struct Forward : Layer<Cell, T> {
       if (plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, plan.frames, u, 0);
     }
     product<T, C>({this->h_rows(t - 1), H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
-                  plan.fused);
+                  plan.fused, ahead);
     if (!plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<C>(*h_site, h, n, u, t);
 
+    const bool more = next_t < T_;
+    const T* next_h = more && a.saved_h ? kept(a.saved_h, G, next, next_t) : nullptr;
+    const T* next_x = more && !plan.recompute && a.saved_x ? kept(a.saved_x, G, next, next_t)
+                                                          : nullptr;
     T* spare = affines + rank * room;
     const int64_t at = G * u.first;
     Step<T> s{};
     s.n = n;
     s.units = u.count;
-    s.h = {h, this->affine(*h_site, t, u, G, this->gamma_h + at, spare), this->shift_h + at};
+    s.h = {h, this->affine(*h_site, t, u, G, this->gamma_h + at,
+                            this->shift_h + at, spare), next_h};
     spare += this->affine_room(*h_site, G);
     if (!plan.fused)
-      s.x = {x, this->affine(*x_site, t, u, G, this->gamma_x + at, spare), this->shift_x + at};
+      s.x = {x, this->affine(*x_site, t, u, G, this->gamma_x + at,
+                               this->shift_x + at, spare), next_x};
     spare += this->affine_room(*x_site, G);
     s.h_before = this->h_rows(t - 1) + u.first;
     s.h_after = static_cast<T*>(a.output) + t * B * H + u.first;
@@ -105,8 +111,8 @@ struct Forward : Layer<Cell, T> {
         std::memcpy(static_cast<T*>(c_site->mean) + step, mean, size_t(u.count) * sizeof(T));
         std::memcpy(static_cast<T*>(c_site->var) + step, var, size_t(u.count) * sizeof(T));
       }
-      s.cell = {s.c_after, this->affine(*c_site, t, u, 1, this->gamma_c + u.first, spare),
-                this->beta_c + u.first};
+      s.cell = {s.c_after, this->affine(*c_site, t, u, 1, this->gamma_c + u.first,
+                                        this->beta_c + u.first, spare), nullptr};
       Cell::template output<T, U>(s);
       const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
       T* c_n = static_cast<T*>(a.c_n);
@@ -132,10 +138,17 @@ struct Forward : Layer<Cell, T> {
       this->pack_columns(a.weight_ih, I, u, panel_x + G * u.first * I);
       this->pack_columns(a.weight_hh, H, u, panel_h + G * u.first * H);
     }
+    const bool streams = (last - first) * tile_units * G * H * int64_t(sizeof(T)) > cached_bytes;
     for (int64_t t = 0; t < T_; ++t) {
-      for (int64_t i = first; i < last; ++i)
-        with_width(tiles[i].width,
-                   [&](auto width) { this->template step<decltype(width)::value>(tiles[i], t, rank); });
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t following = i + 1 < last ? i + 1 : first;
+        const Units u = tiles[i], next = tiles[following];
+        const Ahead<T> ahead{panel_h + G * next.first * H, streams ? G * next.width * H : 0};
+        with_width(u.width, [&](auto width) {
+          this->template step<decltype(width)::value>(u, t, rank, next, t + (following == first),
+                                                      ahead);
+        });
+      }
       if (rank == 0) finish_rows(t);
       team.barrier();
       if (rank == 0) {

@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t tile_units = 16;
 // rows of the weight gradients' products: while they are in cache
 constexpr int64_t chunk_rows = 512;
+// weights beyond this do not stay in a core's own cache from step to step
+constexpr int64_t cached_bytes = 512 << 10;
 
 RNNORM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 RNNORM_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -161,9 +163,9 @@ struct Layer {
   }
 
   // reads mean and variance of step t, and prepares y = (x - mean) * scale for one tile
-  // into room for 3 * rows * columns, rows > 1 where each has constants of its own
+  // into room for 4 * rows * columns, rows > 1 where each has constants of its own
   Affine<T> affine(const rnnorm_site& site, int64_t t, Units u, int gates, const T* gamma,
-                   T* room) const {
+                   const T* shift, T* room) const {
     const int64_t C = gates * u.width, features = gates * H;
     const T *mean = nullptr, *var = nullptr;
     int64_t row = 0;
@@ -181,21 +183,26 @@ struct Layer {
       }
     }
     const int64_t rows = row ? a.sizes[t] : 1;
-    T *to_mean = room, *inverse = room + rows * C, *scale = room + 2 * rows * C;
+    T *to_mean = room, *inverse = room + rows * C, *scale = room + 2 * rows * C,
+      *offset_of = room + 3 * rows * C;
     for (int64_t b = 0; b < rows; ++b)
-      for (int g = 0; g < gates; ++g)
+      for (int g = 0; g < gates; ++g) {
+        const int64_t at = g * u.width, to = b * C + at, from = b * row + g * H + u.first;
         for (int64_t k = 0; k < u.width; ++k) {
-          const int64_t to = b * C + g * u.width + k, from = b * row + g * H + u.first + k;
-          const bool real = k < u.count;
-          const T spread = real && var ? T(1) / root(var[from] + T(a.eps)) : T(real);
-          to_mean[to] = real && mean ? mean[from] : T(0);
-          inverse[to] = spread;
-          scale[to] = site.scope ? spread * gamma[g * u.width + k] : T(1);
+          const bool taken = mean && k < u.count;
+          to_mean[to + k] = taken ? mean[from + k] : T(0);
+          inverse[to + k] = taken ? var[from + k] + T(a.eps) : T(1);
         }
-    return {to_mean, inverse, scale, row ? C : 0};
+        for (int64_t k = 0; k < u.width; ++k) {
+          inverse[to + k] = T(1) / root(inverse[to + k]);
+          scale[to + k] = site.scope ? inverse[to + k] * gamma[at + k] : T(1);
+          offset_of[to + k] = shift[at + k] - to_mean[to + k] * scale[to + k];
+        }
+      }
+    return {to_mean, inverse, scale, offset_of, row ? C : 0};
   }
   int64_t affine_room(const rnnorm_site& site, int gates) const {
-    return 3 * gates * tile_units * (site.constant_row ? B : 1);
+    return 4 * gates * tile_units * (site.constant_row ? B : 1);
   }
 
   // packs the rows of a weight (G H, K) that belong to a tile as [K][columns]

@@ -5,10 +5,11 @@
 namespace rnnorm {
 namespace {
 
-// y = (x - mean) * scale, scale = gamma * inverse; statistics `row` elements apart, or 0 if shared
+// y = (x - mean) * scale + shift = x * scale + offset with scale = gamma * inverse; the rows'
+// statistics are `row` elements apart, or 0 if they share them
 template <class T>
 struct Affine {
-  const T *mean, *inverse, *scale;
+  const T *mean, *inverse, *scale, *offset;
   int64_t row;
 };
 
@@ -65,12 +66,20 @@ void gradient_sums(const T* dy, const T* x, const Affine<T>& by, int64_t n, T* s
   constexpr int W = largest_power(C, widest<T>);
   using V = Vec<T, W>;
   T* const to[2] = {sum, dot};
+  if (by.row) {
+    column_sums<T, C, 2>(n, to, [&](int64_t r, int c, V* value) {
+      const int64_t at = r * by.row + c;
+      value[0] = load<W>(dy + r * C + c);
+      value[1] = value[0] * ((load<W>(x + r * C + c) - load<W>(by.mean + at)) *
+                             load<W>(by.inverse + at));
+    });
+    return;
+  }
   column_sums<T, C, 2>(n, to, [&](int64_t r, int c, V* value) {
-    const int64_t at = r * by.row + c;
     value[0] = load<W>(dy + r * C + c);
-    value[1] = value[0] * ((load<W>(x + r * C + c) - load<W>(by.mean + at)) *
-                           load<W>(by.inverse + at));
+    value[1] = value[0] * (load<W>(x + r * C + c) - load<W>(by.mean + c));
   });
+  for (int c = 0; c < C; ++c) dot[c] *= by.inverse[c];
 }
 
 template <class T, int C>
