@@ -173,13 +173,10 @@ struct Backward : Layer<Cell, T> {
                  int64_t stride, bool accumulate) const {
     constexpr int64_t C = G * tile_units;
     const int64_t full = P / tile_units;
-    const bool streams = G * P * P * int64_t(sizeof(T)) > a.threads * cached_bytes;
     for (int64_t tile = 0; tile < full; tile += panel_tiles) {
       const Rows<T> some{dz + C * (tile * rows + row), C, 1, smaller(panel_tiles, full - tile), C,
                          C * rows};
-      const int64_t count = streams ? C * panel_tiles * N : 0;
-      product<T, N>(some, n, panel + C * tile * N, to, stride, accumulate,
-                    {panel + C * (tile + panel_tiles) * N, count});
+      product<T, N>(some, n, panel + C * tile * N, to, stride, accumulate);
       accumulate = true;
     }
     const int64_t rest = G * (P - full * tile_units);

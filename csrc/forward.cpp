@@ -56,7 +56,7 @@ struct Forward : Layer<Cell, T> {
   }
 
   template <int U>
-  void step(Units u, int64_t t, int64_t rank, Units next, int64_t next_t, Ahead<T> ahead) const {
+  void step(Units u, int64_t t, int64_t rank, Units next, int64_t next_t) const {
     constexpr int C = G * U;
     const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN],
                       *c_site = &a.site[RNNORM_CELL];
@@ -69,7 +69,7 @@ struct Forward : Layer<Cell, T> {
       if (plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, plan.frames, u, 0);
     }
     product<T, C>({this->h_rows(t - 1), H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
-                  plan.fused, ahead);
+                  plan.fused);
     if (!plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<C>(*h_site, h, n, u, t);
 
@@ -138,15 +138,12 @@ struct Forward : Layer<Cell, T> {
       this->pack_columns(a.weight_ih, I, u, panel_x + G * u.first * I);
       this->pack_columns(a.weight_hh, H, u, panel_h + G * u.first * H);
     }
-    const bool streams = (last - first) * tile_units * G * H * int64_t(sizeof(T)) > cached_bytes;
     for (int64_t t = 0; t < T_; ++t) {
       for (int64_t i = first; i < last; ++i) {
         const int64_t following = i + 1 < last ? i + 1 : first;
         const Units u = tiles[i], next = tiles[following];
-        const Ahead<T> ahead{panel_h + G * next.first * H, streams ? G * next.width * H : 0};
         with_width(u.width, [&](auto width) {
-          this->template step<decltype(width)::value>(u, t, rank, next, t + (following == first),
-                                                      ahead);
+          this->template step<decltype(width)::value>(u, t, rank, next, t + (following == first));
         });
       }
       if (rank == 0) finish_rows(t);

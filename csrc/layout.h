@@ -15,8 +15,6 @@ namespace {
 constexpr int64_t tile_units = 16;
 // rows of the weight gradients' products: while they are in cache
 constexpr int64_t chunk_rows = 512;
-// weights beyond this do not stay in a core's own cache from step to step
-constexpr int64_t cached_bytes = 512 << 10;
 
 RNNORM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 RNNORM_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -188,14 +186,18 @@ struct Layer {
     for (int64_t b = 0; b < rows; ++b)
       for (int g = 0; g < gates; ++g) {
         const int64_t at = g * u.width, to = b * C + at, from = b * row + g * H + u.first;
-        for (int64_t k = 0; k < u.width; ++k) {
-          const bool taken = mean && k < u.count;
-          to_mean[to + k] = taken ? mean[from + k] : T(0);
-          inverse[to + k] = taken ? var[from + k] + T(a.eps) : T(1);
+        const int64_t count = mean ? u.count : 0;
+        for (int64_t k = 0; k < count; ++k) {
+          to_mean[to + k] = mean[from + k];
+          inverse[to + k] = var[from + k] + T(a.eps);
+        }
+        for (int64_t k = count; k < u.width; ++k) {
+          to_mean[to + k] = 0;
+          inverse[to + k] = 1;
         }
         for (int64_t k = 0; k < u.width; ++k) {
           inverse[to + k] = T(1) / root(inverse[to + k]);
-          scale[to + k] = site.scope ? inverse[to + k] * gamma[at + k] : T(1);
+          scale[to + k] = mean ? inverse[to + k] * gamma[at + k] : T(1);
           offset_of[to + k] = shift[at + k] - to_mean[to + k] * scale[to + k];
         }
       }

@@ -79,31 +79,25 @@ RNNORM_INLINE void last_rows(int64_t n, const Rows<T>& a, const T* first, const 
   }
 }
 
-// what to bring into the second-level cache while a product runs: the panel of the next one
-template <class T>
-struct Ahead {
-  const T* data = nullptr;
-  int64_t count = 0;
-};
-
 // c (n x C) = or += a (n x K) panel (K x C); every element is summed in the order of k
 template <class T, int C>
 void product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride,
-             bool accumulate, Ahead<T> ahead = {}) {
+             bool accumulate) {
   using B = Block<T, C>;
-  constexpr int64_t line = 64 / int64_t(sizeof(T));
-  const int64_t share = ahead.count / (n / B::R + 1) + line;
+  // a last block of one or two rows would wait for the panel: share its rows with the one before
+  const int64_t rest = n % B::R;
+  const int64_t whole = n - rest - (rest && rest <= B::R / 2 && n > B::R ? B::R : 0);
   for (int column = 0; column < C; column += B::N * B::W) {
-    int64_t r = 0, fetched = column ? ahead.count : 0;
-    for (; r + B::R <= n; r += B::R) {
-      for (const int64_t stop = fetched + share; fetched < ahead.count && fetched < stop;
-           fetched += line)
-        __builtin_prefetch(ahead.data + fetched, 0, 2);
+    int64_t r = 0;
+    for (; r < whole; r += B::R)
       block<T, B::W, B::R, B::N>(a, a.data + r * a.stride, panel + column, C,
                                  c + r * c_stride + column, c_stride, accumulate);
+    while (r < n) {
+      const int64_t rows = n - r < B::R ? n - r : (n - r + 1) / 2;
+      last_rows<T, B::W, B::R - 1, B::N>(rows, a, a.data + r * a.stride, panel + column, C,
+                                         c + r * c_stride + column, c_stride, accumulate);
+      r += rows;
     }
-    last_rows<T, B::W, B::R - 1, B::N>(n - r, a, a.data + r * a.stride, panel + column, C,
-                                       c + r * c_stride + column, c_stride, accumulate);
   }
 }
 
