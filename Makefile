@@ -11,11 +11,11 @@ ifneq ($(wildcard ../shared/data),)
 export RNNORM_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: venv demo test lint format pytest docs doctest clean
+.PHONY: venv demo test lint format pytest docs doctest sanitize clean
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 	@test -n "$(PYTHON)" || { echo "rnnorm needs Python 3.10 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
@@ -44,6 +44,11 @@ docs: venv
 
 doctest: venv
 	$(BIN)/sphinx-build -q -W -n -b doctest docs docs/_build/doctest
+
+# the C++ kernels under AddressSanitizer and UBSan, and under ThreadSanitizer
+sanitize:
+	csrc/sanitize.sh address build/sanitize
+	csrc/sanitize.sh thread build/sanitize
 
 clean:
 	rm -rf .venv docs/_build build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

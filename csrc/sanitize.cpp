@@ -1,0 +1,155 @@
+// runs every cell and scope over awkward sizes, for the sanitizers: see `make sanitize`
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "layer.h"
+
+namespace {
+
+unsigned state = 1;
+double draw() {
+  state = state * 1664525u + 1013904223u;
+  return double(state >> 8) / double(1 << 24) - 0.5;
+}
+
+// blocks of exactly the size that the interface asks for
+template <class T>
+class Memory {
+ public:
+  T* numbers(int64_t count) {
+    std::vector<T>& block = fresh(count);
+    for (T& value : block) value = T(draw());
+    return block.data();
+  }
+  T* positive(int64_t count) {
+    T* block = numbers(count);
+    for (int64_t k = 0; k < count; ++k) block[k] += T(1);
+    return block;
+  }
+  T* results(int64_t count) {
+    std::vector<T>& block = fresh(count);
+    for (T& value : block) value = T(NAN);
+    outputs_.push_back(&block);
+    return block.data();
+  }
+  T* zeros(int64_t count) { return fresh(count).data(); }
+  bool finite() const {
+    for (const std::vector<T>* block : outputs_)
+      for (T value : *block)
+        if (!std::isfinite(value)) return false;
+    return true;
+  }
+  ~Memory() {
+    for (std::vector<T>* block : blocks_) delete block;
+  }
+
+ private:
+  std::vector<T>& fresh(int64_t count) {
+    blocks_.push_back(new std::vector<T>(size_t(count)));
+    return *blocks_.back();
+  }
+  std::vector<std::vector<T>*> blocks_, outputs_;
+};
+
+struct Case {
+  int64_t cell, T, B, I, H, scopes[RNNORM_SITES], joint, ragged, training, own_age;
+};
+
+template <class T>
+bool run(const Case& c, int64_t threads) {
+  const int64_t gates = c.cell == RNNORM_LSTM ? 4 : c.cell == RNNORM_GRU ? 3 : 1;
+  const int64_t F = gates * c.H, frames = c.T * c.B, rest = c.H % 16;
+  const int64_t units = c.H - rest + (rest == 0 ? 0 : rest <= 4 ? 4 : rest <= 8 ? 8 : 16);
+  const bool has_c = c.cell == RNNORM_LSTM;
+  Memory<T> memory;
+  std::vector<int64_t> sizes;
+  for (int64_t t = 0; t < c.T; ++t) sizes.push_back(c.ragged ? c.B - t * (c.B - 1) / c.T : c.B);
+
+  rnnorm_layer a{};
+  a.cell = c.cell;
+  a.is_double = sizeof(T) == 8;
+  a.threads = threads;
+  a.T = c.T, a.B = c.B, a.I = c.I, a.H = c.H;
+  a.sizes = sizes.data();
+  a.min_rows = c.training ? 3 : -1;
+  a.joint = c.joint;
+  a.recompute = c.I <= c.H / 4;
+  a.eps = 1e-5;
+  for (int k = 0; k < RNNORM_SITES; ++k) {
+    rnnorm_site& site = a.site[k];
+    site.scope = c.scopes[k];
+    if (!site.scope) continue;
+    const int64_t features = k == RNNORM_CELL ? c.H : F;
+    const int64_t steps = site.scope == RNNORM_SEQUENCE ? 1 : c.T;
+    const int64_t rows = c.own_age && site.scope == RNNORM_FRAME ? c.B : 1;
+    site.gamma = memory.numbers(features);
+    site.beta = k == RNNORM_CELL ? memory.numbers(features) : nullptr;
+    site.constant_mean = memory.numbers(steps * rows * features);
+    site.constant_var = memory.positive(steps * rows * features);
+    site.constant_row = rows > 1 ? features : 0;
+    site.constant_step = steps > 1 ? rows * features : 0;
+    site.mean = c.training ? memory.zeros(steps * features) : nullptr;
+    site.var = c.training ? memory.zeros(steps * features) : nullptr;
+    site.grad_gamma = memory.results(features);
+    site.grad_beta = k == RNNORM_CELL ? memory.results(features) : nullptr;
+  }
+  a.x = memory.numbers(frames * c.I);
+  a.h0 = memory.numbers(c.B * c.H);
+  a.c0 = has_c ? memory.numbers(c.B * c.H) : nullptr;
+  a.weight_ih = memory.numbers(F * c.I);
+  a.weight_hh = memory.numbers(F * c.H);
+  a.bias_ih = memory.numbers(F);
+  a.bias_hh = memory.numbers(F);
+  a.output = memory.results(frames * c.H);
+  a.h_n = memory.results(c.B * c.H);
+  a.c_n = has_c ? memory.results(c.B * c.H) : nullptr;
+  T* whole = c.scopes[0] == RNNORM_SEQUENCE ? memory.zeros(frames * gates * units) : nullptr;
+  a.saved_x = whole;
+  if (rnnorm_forward(&a)) return false;
+
+  const bool fused =
+      c.cell != RNNORM_GRU && !c.scopes[0] && (c.joint || !c.scopes[RNNORM_HIDDEN]);
+  if (!fused && !a.recompute && !whole) a.saved_x = memory.zeros(frames * gates * units);
+  a.saved_h = memory.zeros(frames * gates * units);
+  a.saved_c = has_c ? memory.zeros(frames * units) : nullptr;
+  if (rnnorm_forward(&a)) return false;
+  a.grad_output = memory.numbers(frames * c.H);
+  a.grad_h_n = memory.numbers(c.B * c.H);
+  a.grad_x = memory.zeros(frames * c.I);
+  a.grad_h0 = memory.results(c.B * c.H);
+  a.grad_c0 = has_c ? memory.results(c.B * c.H) : nullptr;
+  a.grad_weight_ih = memory.results(F * c.I);
+  a.grad_weight_hh = memory.results(F * c.H);
+  a.grad_bias_ih = memory.results(F);
+  a.grad_bias_hh = memory.results(F);
+  return !rnnorm_backward(&a) && memory.finite();
+}
+
+}  // namespace
+
+int main() {
+  const int64_t shapes[][4] = {{1, 1, 1, 1},    {3, 4, 1, 20},  {4, 7, 9, 16},
+                               {5, 13, 30, 36}, {3, 33, 70, 8}, {9, 70, 5, 24}};
+  const int64_t scopes[][4] = {{0, 0, 0, 0}, {1, 1, 1, 0}, {2, 1, 0, 0}, {1, 0, 0, 0}, {0, 1, 1, 1}};
+  int failures = 0, runs = 0;
+  for (int64_t cell = RNNORM_LSTM; cell <= RNNORM_RNN_RELU; ++cell)
+    for (const auto& s : shapes)
+      for (const auto& p : scopes)
+        for (int64_t options = 0; options < 8; ++options) {
+          if (cell == RNNORM_GRU && p[3]) continue;
+          const Case c{cell, s[0], s[1], s[2], s[3], {p[0], p[1], cell == RNNORM_LSTM ? p[2] : 0},
+                       p[3], options & 1, options >> 1 & 1, options >> 2 & 1};
+          const int64_t threads = 1 + runs % 3;
+          const bool good = runs % 2 ? run<double>(c, threads) : run<float>(c, threads);
+          ++runs;
+          if (good) continue;
+          ++failures;
+          std::printf("failed: cell %d, shape %d %d %d %d, scopes %d %d %d, options %d\n", int(cell),
+                      int(s[0]), int(s[1]), int(s[2]), int(s[3]), int(p[0]), int(p[1]), int(p[2]),
+                      int(options));
+        }
+  std::printf("%s: %d runs, %d failures\n", rnnorm_isa(), runs, failures);
+  return failures != 0;
+}
