@@ -207,33 +207,44 @@ struct Layer {
     return 4 * gates * tile_units * (site.constant_row ? B : 1);
   }
 
-  // packs the rows of a weight (G H, K) that belong to a tile as [K][columns]
+  // calls square(row of the weight, column of the tile, k) for whole squares of W, else
+  // element(likewise), over the rows of a weight (G H, K) that belong to a tile
+  template <class Square, class Element>
+  void each_weight(int64_t K, Units u, Square square, Element element) const {
+    const int64_t squares = u.count == tile_units ? K / widest<T> * widest<T> : 0;
+    for (int g = 0; g < G; ++g) {
+      const int64_t row = g * H + u.first, column = g * u.width;
+      for (int64_t k = 0; k < squares; k += widest<T>)
+        for (int64_t j = 0; j < u.count; j += widest<T>) square(row + j, column + j, k);
+      for (int64_t j = 0; j < u.width; ++j)
+        for (int64_t k = squares; k < K; ++k) element(row + j, column + j, k, j < u.count);
+    }
+  }
+  // packs them as [K][columns]
   void pack_columns(const void* weight, int64_t K, Units u, T* panel) const {
     const T* w = static_cast<const T*>(weight);
     const int64_t C = G * u.width;
-    for (int64_t start = 0; start < K; start += 16) {
-      const int64_t stop = smaller(K, start + 16);
-      for (int g = 0; g < G; ++g)
-        for (int64_t k = 0; k < u.width; ++k) {
-          const T* from = w + (g * H + u.first + k) * K;
-          T* to = panel + g * u.width + k;
-          for (int64_t j = start; j < stop; ++j) to[j * C] = k < u.count ? from[j] : T(0);
-        }
-    }
+    each_weight(
+        K, u,
+        [&](int64_t row, int64_t column, int64_t k) {
+          transpose<widest<T>>(w + row * K + k, K, panel + k * C + column, C);
+        },
+        [&](int64_t row, int64_t column, int64_t k, bool real) {
+          panel[k * C + column] = real ? w[row * K + k] : T(0);
+        });
   }
   // and the other way round
   void unpack_columns(const T* panel, int64_t K, Units u, void* weight) const {
     T* w = static_cast<T*>(weight);
     const int64_t C = G * u.width;
-    for (int64_t start = 0; start < K; start += 16) {
-      const int64_t stop = smaller(K, start + 16);
-      for (int g = 0; g < G; ++g)
-        for (int64_t k = 0; k < u.count; ++k) {
-          T* to = w + (g * H + u.first + k) * K;
-          const T* from = panel + g * u.width + k;
-          for (int64_t j = start; j < stop; ++j) to[j] = from[j * C];
-        }
-    }
+    each_weight(
+        K, u,
+        [&](int64_t row, int64_t column, int64_t k) {
+          transpose<widest<T>>(panel + k * C + column, C, w + row * K + k, K);
+        },
+        [&](int64_t row, int64_t column, int64_t k, bool real) {
+          if (real) w[row * K + k] = panel[k * C + column];
+        });
   }
 
   const T* x_rows(int64_t t) const { return static_cast<const T*>(a.x) + t * B * I; }

@@ -74,6 +74,34 @@ RNNORM_INLINE Vec<T, W> all(T value) {
   return Vec<T, W>{} + value;
 }
 
+// W rows of W values, `from_stride` and `to_stride` apart, become each other's columns
+template <int W, class T>
+RNNORM_INLINE void transpose(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
+  using N = typename Lanes<T, W>::bits;
+  Vec<T, W> rows[W];
+#pragma GCC unroll 16
+  for (int r = 0; r < W; ++r) rows[r] = load<W>(from + r * from_stride);
+  // swaps one bit of the row's index with the same bit of the lane's
+#pragma GCC unroll 4
+  for (int bit = 1; bit < W; bit *= 2) {
+    N low{}, high{};
+#pragma GCC unroll 16
+    for (int lane = 0; lane < W; ++lane) {
+      low[lane] = lane & bit ? W + lane - bit : lane;
+      high[lane] = lane & bit ? W + lane : lane + bit;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < W; ++r)
+      if (!(r & bit)) {
+        const auto a = rows[r], b = rows[r + bit];
+        rows[r] = __builtin_shuffle(a, b, low);
+        rows[r + bit] = __builtin_shuffle(a, b, high);
+      }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < W; ++r) store<W>(to + r * to_stride, rows[r]);
+}
+
 // e^x by x = n ln 2 + r, within 2 units in the last place
 template <int W>
 RNNORM_INLINE Vec<float, W> exponential(Vec<float, W> x) {
