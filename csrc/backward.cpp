@@ -94,14 +94,14 @@ struct Backward : Layer<Cell, T> {
     Step<T> s{};
     s.n = n;
     s.units = u.count;
-    s.h = {kept(a.saved_h, G, u, t), this->affine(*h_site, t, u, G, this->gamma_h + at,
+    s.h = {kept(a.saved_h, G, u, t), this->template affine<U, G>(*h_site, t, u, this->gamma_h + at,
                             this->shift_h + at, spare), next_h};
     spare += this->affine_room(*h_site, G);
     if (!plan.fused) {
       const T* x = plan.recompute ? own_x + rank * G * B * tile_units : kept(a.saved_x, G, u, t);
       if (plan.recompute)
         this->template input_product<U>(t, t + 1, panel_x + at * I, const_cast<T*>(x));
-      s.x = {x, this->affine(*x_site, t, u, G, this->gamma_x + at,
+      s.x = {x, this->template affine<U, G>(*x_site, t, u, this->gamma_x + at,
                                this->shift_x + at, spare), next_x};
     }
     spare += this->affine_room(*x_site, G);
@@ -121,7 +121,7 @@ struct Backward : Layer<Cell, T> {
       s.grad_cell = grad_cell + rank * B * tile_units;
       s.c_before = t == 0 ? this->c_first + B * u.first : kept(a.saved_c, 1, u, t - 1);
       s.cell = {kept(a.saved_c, 1, u, t),
-                this->affine(*c_site, t, u, 1, this->gamma_c + u.first,
+                this->template affine<U, 1>(*c_site, t, u, this->gamma_c + u.first,
                                         this->beta_c + u.first, spare), next_c};
       s.grad_c = grad_c + B * u.first;
       if (plan.fused)
@@ -342,7 +342,7 @@ struct Backward : Layer<Cell, T> {
         constexpr int U = decltype(width)::value;
         const int64_t at = G * u.first;
         T* dz = all_x + at * plan.frames;
-        const Affine<T> by = this->affine(a.site[RNNORM_INPUT], 0, u, G, this->gamma_x + at,
+        const Affine<T> by = this->template affine<U, G>(a.site[RNNORM_INPUT], 0, u, this->gamma_x + at,
                                           this->shift_x + at, affines + rank * room);
         this->template through_site<G * U>(a.site[RNNORM_INPUT], 0, dz, kept(a.saved_x, G, u, 0),
                                            by, plan.frames, sum_x + at, dot_x + at, dz);

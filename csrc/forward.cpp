@@ -82,11 +82,11 @@ struct Forward : Layer<Cell, T> {
     Step<T> s{};
     s.n = n;
     s.units = u.count;
-    s.h = {h, this->affine(*h_site, t, u, G, this->gamma_h + at,
+    s.h = {h, this->template affine<U, G>(*h_site, t, u, this->gamma_h + at,
                             this->shift_h + at, spare), next_h};
     spare += this->affine_room(*h_site, G);
     if (!plan.fused)
-      s.x = {x, this->affine(*x_site, t, u, G, this->gamma_x + at,
+      s.x = {x, this->template affine<U, G>(*x_site, t, u, this->gamma_x + at,
                                this->shift_x + at, spare), next_x};
     spare += this->affine_room(*x_site, G);
     s.h_before = this->h_rows(t - 1) + u.first;
@@ -111,7 +111,7 @@ struct Forward : Layer<Cell, T> {
         std::memcpy(static_cast<T*>(c_site->mean) + step, mean, size_t(u.count) * sizeof(T));
         std::memcpy(static_cast<T*>(c_site->var) + step, var, size_t(u.count) * sizeof(T));
       }
-      s.cell = {s.c_after, this->affine(*c_site, t, u, 1, this->gamma_c + u.first,
+      s.cell = {s.c_after, this->template affine<U, 1>(*c_site, t, u, this->gamma_c + u.first,
                                         this->beta_c + u.first, spare), nullptr};
       Cell::template output<T, U>(s);
       const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;

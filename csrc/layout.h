@@ -20,9 +20,6 @@ RNNORM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 RNNORM_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 RNNORM_INLINE int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-RNNORM_INLINE float root(float x) { return __builtin_sqrtf(x); }
-RNNORM_INLINE double root(double x) { return __builtin_sqrt(x); }
-
 // units [first, first + count) of the layer, computed U at a time
 struct Units {
   int64_t first, count, width;
@@ -119,7 +116,7 @@ struct Layer {
     T* to = static_cast<T*>(features);
     if (!to) return;
     for (int g = 0; g < G; ++g)
-      for (int64_t k = 0; k < u.count; ++k) to[g * H + u.first + k] = columns[g * u.width + k];
+      std::memcpy(to + g * H + u.first, columns + g * u.width, size_t(u.count) * sizeof(T));
   }
 
   void prepare_offsets() {
@@ -162,9 +159,11 @@ struct Layer {
 
   // reads mean and variance of step t, and prepares y = (x - mean) * scale for one tile
   // into room for 4 * rows * columns, rows > 1 where each has constants of its own
-  Affine<T> affine(const rnnorm_site& site, int64_t t, Units u, int gates, const T* gamma,
-                   const T* shift, T* room) const {
-    const int64_t C = gates * u.width, features = gates * H;
+  template <int U, int Gates>
+  Affine<T> affine(const rnnorm_site& site, int64_t t, Units u, const T* gamma, const T* shift,
+                   T* room) const {
+    constexpr int C = Gates * U, W = Tile<T, U>::W;
+    const int64_t features = Gates * H;
     const T *mean = nullptr, *var = nullptr;
     int64_t row = 0;
     if (site.scope) {
@@ -184,23 +183,20 @@ struct Layer {
     T *to_mean = room, *inverse = room + rows * C, *scale = room + 2 * rows * C,
       *offset_of = room + 3 * rows * C;
     for (int64_t b = 0; b < rows; ++b)
-      for (int g = 0; g < gates; ++g) {
-        const int64_t at = g * u.width, to = b * C + at, from = b * row + g * H + u.first;
-        const int64_t count = mean ? u.count : 0;
-        for (int64_t k = 0; k < count; ++k) {
-          to_mean[to + k] = mean[from + k];
-          inverse[to + k] = var[from + k] + T(a.eps);
+      for (int g = 0; g < Gates; ++g)
+        for (int k = 0; k < U; k += W) {
+          const int64_t at = g * U + k, to = b * C + at, from = b * row + g * H + u.first + k;
+          Vec<T, W> m{}, spread = all<W>(T(1)), times = spread;
+          if (mean) {
+            m = load_some<W>(mean + from, u.count - k);
+            spread = inverse_root<W, T>(load_some<W>(var + from, u.count - k) + T(a.eps));
+            times = spread * load<W>(gamma + at);
+          }
+          store<W>(to_mean + to, m);
+          store<W>(inverse + to, spread);
+          store<W>(scale + to, times);
+          store<W>(offset_of + to, load<W>(shift + at) - m * times);
         }
-        for (int64_t k = count; k < u.width; ++k) {
-          to_mean[to + k] = 0;
-          inverse[to + k] = 1;
-        }
-        for (int64_t k = 0; k < u.width; ++k) {
-          inverse[to + k] = T(1) / root(inverse[to + k]);
-          scale[to + k] = mean ? inverse[to + k] * gamma[at + k] : T(1);
-          offset_of[to + k] = shift[at + k] - to_mean[to + k] * scale[to + k];
-        }
-      }
     return {to_mean, inverse, scale, offset_of, row ? C : 0};
   }
   int64_t affine_room(const rnnorm_site& site, int gates) const {

@@ -74,6 +74,18 @@ RNNORM_INLINE Vec<T, W> all(T value) {
   return Vec<T, W>{} + value;
 }
 
+RNNORM_INLINE float root(float x) { return __builtin_sqrtf(x); }
+RNNORM_INLINE double root(double x) { return __builtin_sqrt(x); }
+
+// 1 / sqrt(x)
+template <int W, class T>
+RNNORM_INLINE Vec<T, W> inverse_root(Vec<T, W> x) {
+  T lanes[W];
+  store<W>(lanes, x);
+  for (int k = 0; k < W; ++k) lanes[k] = root(lanes[k]);
+  return T(1) / load<W>(lanes);
+}
+
 // W rows of W values, `from_stride` and `to_stride` apart, become each other's columns
 template <int W, class T>
 RNNORM_INLINE void transpose(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
