@@ -62,7 +62,7 @@ class Problem:
             leaves |= {"bias_ih": 0.2 * draw(F), "bias_hh": 0.2 * draw(F)}
         self.constants = {}
         for site in self.sites:
-            features = cell.features(site, H)
+            features = sum(cell.blocks(site, H))
             leaves[f"gamma_{site}"] = 0.3 + 0.1 * draw(features)
             whole = getattr(norm, site) == "sequence"
             rows = B if self.age == "own" and not whole else 1
