@@ -1,0 +1,87 @@
+"""A loop over minibatches that can be taken up again anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+Batch = TypeVar("Batch")
+
+
+class Resumable(Generic[Batch]):
+    """Iterates over minibatches whose order is a function of the seed and the epoch alone.
+
+    A loop that was stopped after some minibatches goes on with the next one after
+    :meth:`load_state_dict`. A subclass says how many there are (``__len__``), what an epoch draws
+    (:meth:`draw`) and what a minibatch is (:meth:`batch`).
+
+    Args:
+        seed: seed of the order, or None for the order in which the data stands.
+    """
+
+    # lightning asks for it wherever there is a sampler
+    batch_sampler: None = None
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
+        self.epoch = 0
+        self._done = 0
+        self._loaded: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch."""
+        raise NotImplementedError
+
+    def draw(self) -> Any:
+        """What is random in this epoch, drawn before its first minibatch."""
+        raise NotImplementedError
+
+    def batch(self, number: int, drawn: Any) -> Batch:
+        """A minibatch.
+
+        Args:
+            number: its place in the epoch, from 0.
+            drawn: what :meth:`draw` returned.
+        """
+        raise NotImplementedError
+
+    def random(self) -> np.random.RandomState:
+        """Random numbers of this seed and epoch, the same in all versions of numpy."""
+        return np.random.RandomState(
+            np.random.MT19937(np.random.SeedSequence((self.seed or 0, self.epoch)))
+        )
+
+    @property
+    def sampler(self) -> Resumable[Batch]:
+        """Itself: Lightning tells the sampler of a loader which epoch begins."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next loop runs through."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Start an epoch, or go on with the one whose state was loaded."""
+        loaded, self._loaded = self._loaded, None
+        return self._from(loaded)
+
+    def _from(self, loaded: tuple[int, int] | None) -> Iterator[Batch]:
+        # runs at the first next(), since Lightning calls iter() before set_epoch()
+        epoch, self._done = loaded or (self.epoch, 0)
+        if epoch != self.epoch:
+            self._done = 0
+        drawn = self.draw()
+        for number in range(self._done, len(self)):
+            self._done += 1
+            yield self.batch(number, drawn)
+
+    def state_dict(self) -> dict[str, int]:
+        """The epoch, and how many of its minibatches were given out."""
+        return {"epoch": self.epoch, "batch": self._done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next loop go on from a state."""
+        self.epoch = state["epoch"]
+        self._loaded = (state["epoch"], state["batch"])
