@@ -13,6 +13,7 @@ from rnnorm.experiments.checkpoints import (
     read_checkpoint,
     write_whole,
 )
+from rnnorm.experiments.score import Score
 from rnnorm.experiments.training import fit
 
 
@@ -117,7 +118,7 @@ class Validated:
 
 
 def test_nan_is_never_the_best(tmp_path):
-    keep = KeepLastAndBest(tmp_path)
+    keep = KeepLastAndBest(tmp_path, Score("accuracy", "max"))
     keep.on_train_epoch_end(Validated(0, float("nan")), None)
     assert keep.best is None
     assert not keep.best_path.exists()

@@ -105,6 +105,21 @@ class Built(LightningCLI):
             raise ValueError(f"trainer.devices must be 1, got {trainer.world_size}")
         return trainer
 
+    def set_up(self, stage: str) -> None:
+        """Load the data, and let a model that wants to see whether they fit it.
+
+        Args:
+            stage: ``"fit"`` or ``"test"``.
+
+        Raises:
+            ValueError: the data are broken, or do not fit the model.
+            FileNotFoundError: a file is missing.
+        """
+        self.datamodule.prepare_data()
+        self.datamodule.setup(stage)
+        if check := getattr(self.model, "check_data", None):
+            check(self.datamodule)
+
     def as_yaml(self) -> str:
         """The whole configuration, defaults included."""
         with _old_jsonargparse():

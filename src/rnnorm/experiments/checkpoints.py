@@ -17,6 +17,8 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from rnnorm.experiments.score import Score
+
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that it is, at any time, either the old or the new one, never a part.
@@ -80,27 +82,19 @@ class KeepLastAndBest(Checkpoint):
 
     Args:
         folder: where they are.
+        score: the metric of ``best.ckpt``, on the validation set.
         every_n_steps: save ``last.ckpt`` this often, and at the end of every epoch.
-        monitor: the metric of ``best.ckpt``.
-        mode: whether ``"max"`` or ``"min"`` of it is best.
 
     Attributes:
         best: the best value so far.
         best_epoch: its epoch, counted from 1.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        every_n_steps: int = 100,
-        monitor: str = "val/accuracy",
-        mode: str = "max",
-    ) -> None:
+    def __init__(self, folder: Path, score: Score, every_n_steps: int = 100) -> None:
         self.last_path = folder / "last.ckpt"
         self.best_path = folder / "best.ckpt"
         self.every_n_steps = every_n_steps
-        self.monitor = monitor
-        self.mode = mode
+        self.score = score
         self.best: float | None = None
         self.best_epoch = 0
 
@@ -113,7 +107,7 @@ class KeepLastAndBest(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after validation."""
-        value = trainer.callback_metrics.get(self.monitor)
+        value = trainer.callback_metrics.get(f"val/{self.score.name}")
         better = value is not None and self._is_better(float(value))
         if value is not None and better:
             self.best, self.best_epoch = float(value), trainer.current_epoch + 1
@@ -128,7 +122,7 @@ class KeepLastAndBest(Checkpoint):
             return False
         if self.best is None:
             return True
-        return value > self.best if self.mode == "max" else value < self.best
+        return value > self.best if self.score.mode == "max" else value < self.best
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from itertools import islice
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 import rnnorm
+
+
+def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
+    """Population statistics as the exact average over minibatches (:func:`rnnorm.update_bn`).
+
+    Args:
+        loader: minibatches.
+        model: if it has a ``statistics_step``, that is called with each minibatch; else the model
+            itself with the first element.
+    """
+    step = getattr(model, "statistics_step", None)
+    forward = None if step is None else lambda _, batch: step(batch)
+    rnnorm.update_bn(loader, model, model.device, forward=forward)
 
 
 class ExactStatistics(Callback):
@@ -31,4 +46,4 @@ class ExactStatistics(Callback):
             return
         # a copy, so that the training's own place in the data is not lost
         loader = copy.copy(trainer.datamodule.train_dataloader())  # type: ignore[attr-defined]
-        rnnorm.update_bn(islice(iter(loader), self._batches), pl_module, pl_module.device)
+        estimate_statistics(islice(iter(loader), self._batches), pl_module)

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import rnnorm
 from rnnorm.experiments.building import Built, as_text, data_dir_option, quiet_lightning
 from rnnorm.experiments.checkpoints import check_same, read_checkpoint
+from rnnorm.experiments.exact_statistics import estimate_statistics
 from rnnorm.experiments.progress import progress_bars
 from rnnorm.experiments.recipe import read_recipe
 from rnnorm.experiments.run_folder import read_run
 
 # what may differ between training and test
-_FREE = ("data_dir", "batch_size", "eval_batch_size", "seed", "train_size")
+_FREE = (
+    "data_dir",
+    "file",
+    "batch_size",
+    "eval_batch_size",
+    "eval_length",
+    "eval_size",
+    "seed",
+    "test_by",
+    "train_size",
+    "val_by",
+)
 
 
 def measure(
@@ -51,11 +62,11 @@ def measure(
         config, _ = read_run(folder, recipe, scale)
     built = Built(config, [*data_dir_option(data_dir), *overrides])
     check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
-    built.datamodule.prepare_data()
-    built.datamodule.setup("test")
+    built.set_up("test")
+    built.datamodule.load_state_dict(state.get(type(built.datamodule).__qualname__, {}))
     built.model.load_state_dict(state["state_dict"])
     if estimate:
-        rnnorm.update_bn(built.datamodule.train_dataloader(), built.model)
+        estimate_statistics(built.datamodule.train_dataloader(), built.model)
     trainer = built.make_trainer(progress_bars())
     with quiet_lightning():
         metrics = trainer.test(built.model, datamodule=built.datamodule, verbose=False)

@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 
 from rnnorm.experiments.clock import Clock
+from rnnorm.experiments.score import score_of
 
 
 def progress_bars() -> list[Callback]:
@@ -39,9 +40,8 @@ class ProgressLines(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the epoch's results."""
-        self._print(
-            trainer, f"{trainer.global_step} steps", "train/loss", "val/loss", "val/accuracy"
-        )
+        names = dict.fromkeys(("train/loss", "val/loss", f"val/{score_of(pl_module).name}"))
+        self._print(trainer, f"{trainer.global_step} steps", *names)
 
     def _print(self, trainer: Trainer, where: str, *names: str) -> None:
         self._printed = time.monotonic()

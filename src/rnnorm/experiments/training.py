@@ -34,9 +34,10 @@ from rnnorm.experiments.run_folder import (
     refuse_existing,
     start_run,
 )
+from rnnorm.experiments.score import score_of
 
 # what may change when a training goes on: all else changes what is learnt from which minibatch
-_FREE = ("data_dir", "eval_batch_size")
+_FREE = ("data_dir", "file", "eval_batch_size")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Run:
             ``tensorboard/``.
         built: the model with its last weights, its data and configuration.
         trainer: the trainer.
-        best: best value of the monitored metric, None if there was no validation.
+        best: best value of the task's score, None if there was no validation.
         best_epoch: the epoch that had it, counted from 1.
         seconds: time spent in training steps.
     """
@@ -74,7 +75,8 @@ class Run:
         """What came out, and the next command."""
         lines = [f"{self.trainer.global_step} steps, {self.seconds:.0f} s in training steps"]
         if self.best is not None:
-            lines.append(f"best val/accuracy {self.best:.4f}, in epoch {self.best_epoch}")
+            name = score_of(self.built.model).name
+            lines.append(f"best val/{name} {self.best:.4f}, in epoch {self.best_epoch}")
         lines.append(f"checkpoints: {self.last_checkpoint.parent}")
         recipe = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))["recipe"]
         kept = self.best_checkpoint if self.best_checkpoint.exists() else self.last_checkpoint
@@ -140,9 +142,9 @@ def fit(
         check_same(state, built.model, built.datamodule, last, free=_FREE)
         step = state["global_step"]
     # data that is missing or broken is found out before there is a run folder
-    built.datamodule.prepare_data()
-    built.datamodule.setup("fit")
-    clock, keep = Clock(), KeepLastAndBest(folder / "checkpoints", every_n_steps)
+    built.set_up("fit")
+    score = score_of(built.model)
+    clock, keep = Clock(), KeepLastAndBest(folder / "checkpoints", score, every_n_steps)
     trainer = built.make_trainer(
         [
             clock,

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy
 from torchmetrics.classification import MulticlassAccuracy
 
-import rnnorm
 from rnnorm.experiments.batches import Batches
 from rnnorm.experiments.images import Images, Splits, load_images
+from rnnorm.experiments.layers import initialise, recurrent
+from rnnorm.experiments.score import Score
 
 Permutation = Literal["none", "fixed", "published"]
 
@@ -155,9 +156,14 @@ class PixelClassifier(lightning.LightningModule):
         initial_noise: standard deviation of the Gaussian noise on h_0 in training.
         learn_initial_state: make h_0 and c_0 parameters.
 
+    Attributes:
+        score: the metric of the best checkpoint, the accuracy.
+
     Raises:
         ValueError: a name is unknown.
     """
+
+    score = Score("accuracy", "max")
 
     def __init__(
         self,
@@ -173,18 +179,18 @@ class PixelClassifier(lightning.LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        if cell not in ("LSTM", "GRU", "RNN"):
-            raise ValueError(f"cell must be 'LSTM', 'GRU' or 'RNN', got {cell!r}")
-        self.rnn = getattr(rnnorm, cell)(
+        self.rnn = recurrent(
+            cell,
             input_size,
             hidden_size,
-            norm=_spec(norm, norm_options),
+            norm,
+            norm_options,
             learn_initial_state=learn_initial_state,
             initial_noise=initial_noise,
         )
         self.classifier = nn.Linear(hidden_size, num_classes)
         if init is not None:
-            _initialise(self.rnn, init)
+            initialise(self.rnn, init)
             nn.init.orthogonal_(self.classifier.weight)
             nn.init.zeros_(self.classifier.bias)
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
@@ -221,21 +227,3 @@ class PixelClassifier(lightning.LightningModule):
         accuracy(scores, y)
         self.log(f"{name}/loss", cross_entropy(scores, y), batch_size=len(y))
         self.log(f"{name}/accuracy", accuracy, prog_bar=True, batch_size=len(y))
-
-
-def _spec(norm: str | None, options: dict[str, Any] | None) -> Any:
-    """The ``norm`` argument of the layer, with some of its fields changed."""
-    if not options:
-        return norm
-    specs = {"batch": rnnorm.BatchNorm, "layer": rnnorm.LayerNorm}
-    if norm not in specs:
-        raise ValueError(f"norm_options need norm to be 'batch' or 'layer', got {norm!r}")
-    return specs[norm](**options)
-
-
-def _initialise(rnn: nn.Module, name: str) -> None:
-    recipe = getattr(rnnorm.init, f"{name}_", None)
-    if recipe is None:
-        known = sorted(n[:-1] for n in dir(rnnorm.init) if n.endswith("_") and n[0] != "_")
-        raise ValueError(f"init must be None or one of {known}, got {name!r}")
-    recipe(rnn)

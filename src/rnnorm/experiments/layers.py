@@ -1,0 +1,62 @@
+"""What tasks share: the recurrent layer that a recipe's words describe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+import rnnorm
+
+CELLS = ("LSTM", "GRU", "RNN")
+
+
+def recurrent(
+    cell: str,
+    input_size: int,
+    hidden_size: int,
+    norm: str | None = None,
+    norm_options: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> nn.RNNBase:
+    """A recurrent layer.
+
+    Args:
+        cell: ``"LSTM"``, ``"GRU"`` or ``"RNN"``.
+        input_size: its inputs.
+        hidden_size: its units.
+        norm: None, ``"batch"``, ``"layer"``, or a preset's name.
+        norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
+        **arguments: others of that class.
+
+    Raises:
+        ValueError: a name is unknown, or there are options for a preset.
+    """
+    if cell not in CELLS:
+        raise ValueError(f"cell must be 'LSTM', 'GRU' or 'RNN', got {cell!r}")
+    spec = _spec(norm, norm_options)
+    layer: nn.RNNBase = getattr(rnnorm, cell)(input_size, hidden_size, norm=spec, **arguments)
+    return layer
+
+
+def initialise(rnn: nn.Module, name: str) -> None:
+    """Draw a layer's weights by a recipe of :mod:`rnnorm.init`, named without its underscore.
+
+    Raises:
+        ValueError: there is no such recipe.
+    """
+    recipe = getattr(rnnorm.init, f"{name}_", None)
+    if recipe is None:
+        known = sorted(n[:-1] for n in dir(rnnorm.init) if n.endswith("_") and n[0] != "_")
+        raise ValueError(f"init must be None or one of {known}, got {name!r}")
+    recipe(rnn)
+
+
+def _spec(norm: str | None, options: dict[str, Any] | None) -> Any:
+    """The ``norm`` argument of the layer, with some of its fields changed."""
+    if not options:
+        return norm
+    specs = {"batch": rnnorm.BatchNorm, "layer": rnnorm.LayerNorm}
+    if norm not in specs:
+        raise ValueError(f"norm_options need norm to be 'batch' or 'layer', got {norm!r}")
+    return specs[norm](**options)
