@@ -41,3 +41,25 @@ def mnist_dir():
     if not folder or not (Path(folder) / "mnist").is_dir():
         pytest.skip("RNNORM_DATA does not name a folder with mnist/")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def ptb_dir():
+    folder = os.environ.get("RNNORM_DATA")
+    if not folder or not (Path(folder) / "ptb").is_dir():
+        pytest.skip("RNNORM_DATA does not name a folder with ptb/")
+    return Path(folder)
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    """A folder with texts in the published layouts of the Penn Treebank, words and characters."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    lines = ["the cat sat on the mat", "a <unk> cat ran N miles", "on the mat a cat sat"]
+    for part, count in (("train", 60), ("valid", 12), ("test", 12)):
+        text = "".join(f" {lines[i * i % 3]} \n" for i in range(count))
+        (folder / f"ptb.{part}.txt").write_text(text)
+        symbols = text.replace(" \n", "\n").replace("\n ", "\n").strip(" ").replace(" ", "_")
+        (folder / f"ptb.char.{part}.txt").write_text(" ".join(symbols) + " ")
+    return folder
