@@ -9,16 +9,40 @@ NUMBERS = {
     "cooijmans2016/smnist-bn": 99.0,
     "cooijmans2016/pmnist-lstm": 90.2,
     "cooijmans2016/pmnist-bn": 95.4,
+    "cooijmans2016/ptb-char-lstm": 1.38,
+    "cooijmans2016/ptb-char-bn": 1.32,
+    "cooijmans2016/text8-lstm": 1.43,
+    "cooijmans2016/text8-bn": 1.36,
+    "laurent2015/ptb-word-small-lstm": 119.2,
+    "laurent2015/ptb-word-small-bn": 120.9,
+    "laurent2015/ptb-word-medium-lstm": 89.0,
+    "laurent2015/ptb-word-medium-bn": 90.6,
+    "laurent2015/ptb-word-large-lstm": 81.8,
+    "laurent2015/ptb-word-large-bn": 97.4,
+    "laurent2015/appendix-a-rnn": 1.10,
+    "laurent2015/appendix-a-bn": 1.11,
 }
+# units, predictions of a window, rows, rate, and what else of the optimiser
+CHARACTERS = {
+    "ptb-char-lstm": (1000, 100, 64, {"lr": 0.002}),
+    "ptb-char-lstm-draft": (1000, 50, 100, {"lr": 0.001, "momentum": 0.9}),
+    "text8-lstm": (2000, 180, 128, {"lr": 0.001}),
+}
+# units, bound of the weights, dropout, predictions, clip, epochs, epochs of the first rate, divisor
+WORDS = {
+    "small": (200, 0.1, 0.0, 20, 10, 15, 6, 2.0),
+    "medium": (650, 0.05, 0.5, 35, 5, 40, 6, 1.2),
+    "large": (1500, 0.04, 0.65, 35, 5, 55, 15, 1.15),
+}
+# thousands of units take long to initialise, and no test here looks at weights
+LIGHT = ["--model.init_args.hidden_size=4"]
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_is_valid_and_says_what_it_is(name):
     recipe = read_recipe(name)
     assert {"title", "paper", "metric"} <= recipe.about.keys()
-    built = Built(as_text(recipe.config))
-    assert built.datamodule.hparams["batch_size"] == 100
-    assert built.model.hparams["hidden_size"] == 100
+    Built(as_text(recipe.config), LIGHT)
 
 
 @pytest.mark.parametrize("name", [n for n in recipe_names() if not n.startswith("demo/")])
@@ -27,7 +51,7 @@ def test_every_recipe_of_a_paper_has_a_small_scale(name):
     assert small.about["small"]
     assert small.config["trainer"]["max_epochs"] < paper.config["trainer"]["max_epochs"]
     assert small.config["optimizer"] == paper.config["optimizer"]
-    Built(as_text(small.config))
+    Built(as_text(small.config), LIGHT)
 
 
 @pytest.mark.parametrize(("name", "number"), NUMBERS.items())
@@ -37,8 +61,8 @@ def test_the_papers_numbers(name, number):
     assert str(number) in line
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_the_papers_settings(name):
+@pytest.mark.parametrize("name", [name for name in NUMBERS if "mnist" in name])
+def test_the_papers_settings_for_pixels(name):
     config = read_recipe(name).config
     assert config["trainer"]["gradient_clip_val"] == 1
     assert config["optimizer"]["class_path"] == "torch.optim.RMSprop"
@@ -49,6 +73,53 @@ def test_the_papers_settings(name):
     assert data["permutation"] == ("fixed" if permuted else "none")
     # black borders come first in the image's own order: only there is the noise needed
     assert config["model"]["init_args"]["initial_noise"] == (0 if permuted else 0.1)
+
+    assert data["batch_size"] == config["model"]["init_args"]["hidden_size"] == 100
+
+
+@pytest.mark.parametrize(("name", "settings"), CHARACTERS.items())
+def test_the_papers_settings_for_characters(name, settings):
+    config = read_recipe(f"cooijmans2016/{name}").config
+    model, data = (config[part]["init_args"] for part in ("model", "data"))
+    optimizer = config["optimizer"]["init_args"]
+    got = (model["hidden_size"], data["length"], data["batch_size"], optimizer)
+    assert got == settings
+    assert config["trainer"]["gradient_clip_val"] == 1
+    assert data["crop"] == (name == "ptb-char-lstm")
+    assert data["test_by"] == "stream"
+
+
+@pytest.mark.parametrize(("size", "settings"), WORDS.items())
+def test_the_papers_settings_for_words(size, settings):
+    config = read_recipe(f"laurent2015/ptb-word-{size}-lstm").config
+    model, data = (config[part]["init_args"] for part in ("model", "data"))
+    trainer, schedule = config["trainer"], config["lr_scheduler"]["init_args"]
+    got = (
+        *(model[key] for key in ("hidden_size", "init_range", "dropout")),
+        data["length"],
+        *(trainer[key] for key in ("gradient_clip_val", "max_epochs")),
+        *schedule.values(),
+    )
+    assert got == settings
+    assert (model["num_layers"], model["reduction"]) == (2, "sum")
+    assert (data["windows"], data["batch_size"]) == ("carried", 32)
+    assert config["optimizer"]["init_args"] == {"lr": 1.0}
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["cooijmans2016/ptb-char-lstm", "cooijmans2016/ptb-char-lstm-draft", "cooijmans2016/text8-lstm"]
+    + [f"laurent2015/ptb-word-{size}-lstm" for size in WORDS],
+)
+def test_plain_and_normalised_recipes_differ_in_the_norm_alone(plain):
+    configs = [read_recipe(name).config for name in (plain, plain.replace("-lstm", "-bn"))]
+    for config in configs:
+        config["trainer"].pop("callbacks", None)
+        config["model"]["init_args"].pop("norm_options", None)
+    norms = [config["model"]["init_args"].pop("norm") for config in configs]
+    assert norms[0] is None
+    assert norms[1] in ("batch", "laurent2015-frame")
+    assert configs[0] == configs[1]
 
 
 def test_models_of_the_demo_differ_in_the_norm_alone():
