@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from interruption import Interruption, KillAt
 
 from rnnorm.experiments.checkpoints import read_checkpoint
 from rnnorm.experiments.cli import main
@@ -13,21 +13,6 @@ from rnnorm.experiments.training import fit
 
 CHARACTERS = "cooijmans2016/ptb-char-bn"
 WORDS = "laurent2015/ptb-word-small-bn"
-
-
-class Interruption(BaseException):
-    pass
-
-
-class KillAt(Callback):
-    """Ends the training in the middle of the step after this many."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_before_zero_grad(self, trainer, *_):
-        if trainer.global_step == self.step:
-            raise Interruption
 
 
 @pytest.fixture

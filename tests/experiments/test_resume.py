@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from interruption import Interruption, KillAt
 from lightning.pytorch import Callback
 
 from rnnorm.experiments.checkpoints import read_checkpoint
@@ -14,21 +15,6 @@ from rnnorm.experiments.metrics_file import read_metrics
 from rnnorm.experiments.training import fit
 
 RECIPE = "demo/digits-bn"
-
-
-class Interruption(BaseException):
-    pass
-
-
-class KillAt(Callback):
-    """Ends the training in the middle of the step after this many."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_before_zero_grad(self, trainer, *_):
-        if trainer.global_step == self.step:
-            raise Interruption
 
 
 def weights(folder):
