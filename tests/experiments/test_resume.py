@@ -10,6 +10,7 @@ import torch
 from interruption import Interruption, KillAt
 from lightning.pytorch import Callback
 
+import rnnorm
 from rnnorm.experiments.checkpoints import read_checkpoint
 from rnnorm.experiments.metrics_file import read_metrics
 from rnnorm.experiments.training import fit
@@ -276,7 +277,7 @@ def test_resume_refuses_what_is_no_run(tmp_path):
     ],
 )
 def test_broken_files_of_a_run_are_named(tmp_path, name, content, said):
-    run = {"recipe": RECIPE, "scale": "paper", "about": {}}
+    run = {"recipe": RECIPE, "scale": "paper", "about": {}, "rnnorm": rnnorm.__version__}
     (tmp_path / "run.json").write_text(json.dumps(run))
     (tmp_path / "config.yaml").write_text("model: {}\ndata: {}\n")
     (tmp_path / name).write_bytes(content)

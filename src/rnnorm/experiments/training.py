@@ -30,7 +30,7 @@ from rnnorm.experiments.recipe import read_recipe
 from rnnorm.experiments.run_folder import (
     default_folder,
     describe,
-    read_run,
+    rebuild,
     refuse_existing,
     start_run,
 )
@@ -129,13 +129,12 @@ def fit(
         chosen = read_recipe(recipe, scale or "paper")
         folder = Path(run_dir) if run_dir is not None else default_folder(chosen)
         refuse_existing(folder)
-        config, about = as_text(chosen.config), describe(chosen)
+        built, about = Built(as_text(chosen.config), overrides), describe(chosen)
     else:
         folder = Path(resume)
         if run_dir is not None and Path(run_dir) != folder:
             raise ValueError(f"--run-dir {run_dir} and --resume {folder} are different folders")
-        config, about = read_run(folder, recipe, scale)
-    built = Built(config, overrides)
+        built, about = rebuild(folder, recipe, scale, overrides)
     last, step = folder / "checkpoints" / "last.ckpt", 0
     if last.exists():
         state = read_checkpoint(last)
