@@ -119,6 +119,19 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         action="store_true",
         help="first take the population statistics anew, exactly, over the training set",
     )
+    test.add_argument(
+        "--statistics",
+        choices=("population", "batch"),
+        help="which ones normalise (both, where there are several rows)",
+    )
+    test.add_argument(
+        "--lengths",
+        metavar="N",
+        type=int,
+        nargs="+",
+        default=[],
+        help="measure on windows of each of these lengths (texts alone)",
+    )
 
     commands.add_parser("recipes", help="list the recipes, with the paper's number for each")
     return parser, commands.choices
@@ -165,16 +178,17 @@ def _test(options: argparse.Namespace, recipe: str | None, overrides: list[str])
 
     if recipe is None:
         raise ValueError("name the recipe: rnnorm test RECIPE --ckpt FILE")
-    metrics = measure(
+    measured = measure(
         recipe,
         options.ckpt,
         data_dir=options.data_dir,
         scale=options.scale,
         estimate=options.estimate,
+        statistics=options.statistics,
+        lengths=options.lengths,
         overrides=overrides,
     )
-    for name, value in metrics.items():
-        print(f"{name}  {value:.4f}")
+    print("\n".join(map(str, measured)))
 
 
 def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:

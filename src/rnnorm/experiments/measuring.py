@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from rnnorm.experiments.batch_statistics import BatchStatistics, SeveralRows, batch_normalised
 from rnnorm.experiments.building import Built, as_text, data_dir_option, quiet_lightning
 from rnnorm.experiments.checkpoints import check_same, read_checkpoint
 from rnnorm.experiments.exact_statistics import estimate_statistics
+from rnnorm.experiments.measurement import Measurement, Statistics, keep_measurements
 from rnnorm.experiments.progress import progress_bars
 from rnnorm.experiments.recipe import read_recipe
-from rnnorm.experiments.run_folder import read_run
+from rnnorm.experiments.run_folder import rebuild
 
 # what may differ between training and test
 _FREE = (
@@ -34,9 +37,13 @@ def measure(
     data_dir: str | Path | None = None,
     scale: str | None = None,
     estimate: bool = False,
+    statistics: Statistics | None = None,
+    lengths: Sequence[int] = (),
     overrides: Sequence[str] = (),
-) -> dict[str, float]:
+) -> list[Measurement]:
     """Measure a trained model on the test set.
+
+    Where the checkpoint lies in a run folder, the results are kept there.
 
     Args:
         recipe: the recipe it was trained with.
@@ -46,28 +53,87 @@ def measure(
         scale: the scale it was trained at, for a checkpoint outside its run folder.
         estimate: first take the population statistics anew, as the exact average over the
             training set (:func:`rnnorm.update_bn`).
+        statistics: ``"population"``, or ``"batch"`` for those of each test minibatch, which
+            leaves out minibatches of one row. By default both, where there are batch statistics.
+        lengths: measure on windows of each of these lengths instead, every one from the initial
+            state (language alone). What is left of the text is left out.
         overrides: options of LightningCLI.
 
     Returns:
-        The test metrics by name.
+        A measurement for each length and each kind of statistics.
 
     Raises:
-        ValueError: the checkpoint is not one of this model and data.
+        ValueError: the checkpoint is not one of this model and data; or batch statistics were
+            asked for and there are none.
         FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
     """
-    config = as_text(read_recipe(recipe, scale or "paper").config)
-    state = read_checkpoint(checkpoint)
-    folder = Path(checkpoint).parent.parent
-    if (folder / "run.json").is_file():
-        config, _ = read_run(folder, recipe, scale)
-    built = Built(config, [*data_dir_option(data_dir), *overrides])
+    chosen, state = read_recipe(recipe, scale or "paper"), read_checkpoint(checkpoint)
+    folder, options = Path(checkpoint).parent.parent, [*data_dir_option(data_dir), *overrides]
+    run = (folder / "run.json").is_file()
+    if run:
+        built, _ = rebuild(folder, recipe, scale, options)
+    else:
+        built = Built(as_text(chosen.config), options)
     check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
     built.set_up("test")
     built.datamodule.load_state_dict(state.get(type(built.datamodule).__qualname__, {}))
     built.model.load_state_dict(state["state_dict"])
+    loaders = _loaders(built, lengths)
+    kinds = _kinds(built, statistics, loaders[0][1])
     if estimate:
         estimate_statistics(built.datamodule.train_dataloader(), built.model)
-    trainer = built.make_trainer(progress_bars())
+    measured = [
+        Measurement(
+            checkpoint=Path(checkpoint).name,
+            epoch=state["epoch"] + 1,
+            statistics=kind,
+            length=length,
+            estimated=estimate,
+            overrides=tuple(overrides),
+            metrics=_test(built, loader, kind),
+        )
+        for length, loader in loaders
+        for kind in kinds
+    ]
+    if run:
+        keep_measurements(folder, measured)
+    return measured
+
+
+def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Iterable[Any]]]:
+    """The test set, or its windows of each length."""
+    if not lengths:
+        return [(None, built.datamodule.test_dataloader())]
+    windows = getattr(built.datamodule, "test_windows", None)
+    if windows is None:
+        raise ValueError("lengths are for a text: this recipe's data have a length of their own")
+    # the same minibatches for both kinds of statistics
+    return [(length, SeveralRows(windows(length))) for length in lengths]
+
+
+def _kinds(
+    built: Built, asked: Statistics | None, loader: Iterable[Any]
+) -> Sequence[Statistics | None]:
+    """Which statistics to measure with."""
+    if not batch_normalised(built.model):
+        if asked is not None:
+            raise ValueError(f"statistics must be None, got {asked!r}: the model has none")
+        return [None]
+    rows = next(iter(SeveralRows(loader)), None) is not None
+    if asked == "batch" and not rows:
+        raise ValueError(
+            "statistics must be 'population' where minibatches have one row, got 'batch': that has "
+            "no statistics. A text can be measured by windows, with lengths"
+        )
+    if asked is None:
+        return ["population", "batch"] if rows else ["population"]
+    return [asked]
+
+
+def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
+    batch = statistics == "batch"
+    trainer = built.make_trainer([*progress_bars(), *([BatchStatistics()] if batch else [])])
+    loader = SeveralRows(loader) if batch else loader
     with quiet_lightning():
-        metrics = trainer.test(built.model, datamodule=built.datamodule, verbose=False)
+        metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
     return dict(metrics[0])

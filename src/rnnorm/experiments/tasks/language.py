@@ -80,6 +80,7 @@ class LanguageData(lightning.LightningDataModule):
         self.loaders: dict[str, Resumable[Window]] = {}
         self.vocabulary = Vocabulary(())
         self._source = ""
+        self._test: Text | None = None
 
     def setup(self, stage: str | None = None) -> None:
         """Load the text, once.
@@ -95,8 +96,10 @@ class LanguageData(lightning.LightningDataModule):
         self.vocabulary, self._source = corpus.vocabulary, corpus.train.source
         train = _first(corpus.train, given["train_size"])
         loaders = {"train": self._training(train)}
-        for name, text in (("val", corpus.val), ("test", corpus.test)):
-            loaders[name] = self._evaluation(_first(text, given["eval_size"]), given[f"{name}_by"])
+        for name, whole in (("val", corpus.val), ("test", corpus.test)):
+            text = _first(whole, given["eval_size"])
+            loaders[name] = self._evaluation(text, given[f"{name}_by"])
+        self._test = text
         self.loaders = loaders
 
     def _training(self, text: Text) -> Resumable[Window]:
@@ -132,6 +135,20 @@ class LanguageData(lightning.LightningDataModule):
     def test_dataloader(self) -> Resumable[Window]:
         """Test minibatches."""
         return self.loaders["test"]
+
+    def test_windows(self, length: int) -> IndependentWindows:
+        """The test text in windows that each start from the initial state.
+
+        Args:
+            length: predictions of a window.
+
+        Raises:
+            ValueError: the text is shorter than a window.
+        """
+        if length < 1:
+            raise ValueError(f"lengths must be at least 1, got {length}")
+        assert self._test is not None
+        return IndependentWindows(self._test, length, self.hparams["eval_batch_size"])
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the text: its vocabulary."""
