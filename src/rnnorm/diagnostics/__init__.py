@@ -1,0 +1,35 @@
+"""What goes on inside a recurrent model: the papers' figures, on a model of your own.
+
+Each function measures and returns numbers; ``plot_...`` draws them on a given matplotlib ``Axes``.
+"""
+
+from rnnorm.diagnostics.gradient_flow import (
+    gradient_norms,
+    gradient_norms_by_gamma,
+    plot_gradient_norms,
+)
+from rnnorm.diagnostics.saturation import plot_tanh_derivative, tanh_derivative, tanh_inputs
+from rnnorm.diagnostics.score_by_length import (
+    plot_score_by_length,
+    score_by_length,
+    with_batch_statistics,
+)
+from rnnorm.diagnostics.spectral_norm import SpectralNorm, plot_spectral_norms, spectral_norms
+from rnnorm.diagnostics.stationarity import plot_statistic, population_statistics
+
+__all__ = [
+    "SpectralNorm",
+    "gradient_norms",
+    "gradient_norms_by_gamma",
+    "plot_gradient_norms",
+    "plot_score_by_length",
+    "plot_spectral_norms",
+    "plot_statistic",
+    "plot_tanh_derivative",
+    "population_statistics",
+    "score_by_length",
+    "spectral_norms",
+    "tanh_derivative",
+    "tanh_inputs",
+    "with_batch_statistics",
+]

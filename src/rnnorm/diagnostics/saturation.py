@@ -1,0 +1,100 @@
+"""How much of the gradient passes through tanh, and how that depends on its input's spread."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from rnnorm.kernels.dispatch import use_backend
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def tanh_derivative(spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and quartiles of ``tanh'(x)`` for Gaussian x of mean 0 (Cooijmans et al. 2016, fig. 1).
+
+    Args:
+        spread: standard deviations of x, of any shape.
+
+    Returns:
+        the mean, the lower and the upper quartile, of the shape of ``spread``.
+    """
+    # midpoints of equally probable intervals: a quadrature, nothing is drawn
+    points = torch.special.ndtri((torch.arange(2000, dtype=torch.float64) + 0.5) / 2000)
+    values = 1 - torch.tanh(spread.double().unsqueeze(-1) * points.to(spread.device)) ** 2
+    low, high = values.quantile(values.new_tensor([0.25, 0.75]), -1)
+    return tuple(v.to(spread.dtype) for v in (values.mean(-1), low, high))  # type: ignore[return-value]
+
+
+def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
+    """What a model feeds to tanh: how far it is spread, and how much gradient then passes.
+
+    A copy of the model runs, in the mode that the model is in, on the reference kernel.
+
+    Args:
+        model: calls tanh: an RNN, LSTM or GRU of this package (also with ``norm=None``) does.
+        x: the model's input.
+
+    Returns:
+        standard deviation of the input and mean of ``tanh'``, over rows and units, ``(calls,)``
+        each, in the order of the calls: for an LSTM the candidate and the output of every step.
+
+    Raises:
+        ValueError: the model never calls tanh.
+    """
+    model, watch = copy.deepcopy(model), _Watch()
+    with torch.no_grad(), use_backend("reference"), watch:
+        model(x)
+    if not watch.spread:
+        raise ValueError("model never calls tanh, or within an operator of torch.nn's layers")
+    return torch.stack(watch.spread), torch.stack(watch.derivative)
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread: list[Tensor] = []
+        self.derivative: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.tanh, Tensor.tanh):
+            self.spread.append(args[0].std(correction=0))
+            self.derivative.append((1 - result**2).mean())
+        return result
+
+
+def plot_tanh_derivative(
+    axes: Axes,
+    measured: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+    most: float = 2.0,
+) -> None:
+    """Draw E[tanh'] with its interquartile range against the input's standard deviation.
+
+    Args:
+        axes: where to draw.
+        measured: what :func:`tanh_inputs` returned, by the name of the model: points beside the
+            curve, which is that of Gaussian inputs of mean 0.
+        most: largest standard deviation, unless one that was measured is larger.
+    """
+    points = measured or {}
+    most = max([most, *(float(spread.max()) for spread, _ in points.values())])
+    spread = torch.linspace(0, most, 200)
+    mean, low, high = (v.tolist() for v in tanh_derivative(spread))
+    axes.plot(spread.tolist(), mean, color="#222222", label="Gaussian input, mean")
+    axes.fill_between(
+        spread.tolist(), low, high, color="#222222", alpha=0.12, linewidth=0, label="its quartiles"
+    )
+    for name, (x, y) in points.items():
+        axes.plot(x.tolist(), y.tolist(), ".", markersize=3, alpha=0.6, label=name)
+    axes.set(xlabel="standard deviation of x", ylabel="E[tanh'(x)]", ylim=(0, 1.02))
+    axes.margins(x=0)
+    axes.legend(frameon=False)

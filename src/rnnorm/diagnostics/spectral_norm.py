@@ -1,0 +1,134 @@
+"""Spectral norms of recurrent weights, beside the bound below which gradients must vanish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rnnorm.norm.population import Population
+from rnnorm.norm.spec import BatchNorm, LayerNorm
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# torch's order of the gates, and the largest slope of each one's nonlinearity
+_GATES = {
+    1: {"": 1.0},
+    3: {"r": 0.25, "z": 0.25, "n": 1.0},
+    4: {"i": 0.25, "f": 0.25, "g": 1.0, "o": 0.25},
+}
+
+
+class SpectralNorm(NamedTuple):
+    """Spectral norms of the recurrent weights of one gate.
+
+    Attributes:
+        weight: of the weights alone.
+        in_evaluation: of ``diag(γ / sqrt(var + eps)) W_hh``, the map that evaluation applies, with
+            the population's last step; equals ``weight`` where nothing is normalised, and is NaN
+            under layer norm, whose scale is another for every row.
+        bound: ``1 / α``, α the largest slope of the gate's nonlinearity: 1 for tanh and the
+            rectifier, 1/4 for the logistic.
+    """
+
+    weight: float
+    in_evaluation: float
+    bound: float
+
+
+@torch.no_grad()
+def spectral_norms(model: nn.Module) -> dict[str, SpectralNorm]:
+    """Spectral norm of every gate's recurrent weights.
+
+    In a plain RNN ``‖W_hh‖_2 < 1/α`` suffices for gradients to vanish exponentially, and a
+    gradient that explodes implies the contrary (Pascanu et al. 2013). In an LSTM or GRU it is so
+    for the path through that gate; the gradient can also go through the carried state.
+
+    Args:
+        model: holds recurrent layers or cells, of this package or of ``torch.nn``.
+
+    Returns:
+        by the name of the weight and of the gate, such as ``"rnn.weight_hh_l0 f"``.
+
+    Raises:
+        ValueError: the model has no recurrent layer.
+    """
+    norms = {
+        name: norm
+        for path, module in model.named_modules()
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase))
+        for name, norm in _of_layer(f"{path}." if path else "", module)
+    }
+    if not norms:
+        raise ValueError("model has no recurrent layer")
+    return norms
+
+
+def _of_layer(path: str, layer: nn.RNNBase | nn.RNNCellBase) -> Iterator[tuple[str, SpectralNorm]]:
+    names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else ["weight_hh"]
+    for name in names:
+        if not name.startswith("weight_hh"):
+            continue
+        suffix = name.removeprefix("weight_hh")
+        weight: Tensor = getattr(layer, name)
+        projection: Tensor | None = getattr(layer, f"weight_hr{suffix}", None)
+        if projection is not None:
+            weight = weight @ projection
+        evaluated = _scale(layer, suffix, weight).unsqueeze(1) * weight
+        gates = _GATES[weight.size(0) // layer.hidden_size]
+        blocks = (torch.split(w, layer.hidden_size) for w in (weight, evaluated))
+        for (gate, slope), plain, scaled in zip(gates.items(), *blocks, strict=True):
+            key = f"{path}{name} {gate}".rstrip()
+            yield key, SpectralNorm(_largest(plain), _largest(scaled), bound=1 / slope)
+
+
+def _largest(weight: Tensor) -> float:
+    """Largest singular value, NaN where a weight is not finite."""
+    if not weight.isfinite().all():
+        return math.nan
+    return float(torch.linalg.matrix_norm(weight.float(), 2))
+
+
+def _scale(layer: nn.Module, suffix: str, weight: Tensor) -> Tensor:
+    """What evaluation multiplies each row of the recurrent product by, ``(F,)``."""
+    norm = getattr(layer, "norm", None)
+    if isinstance(norm, LayerNorm) and norm.recurrent:
+        return weight.new_full((len(weight),), torch.nan)
+    for site in ("recurrent", "joint"):
+        population = getattr(layer, f"population_{site}{suffix}", None)
+        if isinstance(population, Population) and isinstance(norm, BatchNorm):
+            _, var = population.at(torch.tensor([len(population) - 1], device=weight.device))
+            gamma: Tensor = getattr(layer, f"gamma_{site}{suffix}")
+            return (gamma / (var[0] + norm.eps).sqrt()).to(weight.dtype)
+    return weight.new_ones(len(weight))
+
+
+def plot_spectral_norms(axes: Axes, norms: Mapping[str, SpectralNorm]) -> None:
+    """Draw spectral norms as bars, each with its bound.
+
+    Args:
+        axes: where to draw.
+        norms: what :func:`spectral_norms` returned.
+    """
+    places = range(len(norms))
+    for shift, field, label, colour in (
+        (-0.2, "weight", "W_hh", "#9a9a9a"),
+        (0.2, "in_evaluation", "as evaluation scales it", "#2467a8"),
+    ):
+        heights = [getattr(norm, field) for norm in norms.values()]
+        axes.bar([p + shift for p in places], heights, 0.4, label=label, color=colour)
+    axes.hlines(
+        [norm.bound for norm in norms.values()],
+        [p - 0.45 for p in places],
+        [p + 0.45 for p in places],
+        color="#c8442c",
+        linewidth=2,
+        label="below: gradients vanish",
+    )
+    axes.set_xticks(list(places), [name.replace("weight_hh_", "") for name in norms])
+    axes.set(ylabel="spectral norm", ylim=(0, None))
+    axes.legend(frameon=False)

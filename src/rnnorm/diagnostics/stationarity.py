@@ -1,0 +1,63 @@
+"""Population statistics against the time step: do they settle?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from rnnorm.norm.population import Population
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def population_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
+    """Population mean and variance of every site that has them for each time step.
+
+    In Cooijmans et al. 2016 they converge to a stationary distribution within some tens of steps,
+    which is why the last step may serve all later ones.
+
+    Args:
+        model: holds batch-normalised layers that have taken statistics.
+
+    Returns:
+        mean and unbiased variance, ``(steps, features)`` each, by the site's name, such as
+        ``"recurrent_l0"``, with the path of the layer before it.
+
+    Raises:
+        ValueError: there is no statistic per time step.
+    """
+    statistics = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Population) and not module.shared:
+            counted = module.num_batches_tracked > 0
+            if counted.any():
+                mean, var = module.mean[counted], module.var[counted]
+                statistics[name.replace("population_", "")] = mean.clone(), var.clone()
+    if not statistics:
+        raise ValueError("model has taken no population statistics per time step")
+    return statistics
+
+
+def plot_statistic(
+    axes: Axes, values: Tensor, units: Sequence[int] | int = 10, label: str = "population mean"
+) -> None:
+    """Draw a statistic of some units against the time step, one line each.
+
+    Args:
+        axes: where to draw.
+        values: ``(steps, features)``.
+        units: which features, or how many, evenly spaced.
+        label: of the vertical axis.
+
+    Raises:
+        IndexError: there is no such feature.
+    """
+    if isinstance(units, int):
+        units = [i * values.size(1) // units for i in range(min(units, values.size(1)))]
+    for unit in units:
+        axes.plot(values[:, unit].tolist(), linewidth=1)
+    axes.set(xlabel="time step", ylabel=label)
+    axes.margins(x=0)

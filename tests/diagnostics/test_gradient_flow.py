@@ -1,0 +1,148 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+import rnnorm
+from rnnorm.diagnostics import gradient_norms, gradient_norms_by_gamma, plot_gradient_norms
+
+T, B, I, H = 7, 5, 3, 4  # noqa: E741
+
+
+def last_output(result):
+    return result[0][-1].square().sum()
+
+
+def every_output(result):
+    return (result[0] * torch.arange(T).view(T, 1, 1)).square().sum()
+
+
+def by_hand(h_0, step, loss):
+    """Norms of the gradients of states that a loop written out keeps for itself."""
+    states, h = [], h_0
+    for t in range(T):
+        h = step(h, t)
+        h.retain_grad()
+        states.append(h)
+    loss((torch.stack(states), None)).backward()
+    return torch.stack([h.grad.norm() for h in states])
+
+
+@pytest.mark.parametrize("loss", [last_output, every_output])
+def test_tanh_network_agrees_with_its_equation_differentiated_by_hand(loss):
+    rnn, x = rnnorm.RNN(I, H, dtype=torch.float64), torch.randn(T, B, I, dtype=torch.float64)
+
+    def step(h, t):
+        bias = rnn.bias_ih_l0 + rnn.bias_hh_l0
+        return torch.tanh(x[t] @ rnn.weight_ih_l0.T + h @ rnn.weight_hh_l0.T + bias)
+
+    expected = by_hand(torch.zeros(B, H, dtype=torch.float64), step, loss)
+    torch.testing.assert_close(gradient_norms(rnn, loss, x), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("loss", [last_output, every_output])
+def test_batch_normalised_lstm_agrees_with_a_loop_over_its_cell(loss, training):
+    lstm, x = rnnorm.LSTM(I, H, norm="batch"), torch.randn(T, B, I)
+    lstm(torch.randn(T, B, I))
+    lstm.train(training)
+    cell = rnnorm.LSTMCell(I, H, norm="batch").train(training)
+    cell.load_state_dict({n.replace("_l0", ""): v for n, v in lstm.state_dict().items()})
+    c = torch.zeros(B, H)
+
+    def step(h, t):
+        nonlocal c
+        h, c = cell(x[t], (h, c), t)
+        return h
+
+    expected = by_hand(torch.zeros(B, H), step, loss)
+    torch.testing.assert_close(gradient_norms(lstm, loss, x), expected)
+
+
+def test_without_recurrent_weights_only_the_last_step_matters():
+    rnn = nn.RNN(I, H)
+    nn.init.zeros_(rnn.weight_hh_l0)
+    norms = gradient_norms(rnn, last_output, torch.randn(T, B, I))
+    assert (norms[:-1] == 0).all()
+    assert norms[-1] > 0
+
+
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU, rnnorm.LSTM, rnnorm.GRU])
+def test_a_frame_at_a_time_gives_the_loss_of_the_whole(make):
+    layer, losses = make(I, H, num_layers=2, batch_first=True), []
+
+    def loss(result):
+        losses.append(result[0][:, -1].sum() + sum(s.sum() for s in result[1]))
+        return losses[-1]
+
+    x = torch.randn(B, T, I)
+    assert gradient_norms(layer, loss, x).shape == (T,)
+    torch.testing.assert_close(losses[0], loss(layer(x)))
+
+
+def test_nothing_of_the_model_changes():
+    layer, x = rnnorm.LSTM(I, H, norm="batch", initial_noise=0.1), torch.randn(T, B, I)
+    layer(x)
+    before, random = copy.deepcopy(layer.state_dict()), torch.get_rng_state()
+    first = gradient_norms(layer, last_output, x)
+    assert torch.equal(torch.get_rng_state(), random)
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(p.grad is None for p in layer.parameters())
+    assert torch.equal(gradient_norms(layer, last_output, x), first)
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = rnnorm.RNN(I, H), rnnorm.RNN(H, H)
+
+    def forward(self, x):
+        return self.second(self.first(x)[0])
+
+
+def test_a_layer_of_several_is_named():
+    model, x = TwoLayers(), torch.randn(T, B, I)
+    with pytest.raises(ValueError, match=r"one of \['first', 'second'\], got None"):
+        gradient_norms(model, last_output, x)
+    second = gradient_norms(model, last_output, x, layer="second")
+    torch.testing.assert_close(
+        second, gradient_norms(model.second, last_output, model.first(x)[0].detach())
+    )
+    assert not torch.equal(gradient_norms(model, last_output, x, layer="first"), second)
+
+
+def test_what_has_no_single_state_of_a_step_is_refused():
+    x = torch.randn(T, B, I)
+    with pytest.raises(ValueError, match="bidirectional"):
+        gradient_norms(rnnorm.RNN(I, H, bidirectional=True), last_output, x)
+    with pytest.raises(TypeError, match="PackedSequence"):
+        gradient_norms(nn.RNN(I, H), last_output, pack_sequence([x[:, 0]]))
+
+
+def test_each_gamma_is_that_of_a_model_built_with_it():
+    x, built = torch.randn(T, B, I), {}
+    rnn = rnnorm.RNN(I, H, norm="batch")
+    for gamma in (0.1, 1.0):
+        other = rnnorm.RNN(I, H, norm=rnnorm.BatchNorm(gamma=gamma))
+        weights = {n: v for n, v in rnn.state_dict().items() if "gamma" not in n}
+        other.load_state_dict(weights, strict=False)
+        built[gamma] = gradient_norms(other, last_output, x)
+    measured = gradient_norms_by_gamma(rnn, last_output, x, (0.1, 1.0))
+    torch.testing.assert_close(measured, built)
+    assert not torch.allclose(measured[0.1], measured[1.0])
+    assert (rnn.gamma_recurrent_l0 == 0.1).all()
+
+
+def test_gamma_of_a_plain_network_cannot_vary():
+    with pytest.raises(ValueError, match="no gamma"):
+        gradient_norms_by_gamma(rnnorm.RNN(I, H), last_output, torch.randn(T, B, I))
+
+
+def test_picture_names_gammas_and_models(axes):
+    plot_gradient_norms(axes, {0.1: torch.tensor([1.0, 2.0]), "mine": torch.tensor([0.0, 1.0])})
+    assert [line.get_label() for line in axes.lines] == ["γ = 0.1", "mine"]
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylabel() == "‖∂loss/∂h_t‖"
