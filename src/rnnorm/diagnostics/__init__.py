@@ -3,6 +3,7 @@
 Each function measures and returns numbers; ``plot_...`` draws them on a given matplotlib ``Axes``.
 """
 
+from rnnorm.diagnostics.batch_statistics import batch_normalised, batch_statistics
 from rnnorm.diagnostics.gradient_flow import (
     gradient_norms,
     gradient_norms_by_gamma,
@@ -12,13 +13,14 @@ from rnnorm.diagnostics.saturation import plot_tanh_derivative, tanh_derivative,
 from rnnorm.diagnostics.score_by_length import (
     plot_score_by_length,
     score_by_length,
-    with_batch_statistics,
 )
 from rnnorm.diagnostics.spectral_norm import SpectralNorm, plot_spectral_norms, spectral_norms
 from rnnorm.diagnostics.stationarity import plot_statistic, population_statistics
 
 __all__ = [
     "SpectralNorm",
+    "batch_normalised",
+    "batch_statistics",
     "gradient_norms",
     "gradient_norms_by_gamma",
     "plot_gradient_norms",
@@ -31,5 +33,4 @@ __all__ = [
     "spectral_norms",
     "tanh_derivative",
     "tanh_inputs",
-    "with_batch_statistics",
 ]

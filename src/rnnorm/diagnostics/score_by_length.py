@@ -9,31 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rnnorm.layers.sequence import Sequence as NormalisedSequence
-from rnnorm.layers.step import Step
-from rnnorm.norm.population import Population
+from rnnorm.diagnostics.batch_statistics import batch_normalised, batch_statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Model = TypeVar("Model", bound=nn.Module)
-
-
-def with_batch_statistics(model: Model) -> Model:
-    """A copy in evaluation whose recurrent layers use the statistics of the minibatch.
-
-    Dropout and initial noise are off. What a row gives then depends on the rows beside it.
-
-    Args:
-        model: holds batch-normalised layers of this package; it is not changed.
-    """
-    model = copy.deepcopy(model).eval()
-    for module in model.modules():
-        if isinstance(module, (NormalisedSequence, Step)):
-            module.training = True
-        if isinstance(module, NormalisedSequence):
-            module.dropout = module.initial_noise = 0.0
-    return model
 
 
 def score_by_length(
@@ -46,7 +27,7 @@ def score_by_length(
     minibatch.
 
     Args:
-        model: is not changed; copies are evaluated.
+        model: is not changed; a copy is evaluated.
         score: ``score(model, length) -> float`` over sequences of that length.
         lengths: in time steps.
 
@@ -54,14 +35,17 @@ def score_by_length(
         ``(len(lengths),)`` for ``"population"`` statistics; for ``"batch"`` statistics too, where
         the model has such layers.
     """
-    models = {"population": copy.deepcopy(model).eval()}
-    if any(isinstance(module, Population) for module in model.modules()):
-        models["batch"] = with_batch_statistics(model)
+    model = copy.deepcopy(model).eval()
+
+    def scores() -> Tensor:
+        return torch.tensor([float(score(model, length)) for length in lengths])
+
     with torch.no_grad():
-        return {
-            name: torch.tensor([float(score(m, length)) for length in lengths])
-            for name, m in models.items()
-        }
+        found = {"population": scores()}
+        if batch_normalised(model):
+            with batch_statistics(model):
+                found["batch"] = scores()
+    return found
 
 
 def plot_score_by_length(

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rnnorm.experiments.batch_statistics import BatchStatistics, SeveralRows, batch_normalised
+from rnnorm.diagnostics import batch_normalised
+from rnnorm.experiments.batch_statistics import BatchStatistics, SeveralRows
 from rnnorm.experiments.building import Built, as_text, data_dir_option, quiet_lightning
 from rnnorm.experiments.checkpoints import check_same, read_checkpoint
 from rnnorm.experiments.exact_statistics import estimate_statistics

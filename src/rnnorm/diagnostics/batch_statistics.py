@@ -1,0 +1,48 @@
+"""Evaluation with the statistics of the minibatch itself, as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from rnnorm.layers.sequence import Sequence
+from rnnorm.layers.step import Step
+from rnnorm.norm.spec import BatchNorm
+
+# what a layer does in training, less what is random
+_SWITCHES = {"training": True, "dropout": 0.0, "initial_noise": 0.0}
+
+
+def batch_normalised(model: nn.Module) -> list[nn.Module]:
+    """The recurrent layers and cells of a model that have batch statistics."""
+    layers = [module for module in model.modules() if isinstance(module, (Sequence, Step))]
+    return [layer for layer in layers if isinstance(layer.norm, BatchNorm)]
+
+
+@contextmanager
+def batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Let a model in evaluation mode normalise by each minibatch's own statistics.
+
+    There is neither dropout nor noise on h_0, and afterwards everything is as it was before: the
+    population statistics, too. A minibatch needs at least ``norm.min_rows`` rows.
+
+    Args:
+        model: in evaluation mode.
+    """
+    layers = batch_normalised(model)
+    before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
+    given = [
+        {name: value for name, value in vars(layer).items() if name in _SWITCHES}
+        for layer in layers
+    ]
+    try:
+        # the layers alone, so that what lies around them stays in evaluation
+        for layer, values in zip(layers, given, strict=True):
+            vars(layer).update({name: _SWITCHES[name] for name in values})
+        yield
+    finally:
+        for layer, buffers, values in zip(layers, before, given, strict=True):
+            layer.load_state_dict(buffers, strict=False)
+            vars(layer).update(values)

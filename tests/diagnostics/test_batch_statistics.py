@@ -1,0 +1,67 @@
+import pytest
+import torch
+from torch import nn
+
+import rnnorm
+from rnnorm.diagnostics import batch_normalised, batch_statistics
+
+
+class Model(nn.Module):
+    def __init__(self, cell=rnnorm.LSTM):
+        super().__init__()
+        options = {"norm": "batch", "initial_noise": 0.5, "dropout": 0.5, "num_layers": 2}
+        self.rnn = cell(3, 4, **options)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(self.rnn(x)[0])
+
+
+@pytest.fixture(params=[rnnorm.LSTM, rnnorm.GRU, rnnorm.RNN])
+def model(request):
+    torch.manual_seed(0)
+    model = Model(request.param)
+    model(torch.randn(5, 6, 3))
+    return model.eval()
+
+
+def test_the_values_are_those_of_training_without_dropout_and_noise(model):
+    x = torch.randn(5, 6, 3)
+    with batch_statistics(model):
+        got = model(x)
+    calm = type(model.rnn)(3, 4, num_layers=2, norm="batch")
+    calm.load_state_dict(model.rnn.state_dict())
+    torch.testing.assert_close(got, calm.train()(x)[0], rtol=0, atol=0)
+    assert not torch.allclose(got, model(x))
+
+
+def test_everything_is_as_before_afterwards(model):
+    x = torch.randn(9, 6, 3)
+    before, options = {n: b.clone() for n, b in model.state_dict().items()}, repr(model.rnn)
+    value = model(x)
+    with batch_statistics(model):
+        model(x)
+        with pytest.raises(ValueError, match="min_rows"):
+            model(x[:, :1])
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert repr(model.rnn) == options
+    assert not any(module.training for module in model.modules())
+    assert torch.equal(model(x), value)
+
+
+def test_a_cell_too():
+    cell = rnnorm.LSTMCell(3, 4, norm="batch")
+    names = set(vars(cell))
+    with batch_statistics(cell.eval()):
+        h, _ = cell(torch.randn(6, 3))
+    assert not cell.training
+    assert set(vars(cell)) == names
+    assert torch.isfinite(h).all()
+    assert (cell.population_input.num_batches_tracked == 0).all()
+
+
+def test_only_batch_statistics_count():
+    model = nn.ModuleList([rnnorm.LSTM(2, 3, norm=norm) for norm in (None, "layer", "joint")])
+    assert batch_normalised(model) == [model[2]]
