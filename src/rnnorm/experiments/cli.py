@@ -133,6 +133,16 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         help="measure on windows of each of these lengths (texts alone)",
     )
 
+    results = commands.add_parser(
+        "results",
+        help="write the page of results anew, with more runs",
+        allow_abbrev=False,
+    )
+    results.add_argument("runs", metavar="RUN", nargs="*", help="run folders to record first")
+    results.add_argument(
+        "--docs", metavar="DIR", default="docs", help="holds results.md and results/ (docs)"
+    )
+
     commands.add_parser("recipes", help="list the recipes, with the paper's number for each")
     return parser, commands.choices
 
@@ -191,13 +201,19 @@ def _test(options: argparse.Namespace, recipe: str | None, overrides: list[str])
     print("\n".join(map(str, measured)))
 
 
+def _results(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.results import results
+
+    print(results(options.runs, docs=options.docs))
+
+
 def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
     from rnnorm.experiments.recipe import recipes_table
 
     print(recipes_table())
 
 
-_COMMANDS = {"demo": _demo, "fit": _fit, "test": _test, "recipes": _recipes}
+_COMMANDS = {"demo": _demo, "fit": _fit, "test": _test, "results": _results, "recipes": _recipes}
 
 
 def _is_value(word: list[str]) -> bool:

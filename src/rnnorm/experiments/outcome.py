@@ -80,10 +80,18 @@ class Outcome:
         if self.metric.startswith("validation"):
             value = self.best if statistics == "population" else None
         else:
-            tested = self.tested(statistics)
-            value = next((v for name, v in tested.items() if name != "test/loss"), None)
-            value = tested.get("test/loss") if value is None else value
-        return value if value is None or not self.metric.endswith("%") else 100 * value
+            value = score_in(self.tested(statistics))
+        return self.in_papers_unit(value)
+
+    def in_papers_unit(self, value: float | None) -> float | None:
+        """A score as the paper gives it, where that is in per cent."""
+        return 100 * value if value is not None and self.metric.endswith("%") else value
+
+
+def score_in(metrics: dict[str, float]) -> float | None:
+    """The score among test metrics: what there is beside the loss, else the loss."""
+    found = [value for name, value in metrics.items() if name != "test/loss"]
+    return found[0] if found else metrics.get("test/loss")
 
 
 def read_outcome(folder: str | Path) -> Outcome:
