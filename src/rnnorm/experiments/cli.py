@@ -12,6 +12,7 @@ _NEEDS = (
     "lightning",
     "matplotlib",
     "numpy",
+    "optuna",
     "pooch",
     "sklearn",
     "tensorboard",
@@ -19,6 +20,7 @@ _NEEDS = (
     "tqdm",
     "yaml",
 )
+_OF_A_RECIPE = ("fit", "test", "search")
 _OVERRIDES = (
     "Any other option goes to LightningCLI and changes the recipe, for example "
     "--trainer.max_epochs=5 --model.init_args.hidden_size=50 --optimizer.init_args.lr=0.002"
@@ -37,12 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser, commands = _parser()
     # a recipe stands directly behind the command: a later value may belong to an override
-    recipe = given.pop(1) if given[:1] in (["fit"], ["test"]) and _is_value(given[1:2]) else None
+    recipe = (
+        given.pop(1) if given[:1] and given[0] in _OF_A_RECIPE and _is_value(given[1:2]) else None
+    )
     options, overrides = parser.parse_known_args(given)
     if stray := _stray(overrides, options.command):
         command = options.command
         # a recipe that was found stands where it should: this is some other word
-        if command in ("fit", "test") and recipe is None and _is_value([stray]):
+        if command in _OF_A_RECIPE and recipe is None and _is_value([stray]):
             commands[command].error(
                 f"the recipe stands directly behind {command}: rnnorm {command} {stray} ..."
             )
@@ -133,6 +137,19 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         help="measure on windows of each of these lengths (texts alone)",
     )
 
+    search = commands.add_parser(
+        "search",
+        help="train a recipe with options drawn at random from the paper's ranges",
+        usage="rnnorm search RECIPE --out DIR [options] [overrides]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    _common(search)
+    search.add_argument("--out", metavar="DIR", required=True, help="the study; it goes on there")
+    search.add_argument("--trials", metavar="N", type=int, help="how many (the paper's number)")
+    search.add_argument("--epochs", metavar="N", type=int, help="epochs of each trial")
+    search.add_argument("--seed", metavar="N", type=int, default=1, help="seed of the draws (1)")
+
     results = commands.add_parser(
         "results",
         help="write the page of results anew, with more runs",
@@ -201,6 +218,24 @@ def _test(options: argparse.Namespace, recipe: str | None, overrides: list[str])
     print("\n".join(map(str, measured)))
 
 
+def _search(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.search import search
+
+    if recipe is None:
+        raise ValueError("name the recipe: rnnorm search RECIPE --out DIR")
+    found = search(
+        recipe,
+        options.out,
+        data_dir=options.data_dir,
+        scale=options.scale,
+        trials=options.trials,
+        epochs=options.epochs,
+        seed=options.seed,
+        overrides=overrides,
+    )
+    print(found.table())
+
+
 def _results(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
     from rnnorm.experiments.results import results
 
@@ -213,7 +248,14 @@ def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[st
     print(recipes_table())
 
 
-_COMMANDS = {"demo": _demo, "fit": _fit, "test": _test, "results": _results, "recipes": _recipes}
+_COMMANDS = {
+    "demo": _demo,
+    "fit": _fit,
+    "test": _test,
+    "search": _search,
+    "results": _results,
+    "recipes": _recipes,
+}
 
 
 def _is_value(word: list[str]) -> bool:
@@ -225,7 +267,7 @@ def _stray(overrides: list[str], command: str | None) -> str | None:
     if not overrides:
         return None
     first = overrides[0]
-    takes = command in ("demo", "fit", "test")
+    takes = command in ("demo", *_OF_A_RECIPE)
     known = first.startswith(("--trainer.", "--model.", "--data.", "--optimizer", "--lr_scheduler"))
     return None if takes and (known or first.startswith("--seed_everything")) else first
 

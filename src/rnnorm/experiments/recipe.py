@@ -1,7 +1,8 @@
 """Recipes: one YAML file for each row of a paper's table, run by LightningCLI.
 
-A recipe has the keys of LightningCLI, and two of its own: ``about`` says what the row is and which
-number the paper has for it, ``small`` holds what ``--scale small`` changes.
+A recipe has the keys of LightningCLI, and some of its own: ``about`` says what the row is and which
+number the paper has for it, ``small`` holds what ``--scale small`` changes, ``search`` the ranges
+of the options that the paper drew at random.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ class Recipe:
             ``--scale small`` also ``small``, which says what was made smaller.
         config: what LightningCLI reads.
         scale: ``"paper"`` or ``"small"``.
+        search: what ``rnnorm search`` draws from, or None: the number of ``trials``, and ``space``,
+            a range for each option of LightningCLI.
     """
 
     name: str
     about: dict[str, Any]
     config: dict[str, Any]
     scale: str = "paper"
+    search: dict[str, Any] | None = None
 
 
 def recipe_names() -> list[str]:
@@ -62,12 +66,13 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
         raise ValueError(f"scale must be 'paper' or 'small', got {scale!r}")
     config = read_config(path)
     about, small = dict(config.pop("about", {})), config.pop("small", None)
+    search = config.pop("search", None)
     if scale == "small":
         if small is None:
             raise ValueError(f"recipe {name} has no small scale")
         about["small"] = small.pop("note")
         config = _merge(config, small)
-    return Recipe(name, about, config, scale)
+    return Recipe(name, about, config, scale, search)
 
 
 def read_config(path: Path) -> dict[str, Any]:
