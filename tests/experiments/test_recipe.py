@@ -122,6 +122,77 @@ def test_plain_and_normalised_recipes_differ_in_the_norm_alone(plain):
     assert configs[0] == configs[1]
 
 
+PLAIN = {
+    name: name.replace("ba2016", paper).replace("-ln", "-rnn" if "appendix" in name else "-lstm")
+    for name in recipe_names()
+    if name.startswith("ba2016/")
+    for paper in ["laurent2015" if "word" in name or "appendix" in name else "cooijmans2016"]
+}
+
+
+@pytest.mark.parametrize(("twin", "plain"), PLAIN.items())
+def test_a_layer_norm_twin_differs_in_the_norm_alone(twin, plain):
+    one, two = read_recipe(twin), read_recipe(plain)
+    assert one.config["model"]["init_args"].pop("norm") == "layer"
+    assert two.config["model"]["init_args"].pop("norm") is None
+    assert one.config == two.config
+    assert one.about["metric"] == two.about["metric"]
+    assert one.about["number"] is None
+
+
+@pytest.mark.parametrize("name", [n for n in NUMBERS if n.endswith(("-lstm", "-rnn"))])
+def test_every_plain_recipe_has_a_layer_norm_twin(name):
+    assert name in PLAIN.values()
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("order", ["pmnist", "smnist"])
+def test_recipes_of_the_gamma_sweep_differ_in_gamma_alone(order, gamma):
+    swept = read_recipe(f"cooijmans2016/{order}-bn-gamma-{gamma}")
+    usual = read_recipe(f"cooijmans2016/{order}-bn")
+    assert swept.config["model"]["init_args"]["norm_options"].pop("gamma") == gamma
+    assert swept.config == usual.config
+    assert swept.about["number"] is None
+    assert "gamma" not in usual.config["model"]["init_args"]["norm_options"]
+
+
+def own(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_recipe_is_its_base_and_what_differs(tmp_path):
+    name = own(
+        tmp_path / "own.yaml",
+        "base: cooijmans2016/pmnist-bn\nabout: {title: mine}\n"
+        "small: {trainer: {max_epochs: 2}}\n"
+        "model: {init_args: {norm_options: {gamma: 0.2}}}\ntrainer: {callbacks: []}\n",
+    )
+    base = read_recipe("cooijmans2016/pmnist-bn")
+    mine = read_recipe(name)
+    assert mine.about == base.about | {"title": "mine"}
+    options = {"momentum": 0.01, "gamma": 0.2}
+    model = base.config["model"]["init_args"] | {"norm_options": options}
+    assert mine.config["model"]["init_args"] == model
+    assert mine.config["trainer"] == base.config["trainer"] | {"callbacks": []}
+    assert mine.config["data"] == base.config["data"]
+    assert "base" not in mine.config
+    small = read_recipe(name, "small")
+    assert small.config["trainer"]["max_epochs"] == 2
+    assert small.config["data"]["init_args"]["shrink"] == 2
+
+
+def test_a_base_that_is_none_is_refused(tmp_path):
+    name = own(tmp_path / "own.yaml", "base: cooijmans2016/pmnist-bm\n")
+    with pytest.raises(ValueError, match="no recipe is called 'cooijmans2016/pmnist-bm'"):
+        read_recipe(name)
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    own(one, f"base: {two}\n")
+    own(two, f"base: {one}\n")
+    with pytest.raises(ValueError, match=r"is based on itself: .*one\.yaml on .*two\.yaml on "):
+        read_recipe(str(one))
+
+
 def test_models_of_the_demo_differ_in_the_norm_alone():
     configs = [read_recipe(f"demo/digits-{n}").config for n in ("lstm", "bn", "ln")]
     norms = [c["model"]["init_args"].pop("norm") for c in configs]

@@ -2,7 +2,8 @@
 
 A recipe has the keys of LightningCLI, and some of its own: ``about`` says what the row is and which
 number the paper has for it, ``small`` holds what ``--scale small`` changes, ``search`` the ranges
-of the options that the paper drew at random.
+of the options that the paper drew at random. With ``base`` it names another recipe, and the rest is
+what differs from it.
 """
 
 from __future__ import annotations
@@ -59,12 +60,9 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
     Raises:
         ValueError: there is no such recipe or scale, or the file is no recipe.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        raise ValueError(_unknown(name))
     if scale not in ("paper", "small"):
         raise ValueError(f"scale must be 'paper' or 'small', got {scale!r}")
-    config = read_config(path)
+    config = _with_base(name)
     about, small = dict(config.pop("about", {})), config.pop("small", None)
     search = config.pop("search", None)
     if scale == "small":
@@ -81,11 +79,32 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: the file is not YAML, or has no model and data.
     """
+    return _check(_read_yaml(path), path)
+
+
+def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A recipe's keys, with those of the recipes that it is based on."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise ValueError(_unknown(name))
+    if name in above:
+        raise ValueError(f"recipe {name} is based on itself: {' on '.join([*above, name])}")
+    config = _read_yaml(path)
+    base = config.pop("base", None) if isinstance(config, dict) else None
+    if base is not None:
+        config = _merge(_with_base(str(base), (*above, name)), config)
+    return _check(config, path)
+
+
+def _read_yaml(path: Path) -> Any:
     try:
         # bytes, so that text that cannot be decoded is an error of the same kind
-        config = yaml.safe_load(path.read_bytes())
+        return yaml.safe_load(path.read_bytes())
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
+
+
+def _check(config: Any, path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "model" not in config or "data" not in config:
         raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
     return config
