@@ -160,6 +160,32 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         "--docs", metavar="DIR", default="docs", help="holds results.md and results/ (docs)"
     )
 
+    compare = commands.add_parser(
+        "compare",
+        help="train recipes with the same data and budget, and compare them",
+        usage="rnnorm compare RECIPE|RUN RECIPE|RUN ... [options] [overrides]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    compare.add_argument("runs", nargs="+", metavar="RECIPE|RUN", help="recipes and run folders")
+    _common(compare)
+    compare.add_argument(
+        "--out", metavar="DIR", default="runs/compare", help="folder for runs, picture and curves"
+    )
+    compare.add_argument("--epochs", metavar="N", type=int, help="budget of each training")
+    compare.add_argument(
+        "--minutes", metavar="M", type=float, help="budget of each, in minutes of training steps"
+    )
+    compare.add_argument(
+        "--seeds", metavar="N", type=int, default=1, help="seeds of each recipe, from 1 on (1)"
+    )
+    compare.add_argument(
+        "--reach",
+        metavar="S",
+        type=float,
+        help="give steps and seconds to this score (the best of the first model)",
+    )
+
     commands.add_parser("recipes", help="list the recipes, with the paper's number for each")
     return parser, commands.choices
 
@@ -242,6 +268,22 @@ def _results(options: argparse.Namespace, recipe: str | None, overrides: list[st
     print(results(options.runs, docs=options.docs))
 
 
+def _compare(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.compare import compare
+
+    compare(
+        options.runs,
+        options.out,
+        epochs=options.epochs,
+        minutes=options.minutes,
+        seeds=options.seeds,
+        scale=options.scale or "paper",
+        data_dir=options.data_dir,
+        reach=options.reach,
+        overrides=overrides,
+    )
+
+
 def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
     from rnnorm.experiments.recipe import recipes_table
 
@@ -253,6 +295,7 @@ _COMMANDS = {
     "fit": _fit,
     "test": _test,
     "search": _search,
+    "compare": _compare,
     "results": _results,
     "recipes": _recipes,
 }
@@ -267,7 +310,7 @@ def _stray(overrides: list[str], command: str | None) -> str | None:
     if not overrides:
         return None
     first = overrides[0]
-    takes = command in ("demo", *_OF_A_RECIPE)
+    takes = command in ("demo", "compare", *_OF_A_RECIPE)
     known = first.startswith(("--trainer.", "--model.", "--data.", "--optimizer", "--lr_scheduler"))
     return None if takes and (known or first.startswith("--seed_everything")) else first
 

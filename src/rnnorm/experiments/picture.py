@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rnnorm.experiments.checkpoints import write_whole
+from rnnorm.experiments.curve import Curve, by_model, mean_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from rnnorm.experiments.demo import Curve
+    from matplotlib.figure import Figure
 
 # told apart also by the colour-blind
 _COLOURS = ("#767676", "#c8442c", "#2467a8", "#2c8a57", "#8a4fa3")
+_LOOKS = [(colour, dashes) for dashes in ("-", "--", ":") for colour in _COLOURS]
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 11,
@@ -38,49 +41,93 @@ _STYLE: Any = {
 }
 
 
-def draw(curves: Sequence[Curve], path: str | Path, title: str | None = None) -> None:
+def draw(
+    curves: Sequence[Curve],
+    path: str | Path,
+    *,
+    label: str,
+    title: str = "",
+    goal: float | None = None,
+) -> None:
     """Draw each model's mean over its seeds as a line, with a band from lowest to highest.
 
     Args:
-        curves: of one or several models, all with the same number of points.
+        curves: of one or several models.
         path: the picture, ``.png``, ``.svg`` or ``.pdf``.
+        label: what the score is.
         title: above both panels.
+        goal: a score to mark.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     path = Path(path)
-    title = title or "Permuted digits, one pixel a step: LSTM with and without normalisation"
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(10, 4.3), layout="constrained", dpi=160)
-        FigureCanvasAgg(figure)
-        by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
-        models = list(dict.fromkeys(c.model for c in curves))
-        for model, colour in zip(models, _COLOURS, strict=False):
-            own = [c for c in curves if c.model == model]
-            _line(by_steps, own, np.mean([c.steps for c in own], axis=0), colour)
-            _line(by_seconds, own, np.mean([c.seconds for c in own], axis=0), colour)
-        by_steps.set(xlabel="training steps", ylabel="validation accuracy, %")
-        by_seconds.set(xlabel="seconds of training")
-        for axes in (by_steps, by_seconds):
-            axes.set_xlim(left=0)
-            axes.tick_params(length=0)
-        by_steps.legend(frameon=False, loc="lower right", fontsize=11)
+    with styled_figure(10, 4.3) as figure:
+        draw_curves(figure, curves, label, goal)
         seeds = len({c.seed for c in curves})
         if seeds > 1:
             title += f"\nmean of {seeds} seeds, band from lowest to highest"
         first, _, rest = title.partition("\n")
         figure.suptitle(first, fontsize=13, fontweight="bold", x=0.01, ha="left")
-        by_steps.set_title(rest, fontsize=10, loc="left", color="#555555")
+        figure.axes[0].set_title(rest, fontsize=10, loc="left", color="#555555")
         data = io.BytesIO()
         figure.savefig(data, format=path.suffix[1:] or "png")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data.getbuffer())
 
 
-def _line(axes: Axes, curves: Sequence[Curve], x: Any, colour: str) -> None:
-    y = np.array([c.accuracy for c in curves])
-    axes.plot(x, y.mean(0), color=colour, linewidth=2.2, label=curves[0].model)
-    if len(curves) > 1:
-        axes.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.16, linewidth=0)
+@contextmanager
+def styled_figure(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of so many inches, in the style of all pictures."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained", dpi=160)
+        FigureCanvasAgg(figure)
+        yield figure
+
+
+def draw_curves(
+    figure: Figure, curves: Sequence[Curve], label: str, goal: float | None = None
+) -> None:
+    """Draw learning curves against steps, and beside that against seconds.
+
+    Args:
+        figure: an empty one.
+        curves: of one or several models.
+        label: what the score is.
+        goal: a score to mark.
+    """
+    by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
+    drawn = {model: [c for c in own if c.values] for model, own in by_model(curves).items()}
+    for (model, own), look in zip(drawn.items(), itertools.cycle(_LOOKS)):
+        if own:
+            mean = mean_curve(own)
+            _line(by_steps, mean.steps, mean.values, own, model, look)
+            _line(by_seconds, mean.seconds, mean.values, own, model, look)
+    by_steps.set(xlabel="training steps", ylabel=label)
+    by_seconds.set(xlabel="seconds of training")
+    for axes in (by_steps, by_seconds):
+        axes.set_xlim(left=0)
+        axes.tick_params(length=0)
+        if goal is not None:
+            axes.axhline(goal, color="#9a9a9a", linestyle=":", linewidth=1.2)
+    # outside the panels: a curve may pass anywhere within
+    lines = by_steps.get_legend_handles_labels()
+    figure.legend(*lines, frameon=False, loc="outside lower left", ncols=3, fontsize=11)
+
+
+def _line(
+    axes: Axes,
+    x: Sequence[float],
+    mean: Sequence[float],
+    own: Sequence[Curve],
+    model: str,
+    look: Any,
+) -> None:
+    colour, dashes = look
+    # a single point would have no line
+    mark = "o" if len(mean) == 1 else ""
+    axes.plot(x, mean, color=colour, linestyle=dashes, marker=mark, linewidth=2.2, label=model)
+    if len(own) > 1:
+        values = np.array([c.values[: len(mean)] for c in own])
+        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0)

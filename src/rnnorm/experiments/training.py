@@ -94,6 +94,7 @@ def fit(
     every_n_steps: int = 100,
     overrides: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
 ) -> Run:
     """Train a recipe in a new run folder, or go on with one.
 
@@ -108,6 +109,7 @@ def fit(
         every_n_steps: how often a checkpoint is written, besides the end of every epoch.
         overrides: options of LightningCLI, such as ``"--trainer.max_epochs=3"``.
         callbacks: added to the trainer's.
+        quiet: say nothing, unless it is stopped.
 
     Returns:
         The finished training.
@@ -149,8 +151,7 @@ def fit(
             clock,
             StopIfNotFinite(),
             RandomState(),
-            ProgressLines(clock),
-            *progress_bars(),
+            *([] if quiet else [ProgressLines(clock), *progress_bars()]),
             *callbacks,
             keep,
             _Accepted(built, folder),
@@ -160,7 +161,8 @@ def fit(
     if resume is None:
         start_run(folder, about)
         write_whole(folder / "config.yaml", built.as_yaml().encode())
-    print(_introduction(about, built, folder), flush=True)
+    if not quiet:
+        print(_introduction(about, built, folder), flush=True)
     # only now, since they write into the folder
     trainer.loggers = [
         MetricsFile(folder / "metrics.csv", clock, keep_until=step),

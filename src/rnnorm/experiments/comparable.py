@@ -1,0 +1,53 @@
+"""Whether trainings may be compared: the same data in the same order, and the same metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# where the files are and how many rows are evaluated at once changes no number; a seed is compared
+# with the other model's of the same seed
+_FREE = {"data_dir", "eval_batch_size", "seed"}
+_DATA_OF_TRAINER = (
+    "accumulate_grad_batches",
+    "limit_train_batches",
+    "limit_val_batches",
+    "overfit_batches",
+)
+
+
+def data_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says about the data and their order."""
+    arguments = config["data"].get("init_args") or {}
+    trainer = config.get("trainer") or {}
+    return {
+        "data": {
+            "class_path": config["data"]["class_path"],
+            "init_args": {k: v for k, v in arguments.items() if k not in _FREE},
+        },
+        "trainer": {name: trainer.get(name) for name in _DATA_OF_TRAINER},
+    }
+
+
+def differences(one: Any, two: Any, path: str = "") -> Iterator[str]:
+    """Where two configurations differ, such as ``data.init_args.length is 50 and 100``."""
+    if isinstance(one, Mapping) and isinstance(two, Mapping):
+        for key in [*one, *(k for k in two if k not in one)]:
+            yield from differences(one.get(key), two.get(key), f"{path}.{key}".lstrip("."))
+    elif one != two:
+        yield f"{path} is {one!r} and {two!r}"
+
+
+def refuse_differences(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse trainings that cannot be compared.
+
+    Args:
+        settings: what must be the same, by the name of the training.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    (first, setting), *others = settings.items()
+    for name, other in others:
+        if found := list(differences(setting, other)):
+            raise ValueError(f"{first} and {name} cannot be compared: {'; '.join(found)}")
