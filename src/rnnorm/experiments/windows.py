@@ -10,16 +10,20 @@ from torch import Tensor
 from rnnorm.experiments.corpora import Text
 from rnnorm.experiments.resumable import Resumable
 
+# in place of a symbol behind the end of a shorter row
+PADDING = -100
+
 
 class Window(NamedTuple):
     """A minibatch of a text.
 
     Attributes:
         x: symbols ``(T, B)``.
-        y: the symbol after each of them, ``(T, B)``.
+        y: the symbol after each of them, ``(T, B)``, or ``PADDING``.
         fresh: whether the state is the initial one; else it goes on from the window before.
         kept: whether the window after this one goes on from its state.
         step: index of the first frame in its sequence, for statistics per time step.
+        lengths: predictions of each row ``(B,)`` where they differ, else None.
     """
 
     x: Tensor
@@ -27,6 +31,12 @@ class Window(NamedTuple):
     fresh: bool
     kept: bool
     step: int
+    lengths: Tensor | None = None
+
+    @property
+    def predictions(self) -> int:
+        """How many symbols are predicted."""
+        return self.y.numel() if self.lengths is None else int(self.lengths.sum())
 
 
 def _window(columns: Tensor, **rest: int | bool) -> Window:

@@ -9,18 +9,24 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, one_hot
 
 import rnnorm
-from rnnorm.experiments.corpora import Dataset, Text, load_corpus
+from rnnorm.experiments.corpora import Corpus, Dataset, Text
 from rnnorm.experiments.layers import initialise, recurrent
 from rnnorm.experiments.likelihood import Likelihood, Unit
 from rnnorm.experiments.resumable import Resumable
 from rnnorm.experiments.score import Score
-from rnnorm.experiments.vocabulary import Vocabulary
-from rnnorm.experiments.windows import CarriedWindows, IndependentWindows, Stream, Window
+from rnnorm.experiments.text_data import TextData
+from rnnorm.experiments.windows import (
+    PADDING,
+    CarriedWindows,
+    IndependentWindows,
+    Stream,
+    Window,
+)
 
 _SCORES = {"nats": "loss", "bits": "bits_per_character", "perplexity": "perplexity"}
 
 
-class LanguageData(lightning.LightningDataModule):
+class LanguageData(TextData):
     """A text in minibatches :class:`rnnorm.experiments.windows.Window`.
 
     Args:
@@ -41,9 +47,6 @@ class LanguageData(lightning.LightningDataModule):
         train_size: keep only this many symbols of the training text.
         eval_size: keep only this many symbols of the validation and of the test text.
         seed: seed of the order and the crop of the training text, new ones each epoch.
-
-    Attributes:
-        vocabulary: the symbols, once the data are loaded.
 
     Raises:
         ValueError: an argument is none of these, or less than 1.
@@ -75,32 +78,18 @@ class LanguageData(lightning.LightningDataModule):
         for name, value in self.hparams.items():
             if name.endswith("_by") and value not in ("windows", "stream"):
                 raise ValueError(f"{name} must be 'windows' or 'stream', got {value!r}")
-            if name.endswith(("length", "size")) and value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        self.loaders: dict[str, Resumable[Window]] = {}
-        self.vocabulary = Vocabulary(())
-        self._source = ""
+        self.check_sizes()
         self._test: Text | None = None
 
-    def setup(self, stage: str | None = None) -> None:
-        """Load the text, once.
-
-        Raises:
-            ValueError: a file is not the whole text that it should be, or shorter than a window.
-            FileNotFoundError: ``data_dir`` lacks a file.
-        """
-        if self.loaders:
-            return
+    def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:
+        """Windows of the three parts."""
         given = self.hparams
-        corpus = load_corpus(given["dataset"], given["data_dir"], given["file"])
-        self.vocabulary, self._source = corpus.vocabulary, corpus.train.source
-        train = _first(corpus.train, given["train_size"])
-        loaders = {"train": self._training(train)}
+        loaders = {"train": self._training(_first(corpus.train, given["train_size"]))}
         for name, whole in (("val", corpus.val), ("test", corpus.test)):
             text = _first(whole, given["eval_size"])
             loaders[name] = self._evaluation(text, given[f"{name}_by"])
         self._test = text
-        self.loaders = loaders
+        return loaders
 
     def _training(self, text: Text) -> Resumable[Window]:
         given = self.hparams
@@ -118,24 +107,6 @@ class LanguageData(lightning.LightningDataModule):
             return CarriedWindows(text, length, rows, whole=False)
         return IndependentWindows(text, length, rows)
 
-    def train_dataloader(self) -> Resumable[Window]:
-        """Training minibatches, in an order that is a function of the seed and the epoch.
-
-        Raises:
-            ValueError: there is more than one device, and each would see all of the data.
-        """
-        if self.trainer is not None and self.trainer.world_size > 1:
-            raise ValueError(f"trainer.devices must be 1, got {self.trainer.world_size}")
-        return self.loaders["train"]
-
-    def val_dataloader(self) -> Resumable[Window]:
-        """Validation minibatches."""
-        return self.loaders["val"]
-
-    def test_dataloader(self) -> Resumable[Window]:
-        """Test minibatches."""
-        return self.loaders["test"]
-
     def test_windows(self, length: int) -> IndependentWindows:
         """The test text in windows that each start from the initial state.
 
@@ -149,19 +120,6 @@ class LanguageData(lightning.LightningDataModule):
             raise ValueError(f"lengths must be at least 1, got {length}")
         assert self._test is not None
         return IndependentWindows(self._test, length, self.hparams["eval_batch_size"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the text: its vocabulary."""
-        return {"vocabulary": list(self.vocabulary.symbols)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a checkpoint whose symbols had other numbers.
-
-        Raises:
-            ValueError: the vocabularies differ.
-        """
-        if "vocabulary" in state_dict:
-            self.vocabulary.check_same(state_dict["vocabulary"], self._source)
 
 
 def _first(text: Text, size: int | None) -> Text:
@@ -262,7 +220,7 @@ class LanguageModel(lightning.LightningModule):
         (nn.init.xavier_uniform_ if glorot else nn.init.orthogonal_)(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
 
-    def check_data(self, data: LanguageData) -> None:
+    def check_data(self, data: TextData) -> None:
         """See whether the text has as many symbols as the model.
 
         Raises:
@@ -275,13 +233,16 @@ class LanguageModel(lightning.LightningModule):
                 f"text, got {size}"
             )
 
-    def forward(self, x: Tensor, state: Any = None, step: int = 0) -> tuple[Tensor, Any]:
+    def forward(
+        self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         """Scores of the next symbols.
 
         Args:
             x: symbols ``(T, B)``.
             state: states of the layers after the symbol before, None for the initial ones.
             step: index of the first frame in its sequence.
+            lengths: how many symbols each row has ``(B,)`` if not all have ``T``.
 
         Returns:
             scores ``(T, B, vocabulary_size)`` and the states after the last symbol.
@@ -291,14 +252,16 @@ class LanguageModel(lightning.LightningModule):
             z = one_hot(x, self.hparams["vocabulary_size"]).to(self.classifier.weight.dtype)
         else:
             z = dropout(self.embedding(x), rate, self.training)
-        output, state = self.rnn(z, state, step=step)
+        output, state = self.rnn(z, state, lengths=lengths, step=step)
         return self.classifier(dropout(output, rate, self.training)), state
 
     def training_step(self, batch: Window, batch_idx: int) -> Tensor:
         """Cross-entropy of a minibatch."""
         loss = self._loss("train", batch)
-        self.log("train/loss", loss, prog_bar=True, batch_size=batch.y.numel())
-        return loss * len(batch.y) if self.hparams["reduction"] == "sum" else loss
+        self.log("train/loss", loss, prog_bar=True, batch_size=batch.predictions)
+        if self.hparams["reduction"] == "mean":
+            return loss
+        return loss * (batch.predictions / batch.y.size(1))
 
     def validation_step(self, batch: Window, batch_idx: int) -> None:
         """Likelihood of the validation text."""
@@ -314,7 +277,7 @@ class LanguageModel(lightning.LightningModule):
         self._scores("statistics", batch)
 
     def _evaluate(self, name: str, likelihood: Likelihood, batch: Window) -> None:
-        loss, symbols = self._loss(name, batch), batch.y.numel()
+        loss, symbols = self._loss(name, batch), batch.predictions
         likelihood(loss, symbols)
         if self.score.name != "loss":
             self.log(f"{name}/loss", loss, batch_size=symbols)
@@ -322,12 +285,16 @@ class LanguageModel(lightning.LightningModule):
 
     def _loss(self, name: str, batch: Window) -> Tensor:
         """Mean cross-entropy of a minibatch's symbols, in nats."""
-        return cross_entropy(self._scores(name, batch).flatten(0, 1), batch.y.flatten())
+        scores = self._scores(name, batch).flatten(0, 1)
+        return cross_entropy(scores, batch.y.flatten(), ignore_index=PADDING)
 
     def _scores(self, name: str, batch: Window) -> Tensor:
         state = None if batch.fresh else _each(self._states[name], lambda s: s.to(batch.x.device))
+        # padding comes last: only statistics over rows could see it, and torch.nn's own layers take
+        # many times as long with rows of different lengths
+        ragged = isinstance(self.rnn.norm, rnnorm.BatchNorm)
         scores: Tensor
-        scores, state = self(batch.x, state, batch.step)
+        scores, state = self(batch.x, state, batch.step, batch.lengths if ragged else None)
         if batch.kept:
             self._states[name] = _each(state, Tensor.detach)
         else:
