@@ -7,12 +7,14 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from rnnorm.experiments.ptb import sentence_characters, sentence_words
+from rnnorm.experiments.ptb import END, sentence_characters, sentence_words
 from rnnorm.experiments.text8 import check_text8, split
 from rnnorm.experiments.text_file import ENDINGS, TextError, find_text, read_text
 from rnnorm.experiments.vocabulary import Vocabulary
 
 Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
+#: the symbol that ends a sentence or a line, of texts that have one
+ENDS = {"ptb-char": "\n", "ptb-word": END, "text": "\n"}
 
 
 class Text(NamedTuple):

@@ -32,6 +32,10 @@ class Vocabulary:
         """How many symbols there are."""
         return len(self.symbols)
 
+    def number(self, symbol: str) -> int | None:
+        """Number of a symbol, None if it is not in the vocabulary."""
+        return self._numbers.get(symbol)
+
     def characters(self, characters: str, text: str, path: object) -> Tensor:
         """Numbers ``(N,)`` of characters, one byte each where there are few symbols.
 
