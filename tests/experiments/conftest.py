@@ -54,7 +54,16 @@ def ptb_dir():
 @pytest.fixture
 def sentences(tmp_path):
     """A folder with texts in the published layouts of the Penn Treebank, words and characters."""
-    folder = tmp_path / "texts"
+    return _write_sentences(tmp_path / "texts")
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory):
+    """The same, for tests that leave it as it is."""
+    return _write_sentences(tmp_path_factory.mktemp("published") / "texts")
+
+
+def _write_sentences(folder):
     folder.mkdir()
     lines = ["the cat sat on the mat", "a <unk> cat ran N miles", "on the mat a cat sat"]
     for part, count in (("train", 60), ("valid", 12), ("test", 12)):

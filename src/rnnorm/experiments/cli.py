@@ -20,7 +20,7 @@ _NEEDS = (
     "tqdm",
     "yaml",
 )
-_OF_A_RECIPE = ("fit", "test", "search")
+_OF_A_RECIPE = ("fit", "test", "search", "write")
 _OVERRIDES = (
     "Any other option goes to LightningCLI and changes the recipe, for example "
     "--trainer.max_epochs=5 --model.init_args.hidden_size=50 --optimizer.init_args.lr=0.002"
@@ -186,12 +186,47 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         help="give steps and seconds to this score (the best of the first model)",
     )
 
+    write = commands.add_parser(
+        "write",
+        help="let a trained language model continue a beginning",
+        usage="rnnorm write RECIPE --ckpt FILE [options] [overrides]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    _scale(write)
+    write.add_argument("--ckpt", metavar="FILE", required=True, help="a checkpoint of that recipe")
+    write.add_argument(
+        "--begin", metavar="TEXT", nargs="+", default=["the"], help="what to continue (the)"
+    )
+    write.add_argument(
+        "--temperature",
+        metavar="T",
+        type=float,
+        default=1.0,
+        help="divides the scores (1); 0 for the most probable symbol each time",
+    )
+    write.add_argument(
+        "--sentences", metavar="N", type=int, default=1, help="how many of each beginning (1)"
+    )
+    write.add_argument("--seed", metavar="S", type=int, default=1, help="seed of the draws (1)")
+    write.add_argument(
+        "--max-length",
+        metavar="N",
+        type=int,
+        default=400,
+        help="stop after so many symbols where no end comes (400)",
+    )
+
     commands.add_parser("recipes", help="list the recipes, with the paper's number for each")
     return parser, commands.choices
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="DIR", help="folder with the data set's files")
+    _scale(parser)
+
+
+def _scale(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale",
         choices=("paper", "small"),
@@ -284,6 +319,25 @@ def _compare(options: argparse.Namespace, recipe: str | None, overrides: list[st
     )
 
 
+def _write(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.writing import write
+
+    if recipe is None:
+        raise ValueError("name the recipe: rnnorm write RECIPE --ckpt FILE")
+    for text in write(
+        recipe,
+        options.ckpt,
+        options.begin,
+        temperature=options.temperature,
+        sentences=options.sentences,
+        seed=options.seed,
+        max_length=options.max_length,
+        scale=options.scale,
+        overrides=overrides,
+    ):
+        print(text)
+
+
 def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
     from rnnorm.experiments.recipe import recipes_table
 
@@ -297,6 +351,7 @@ _COMMANDS = {
     "search": _search,
     "compare": _compare,
     "results": _results,
+    "write": _write,
     "recipes": _recipes,
 }
 

@@ -8,27 +8,11 @@ from typing import Any
 
 from rnnorm.diagnostics import batch_normalised
 from rnnorm.experiments.batch_statistics import BatchStatistics, SeveralRows
-from rnnorm.experiments.building import Built, as_text, data_dir_option, quiet_lightning
-from rnnorm.experiments.checkpoints import check_same, read_checkpoint
+from rnnorm.experiments.building import Built, quiet_lightning
 from rnnorm.experiments.exact_statistics import estimate_statistics
+from rnnorm.experiments.loading import load_trained
 from rnnorm.experiments.measurement import Measurement, Statistics, keep_measurements
 from rnnorm.experiments.progress import progress_bars
-from rnnorm.experiments.recipe import read_recipe
-from rnnorm.experiments.run_folder import rebuild
-
-# what may differ between training and test
-_FREE = (
-    "data_dir",
-    "file",
-    "batch_size",
-    "eval_batch_size",
-    "eval_length",
-    "eval_size",
-    "seed",
-    "test_by",
-    "train_size",
-    "val_by",
-)
 
 
 def measure(
@@ -68,17 +52,11 @@ def measure(
             asked for and there are none.
         FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
     """
-    chosen, state = read_recipe(recipe, scale or "paper"), read_checkpoint(checkpoint)
-    folder, options = Path(checkpoint).parent.parent, [*data_dir_option(data_dir), *overrides]
-    run = (folder / "run.json").is_file()
-    if run:
-        built, _ = rebuild(folder, recipe, scale, options)
-    else:
-        built = Built(as_text(chosen.config), options)
-    check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
+    built, state = load_trained(
+        recipe, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
+    )
     built.set_up("test")
     built.datamodule.load_state_dict(state.get(type(built.datamodule).__qualname__, {}))
-    built.model.load_state_dict(state["state_dict"])
     loaders = _loaders(built, lengths)
     kinds = _kinds(built, statistics, loaders[0][1])
     if estimate:
@@ -96,7 +74,8 @@ def measure(
         for length, loader in loaders
         for kind in kinds
     ]
-    if run:
+    folder = Path(checkpoint).parent.parent
+    if (folder / "run.json").is_file():
         keep_measurements(folder, measured)
     return measured
 
