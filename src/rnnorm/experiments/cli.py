@@ -217,6 +217,25 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         help="stop after so many symbols where no end comes (400)",
     )
 
+    bench = commands.add_parser(
+        "bench",
+        help="time layers beside torch.nn's on this machine, or the training steps of recipes",
+        usage="rnnorm bench [options]\n       rnnorm bench RECIPE ... [options] [overrides]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    bench.add_argument("recipes", metavar="RECIPE", nargs="*", help="ratios are to the first")
+    _common(bench)
+    bench.add_argument("--threads", metavar="N", type=int, help="how many (torch's number)")
+    bench.add_argument("--seconds", metavar="S", type=float, help="for each line of the table")
+    bench.add_argument(
+        "--shape",
+        metavar="TxBxIxH",
+        action="append",
+        help="time steps, rows, input size and units of the layers; may be repeated",
+    )
+    bench.add_argument("--out", metavar="DIR", help="folder for a table (CSV) and a picture")
+
     commands.add_parser("recipes", help="list the recipes, with the paper's number for each")
     return parser, commands.choices
 
@@ -338,6 +357,25 @@ def _write(options: argparse.Namespace, recipe: str | None, overrides: list[str]
         print(text)
 
 
+def _bench(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    given = {name: getattr(options, name) for name in ("threads", "seconds", "out")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options.recipes:
+        from rnnorm.experiments.bench_recipes import bench_recipes
+
+        if options.shape:
+            raise ValueError("--shape is of layers: name no recipe")
+        data = {"data_dir": options.data_dir, "scale": options.scale, "overrides": overrides}
+        bench_recipes(options.recipes, **data, **given)
+        return
+    from rnnorm.experiments.bench import SHAPES, bench
+    from rnnorm.experiments.bench_layers import read_shape
+
+    if overrides or options.data_dir or options.scale:
+        raise ValueError("--data-dir, --scale and overrides are of recipes: name one")
+    bench([read_shape(text) for text in options.shape or ()] or SHAPES, **given)
+
+
 def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
     from rnnorm.experiments.recipe import recipes_table
 
@@ -352,6 +390,7 @@ _COMMANDS = {
     "compare": _compare,
     "results": _results,
     "write": _write,
+    "bench": _bench,
     "recipes": _recipes,
 }
 
@@ -365,7 +404,7 @@ def _stray(overrides: list[str], command: str | None) -> str | None:
     if not overrides:
         return None
     first = overrides[0]
-    takes = command in ("demo", "compare", *_OF_A_RECIPE)
+    takes = command in ("demo", "bench", "compare", *_OF_A_RECIPE)
     known = first.startswith(("--trainer.", "--model.", "--data.", "--optimizer", "--lr_scheduler"))
     return None if takes and (known or first.startswith("--seed_everything")) else first
 

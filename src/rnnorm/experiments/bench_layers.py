@@ -1,0 +1,192 @@
+"""Steps of our layers and of torch.nn's, on the same data, compared with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import rnnorm
+
+Step = Callable[[], dict[str, Tensor]]
+
+#: largest difference from the reference, relative to its size
+TOLERANCE = 1e-3
+#: how much further than the reference a step may be from the result in float64
+ROUNDING = 10.0
+
+
+class Shape(NamedTuple):
+    """Sizes of a layer and of its input.
+
+    Attributes:
+        T: time steps.
+        B: rows.
+        I: input size.
+        H: hidden units.
+        ragged: lengths uniform in 20 to T, packed.
+        layers: how many.
+        bidirectional: whether each layer runs in both directions.
+    """
+
+    T: int
+    B: int
+    I: int  # noqa: E741
+    H: int
+    ragged: bool = False
+    layers: int = 1
+    bidirectional: bool = False
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self[:4]))
+
+
+def read_shape(text: str) -> Shape:
+    """A shape written as ``TxBxIxH``, such as ``100x32x40x250``.
+
+    Raises:
+        ValueError: it is not four positive numbers, or there is a single row.
+    """
+    sizes = text.split("x")
+    if len(sizes) != 4 or not all(size.isdecimal() and int(size) for size in sizes):
+        raise ValueError(f"a shape must be TxBxIxH, such as 100x32x40x250, got {text!r}")
+    T, B, inputs, H = map(int, sizes)
+    if B < 2:
+        raise ValueError(f"a shape must have 2 rows or more for batch statistics, got {text!r}")
+    return Shape(T, B, inputs, H)
+
+
+class Variant(NamedTuple):
+    """What is compared with torch.nn's class.
+
+    Attributes:
+        norm: None, ``"batch"``, or another name.
+        backend: one of ``rnnorm.backends()``, None for the one that rnnorm chooses.
+    """
+
+    norm: str | None
+    backend: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.norm or 'none'} {self.backend or ''}".rstrip()
+
+
+class VerificationError(RuntimeError):
+    """A kernel's result is not the reference's."""
+
+
+def prepare(
+    cell: str, shape: Shape, variants: Iterable[Variant], *, train: bool
+) -> dict[str, Step]:
+    """Steps of torch.nn's class and of ours, verified.
+
+    A training step is forward and backward, with the gradients of all parameters. A step in
+    evaluation is forward without gradients, with population statistics.
+
+    Args:
+        cell: ``"LSTM"``, ``"GRU"`` or ``"RNN"``.
+        shape: of layer and data.
+        variants: of ours.
+        train: whether the steps are training steps.
+
+    Returns:
+        ``"torch.nn"`` first, then each variant by its name.
+
+    Raises:
+        VerificationError: a variant's output or gradient is not the reference's.
+        RuntimeError: a variant's backend is not available or does not cover it.
+    """
+    torch.manual_seed(0)
+    data = draw_input(shape)
+    steps: dict[str, Step] = {"torch.nn": partial(_run, make_layer(cell, shape), data, train)}
+    for variant in variants:
+        layer = make_layer(cell, shape, variant)
+        if not train:
+            # one row alone has no statistics
+            layer(draw_input(shape._replace(B=max(2, shape.B))))
+            layer.eval()
+        step = partial(_run, layer, data, train)
+        forced = step if variant.backend is None else partial(on_backend, variant.backend, step)
+        if variant.backend != "reference":
+            what = f"{cell} {shape}, norm {variant}, {'training' if train else 'evaluation'}"
+            exact = partial(_run, deepcopy(layer).double(), data.to(torch.float64), train)
+            verify(what, forced, *(partial(on_backend, "reference", s) for s in (step, exact)))
+        steps[str(variant)] = forced
+    return steps
+
+
+def make_layer(cell: str, shape: Shape, variant: Variant | None = None) -> nn.RNNBase:
+    """A layer of ours, or torch.nn's without a variant."""
+    options = {"bidirectional": shape.bidirectional, "num_layers": shape.layers}
+    if variant is None:
+        return cast(nn.RNNBase, getattr(nn, cell)(shape.I, shape.H, **options))
+    layer = getattr(rnnorm, cell)(shape.I, shape.H, norm=variant.norm, **options)
+    return cast(nn.RNNBase, layer)
+
+
+def draw_input(shape: Shape) -> Tensor | PackedSequence:
+    """Random input ``(T, B, I)``, packed if the shape is ragged."""
+    x = torch.randn(shape.T, shape.B, shape.I)
+    if not shape.ragged:
+        return x
+    lengths = torch.randint(20, shape.T + 1, (shape.B,))
+    return pack_padded_sequence(x, lengths, enforce_sorted=False)
+
+
+def on_backend(name: str, step: Step) -> dict[str, Tensor]:
+    """Run a step on one kernel."""
+    with rnnorm.use_backend(name):
+        return step()
+
+
+def verify(what: str, step: Step, reference: Step, exact: Step | None = None) -> None:
+    """Compare a step with one that runs on the reference kernel.
+
+    Args:
+        what: for the message.
+        step: what is to be timed.
+        reference: the same on the reference kernel.
+        exact: the same again in float64, where float32 may be too coarse to tell: then the step
+            may be as far from it as the reference is, times ``ROUNDING``.
+
+    Raises:
+        VerificationError: a tensor that the step returns differs.
+    """
+    ours, expected = step(), reference()
+    true: dict[str, Tensor] = {}
+    for name, tensor in ours.items():
+        distance, allowed = _distance(tensor, expected[name]), TOLERANCE
+        # written so that nan is an error
+        if not distance <= allowed and exact is not None:
+            true = true or exact()
+            distance = _distance(tensor, true[name])
+            allowed = ROUNDING * _distance(expected[name], true[name])
+        if not distance <= allowed:
+            raise VerificationError(
+                f"{what}: {name} differs from the reference kernel's by {distance:.1e} of its "
+                f"size, more than {allowed:.0e}; nothing was timed"
+            )
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """Size of the difference, relative to that of ``other``."""
+    size = float(other.double().norm())
+    # two gradients that are zero are equal
+    return float((one.double() - other.double()).norm()) / (size or 1.0)
+
+
+def _run(layer: nn.RNNBase, data: Any, train: bool) -> dict[str, Tensor]:
+    """The output, and in training the gradient of its sum by every parameter."""
+    with torch.set_grad_enabled(train):
+        output = layer(data)[0]
+    output = output.data if isinstance(output, PackedSequence) else output
+    if not train:
+        return {"output": output}
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    grads = torch.autograd.grad(output.sum(), parameters)
+    return {"output": output.detach(), **dict(zip(names, grads, strict=True))}

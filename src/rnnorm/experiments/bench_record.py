@@ -1,0 +1,105 @@
+"""What a benchmark leaves behind: a table with the machine in every line, and a picture."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rnnorm
+
+Record = dict[str, Any]
+
+
+def machine() -> Record:
+    """Processor, instruction set, threads, malloc setting and versions."""
+    settings = [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")
+    ]
+    return {
+        "processor": _processor(),
+        "isa": os.environ.get("RNNORM_CPU_ISA") or torch.backends.cpu.get_cpu_capability().lower(),
+        "threads": torch.get_num_threads(),
+        "malloc": " ".join(settings) or "default",
+        "torch": torch.__version__,
+        "rnnorm": rnnorm.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    # linux leaves platform.processor() empty
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def describe(record: Record) -> str:
+    """A machine in one line."""
+    return ", ".join(f"{name} {value}" for name, value in record.items())
+
+
+def write(
+    records: Sequence[Record],
+    folder: str | Path,
+    name: str,
+    *,
+    row: Callable[[Record], str],
+    series: Callable[[Record], str],
+    title: str,
+) -> list[Path]:
+    """Write ``name.csv``, and ``name.png`` with the field ``ratio`` of every record.
+
+    Args:
+        records: all with the same fields.
+        folder: created if it is not there.
+        name: of both files.
+        row: the line of the picture that a record is a point of.
+        series: what its point is called in the legend.
+        title: what the ratio is.
+
+    Returns:
+        the two files.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    table, picture = folder / f"{name}.csv", folder / f"{name}.png"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, records[0])
+        writer.writeheader()
+        writer.writerows(records)
+    _draw([(row(r), series(r), r["ratio"]) for r in records], picture, title)
+    return [table, picture]
+
+
+def _draw(points: Sequence[tuple[str, str, float]], path: Path, title: str) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = list(dict.fromkeys(row for row, _, _ in points))
+    figure = Figure(figsize=(9, 1.6 + 0.28 * len(rows)), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for name in dict.fromkeys(series for _, series, _ in points):
+        own = [(ratio, rows.index(row)) for row, series, ratio in points if series == name]
+        axes.plot(*zip(*own, strict=True), "o", markersize=6, alpha=0.8, label=name)
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.set(xscale="log", xlabel=f"{title}; less is better")
+    axes.set_yticks(range(len(rows)), rows)
+    ratios = [ratio for _, _, ratio in points]
+    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if min(ratios) < 2 * t]
+    ticks = [t for t in ticks if t < 2 * max(ratios)]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks], minor=False)
+    axes.tick_params(axis="x", which="minor", labelbottom=False)
+    axes.grid(axis="y", alpha=0.3)
+    axes.invert_yaxis()
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    figure.savefig(path)

@@ -1,0 +1,88 @@
+"""Time several functions side by side, so that a busy or slowing machine is unfair to none."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+import torch
+
+
+class Timing(NamedTuple):
+    """What one function took.
+
+    Attributes:
+        seconds: the median of its runs.
+        ratio: the median, over the rounds, of its time to that of the first function.
+        rounds: how many runs there were.
+    """
+
+    seconds: float
+    ratio: float
+    rounds: int
+
+
+def interleave(
+    steps: Mapping[str, Callable[[], object]],
+    seconds: float,
+    *,
+    clock: Literal["wall", "cpu"] = "wall",
+    fewest: int = 5,
+) -> dict[str, Timing]:
+    """Run functions in turn, round after round.
+
+    Args:
+        steps: the functions by name; ratios are to the first.
+        seconds: how long to go on, all together.
+        clock: ``"wall"``, or ``"cpu"`` for the time of all threads of this process.
+        fewest: rounds to do even if they last longer.
+
+    Returns:
+        the result of each.
+
+    Raises:
+        ValueError: ``seconds`` is not positive.
+    """
+    if not seconds > 0:
+        raise ValueError(f"seconds must be positive, got {seconds}")
+    now = time.perf_counter if clock == "wall" else time.process_time
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        step()
+    start, rounds = time.perf_counter(), 0
+    while rounds < fewest or time.perf_counter() - start < seconds:
+        rounds += 1
+        for name, step in steps.items():
+            begin = now()
+            step()
+            times[name].append(now() - begin)
+    first = next(iter(times.values()))
+    return {
+        name: Timing(
+            statistics.median(own),
+            statistics.median(a / b for a, b in zip(own, first, strict=True)),
+            rounds,
+        )
+        for name, own in times.items()
+    }
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads, as many as before if None.
+
+    Raises:
+        ValueError: ``count`` is less than 1.
+    """
+    before = torch.get_num_threads()
+    if count is not None:
+        if count < 1:
+            raise ValueError(f"threads must be at least 1, got {count}")
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
