@@ -1,4 +1,4 @@
-"""Time of our kernels as a ratio to torch.nn, verified first and measured interleaved.
+"""Time and memory of our layers as a ratio to torch.nn's, verified first, measured in turn.
 
     python benchmarks/train_step.py --out build/bench
     MALLOC_MMAP_THRESHOLD_=17179869184 MALLOC_TRIM_THRESHOLD_=17179869184 \
@@ -10,30 +10,15 @@ The second form keeps freed memory, so that neither side loses time to page faul
 from __future__ import annotations
 
 import argparse
-import csv
-import os
-import platform
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-import rnnorm
-from rnnorm.kernels.cpu.library import instruction_set
-
-
-class Shape(NamedTuple):
-    T: int
-    B: int
-    inputs: int
-    H: int
-    ragged: bool = False
-    layers: int = 1
-    bidirectional: bool = False
-
+from rnnorm.experiments.bench_layers import Shape, Variant, draw_input, make_layer, prepare
+from rnnorm.experiments.bench_memory import saved_bytes
+from rnnorm.experiments.bench_record import Record, describe, machine, write
+from rnnorm.experiments.bench_timing import interleave, torch_threads
 
 PAPERS = [
     Shape(784, 100, 1, 100),
@@ -52,150 +37,74 @@ STREAMING = [Shape(1, 1, 256, 256), Shape(1, 16, 256, 256)]
 
 
 class Row(NamedTuple):
-    what: str
     cell: str
-    shape: Shape
-    norm: str | None
+    variant: Variant
     train: bool
-    backend: str | None = None
+    shapes: list[Shape]
 
 
-def rows(which: set[str]) -> list[Row]:
-    found = []
-    for shape in PAPERS:
-        found.append(Row("train", "LSTM", shape, "batch", True))
-        found.append(Row("plain", "LSTM", shape, None, True, "cpu"))
-        found.append(Row("eval", "LSTM", shape, "batch", False))
-        found.append(Row("gru", "GRU", shape, "batch", True))
-        found.append(Row("rnn", "RNN", shape, "batch", True))
-        found.append(Row("loop", "LSTM", shape, "batch", True, "reference"))
-    found.append(Row("ragged", "LSTM", RAGGED, "batch", True))
-    found += [Row("streaming", "LSTM", shape, "batch", False) for shape in STREAMING]
-    found += [Row("scaling", "LSTM", shape, "batch", True) for shape in SCALING]
-    return [row for row in found if row.what in which]
+ROWS = {
+    "train": Row("LSTM", Variant("batch"), True, PAPERS),
+    "plain": Row("LSTM", Variant(None, "cpu"), True, PAPERS),
+    "eval": Row("LSTM", Variant("batch"), False, PAPERS),
+    "gru": Row("GRU", Variant("batch"), True, PAPERS),
+    "rnn": Row("RNN", Variant("batch"), True, PAPERS),
+    "loop": Row("LSTM", Variant("batch", "reference"), True, PAPERS),
+    "memory": Row("LSTM", Variant("batch"), True, PAPERS),
+    "ragged": Row("LSTM", Variant("batch"), True, [RAGGED]),
+    "streaming": Row("LSTM", Variant("batch"), False, STREAMING),
+    "scaling": Row("LSTM", Variant("batch"), True, SCALING),
+}
 
 
-def prepare(row: Row) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Our step and torch.nn's, on the same data."""
-    shape = row.shape
-    sizes = (shape.inputs, shape.H, shape.layers)
-    options = {"bidirectional": shape.bidirectional}
-    torch.manual_seed(0)
-    ours = getattr(rnnorm, row.cell)(*sizes, norm=row.norm, **options)
-    rival = getattr(torch.nn, row.cell)(*sizes, **options)
-    data = torch.randn(shape.T, shape.B, shape.inputs)
-    if shape.ragged:
-        lengths = torch.randint(20, shape.T + 1, (shape.B,))
-        data = torch.nn.utils.rnn.pack_padded_sequence(data, lengths, enforce_sorted=False)
-    verify(row, ours, data)
-
-    def step(module: torch.nn.Module) -> None:
-        if not row.train:
-            with torch.no_grad():
-                module(data)
-            return
-        output = module(data)[0]
-        total = (output.data if shape.ragged else output).sum()
-        torch.autograd.grad(total, list(module.parameters()))
-
-    def run_ours() -> None:
-        if row.backend:
-            with rnnorm.use_backend(row.backend):
-                step(ours)
-        else:
-            step(ours)
-
-    ours.train(row.train)
-    return run_ours, lambda: step(rival)
-
-
-def verify(row: Row, module: torch.nn.Module, data: object) -> None:
-    """Compares the first frames with the reference, and leaves statistics for evaluation."""
-    ragged = row.shape.ragged
-    first = data if ragged else data[: min(20, row.shape.T)]  # type: ignore[index]
-    module.train(row.shape.B > 1)
-    results = []
-    for backend in (row.backend or ("cpu" if row.norm else "aten"), "reference"):
-        with rnnorm.use_backend(backend):
-            output = module(first)[0]
-        results.append(output.data if ragged else output)
-    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)
-
-
-def measure(
-    ours: Callable[[], object], rival: Callable[[], object], seconds: float, clock: str
-) -> tuple[float, float, float]:
-    """Median seconds of each and the median ratio of neighbouring runs."""
-    now = time.perf_counter if clock == "wall" else time.process_time
-    times: list[tuple[float, float]] = []
-    ours()
-    rival()
-    start = time.perf_counter()
-    while time.perf_counter() - start < seconds or len(times) < 5:
-        begin = now()
-        ours()
-        middle = now()
-        rival()
-        times.append((middle - begin, now() - middle))
-    mine, theirs = zip(*times, strict=True)
-    ratio = statistics.median(a / b for a, b in times)
-    return statistics.median(mine), statistics.median(theirs), ratio
-
-
-def draw(records: list[dict[str, object]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    names = [f"{r['what']} {r['shape']}" for r in records]
-    figure, axes = plt.subplots(figsize=(8, 1 + 0.3 * len(records)), layout="constrained")
-    axes.barh(names, [float(str(r["ratio"])) for r in records])
-    axes.axvline(1.0, color="black", linewidth=1)
-    axes.invert_yaxis()
-    axes.set_xlabel("time as a ratio to torch.nn, less is better")
-    figure.savefig(path)
+def measure(what: str, shape: Shape, seconds: float, clock: str) -> Record:
+    cell, variant, train, _ = ROWS[what]
+    if what == "memory":
+        x = draw_input(shape)
+        ours = saved_bytes(make_layer(cell, shape, variant), x) / 2**20
+        theirs = saved_bytes(make_layer(cell, shape), x) / 2**20
+        numbers = {"unit": "MiB", "ours": ours, "torch.nn": theirs, "ratio": ours / theirs}
+    else:
+        steps = prepare(cell, shape, [variant], train=train)
+        rival, own = interleave(steps, seconds, clock=clock).values()
+        numbers = {
+            "unit": "ms",
+            "ours": 1000 * own.seconds,
+            "torch.nn": 1000 * rival.seconds,
+            "ratio": own.ratio,
+        }
+    return {"what": what, "shape": str(shape), **numbers}
 
 
 def main() -> None:
-    known = ["train", "plain", "eval", "gru", "rnn", "loop", "ragged", "streaming", "scaling"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("what", nargs="*", default=[], help=f"of {', '.join(known)}; all if none")
+    parser.add_argument("what", nargs="*", help=f"of {', '.join(ROWS)}; all if none")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=5.0, help="for each row")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--out", type=Path, help="folder for train_step.csv and train_step.png")
     args = parser.parse_args()
-    if unknown := set(args.what) - set(known):
-        parser.error(f"{', '.join(unknown)} must be of {', '.join(known)}")
-    torch.set_num_threads(args.threads)
-    malloc = " ".join(f"{k}={v}" for k, v in os.environ.items() if k.startswith("MALLOC_"))
-    machine = {
-        "processor": platform.processor() or platform.machine(),
-        "isa": instruction_set(),
-        "threads": args.threads,
-        "clock": args.clock,
-        "malloc": malloc or "default",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-    print(machine)
-    records: list[dict[str, object]] = []
-    for row in rows(set(args.what or known)):
-        mine, theirs, ratio = measure(*prepare(row), args.seconds, args.clock)
-        shape = "x".join(map(str, row.shape[:4]))
-        print(f"{row.what:10} {shape:18} {mine * 1e3:9.2f} ms  {theirs * 1e3:9.2f} ms  {ratio:.2f}")
-        records.append(
-            {"what": row.what, "shape": shape, "ours": mine, "torch.nn": theirs, "ratio": ratio}
-            | machine
-        )
+    if unknown := set(args.what) - set(ROWS):
+        parser.error(f"{', '.join(unknown)} must be of {', '.join(ROWS)}")
+    records: list[Record] = []
+    with torch_threads(args.threads):
+        about = {**machine(), "clock": args.clock}
+        print(describe(about))
+        for what in [name for name in ROWS if name in (args.what or ROWS)]:
+            for shape in ROWS[what].shapes:
+                r = measure(what, shape, args.seconds, args.clock)
+                sides = " ".join(f"{r[side]:9.2f} {r['unit']:3}" for side in ("ours", "torch.nn"))
+                print(f"{what:10} {r['shape']:18} {sides} {r['ratio']:6.2f}", flush=True)
+                records.append(r | about)
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        with open(args.out / "train_step.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, records[0])
-            writer.writeheader()
-            writer.writerows(records)
-        draw(records, args.out / "train_step.png")
+        write(
+            records,
+            args.out,
+            "train_step",
+            row=lambda r: f"{r['what']} {r['shape']}",
+            series=lambda r: r["unit"],
+            title="ratio to torch.nn",
+        )
 
 
 if __name__ == "__main__":

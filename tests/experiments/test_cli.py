@@ -10,7 +10,8 @@ from rnnorm.experiments.cli import main
 def test_help_lists_the_commands_that_work(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out
-    assert all(f"    {name} " in said for name in ("demo", "fit", "test", "compare", "recipes"))
+    names = ("demo", "fit", "test", "compare", "bench", "recipes")
+    assert all(f"    {name} " in said for name in names)
 
 
 def test_help_needs_no_extra():
@@ -23,7 +24,8 @@ def test_help_needs_no_extra():
 
 
 @pytest.mark.parametrize(
-    "command", [["demo"], ["recipes"], ["fit", "demo/digits-bn"], ["test", "x", "--ckpt", "y"]]
+    "command",
+    [["demo"], ["bench"], ["recipes"], ["fit", "demo/digits-bn"], ["test", "x", "--ckpt", "y"]],
 )
 def test_without_the_extra_the_answer_says_how_to_get_it(command, capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
