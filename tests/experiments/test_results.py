@@ -5,11 +5,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rnnorm.experiments.building import as_text
 from rnnorm.experiments.cli import main
 from rnnorm.experiments.measurement import Measurement
 from rnnorm.experiments.measuring import measure
 from rnnorm.experiments.outcome import Outcome
-from rnnorm.experiments.results import page_of, record, results
+from rnnorm.experiments.recipe import read_recipe
+from rnnorm.experiments.results import record, results
+from rnnorm.experiments.results_page import page_of
+from rnnorm.experiments.search import search
 from rnnorm.experiments.training import fit
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -137,6 +141,28 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     assert [path.name for path in folder.glob("*.json")] == ["demo-digits-bn.json"]
     before = page.read_text()
     assert results(docs=folder.parent).read_text() == before
+
+
+def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path):
+    recipe = str(tmp_path / "own.yaml")
+    ranges = {"optimizer.init_args.lr": {"choices": [0.001, 1e38]}}
+    config = read_recipe("demo/digits-lstm").config
+    (tmp_path / "own.yaml").write_text(as_text(config | {"search": {"trials": 3, "space": ranges}}))
+    (folder / "tables.yaml").write_text(
+        yaml.safe_dump({"text": "", "tables": [{"title": "Search", "recipes": [recipe]}]})
+    )
+    found = search(recipe, "study", epochs=1, overrides=tiny)
+    page = results(["study"], docs=folder.parent).read_text()
+    assert f"Random search with `{recipe}` ({'; '.join(found.overrides)})." in page
+    assert f" {found.failures()}." in page
+    assert "| trial | val/accuracy | lr |" in page
+    for number, *cells in found.rows()[1:]:
+        assert f"| {number} | {' | '.join(cells)} |" in page
+    assert "Not run yet" not in page
+    (path,) = folder.glob("search-*.json")
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is no recorded search"):
+        page_of(folder)
 
 
 def test_a_small_run_has_a_file_of_its_own(folder, tiny):

@@ -1,5 +1,6 @@
 import math
 
+import optuna
 import pytest
 from interruption import Interruption, KillAt
 from optuna.trial import TrialState
@@ -10,6 +11,7 @@ from rnnorm.experiments.cli import main
 from rnnorm.experiments.recipe import OverrideError, read_recipe
 from rnnorm.experiments.run_folder import read_about
 from rnnorm.experiments.search import search
+from rnnorm.experiments.study import read_search
 
 RATE, ROWS = "optimizer.init_args.lr", "data.init_args.batch_size"
 PAPER = {
@@ -114,8 +116,8 @@ def test_a_trial_that_diverges_is_counted_and_said(recipe):
     assert {t.params[RATE] for t in kept} == {1e-3}
     assert all(math.isfinite(t.value) for t in kept)
     lines = found.table().splitlines()
-    assert f"{len(found.failed)} of 6 trials failed" in lines
-    assert sum("diverged at step" in line for line in lines) == len(found.failed)
+    assert lines[-1].startswith(f"{len(found.failed)} of 6 trials failed; trial ")
+    assert lines[-1].count("diverged at step") == len(found.failed)
 
 
 def test_a_folder_of_another_study_is_refused(recipe):
@@ -145,6 +147,14 @@ def test_what_cannot_be_searched_is_refused_before_there_is_a_study(recipe):
         with pytest.raises(ValueError, match="must be at least 1"):
             search(**recipe() | wrong)
     assert not module.Path("study").exists()
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"lacks study\.db"):
+        read_search(tmp_path)
+    optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db", study_name="search")
+    with pytest.raises(ValueError, match="does not say overrides, recipe, scale, score"):
+        read_search(tmp_path)
 
 
 def test_the_command(recipe, capsys):

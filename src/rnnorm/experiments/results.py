@@ -1,44 +1,27 @@
-"""``rnnorm results``: what was measured, beside the papers' numbers, out of small files.
-
-A folder holds one JSON for each recorded run, CSV files of ``rnnorm bench RECIPE ...``, and
-``tables.yaml``, which says which recipes share a table and what there is to say about it.
-"""
+"""``rnnorm results``: what came out of runs, kept in small files, and the page of all of them."""
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rnnorm.experiments.checkpoints import write_whole
-from rnnorm.experiments.measurement import Measurement
-from rnnorm.experiments.outcome import Outcome, read_outcome, score_in
+from rnnorm.experiments.outcome import read_outcome
 from rnnorm.experiments.recipe import read_recipe
-
-_HEAD = (
-    "recipe",
-    "paper",
-    "ours, population statistics",
-    "ours, batch statistics",
-    "best validation",
-    "epochs",
-    "steps",
-    "seconds a step",
-    "ratio",
-    "seconds",
-)
+from rnnorm.experiments.results_page import page_of
+from rnnorm.experiments.study import FILE as STUDY
+from rnnorm.experiments.study import read_search
 
 
 def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Path:
     """Record runs, and write the page anew out of all that is recorded.
 
     Args:
-        runs: run folders. A run's file ``sentences.txt``, if there is one, is what it has written.
+        runs: run folders, or those of random searches. A run's file ``sentences.txt``, if there is
+            one, is what it has written.
         docs: folder of ``results.md`` and of the folder ``results/`` of recorded files.
 
     Returns:
@@ -59,136 +42,37 @@ def record(run: str | Path, folder: Path) -> Path:
     """Keep what came out of a run in a small file, which replaces the one of an earlier time.
 
     Args:
-        run: its folder.
+        run: its folder, or that of a random search.
         folder: where the file goes.
 
     Raises:
         FileNotFoundError: there is no run.
         ValueError: a file of it is broken.
     """
+    if (Path(run) / STUDY).is_file():
+        found = read_search(run)
+        about = read_recipe(found.recipe, found.scale).about
+        return _keep(
+            folder,
+            f"search-{found.recipe}",
+            found.scale,
+            {
+                "recipe": found.recipe,
+                "small": about.get("small"),
+                "overrides": found.overrides,
+                "rows": found.rows(),
+                "failures": found.failures(),
+            },
+        )
     outcome, written = read_outcome(run), Path(run) / "sentences.txt"
     lines = written.read_text(encoding="utf-8").splitlines() if written.is_file() else []
-    small = "-small" if outcome.scale == "small" else ""
-    path = folder / f"{outcome.recipe.replace('/', '-')}{small}.json"
-    text = json.dumps({**asdict(outcome), "sentences": lines}, indent=2, ensure_ascii=False)
+    content = {**asdict(outcome), "sentences": lines}
+    return _keep(folder, outcome.recipe, outcome.scale, content)
+
+
+def _keep(folder: Path, name: str, scale: str, content: dict[str, Any]) -> Path:
+    small = "-small" if scale == "small" else ""
+    path = folder / f"{name.replace('/', '-')}{small}.json"
+    text = json.dumps(content, indent=2, ensure_ascii=False)
     write_whole(path, f"{text}\n".encode())
     return path
-
-
-def page_of(folder: Path) -> str:
-    """The page of a folder's files, as Markdown.
-
-    Raises:
-        FileNotFoundError: ``tables.yaml`` is missing.
-        ValueError: a file is broken, or a recorded run is in no table.
-    """
-    tables = yaml.safe_load((folder / "tables.yaml").read_text(encoding="utf-8"))
-    recorded = {path: _read(path) for path in sorted(folder.glob("*.json"))}
-    steps = {row["recipe"]: row for path in sorted(folder.glob("*.csv")) for row in _rows(path)}
-    placed = [name for table in tables["tables"] for name in table["recipes"]]
-    for path, (outcome, _) in recorded.items():
-        if outcome.recipe not in placed:
-            raise ValueError(f"{folder / 'tables.yaml'} has no table for {path.name}")
-    parts = ["# Results", tables["text"].strip()]
-    for table in tables["tables"]:
-        own = [
-            pair
-            for name in table["recipes"]
-            for pair in recorded.values()
-            if pair[0].recipe == name
-        ]
-        parts += _section(table, own, steps)
-    return "\n\n".join(parts) + "\n"
-
-
-def _section(
-    table: dict[str, Any],
-    own: Sequence[tuple[Outcome, list[str]]],
-    steps: dict[str, dict[str, str]],
-) -> list[str]:
-    outcomes = [outcome for outcome, _ in own]
-    parts = [f"## {table['title']}"]
-    if outcomes:
-        metrics = dict.fromkeys(outcome.metric for outcome in outcomes)
-        parts.append(f"{'; '.join(metrics).capitalize()}.")
-        parts.append(_table(_HEAD, [_row(o, steps.get(o.recipe)) for o in outcomes]))
-    ran = {outcome.recipe for outcome in outcomes}
-    if missing := [name for name in table["recipes"] if name not in ran]:
-        numbers = [_name_and_number(name) for name in missing]
-        parts.append(f"Not run yet: {', '.join(numbers)}.")
-    if lengths := _lengths(outcomes):
-        parts += ["Against the length of the test windows:", lengths]
-    for outcome, sentences in own:
-        if sentences:
-            lines = [f"- {' '.join(line.split())}" for line in sentences]
-            parts.append("\n".join([f"Written by `{outcome.recipe}`:", "", *lines]))
-    if table.get("text"):
-        parts.append(table["text"].strip())
-    return parts
-
-
-def _row(outcome: Outcome, step: dict[str, str] | None) -> list[str]:
-    small = f" (small: {outcome.small})" if outcome.small else ""
-    row = [f"`{outcome.recipe}`{small}", "none" if outcome.number is None else f"{outcome.number}"]
-    row += [_number(outcome.ours("population")), _number(outcome.ours("batch"))]
-    best = outcome.in_papers_unit(outcome.best)
-    row.append(_number(best) + (f" (epoch {outcome.best_epoch})" if best is not None else ""))
-    row += [str(outcome.epochs), str(outcome.steps)]
-    if step is None:
-        return [*row, "–", "–", "–"]
-    seconds = float(step["seconds"])
-    return [*row, f"{seconds:.3f}", f"{float(step['ratio']):.2f}", f"{seconds * outcome.steps:.0f}"]
-
-
-def _lengths(outcomes: Sequence[Outcome]) -> str | None:
-    """Scores against the length of the test windows, a line for each kind of statistics."""
-    of_windows = {
-        (outcome.recipe, statistics): {
-            test.length: outcome.in_papers_unit(score_in(found))
-            for test in outcome.tests
-            if test.length and (found := outcome.tested(statistics, test.length))
-        }
-        for outcome in outcomes
-        for statistics in ("population", "batch")
-    }
-    lines = {key: scores for key, scores in of_windows.items() if scores}
-    if not lines:
-        return None
-    columns = sorted({length for scores in lines.values() for length in scores})
-    rows = [
-        [f"`{recipe}`", statistics, *(_number(scores.get(length)) for length in columns)]
-        for (recipe, statistics), scores in lines.items()
-    ]
-    return _table(("recipe", "statistics", *map(str, columns)), rows)
-
-
-def _name_and_number(name: str) -> str:
-    number = read_recipe(name).about.get("number")
-    return f"`{name}`" + (f" ({number} in the paper)" if number is not None else "")
-
-
-def _number(value: float | None) -> str:
-    """Two decimals, three where the number is small."""
-    return "–" if value is None else f"{value:.2f}" if value >= 10 else f"{value:.3f}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
-
-
-def _read(path: Path) -> tuple[Outcome, list[str]]:
-    try:
-        given = json.loads(path.read_bytes())
-        tests = [Measurement(**t | {"overrides": tuple(t["overrides"])}) for t in given["tests"]]
-        sentences = given.pop("sentences")
-        return Outcome(**given | {"tests": tuple(tests)}), sentences
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is no recorded run: {error}") from None
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    if not rows or not {"recipe", "seconds", "ratio"} <= rows[0].keys():
-        raise ValueError(f"{path} is none of rnnorm bench RECIPE: it lacks recipe, seconds, ratio")
-    return rows

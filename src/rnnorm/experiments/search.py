@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +14,14 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
 )
-from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from rnnorm.experiments.building import Built, as_text
 from rnnorm.experiments.finite import DivergedError
 from rnnorm.experiments.recipe import read_recipe
-from rnnorm.experiments.score import Score, score_of
+from rnnorm.experiments.score import score_of
+from rnnorm.experiments.study import WHY, Search, open_study, read_search
 from rnnorm.experiments.training import fit
-
-_WHY = "failed because"
-
-
-@dataclass(frozen=True)
-class Search:
-    """A random search, finished or not.
-
-    Attributes:
-        score: name of the validation score.
-        trials: finished ones, the best first, then those that failed.
-    """
-
-    score: str
-    trials: tuple[FrozenTrial, ...]
-
-    @property
-    def failed(self) -> tuple[FrozenTrial, ...]:
-        """Trials that diverged."""
-        return tuple(t for t in self.trials if t.state == TrialState.FAIL)
-
-    def table(self) -> str:
-        """All trials, the best first, and how many failed."""
-        options = list(self.trials[0].params) if self.trials else []
-        head = ["trial", f"val/{self.score}", *(option.rsplit(".", 1)[-1] for option in options)]
-        rows = [head]
-        for trial in self.trials:
-            value = "diverged" if trial.value is None else f"{trial.value:.4f}"
-            given = (trial.params[option] for option in options)
-            rows.append([str(trial.number), value, *(f"{v:.4g}" for v in given)])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        lines.append(f"{len(self.failed)} of {len(self.trials)} trials failed")
-        lines += [f"trial {t.number}: {t.user_attrs[_WHY]}" for t in self.failed]
-        return "\n".join(line.rstrip() for line in lines)
 
 
 def search(
@@ -110,11 +73,12 @@ def search(
     about = {
         "recipe": chosen.name,
         "scale": chosen.scale,
+        "score": score.name,
         "search": chosen.search["space"],
         "seed": seed,
         "overrides": list(overrides),
     }
-    with _study(out, about, score) as study:
+    with open_study(out, about, score) as study:
         while (trial := _next(study, space, trials, seed)) is not None:
             folder = out / f"trial-{trial.number:03}"
             print(f"trial {trial.number + 1} of {trials}: {trial.params}", flush=True)
@@ -124,14 +88,11 @@ def search(
             except DivergedError as error:
                 best, why = None, str(error).partition(". ")[0]
             if best is None:
-                trial.set_user_attr(_WHY, why)
+                trial.set_user_attr(WHY, why)
                 study.tell(trial, state=TrialState.FAIL)
             else:
                 study.tell(trial, best)
-        finished = study.get_trials(states=(TrialState.COMPLETE, TrialState.FAIL))
-    sign = -1 if score.mode == "max" else 1
-    finished.sort(key=lambda t: (t.value is None, 0 if t.value is None else sign * t.value))
-    return Search(score.name, tuple(finished))
+    return read_search(out)
 
 
 def _train(
@@ -163,37 +124,6 @@ def _next(
     sequence = np.random.SeedSequence((seed, len(everything)))
     study.sampler = optuna.samplers.RandomSampler(int(sequence.generate_state(1)[0]))
     return study.ask(fixed_distributions=space)
-
-
-@contextmanager
-def _study(out: Path, about: Mapping[str, Any], score: Score) -> Iterator[optuna.Study]:
-    """The study in a folder, new or old.
-
-    Raises:
-        ValueError: it is one of something else.
-    """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    out.mkdir(parents=True, exist_ok=True)
-    storage = RDBStorage(f"sqlite:///{(out / 'study.db').resolve()}")
-    try:
-        study = optuna.create_study(
-            storage=storage,
-            study_name="search",
-            direction="maximize" if score.mode == "max" else "minimize",
-            load_if_exists=True,
-        )
-        known = study.user_attrs
-        for name, value in about.items():
-            if known.get(name, value) != value:
-                raise ValueError(
-                    f"the study in {out} has {name} {known[name]!r}, not {value!r}: name another "
-                    "folder"
-                )
-            study.set_user_attr(name, value)
-        yield study
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
 
 
 def _distribution(option: str, given: Any) -> BaseDistribution:
