@@ -76,7 +76,7 @@ def test_outside_a_run_folder_nothing_is_written(tmp_path, tiny):
 def test_a_stream_has_population_statistics_alone(characters):
     (only,) = measure(CHARACTERS, characters.best_checkpoint)
     assert (only.statistics, only.length) == ("population", None)
-    with pytest.raises(ValueError, match="must be 'population' where minibatches have one row"):
+    with pytest.raises(ValueError, match="must be 'population' where no minibatch has rows enough"):
         measure(CHARACTERS, characters.best_checkpoint, statistics="batch")
 
 
@@ -90,9 +90,24 @@ def test_a_score_for_each_length_and_statistics(characters):
     ]
     scores = [m.metrics["test/bits_per_character"] for m in measured]
     assert len(set(scores)) == 4
-    # the text holds less than two of them
-    with pytest.raises(ValueError, match="statistics must be 'population'"):
-        measure(CHARACTERS, characters.best_checkpoint, lengths=[200], statistics="batch")
-    for wrong, said in ((0, "at least 1, got 0"), (9999, "ends after")):
+    text = len(characters.built.datamodule.loaders["test"].symbols)
+    for wrong, said in (
+        (0, "at least 1, got 0"),
+        (text // 2 + 1, f"must leave at least 2 windows of the test text, got {text // 2 + 1}"),
+        (9999, "ends after"),
+    ):
         with pytest.raises(ValueError, match=said):
-            measure(CHARACTERS, characters.best_checkpoint, lengths=[wrong])
+            measure(CHARACTERS, characters.best_checkpoint, lengths=[10, wrong])
+    assert len(read_measurements(characters.folder)) == 4
+
+
+def test_a_minibatch_of_fewer_rows_than_a_statistic_needs_is_left_out(tiny):
+    least = [*tiny, "--model.init_args.norm_options={min_rows: 9}"]
+    run = fit(RECIPE, overrides=[*least, "--trainer.max_epochs=1"])
+    enough = ["--data.init_args.eval_batch_size=9"]
+    assert [m.statistics for m in measure(RECIPE, run.best_checkpoint, overrides=enough)] == [
+        "population",
+        "batch",
+    ]
+    few = ["--data.init_args.eval_batch_size=5"]
+    assert len(measure(RECIPE, run.best_checkpoint, overrides=few)) == 1

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
 
-from rnnorm.diagnostics import batch_statistics
+from rnnorm.diagnostics import batch_normalised, batch_statistics
 
 
 class BatchStatistics(Callback):
@@ -27,15 +28,19 @@ class BatchStatistics(Callback):
 
 
 class SeveralRows:
-    """The minibatches of a loader that have more than one row: a single row has no statistics.
+    """The minibatches of a loader that have rows enough for statistics.
 
     Args:
         loader: minibatches whose first element is ``(T, B, ...)``.
+        model: what is to normalise them: its layers say in ``norm.min_rows`` how many rows are
+            enough; two are in any case.
     """
 
-    def __init__(self, loader: Iterable[Any]) -> None:
+    def __init__(self, loader: Iterable[Any], model: nn.Module) -> None:
         self.loader = loader
+        norms: list[Any] = [layer.norm for layer in batch_normalised(model)]
+        self.rows: int = max([2, *(norm.min_rows for norm in norms)])
 
     def __iter__(self) -> Iterator[Any]:
         """In the loader's order."""
-        return (batch for batch in self.loader if batch[0].shape[1] > 1)
+        return (batch for batch in self.loader if batch[0].shape[1] >= self.rows)

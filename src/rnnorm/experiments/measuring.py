@@ -39,7 +39,8 @@ def measure(
         estimate: first take the population statistics anew, as the exact average over the
             training set (:func:`rnnorm.update_bn`).
         statistics: ``"population"``, or ``"batch"`` for those of each test minibatch, which
-            leaves out minibatches of one row. By default both, where there are batch statistics.
+            leaves out minibatches of too few rows. By default both, where there are batch
+            statistics.
         lengths: measure on windows of each of these lengths instead, every one from the initial
             state (language alone). What is left of the text is left out.
         overrides: options of LightningCLI.
@@ -88,7 +89,13 @@ def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Ite
     if windows is None:
         raise ValueError("lengths are for a text: this recipe's data have a length of their own")
     # the same minibatches for both kinds of statistics
-    return [(length, SeveralRows(windows(length))) for length in lengths]
+    loaders = [(length, SeveralRows(windows(length), built.model)) for length in lengths]
+    for length, loader in loaders:
+        if next(iter(loader), None) is None:
+            raise ValueError(
+                f"lengths must leave at least {loader.rows} windows of the test text, got {length}"
+            )
+    return list(loaders)
 
 
 def _kinds(
@@ -99,11 +106,11 @@ def _kinds(
         if asked is not None:
             raise ValueError(f"statistics must be None, got {asked!r}: the model has none")
         return [None]
-    rows = next(iter(SeveralRows(loader)), None) is not None
+    rows = next(iter(SeveralRows(loader, built.model)), None) is not None
     if asked == "batch" and not rows:
         raise ValueError(
-            "statistics must be 'population' where minibatches have one row, got 'batch': that has "
-            "no statistics. A text can be measured by windows, with lengths"
+            "statistics must be 'population' where no minibatch has rows enough, got 'batch'. A "
+            "text that is one stream can be measured by windows, with lengths"
         )
     if asked is None:
         return ["population", "batch"] if rows else ["population"]
@@ -113,7 +120,7 @@ def _kinds(
 def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
     batch = statistics == "batch"
     trainer = built.make_trainer([*progress_bars(), *([BatchStatistics()] if batch else [])])
-    loader = SeveralRows(loader) if batch else loader
+    loader = SeveralRows(loader, built.model) if batch else loader
     with quiet_lightning():
         metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
     return dict(metrics[0])

@@ -43,7 +43,7 @@ def page_of(folder: Path) -> str:
     files = sorted(folder.glob("*.json"))
     recorded = {path: _read(path) for path in files if not path.name.startswith("search-")}
     searches = {path: _read_search(path) for path in files if path not in recorded}
-    steps = {row["recipe"]: row for path in sorted(folder.glob("*.csv")) for row in _rows(path)}
+    steps = {row["recipe"]: row for path in sorted(folder.rglob("*.csv")) for row in _rows(path)}
     placed = [name for table in tables["tables"] for name in table["recipes"]]
     named = {path: outcome.recipe for path, (outcome, _) in recorded.items()}
     named |= {path: found["recipe"] for path, found in searches.items()}
