@@ -1,5 +1,8 @@
 """Recipes of sentences: the data they read, what they differ in, and from end to end."""
 
+import random
+import re
+
 import pytest
 import torch
 from interruption import Interruption, KillAt
@@ -8,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from rnnorm.experiments.checkpoints import read_checkpoint
 from rnnorm.experiments.cli import main
 from rnnorm.experiments.corpora import load_corpus
+from rnnorm.experiments.finite import DivergedError
 from rnnorm.experiments.recipe import read_recipe, recipe_names
 from rnnorm.experiments.sentences import Sentences
 from rnnorm.experiments.tasks.language import LanguageModel
@@ -193,3 +197,28 @@ def test_fit_then_test(options, capsys):
     assert "best val/loss" in capsys.readouterr().out
     assert main(["test", name, "--ckpt", "run/checkpoints/best.ckpt"]) == 0
     assert "test/loss  " in capsys.readouterr().out
+
+
+def test_the_carry_explodes_and_the_last_good_checkpoint_is_kept(tmp_path):
+    draw = random.Random(2)
+    lines = ["".join(draw.choices("abcdefgh ", k=draw.randint(2, 400))) for _ in range(200)]
+    (tmp_path / "own.txt").write_text("\n".join(lines) + "\n")
+    overrides = [
+        "--trainer.accelerator=cpu",
+        "--trainer.max_epochs=5",
+        "--model.init_args.vocabulary_size=10",
+        "--model.init_args.hidden_size=8",
+        "--data.init_args.dataset=text",
+        "--data.init_args.file=own.txt",
+        "--data.init_args.batch_size=4",
+        "--optimizer.init_args.lr=0.05",
+    ]
+    folder, name = tmp_path / "run", "glinskis2017/carry"
+    with pytest.raises(DivergedError, match=r"the gradient of rnn\.\w+ is not finite") as error:
+        fit(name, data_dir=tmp_path, run_dir=folder, every_n_steps=1, overrides=overrides)
+    step = int(re.search(r"diverged at step (\d+)", str(error.value)).group(1))
+    path = folder / "checkpoints" / "last.ckpt"
+    kept = read_checkpoint(path)
+    assert kept["global_step"] == step > 0
+    assert f"last good checkpoint is {path} (step {kept['global_step']})" in str(error.value)
+    assert all(torch.isfinite(value).all() for value in kept["state_dict"].values())
