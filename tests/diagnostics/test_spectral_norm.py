@@ -26,15 +26,15 @@ def test_orthogonal_weights_have_norm_one():
 
 @pytest.mark.parametrize("norm", ["batch", "joint", rnnorm.BatchNorm(population="shared")])
 def test_norm_in_evaluation_is_that_of_the_jacobian_behind_tanh(norm):
-    rnn = rnnorm.RNN(3, 5, norm=norm)
-    rnn(torch.randn(6, 8, 3))
+    rnn = rnnorm.RNN(3, 5, norm=norm, dtype=torch.float64)
+    rnn(torch.randn(6, 8, 3, dtype=torch.float64))
     rnn.eval()
-    x = torch.randn(1, 1, 3)
+    x = torch.randn(1, 1, 3, dtype=torch.float64)
 
     def step(h):
         return torch.atanh(rnn(x, h.view(1, 1, 5), step=5)[0].flatten())
 
-    jacobian = torch.autograd.functional.jacobian(step, torch.zeros(5))
+    jacobian = torch.autograd.functional.jacobian(step, x.new_zeros(5))
     (measured,) = spectral_norms(rnn).values()
     assert measured.in_evaluation == pytest.approx(float(torch.linalg.matrix_norm(jacobian, 2)))
     assert measured.weight != pytest.approx(measured.in_evaluation)

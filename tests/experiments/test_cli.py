@@ -10,7 +10,7 @@ from rnnorm.experiments.cli import main
 def test_help_lists_the_commands_that_work(capsys):
     assert main([]) == 0
     said = capsys.readouterr().out
-    names = ("demo", "fit", "test", "compare", "bench", "recipes")
+    names = ("demo", "fit", "test", "compare", "bench", "report", "recipes")
     assert all(f"    {name} " in said for name in names)
 
 

@@ -1,5 +1,7 @@
+import pytest
+
 from rnnorm.experiments.curve import Curve
-from rnnorm.experiments.picture import draw_curves, styled_figure
+from rnnorm.experiments.picture import draw, draw_curves, styled_figure
 
 CURVES = [
     Curve("LSTM", 1, [10, 20], [1.0, 2.0], [20.0, 50.0]),
@@ -9,15 +11,20 @@ CURVES = [
 ]
 
 
-def test_means_are_drawn_against_steps_and_against_seconds():
-    with styled_figure(8, 4) as figure:
-        draw_curves(figure, CURVES, "accuracy, %", goal=45)
-    by_steps, by_seconds = figure.axes
-    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["LSTM", "once"]
-    for axes, x in ((by_steps, [10, 20]), (by_seconds, [2.0, 3.0])):
-        mean, once, goal = axes.lines
-        assert list(mean.get_xdata()) == x
-        assert list(mean.get_ydata()) == [25.0, 45.0]
-        assert once.get_marker() == "o"
-        assert list(goal.get_ydata()) == [45, 45]
-    assert (by_steps.get_xlabel(), by_steps.get_ylabel()) == ("training steps", "accuracy, %")
+@pytest.mark.parametrize(("against", "x"), [("steps", [10, 20]), ("seconds", [2.0, 3.0])])
+def test_the_mean_of_each_model_is_drawn_where_there_is_one(against, x):
+    with styled_figure(4, 4) as figure:
+        axes = figure.subplots()
+        draw_curves(axes, CURVES, against, "accuracy, %")
+    mean, once = axes.lines
+    assert (mean.get_label(), once.get_label()) == ("LSTM", "once")
+    assert list(mean.get_xdata()) == x
+    assert list(mean.get_ydata()) == [25.0, 45.0]
+    assert once.get_marker() == "o"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (f"training {against}", "accuracy, %")
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("new/a.svg", b"<?xml")])
+def test_the_picture_is_of_the_kind_that_its_name_says(tmp_path, name, start):
+    draw(CURVES, tmp_path / name, label="accuracy, %", title="Two", goal=45)
+    assert (tmp_path / name).read_bytes().startswith(start)

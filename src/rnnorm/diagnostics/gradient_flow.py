@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rnnorm.diagnostics.legend import legend_above
 from rnnorm.layers.sequence import Sequence as NormalisedSequence
 
 if TYPE_CHECKING:
@@ -160,4 +161,4 @@ def plot_gradient_norms(axes: Axes, norms: Mapping[Any, Tensor]) -> None:
         axes.plot(values.where(values > 0, torch.nan).tolist(), linewidth=1.8, label=label)
     axes.set(xlabel="time step t", ylabel="‖∂loss/∂h_t‖", yscale="log")
     axes.margins(x=0)
-    axes.legend(frameon=False)
+    legend_above(axes)

@@ -97,4 +97,4 @@ def plot_tanh_derivative(
         axes.plot(x.tolist(), y.tolist(), ".", markersize=3, alpha=0.6, label=name)
     axes.set(xlabel="standard deviation of x", ylabel="E[tanh'(x)]", ylim=(0, 1.02))
     axes.margins(x=0)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, markerscale=4)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.diagnostics.batch_statistics import batch_normalised, batch_statistics
+from rnnorm.diagnostics.legend import legend_above
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,4 +65,4 @@ def plot_score_by_length(
     axes.set(xlabel="length of the sequences, steps", ylabel=label, xscale="log")
     axes.set_xticks(list(lengths), [str(length) for length in lengths], minor=False)
     axes.minorticks_off()
-    axes.legend(frameon=False)
+    legend_above(axes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rnnorm.diagnostics.legend import legend_above
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import BatchNorm, LayerNorm
 
@@ -90,7 +91,8 @@ def _largest(weight: Tensor) -> float:
     """Largest singular value, NaN where a weight is not finite."""
     if not weight.isfinite().all():
         return math.nan
-    return float(torch.linalg.matrix_norm(weight.float(), 2))
+    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    return float(torch.linalg.matrix_norm(wide, 2))
 
 
 def _scale(layer: nn.Module, suffix: str, weight: Tensor) -> Tensor:
@@ -108,7 +110,7 @@ def _scale(layer: nn.Module, suffix: str, weight: Tensor) -> Tensor:
 
 
 def plot_spectral_norms(axes: Axes, norms: Mapping[str, SpectralNorm]) -> None:
-    """Draw spectral norms as bars, each with its bound.
+    """Draw spectral norms as bars, each with the bound below which the gradient vanishes.
 
     Args:
         axes: where to draw.
@@ -117,7 +119,7 @@ def plot_spectral_norms(axes: Axes, norms: Mapping[str, SpectralNorm]) -> None:
     places = range(len(norms))
     for shift, field, label, colour in (
         (-0.2, "weight", "W_hh", "#9a9a9a"),
-        (0.2, "in_evaluation", "as evaluation scales it", "#2467a8"),
+        (0.2, "in_evaluation", "in evaluation", "#2467a8"),
     ):
         heights = [getattr(norm, field) for norm in norms.values()]
         axes.bar([p + shift for p in places], heights, 0.4, label=label, color=colour)
@@ -127,8 +129,11 @@ def plot_spectral_norms(axes: Axes, norms: Mapping[str, SpectralNorm]) -> None:
         [p + 0.45 for p in places],
         color="#c8442c",
         linewidth=2,
-        label="below: gradients vanish",
+        label="1/α",
     )
     axes.set_xticks(list(places), [name.replace("weight_hh_", "") for name in norms])
     axes.set(ylabel="spectral norm", ylim=(0, None))
-    axes.legend(frameon=False)
+    if len(norms) > 4:
+        axes.tick_params("x", rotation=60)
+    axes.tick_params("x", labelsize="small")
+    legend_above(axes)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 _NEEDS = (
+    "jinja2",
     "jsonargparse",
     "lightning",
     "matplotlib",
@@ -236,6 +237,17 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     bench.add_argument("--out", metavar="DIR", help="folder for a table (CSV) and a picture")
 
+    report = commands.add_parser(
+        "report",
+        help="write one page about runs: curves, table beside the paper, diagnostics",
+        allow_abbrev=False,
+    )
+    report.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    report.add_argument("--data-dir", metavar="DIR", help="folder with the data sets' files")
+    report.add_argument(
+        "--out", metavar="FILE", default="runs/report.html", help="the page (runs/report.html)"
+    )
+
     commands.add_parser("recipes", help="list the recipes, with the paper's number for each")
     return parser, commands.choices
 
@@ -376,6 +388,12 @@ def _bench(options: argparse.Namespace, recipe: str | None, overrides: list[str]
     bench([read_shape(text) for text in options.shape or ()] or SHAPES, **given)
 
 
+def _report(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
+    from rnnorm.experiments.report import report
+
+    print(f"page: {report(options.runs, options.out, data_dir=options.data_dir)}")
+
+
 def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
     from rnnorm.experiments.recipe import recipes_table
 
@@ -388,6 +406,7 @@ _COMMANDS = {
     "test": _test,
     "search": _search,
     "compare": _compare,
+    "report": _report,
     "results": _results,
     "write": _write,
     "bench": _bench,

@@ -60,13 +60,21 @@ def draw(
     """
     path = Path(path)
     with styled_figure(10, 4.3) as figure:
-        draw_curves(figure, curves, label, goal)
+        by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
+        draw_curves(by_steps, curves, "steps", label)
+        draw_curves(by_seconds, curves, "seconds", "")
+        if goal is not None:
+            for axes in (by_steps, by_seconds):
+                axes.axhline(goal, color="#9a9a9a", linestyle=":", linewidth=1.2)
+        # outside the panels: a curve may pass anywhere within
+        lines = by_steps.get_legend_handles_labels()
+        figure.legend(*lines, frameon=False, loc="outside lower left", ncols=3, fontsize=11)
         seeds = len({c.seed for c in curves})
         if seeds > 1:
             title += f"\nmean of {seeds} seeds, band from lowest to highest"
         first, _, rest = title.partition("\n")
         figure.suptitle(first, fontsize=13, fontweight="bold", x=0.01, ha="left")
-        figure.axes[0].set_title(rest, fontsize=10, loc="left", color="#555555")
+        by_steps.set_title(rest, fontsize=10, loc="left", color="#555555")
         data = io.BytesIO()
         figure.savefig(data, format=path.suffix[1:] or "png")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,34 +94,23 @@ def styled_figure(width: float, height: float) -> Iterator[Figure]:
         yield figure
 
 
-def draw_curves(
-    figure: Figure, curves: Sequence[Curve], label: str, goal: float | None = None
-) -> None:
-    """Draw learning curves against steps, and beside that against seconds.
+def draw_curves(axes: Axes, curves: Sequence[Curve], against: str, label: str) -> None:
+    """Draw each model's mean over its seeds as a line, with a band from lowest to highest.
 
     Args:
-        figure: an empty one.
+        axes: where to draw.
         curves: of one or several models.
+        against: ``"steps"`` or ``"seconds"``.
         label: what the score is.
-        goal: a score to mark.
     """
-    by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
     drawn = {model: [c for c in own if c.values] for model, own in by_model(curves).items()}
     for (model, own), look in zip(drawn.items(), itertools.cycle(_LOOKS)):
         if own:
             mean = mean_curve(own)
-            _line(by_steps, mean.steps, mean.values, own, model, look)
-            _line(by_seconds, mean.seconds, mean.values, own, model, look)
-    by_steps.set(xlabel="training steps", ylabel=label)
-    by_seconds.set(xlabel="seconds of training")
-    for axes in (by_steps, by_seconds):
-        axes.set_xlim(left=0)
-        axes.tick_params(length=0)
-        if goal is not None:
-            axes.axhline(goal, color="#9a9a9a", linestyle=":", linewidth=1.2)
-    # outside the panels: a curve may pass anywhere within
-    lines = by_steps.get_legend_handles_labels()
-    figure.legend(*lines, frameon=False, loc="outside lower left", ncols=3, fontsize=11)
+            _line(axes, getattr(mean, against), mean.values, own, model, look)
+    axes.set(xlabel=f"training {against}", ylabel=label)
+    axes.set_xlim(left=0)
+    axes.tick_params(length=0)
 
 
 def _line(

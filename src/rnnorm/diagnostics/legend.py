@@ -1,0 +1,15 @@
+"""Where a figure's legend stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def legend_above(axes: Axes) -> None:
+    """A legend above the panel, where it covers nothing, in as many columns as there is room."""
+    longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
+    columns = max(1, 40 // (longest + 4))
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
