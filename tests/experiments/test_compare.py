@@ -1,7 +1,9 @@
 import pytest
 
+from rnnorm.experiments.building import as_text
 from rnnorm.experiments.cli import main
 from rnnorm.experiments.compare import compare
+from rnnorm.experiments.recipe import read_recipe
 from rnnorm.experiments.training import fit
 
 LSTM, BN = "demo/digits-lstm", "demo/digits-bn"
@@ -97,9 +99,8 @@ def test_a_training_that_diverges_does_not_end_the_comparison(tmp_path, capsys):
 
 
 def _recipe(name):
-    from rnnorm.experiments.recipe import FOLDER
-
-    return (FOLDER / f"{name}.yaml").read_text()
+    recipe = read_recipe(name)
+    return as_text({"about": recipe.about, **recipe.config})
 
 
 @pytest.mark.parametrize(
