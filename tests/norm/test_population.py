@@ -416,6 +416,31 @@ def test_steps_before_the_first_estimate_are_served_by_it():
     assert torch.equal(var[4:], population.var[4].expand(4, -1))
 
 
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.parametrize("first", [0, 2, 3, 5, 9])
+@pytest.mark.parametrize("start", [0, 3])
+def test_consecutive_steps_are_served_as_each_alone(start, first, gradient):
+    layer = rnnorm.RNN(2, 3, norm="batch").double()
+    layer(torch.randn(4, 6, 2).double(), step=start)
+    population = layer.population_recurrent_l0
+    with torch.set_grad_enabled(gradient):
+        mean, var = population.consecutive(first, 2)
+    assert mean.shape == var.shape == (2, 1, 3)
+    for k in range(2):
+        assert torch.equal(mean[k, 0], population.at(torch.tensor(first + k))[0])
+        assert torch.equal(var[k, 0], population.at(torch.tensor(first + k))[1])
+
+
+def test_evaluation_is_differentiated_though_statistics_change_before_backward():
+    layer = rnnorm.LSTM(2, 3, norm="batch")
+    x = torch.randn(4, 6, 2)
+    layer(x)
+    output = layer.eval()(x)[0]
+    expected = torch.autograd.grad(output.sum(), layer.weight_hh_l0, retain_graph=True)[0]
+    layer.train()(2 * x)
+    assert torch.equal(torch.autograd.grad(output.sum(), layer.weight_hh_l0)[0], expected)
+
+
 def test_an_assigned_half_checkpoint_keeps_wide_moments():
     layer = rnnorm.RNN(2, 3, norm="batch")
     layer(torch.randn(2, 6, 2))

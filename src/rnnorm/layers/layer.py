@@ -171,8 +171,7 @@ def run_layer(
     for site, population in populations.items():
         whole = getattr(norm, site) == "sequence"
         if min_rows is None:
-            indices = _indices(1, 0, x.device) if whole else _indices(T, step, x.device)
-            constants[site] = population.at(indices)
+            constants[site] = population.consecutive(*((0, 1) if whole else (step, T)))
             continue
         assert isinstance(step, int)
         rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
@@ -187,7 +186,7 @@ def run_layer(
                     f"{int(rows[0])}{before}: leave out a last minibatch that is too small "
                     "(DataLoader's drop_last)"
                 )
-            constants[site] = population.at(_indices(len(rows), step - 1, x.device))
+            constants[site] = population.consecutive(step - 1, len(rows))
         population.grow(step + T)
 
     weights = Weights(
@@ -218,9 +217,3 @@ def run_layer(
         assert isinstance(step, int)
         populations[site].update(batch, counts[site], step)
     return output, state
-
-
-def _indices(steps: int, first: int | Tensor, device: torch.device) -> Tensor:
-    """Step indices ``(steps, 1)``, or ``(steps, B)`` for rows at different ages."""
-    offset = first.to(device) if isinstance(first, Tensor) else first
-    return torch.arange(steps, device=device).unsqueeze(1) + offset

@@ -131,8 +131,7 @@ class Population(nn.Module):
             mean_weight = torch.ones_like(m) / batches.clamp(min=1)
             mean_weight = var_weight = mean_weight.clamp(min=self.momentum)
         for old, new, weight in ((self.mean, mean, mean_weight), (self.var, var, var_weight)):
-            w = torch.where(taken, weight, 0).unsqueeze(1).expand_as(new)
-            old[mine] = torch.lerp(old[mine], new, w)
+            old[mine].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
 
     def at(self, steps: Tensor) -> Moments:
         """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
@@ -148,7 +147,33 @@ class Population(nn.Module):
         row = torch.arange(len(self), device=steps.device) * counted
         row = row.cummax(0).values.clamp(min=counted.int().argmax())
         serving = row[steps.clamp(max=len(self) - 1)]
-        return self.mean[serving], self.var[serving]
+        # whole rows, where indexing would go element by element
+        mean, var = (nn.functional.embedding(serving, moment) for moment in (self.mean, self.var))
+        return mean, var
+
+    def consecutive(self, first: int | Tensor, steps: int) -> Moments:
+        """The same for ``steps`` steps in a row, ``(steps, 1, F)`` each.
+
+        Args:
+            first: index of the first of them, or ``(B,)`` int64 for rows at different ages: the
+                result is then ``(steps, B, F)``.
+            steps: how many.
+        """
+        if isinstance(first, int) and self._readable_in_place():
+            mine = slice(first, first + steps)
+            if first + steps <= len(self) and bool(self.num_batches_tracked[mine].all()):
+                return self.mean[mine].unsqueeze(1), self.var[mine].unsqueeze(1)
+        offset = first.to(self.mean.device) if isinstance(first, Tensor) else first
+        return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
+
+    def _readable_in_place(self) -> bool:
+        """Whether rows need no copy: backward would have to find them unchanged."""
+        return (
+            self.mean.device.type == "cpu"
+            and not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not torch._C._are_functorch_transforms_active()
+        )
 
     def first_use_without_count(self) -> bool:
         """Whether there is no estimate yet, and this is asked for the first time."""
