@@ -17,6 +17,7 @@ from rnnorm.kernels import reference
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.norm.spec import Norm, active_sites
+from rnnorm.tracing import constant
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,14 @@ class Kernel:
         refuses: why it does not cover a request, empty if it does.
         layer: with the signature of ``reference.layer``; None for torch's own operators, which
             run a whole stack of layers.
+        traceable: whether torch.compile takes it into a graph without unrolling the time steps.
     """
 
     name: str
     unavailable: str
     refuses: Callable[[Request], str]
     layer: Callable[..., Any] | None
+    traceable: bool
 
 
 def _aten_refuses(request: Request) -> str:
@@ -66,9 +69,9 @@ def _cpu_refuses(request: Request) -> str:
 
 
 KERNELS = (
-    Kernel("aten", "", _aten_refuses, None),
-    Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer),
-    Kernel("reference", "", lambda request: "", reference.layer),
+    Kernel("aten", "", _aten_refuses, None, traceable=False),
+    Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, traceable=True),
+    Kernel("reference", "", lambda request: "", reference.layer, traceable=False),
 )
 
 #: how many layer calls each kernel has run (a whole stack counts once)
@@ -114,15 +117,29 @@ def use_backend(name: str) -> Iterator[None]:
         _forced.reset(token)
 
 
-def choose(request: Request) -> Kernel:
-    """The kernel that runs a request, counted.
+def choose(
+    cell: Cell,
+    norm: Norm | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    projected: bool = False,
+) -> Kernel:
+    """The kernel that runs a layer, counted; torch.compile asks once, while it traces.
 
     Raises:
         RuntimeError: a forced kernel does not cover the request.
     """
+    return KERNELS[_choose(cell, norm, device, dtype, projected)]
+
+
+@constant
+def _choose(
+    cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype, projected: bool
+) -> int:
+    request = Request(cell, norm, device, dtype, projected)
     forced = _forced.get()
     passed_over = []
-    for kernel in KERNELS:
+    for k, kernel in enumerate(KERNELS):
         why_not = kernel.unavailable or kernel.refuses(request)
         if forced is not None:
             if kernel.name != forced:
@@ -136,5 +153,5 @@ def choose(request: Request) -> Kernel:
             _logged.add(request)
             _log.info("%s runs on %s (%s)", request, kernel.name, "; ".join(passed_over) or "first")
         calls[kernel.name] += 1
-        return kernel
+        return k
     raise AssertionError("the reference kernel covers every request")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
+
+from rnnorm.tracing import constant
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
@@ -36,7 +39,12 @@ def output_dtype(
     if products is None:
         return x.dtype
     grad = torch.is_grad_enabled()
-    return _ask(torch_class, x.device, x.dtype, weight.dtype, ragged, products, grad)
+    return _constant(torch_class, x.device, x.dtype, weight.dtype, ragged, products, grad)
+
+
+@constant
+def _constant(*question: Any) -> torch.dtype:
+    return _ask(*question)
 
 
 @cache

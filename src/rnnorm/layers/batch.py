@@ -8,7 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
+
+from rnnorm.tracing import holds, known
 
 
 class Batch(NamedTuple):
@@ -25,24 +27,47 @@ class Batch(NamedTuple):
 
     @property
     def ragged(self) -> bool:
-        """Whether the rows have different lengths."""
+        """Whether the rows have different lengths, or may have where they are not known."""
         sizes = self.batch_sizes
-        return sizes is not None and bool(sizes[0] != sizes[-1])
+        return sizes is not None and known(sizes[0] - sizes[-1]) != 0
 
 
-def from_packed(packed: PackedSequence) -> Batch:
+def count_rows(packed: PackedSequence, state: Sequence[Tensor]) -> int:
+    """The number of rows, without a look at values where a shape tells it.
+
+    Raises:
+        RuntimeError: in traced code, ``state`` has another number of rows.
+    """
+    first = packed.batch_sizes[0]
+    if packed.sorted_indices is not None:
+        return packed.sorted_indices.size(0)
+    if not state or known(first) is not None:
+        return int(first)
+    rows = state[0].size(1)
+    assert holds(first == rows, "hx must have as many rows as the PackedSequence")
+    return rows
+
+
+def from_packed(packed: PackedSequence, rows: int) -> Batch:
     """The rows of a PackedSequence, in its sorted order."""
-    x, _ = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes))
-    return Batch(x, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+    data, sizes, order, back = packed
+    frames = _frames(sizes, rows, data.size(0)).to(data.device)
+    x = data.new_zeros(sizes.size(0) * rows, data.size(1)).index_copy(0, frames, data)
+    return Batch(x.view(sizes.size(0), rows, data.size(1)), sizes, order, back)
 
 
-def to_packed(output: Tensor, batch: Batch) -> PackedSequence:
-    """The PackedSequence of ``output`` ``(T, B, H)`` with the order of ``batch``."""
-    assert batch.batch_sizes is not None
-    packed = pack_padded_sequence(output, row_lengths(batch.batch_sizes))
-    return PackedSequence(
-        packed.data, batch.batch_sizes, batch.sorted_indices, batch.unsorted_indices
-    )
+def to_packed(output: Tensor, packed: PackedSequence) -> PackedSequence:
+    """``output`` ``(T, B, H)`` as a PackedSequence with the rows of ``packed``."""
+    _, sizes, order, back = packed
+    frames = _frames(sizes, output.size(1), packed.data.size(0)).to(output.device)
+    return PackedSequence(output.flatten(0, 1).index_select(0, frames), sizes, order, back)
+
+
+def _frames(batch_sizes: Tensor, rows: int, count: int) -> Tensor:
+    """Where the ``count`` frames of a PackedSequence stand in ``(T * rows,)``."""
+    steps = torch.arange(batch_sizes.size(0)).repeat_interleave(batch_sizes, output_size=count)
+    missing = (rows - batch_sizes).cumsum(0) - (rows - batch_sizes)
+    return torch.arange(count) + missing[steps]
 
 
 def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Tensor:
@@ -64,16 +89,19 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
             f"lengths must have one entry for each of the {rows} rows, got shape "
             f"{tuple(lengths.shape)}"
         )
-    if rows and not 1 <= int(lengths.min()) <= int(lengths.max()) <= steps:
-        raise RuntimeError(
-            f"lengths must lie between 1 and the {steps} steps of the input, got values from "
-            f"{int(lengths.min())} to {int(lengths.max())}"
-        )
+    if rows:
+        low, high = lengths.min(), lengths.max()
+        expected = "lengths must lie between 1 and the steps of the input"
+        if not holds((low >= 1) & (high <= steps), expected):
+            raise RuntimeError(
+                f"lengths must lie between 1 and the {steps} steps of the input, got values from "
+                f"{int(low)} to {int(high)}"
+            )
     return lengths.to(torch.int64)
 
 
 def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int] | None) -> Batch:
-    """The rows of a dense batch, cut at the longest where it is right-padded.
+    """The rows of a dense batch, cut at the longest where it is right-padded and known.
 
     Raises:
         RuntimeError: there is no step; as ``check_lengths``.
@@ -86,14 +114,15 @@ def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int]
     if lengths is None:
         return Batch(x)
     lengths = check_lengths(lengths, steps, rows)
-    longest = int(lengths.max()) if rows else steps
-    x = x[:longest]
-    if bool((lengths == longest).all()):
-        return Batch(x)
+    longest = known(lengths.max()) if rows else steps
+    if longest is None:
+        longest = steps
+    elif (lengths == longest).all():
+        return Batch(x[:longest])
     sorted_lengths, order = lengths.sort(descending=True, stable=True)
     order = order.to(x.device)
     sizes = (sorted_lengths > torch.arange(longest).unsqueeze(1)).sum(1)
-    return Batch(x.index_select(1, order), sizes, order, order.argsort())
+    return Batch(x[:longest].index_select(1, order), sizes, order, order.argsort())
 
 
 def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> Tensor:
@@ -105,16 +134,12 @@ def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> 
     return output.transpose(0, 1) if batch_first else output
 
 
-def row_lengths(batch_sizes: Tensor) -> Tensor:
-    """The length of each row, ``(B,)``."""
-    return (batch_sizes.unsqueeze(1) > torch.arange(int(batch_sizes[0]))).sum(0)
-
-
 def reverse(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
     """Turns the unpadded part of each row round, so that it stays a prefix."""
     if batch_sizes is None:
         return x.flip(0)
+    lengths = (batch_sizes.unsqueeze(1) > torch.arange(x.size(1))).sum(0)
     t = torch.arange(x.size(0)).unsqueeze(1)
-    mirrored = row_lengths(batch_sizes) - 1 - t
+    mirrored = lengths - 1 - t
     index = torch.where(mirrored >= 0, mirrored, t).to(x.device)
     return x.gather(0, index.unsqueeze(-1).expand_as(x))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +14,7 @@ from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, active_sites
-
-Run = TypeVar("Run", bound=Callable[..., Any])
-
-
-def uncompiled(run: Run) -> Run:
-    """Breaks torch.compile's graph at ``run``, which would unroll the loop over time."""
-    # not a decorator: that imports the whole compiler
-    if torch.compiler.is_dynamo_compiling():
-        return torch.compiler.disable(run)  # type: ignore[no-untyped-call,no-any-return]
-    return run
+from rnnorm.tracing import holds, known
 
 
 def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: bool = False) -> None:
@@ -177,14 +166,16 @@ def run_layer(
         rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
         rows = rows.sum(0, keepdim=True) if whole else rows
         counts[site] = torch.where(rows >= min_rows, rows, 0).to(x.device)
-        if rows[0] < min_rows:
-            if not population.counted_before(step):
+        first = known(rows[0])
+        if first is None or first < min_rows:
+            expected = f"norm.{site}: expected at least min_rows={min_rows} active "
+            expected += "frames" if whole else "rows"
+            served = (rows[0] >= min_rows) | population.counted_before(step)
+            if not holds(served, expected):
                 before = ", and no earlier step has a statistic" if step else ""
                 raise ValueError(
-                    f"norm.{site}: expected at least min_rows={min_rows} active "
-                    f"{'frames' if whole else 'rows'} at step {step} in training, got "
-                    f"{int(rows[0])}{before}: leave out a last minibatch that is too small "
-                    "(DataLoader's drop_last)"
+                    f"{expected} at step {step} in training, got {first}{before}: leave out a "
+                    "last minibatch that is too small (DataLoader's drop_last)"
                 )
             constants[site] = population.consecutive(step - 1, len(rows))
         population.grow(step + T)

@@ -21,10 +21,10 @@ from rnnorm.layers.layer import (
     register_norm,
     reset_norm,
     run_layer,
-    uncompiled,
     warn_without_statistics,
 )
 from rnnorm.norm.spec import Norm, check_number, resolve
+from rnnorm.tracing import uncompiled
 
 
 class Sequence(nn.RNNBase):
@@ -133,10 +133,18 @@ class Sequence(nn.RNNBase):
             RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
             TypeError: ``step`` or ``lengths`` that are no integers.
         """
-        return uncompiled(self._run)(input, hx, lengths, step)
+        data: Tensor = input.data if isinstance(input, PackedSequence) else input
+        # what is no tensor fails as in torch.nn
+        data.dim()
+        kernel = dispatch.choose(
+            self.cell, self.norm, data.device, data.dtype, projected=self.proj_size > 0
+        )
+        run = self._run if kernel.traceable else uncompiled(self._run)
+        return run(kernel, input, hx, lengths, step)
 
     def _run(
         self,
+        kernel: dispatch.Kernel,
         input: Tensor | PackedSequence,
         hx: Any,
         lengths: Tensor | SequenceOf[int] | None,
@@ -157,15 +165,14 @@ class Sequence(nn.RNNBase):
             raise RuntimeError("torch.nn refuses an input or a state of this form")
         data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
         sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
-        rows = int(sizes[0]) if sizes is not None else data.size(0 if self.batch_first else 1)
+        if packed:
+            rows = batches.count_rows(input, given)  # type: ignore[arg-type]
+        else:
+            rows = data.size(0 if self.batch_first else 1)
         check_step(step, rows, self.training, self.bidirectional)
         if not self.training:
             warn_without_statistics(self)
 
-        projected = self.proj_size > 0
-        kernel = dispatch.choose(
-            dispatch.Request(self.cell, self.norm, data.device, data.dtype, projected)
-        )
         if kernel.layer is None:
             drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
             if hx is None and drawn:
@@ -176,9 +183,11 @@ class Sequence(nn.RNNBase):
         check_state_dtype(given, data)
         state = given if batched else tuple(s.unsqueeze(1) for s in given)
         state = state or self._initial_state(rows, data)
-        self.check_forward_args(data, state if states > 1 else state[0], sizes)  # type: ignore[arg-type]
+        hidden: Any = state if states > 1 else state[0]
+        # torch.nn would look at a value for the number of rows
+        self.check_forward_args(data, hidden, [rows] if packed else None)  # type: ignore[arg-type]
         if packed:
-            batch = batches.from_packed(input)  # type: ignore[arg-type]
+            batch = batches.from_packed(input, rows)  # type: ignore[arg-type]
         else:
             batch = batches.from_dense(data, self.batch_first, lengths)
         if batch.sorted_indices is not None:
@@ -192,7 +201,7 @@ class Sequence(nn.RNNBase):
             state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
         hidden = _as_given(state, batched)
         if packed:
-            return batches.to_packed(output, batch), hidden
+            return batches.to_packed(output, input), hidden  # type: ignore[arg-type]
         output = batches.to_dense(output, batch, self.batch_first, data)
         return (output if batched else output.squeeze(0 if self.batch_first else 1)), hidden
 

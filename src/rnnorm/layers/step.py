@@ -16,10 +16,10 @@ from rnnorm.layers.layer import (
     register_norm,
     reset_norm,
     run_layer,
-    uncompiled,
     warn_without_statistics,
 )
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
+from rnnorm.tracing import uncompiled
 
 
 class Step(nn.RNNCellBase):
@@ -77,9 +77,13 @@ class Step(nn.RNNCellBase):
             RuntimeError: sizes that do not fit.
             TypeError: ``step`` that is no integer.
         """
-        return uncompiled(self._run)(input, hx, step)
+        # what is no tensor fails as in torch.nn
+        input.dim()
+        kernel = dispatch.choose(self.cell, self.norm, input.device, input.dtype)
+        run = self._run if kernel.traceable else uncompiled(self._run)
+        return run(kernel, input, hx, step)
 
-    def _run(self, input: Tensor, hx: Any, step: int | Tensor) -> Any:
+    def _run(self, kernel: dispatch.Kernel, input: Tensor, hx: Any, step: int | Tensor) -> Any:
         dim = input.dim()
         rest = () if hx is None else (hx,)
         given = tuple(hx) if hx is not None and self.states > 1 else rest
@@ -96,7 +100,6 @@ class Step(nn.RNNCellBase):
         if not self.training:
             warn_without_statistics(self)
 
-        kernel = dispatch.choose(dispatch.Request(self.cell, self.norm, input.device, input.dtype))
         if kernel.layer is None:
             return self.torch_class.forward(self, input, *rest)
         check_state_dtype(given, x)

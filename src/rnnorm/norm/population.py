@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
+from rnnorm.tracing import known
 
 _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
 
@@ -70,15 +71,15 @@ class Population(nn.Module):
             getattr(self, name).copy_(value)
         self._checked = False
 
-    # buffers made in inference mode could not be updated outside it
-    @torch.inference_mode(False)
     def resize(self, rows: int) -> None:
         """Keeps the first ``rows`` rows, and adds rows without a count where there are fewer."""
-        more = self._fresh(
-            max(0, rows - len(self)), self.mean.size(1), self.mean.device, self.mean.dtype
-        )
-        for name, extra in zip(_BUFFERS, more, strict=True):
-            setattr(self, name, torch.cat([getattr(self, name)[:rows], extra]))
+        # buffers made in inference mode could not be updated outside it
+        with torch.inference_mode(False):
+            more = self._fresh(
+                max(0, rows - len(self)), self.mean.size(1), self.mean.device, self.mean.dtype
+            )
+            for name, extra in zip(_BUFFERS, more, strict=True):
+                setattr(self, name, torch.cat([getattr(self, name)[:rows], extra]))
 
     def grow(self, steps: int) -> None:
         """Makes room for ``steps`` steps, as far as the horizon goes.
@@ -177,14 +178,14 @@ class Population(nn.Module):
 
     def first_use_without_count(self) -> bool:
         """Whether there is no estimate yet, and this is asked for the first time."""
-        if self._checked or torch.compiler.is_compiling() or self.mean.is_meta:
+        if self._checked or (counted := known(self.num_batches_tracked.any())) is None:
             return False
         self._checked = True
-        return not bool(self.num_batches_tracked.any())
+        return not counted
 
-    def counted_before(self, step: int) -> bool:
-        """Whether some row before ``step`` has an estimate."""
-        return bool((self.num_batches_tracked[:step] > 0).any())
+    def counted_before(self, step: int) -> Tensor:
+        """Whether some row before ``step`` has an estimate, ``()`` bool."""
+        return (self.num_batches_tracked[:step] > 0).any()
 
     def __len__(self) -> int:
         return self.mean.size(0)

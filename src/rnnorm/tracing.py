@@ -1,0 +1,45 @@
+"""What differs in code that torch.compile or torch.export traces: the values are not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def known(value: Tensor) -> int | None:
+    """A tensor's one value, or None where it stands for any: traced, or on the meta device."""
+    return None if torch.compiler.is_compiling() or value.is_meta else int(value)
+
+
+def holds(condition: Tensor, otherwise: str) -> bool:
+    """Whether a condition holds; traced code takes it for granted, and checks it when it runs.
+
+    Args:
+        condition: one bool.
+        otherwise: text of the RuntimeError that traced code raises. It has no numbers of the
+            input, which would tie the trace to them.
+    """
+    if torch.compiler.is_compiling():
+        torch._assert_async(condition, otherwise)
+        return True
+    return bool(condition)
+
+
+def constant(function: Function) -> Function:
+    """Makes torch.compile call a function while it traces, and keep the result."""
+    # as torch.compiler.assume_constant_result, which imports the whole compiler
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def uncompiled(function: Function) -> Function:
+    """Breaks torch.compile's graph at ``function``."""
+    # not a decorator: that imports the whole compiler
+    if torch.compiler.is_dynamo_compiling():
+        return torch.compiler.disable(function)  # type: ignore[no-untyped-call,no-any-return]
+    return function

@@ -1,0 +1,172 @@
+"""A layer on the fused kernel inside torch.compile(fullgraph=True)."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import rnnorm
+from rnnorm.kernels import dispatch
+
+pytestmark = [
+    pytest.mark.skipif(bool(rnnorm.backends()["cpu"]), reason="the CPU kernels are missing"),
+    # the compiler's own, which it hides from those to whom warnings are no errors
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+]
+FORMS = ["dense", "packed", "sorted", "lengths"]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def pair(name, backend="aot_eager", **options):
+    """A layer with statistics, and its compiled twin."""
+    torch.manual_seed(0)
+    norm = rnnorm.BatchNorm(horizon=options.pop("horizon", 9))
+    eager = getattr(rnnorm, name)(3, 5, norm=norm, **options)
+    eager(torch.randn(4, 3) if name.endswith("Cell") else torch.randn(3, 4, 3))
+    twin = copy.deepcopy(eager)
+    return eager, twin, torch.compile(twin, fullgraph=True, backend=backend)
+
+
+def batch(form, lengths, seed):
+    """Input and keyword arguments with rows of the given lengths."""
+    torch.manual_seed(seed)
+    x = torch.randn(max(lengths), len(lengths), 3, requires_grad=True)
+    if form == "dense":
+        return x, x, {}
+    if form == "lengths":
+        return x, x, {"lengths": torch.tensor(lengths)}
+    lengths = sorted(lengths, reverse=True) if form == "sorted" else lengths
+    return x, pack_padded_sequence(x, lengths, enforce_sorted=form == "sorted"), {}
+
+
+def flat(result):
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [t for part in result if part is not None for t in flat(part)]
+
+
+def step(call, layer, form, lengths, seed=1, **more):
+    """Everything that one call leaves: results, gradients and statistics."""
+    x, given, options = batch(form, lengths, seed)
+    results = flat(call(given, **options, **more))
+    floating = [r for r in results if r.is_floating_point()]
+    leaves = [x, *layer.parameters()]
+    gradients = torch.autograd.grad(sum(r.square().sum() for r in floating), leaves)
+    return [*results, *gradients, *(b.clone() for b in layer.buffers())]
+
+
+def assert_same_bits(found, expected):
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def state(name, rows, count=1):
+    torch.manual_seed(7)
+    h = torch.randn(count, rows, 5)
+    return (h, torch.randn(count, rows, 5)) if name == "LSTM" else h
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [*(("LSTM", form) for form in FORMS), ("GRU", "packed"), ("RNN", "lengths")]
+)
+def test_a_layer_is_one_graph_with_the_same_bits(name, form):
+    eager, twin, compiled = pair(name)
+    runs = dispatch.calls["reference"]
+    # the second minibatch has another order of lengths, the same number of frames
+    for lengths in ([4, 6, 2], [6, 1, 5]):
+        found = step(compiled, twin, form, lengths)
+        assert_same_bits(found, step(eager, eager, form, lengths))
+    assert graphs() == 1
+    eager.eval(), twin.eval()
+    found = step(compiled, twin, form, [6, 3, 3])
+    assert_same_bits(found, step(eager, eager, form, [6, 3, 3]))
+    assert graphs() == 2
+    assert dispatch.calls["reference"] == runs
+
+
+def test_states_layers_and_directions():
+    eager, twin, compiled = pair("LSTM", num_layers=2, bidirectional=True)
+    hx = state("LSTM", 3, 4)
+    found = step(compiled, twin, "sorted", [4, 6, 2], hx=hx)
+    assert_same_bits(found, step(eager, eager, "sorted", [4, 6, 2], hx=hx))
+
+
+def test_the_statistics_grow():
+    eager, twin, compiled = pair("GRU", horizon=None)
+    found = step(compiled, twin, "lengths", [4, 6, 2])
+    assert_same_bits(found, step(eager, eager, "lengths", [4, 6, 2]))
+    assert len(twin.population_input_l0) == 6
+
+
+def test_padding_beyond_the_longest_row_changes_no_value():
+    eager, twin, compiled = pair("RNN")
+    x, lengths = torch.randn(6, 3, 3), torch.tensor([2, 4, 3])
+    for layer in (eager.train(), eager.eval()):
+        twin.train(layer.training)
+        found, expected = compiled(x, lengths=lengths), layer(x, lengths=lengths)
+        assert_same_bits(flat(found), flat(expected))
+        assert_same_bits(list(twin.buffers()), list(layer.buffers()))
+
+
+@pytest.mark.parametrize("form", ["packed", "lengths"])
+def test_other_lengths_compile_a_bounded_number_of_graphs(form):
+    eager, twin, compiled = pair("RNN")
+    for k, lengths in enumerate(([4, 6, 2], [7, 3, 5, 4], [5, 2, 5, 1, 3], [8, 2, 7, 3, 3, 1])):
+        found = step(compiled, twin, form, lengths, k)
+        assert_same_bits(found, step(eager, eager, form, lengths, k))
+        if k == 2:
+            before = graphs()
+    assert graphs() == before <= 3
+
+
+def test_a_cell_is_one_graph_with_the_same_bits():
+    eager, twin, compiled = pair("LSTMCell")
+    for training in (True, False):
+        eager.train(training), twin.train(training)
+        x = torch.randn(4, 3, requires_grad=True)
+        found = flat([call(x, step=2) for call in (compiled, eager)])
+        half = len(found) // 2
+        assert_same_bits(found[:half], found[half:])
+        for mine, layer in ((found[:half], twin), (found[half:], eager)):
+            layer.zero_grad()
+            sum(part.square().sum() for part in mine).backward()
+        assert_same_bits(*([p.grad for p in layer.parameters()] for layer in (twin, eager)))
+        assert_same_bits(list(twin.buffers()), list(eager.buffers()))
+
+
+def test_the_default_compiler_gives_the_same_values():
+    eager, twin, compiled = pair("LSTM", backend="inductor")
+    found = step(compiled, twin, "packed", [4, 6, 2])
+    for got, want in zip(found, step(eager, eager, "packed", [4, 6, 2]), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_values_are_checked_when_the_graph_runs():
+    _, _, compiled = pair("RNN", backend="eager")
+    x = torch.randn(4, 3, 3)
+    compiled(x, lengths=torch.tensor([4, 2, 3]))
+    with pytest.raises(RuntimeError, match="lengths must lie between 1 and"):
+        compiled(x, lengths=torch.tensor([4, 0, 3]))
+
+
+def test_a_packed_result_keeps_its_order():
+    eager, _, compiled = pair("RNN", backend="eager")
+    _, given, _ = batch("packed", [2, 5, 3], 1)
+    found, _ = compiled(given)
+    assert isinstance(found, PackedSequence)
+    assert torch.equal(found.sorted_indices, given.sorted_indices)
+    assert torch.equal(found.data, eager(given)[0].data)
