@@ -107,8 +107,7 @@ def test_the_graph_does_not_grow_with_the_sequence(plain, name):
         layers = compiled_twin(model(plain, name), counter)
         layers(plain.input(length=length))
         operations.append(counter.op_count)
-    assert operations[0] == operations[1]
-    assert 0 < operations[0] < 20
+    assert 0 < operations[0] == operations[1]
 
 
 def test_another_length_compiles_nothing_of_the_recurrence_again(plain):
