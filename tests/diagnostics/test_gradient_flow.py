@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import rnnorm
 from rnnorm.diagnostics import gradient_norms, gradient_norms_by_gamma, plot_gradient_norms
@@ -45,19 +45,20 @@ def test_tanh_network_agrees_with_its_equation_differentiated_by_hand(loss):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("loss", [last_output, every_output])
 def test_batch_normalised_lstm_agrees_with_a_loop_over_its_cell(loss, training):
-    lstm, x = rnnorm.LSTM(I, H, norm="batch"), torch.randn(T, B, I)
-    lstm(torch.randn(T, B, I))
+    wide = {"dtype": torch.float64}
+    lstm, x = rnnorm.LSTM(I, H, norm="batch", **wide), torch.randn(T, B, I, **wide)
+    lstm(torch.randn(T, B, I, **wide))
     lstm.train(training)
-    cell = rnnorm.LSTMCell(I, H, norm="batch").train(training)
+    cell = rnnorm.LSTMCell(I, H, norm="batch", **wide).train(training)
     cell.load_state_dict({n.replace("_l0", ""): v for n, v in lstm.state_dict().items()})
-    c = torch.zeros(B, H)
+    c = x.new_zeros(B, H)
 
     def step(h, t):
         nonlocal c
         h, c = cell(x[t], (h, c), t)
         return h
 
-    expected = by_hand(torch.zeros(B, H), step, loss)
+    expected = by_hand(x.new_zeros(B, H), step, loss)
     torch.testing.assert_close(gradient_norms(lstm, loss, x), expected)
 
 
@@ -70,7 +71,7 @@ def test_without_recurrent_weights_only_the_last_step_matters():
 
 
 @pytest.mark.parametrize("make", [nn.LSTM, nn.GRU, rnnorm.LSTM, rnnorm.GRU])
-def test_a_frame_at_a_time_gives_the_loss_of_the_whole(make):
+def test_the_loss_is_that_of_the_model(make):
     layer, losses = make(I, H, num_layers=2, batch_first=True), []
 
     def loss(result):
@@ -114,12 +115,35 @@ def test_a_layer_of_several_is_named():
     assert not torch.equal(gradient_norms(model, last_output, x, layer="first"), second)
 
 
-def test_what_has_no_single_state_of_a_step_is_refused():
-    x = torch.randn(T, B, I)
+def test_a_bidirectional_layer_has_no_single_state_of_a_step():
     with pytest.raises(ValueError, match="bidirectional"):
-        gradient_norms(rnnorm.RNN(I, H, bidirectional=True), last_output, x)
-    with pytest.raises(TypeError, match="PackedSequence"):
-        gradient_norms(nn.RNN(I, H), last_output, pack_sequence([x[:, 0]]))
+        gradient_norms(rnnorm.RNN(I, H, bidirectional=True), last_output, torch.randn(T, B, I))
+
+
+def last_states(result):
+    return result[1].square().sum()
+
+
+def test_rows_that_have_ended_have_no_part():
+    rnn, x, lengths = rnnorm.RNN(I, H), torch.randn(T, B, I), [3, 7, 1, 7, 2]
+    alone = [gradient_norms(rnn, last_states, x[:n, i : i + 1]) for i, n in enumerate(lengths)]
+    squares = torch.stack([nn.functional.pad(norms**2, (0, T - len(norms))) for norms in alone])
+    packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
+    torch.testing.assert_close(gradient_norms(rnn, last_states, packed), squares.sum(0).sqrt())
+
+
+def test_lower_layers_are_no_steps_of_the_topmost():
+    stack = rnnorm.LSTM(I, H, num_layers=3, norm="batch", dtype=torch.float64)
+    lower = rnnorm.LSTM(I, H, num_layers=2, norm="batch", dtype=torch.float64)
+    upper = rnnorm.LSTM(H, H, norm="batch", dtype=torch.float64)
+    weights = stack.state_dict()
+    lower.load_state_dict({n: v for n, v in weights.items() if "l2" not in n})
+    upper.load_state_dict({n.replace("l2", "l0"): v for n, v in weights.items() if "l2" in n})
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    between = lower(x)[0].detach()
+    torch.testing.assert_close(
+        gradient_norms(stack, every_output, x), gradient_norms(upper, every_output, between)
+    )
 
 
 def test_each_gamma_is_that_of_a_model_built_with_it():

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from rnnorm.cells.cell import Cell, State
 from rnnorm.diagnostics.legend import legend_above
-from rnnorm.layers.sequence import Sequence as NormalisedSequence
+from rnnorm.kernels import reference
+from rnnorm.kernels.dispatch import Kernel, use_backend
+from rnnorm.layers.gru import GRU
+from rnnorm.layers.lstm import LSTM
+from rnnorm.layers.rnn import RNN
+from rnnorm.layers.sequence import Sequence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,10 +41,10 @@ def gradient_norms(
         \left(\frac{\partial h_t}{\partial h_{t-1}}\right)^{\!\top}
         \frac{\partial \mathcal{L}}{\partial h_t}
 
-    over all rows and units (Cooijmans et al. 2016, fig. 1). ``h_t`` is the output of the topmost
-    layer, so the path through an LSTM's carried ``c_t`` is not part of it. A copy of the model
-    runs one step at a time, in the mode that the model is in: nothing of the model changes, nor
-    does the generator of random numbers.
+    over all units and all rows that are active at the step (Cooijmans et al. 2016, fig. 1).
+    ``h_t`` is the output of the topmost layer, so the path through an LSTM's carried ``c_t`` is
+    not part of it. A copy of the model runs, in the mode that the model is in and on the reference
+    kernel: nothing of the model changes, nor does the generator of random numbers.
 
     Args:
         model: a recurrent layer, or a model that holds one: of this package or of ``torch.nn``.
@@ -50,22 +56,19 @@ def gradient_norms(
         ``(T,)``, the first step first.
 
     Raises:
-        ValueError: there is no such layer, several and none is named, or it is bidirectional or
-            called with ``lengths``.
-        TypeError: the layer is called with a PackedSequence.
+        ValueError: there is no such layer, several and none is named, or it is bidirectional.
     """
     model = copy.deepcopy(model).requires_grad_()
-    recurrent = _find(model, layer)
+    model, recurrent = _find(model, layer)
     device = next(recurrent.parameters()).device
-    # cuDNN has no backward in evaluation
     with (
         torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type),
-        torch.backends.cudnn.flags(enabled=False),
         torch.enable_grad(),
-        _step_by_step(recurrent) as hidden,
+        use_backend("reference"),
     ):
+        hidden = _record(recurrent)
         loss_fn(model(x)).backward()  # type: ignore[no-untyped-call]
-    norms = [h.new_zeros(()) if h.grad is None else h.grad[-1].norm() for h in hidden]
+    norms = [h.new_zeros(()) if h.grad is None else h.grad.norm() for h in hidden]
     return torch.stack(norms).detach()
 
 
@@ -73,7 +76,7 @@ def gradient_norms_by_gamma(
     model: nn.Module,
     loss_fn: Callable[[Any], Tensor],
     x: Any,
-    gammas: Sequence[float] = _GAMMAS,
+    gammas: Collection[float] = _GAMMAS,
     *,
     layer: str | None = None,
 ) -> dict[float, Tensor]:
@@ -107,45 +110,59 @@ def gradient_norms_by_gamma(
     return norms
 
 
-def _find(model: nn.Module, name: str | None) -> nn.RNNBase:
+def _find(model: nn.Module, name: str | None) -> tuple[nn.Module, Sequence]:
+    """The layer, ours in the place of one of torch.nn, and the model with it."""
     layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.RNNBase)}
     if name is None and len(layers) == 1:
         name = next(iter(layers))
     if name is None or name not in layers:
         raise ValueError(f"layer must be one of {list(layers)}, got {name!r}")
-    if layers[name].bidirectional:
+    layer = layers[name]
+    if layer.bidirectional:
         raise ValueError(f"layer {name!r} must not be bidirectional: it has no single h_t")
-    return layers[name]
+    if not isinstance(layer, Sequence):
+        layer = _as_ours(layer)
+        if name:
+            model.set_submodule(name, layer)
+        else:
+            model = layer
+    return model, layer
 
 
-@contextmanager
-def _step_by_step(layer: nn.RNNBase) -> Iterator[list[Tensor]]:
-    """Let a layer run one frame a call, and collect the state after each as it enters the next."""
-    whole = layer.forward
-    hidden: list[Tensor] = []
+def _as_ours(layer: nn.RNNBase) -> Sequence:
+    names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
+    names += {"LSTM": ["proj_size"], "GRU": []}.get(layer.mode, ["nonlinearity"])
+    kind = {"LSTM": LSTM, "GRU": GRU}.get(layer.mode, RNN)
+    ours: Sequence = kind(**{name: getattr(layer, name) for name in names})
+    ours.load_state_dict(layer.state_dict())
+    return ours.to(next(layer.parameters())).train(layer.training)
 
-    def forward(input: Tensor, hx: Any = None, *, lengths: Any = None, step: Any = 0) -> Any:
-        if lengths is not None:
-            raise ValueError("lengths must be None: padded rows have no h_t of their own")
-        if not isinstance(input, Tensor):
-            raise TypeError(f"the layer's input must be a tensor, got {type(input).__name__}")
-        time = 1 if layer.batch_first and input.dim() == 3 else 0
-        normalised = isinstance(layer, NormalisedSequence)
-        outputs = []
-        for t, frame in enumerate(torch.split(input, 1, time)):
-            _, hx = whole(frame, hx, **({"step": step + t} if normalised else {}))
-            h = hx[0] if isinstance(hx, tuple) else hx
-            h.retain_grad()
-            hidden.append(h)
-            # the same tensor that the next step reads: its gradient is the total one
-            outputs.append(h[-1])
-        return torch.stack(outputs, time), hx
 
-    layer.forward = forward
-    try:
-        yield hidden
-    finally:
-        del layer.forward
+def _record(layer: Sequence) -> list[Tensor]:
+    """Collects the states ``(rows, H)`` of the topmost layer, each as the next step reads it."""
+    run, hidden, top = layer._run_layers, [], layer.num_layers - 1
+    below = 0
+
+    def record(cell: Cell, *arguments: Any) -> Any:
+        nonlocal below
+
+        def step(*now: Any) -> tuple[Tensor, State]:
+            output, state = cell.step(*now)
+            if below == top:
+                # the tensor that output and next step share: its gradient is the total one
+                state[0].retain_grad()
+                hidden.append(state[0])
+            return output, state
+
+        result = reference.layer(replace(cell, step=step), *arguments)
+        below = (below + 1) % layer.num_layers
+        return result
+
+    def run_layers(kernel: Kernel, *rest: Any) -> Any:
+        return run(replace(kernel, layer=record), *rest)
+
+    layer._run_layers = run_layers  # type: ignore[method-assign,assignment]
+    return hidden
 
 
 def plot_gradient_norms(axes: Axes, norms: Mapping[Any, Tensor]) -> None:
