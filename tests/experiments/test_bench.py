@@ -29,7 +29,7 @@ def with_kernel(monkeypatch, unavailable="", wrong=0.0):
         output, state, taken = reference.layer(*arguments)
         return output * (1 + wrong), state, taken
 
-    kernel = dispatch.Kernel("cpu", unavailable, lambda request: "", layer)
+    kernel = dispatch.Kernel("cpu", unavailable, lambda request: "", layer, traceable=False)
     kernels = [kernel if k.name == "cpu" else k for k in dispatch.KERNELS]
     monkeypatch.setattr(dispatch, "KERNELS", tuple(kernels))
 
@@ -135,7 +135,7 @@ def test_a_wrong_gradient_is_refused(monkeypatch):
         return WrongGradient.apply(output), state, taken
 
     with_kernel(monkeypatch)
-    kernel = dispatch.Kernel("cpu", "", lambda request: "", layer)
+    kernel = dispatch.Kernel("cpu", "", lambda request: "", layer, traceable=False)
     monkeypatch.setattr(dispatch, "KERNELS", (kernel, dispatch.KERNELS[-1]))
     prepare("LSTM", SHAPE, [Variant("batch", "cpu")], train=False)
     with pytest.raises(VerificationError, match="_l0 differs"):
