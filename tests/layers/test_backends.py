@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import rnnorm
 from rnnorm.kernels import dispatch
@@ -35,6 +36,14 @@ def test_backends_are_listed_with_the_reason_why_not():
 def test_without_a_norm_torchs_own_operator_runs(deep, calls):
     deep.rnnorm()(deep.input())
     assert calls() == {"aten": 1}
+
+
+def test_without_a_norm_lengths_run_on_the_faster_kernel(plain, calls):
+    packed = pack_padded_sequence(plain.input(), [5, 4, 2])
+    plain.rnnorm()(packed)
+    assert calls() == {"aten": 1}
+    plain.rnnorm()(plain.input(), lengths=[5, 4, 2])
+    assert calls() == {"aten" if rnnorm.backends()["cpu"] else "cpu": 1}
 
 
 def test_one_layer_is_one_call(plain, norm, calls):

@@ -22,13 +22,14 @@ from rnnorm.tracing import constant
 
 @dataclass(frozen=True)
 class Request:
-    """What a layer asks for."""
+    """What a layer asks for; ``padded`` rows come with their ``lengths``."""
 
     cell: Cell
     norm: Norm | None
     device: torch.device
     dtype: torch.dtype
     projected: bool = False
+    padded: bool = False
 
     def __str__(self) -> str:
         sites = ", ".join(active_sites(self.norm, self.cell.name, self.cell.sites))
@@ -59,7 +60,11 @@ class Kernel:
 
 def _aten_refuses(request: Request) -> str:
     sites = active_sites(request.norm, request.cell.name, request.cell.sites)
-    return "torch.nn has no normalised recurrence" if sites else ""
+    if sites:
+        return "torch.nn has no normalised recurrence"
+    if request.padded and not UNAVAILABLE and not _cpu_refuses(request):
+        return "torch.nn runs sequences of different lengths slower"
+    return ""
 
 
 def _cpu_refuses(request: Request) -> str:
@@ -123,20 +128,26 @@ def choose(
     device: torch.device,
     dtype: torch.dtype,
     projected: bool = False,
+    padded: bool = False,
 ) -> Kernel:
     """The kernel that runs a layer, counted; torch.compile asks once, while it traces.
 
     Raises:
         RuntimeError: a forced kernel does not cover the request.
     """
-    return KERNELS[_choose(cell, norm, device, dtype, projected)]
+    return KERNELS[_choose(cell, norm, device, dtype, projected, padded)]
 
 
 @constant
 def _choose(
-    cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype, projected: bool
+    cell: Cell,
+    norm: Norm | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    projected: bool,
+    padded: bool,
 ) -> int:
-    request = Request(cell, norm, device, dtype, projected)
+    request = Request(cell, norm, device, dtype, projected, padded)
     forced = _forced.get()
     passed_over = []
     for k, kernel in enumerate(KERNELS):

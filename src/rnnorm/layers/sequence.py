@@ -137,7 +137,12 @@ class Sequence(nn.RNNBase):
         # what is no tensor fails as in torch.nn
         data.dim()
         kernel = dispatch.choose(
-            self.cell, self.norm, data.device, data.dtype, projected=self.proj_size > 0
+            self.cell,
+            self.norm,
+            data.device,
+            data.dtype,
+            projected=self.proj_size > 0,
+            padded=lengths is not None,
         )
         run = self._run if kernel.traceable else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step)

@@ -290,11 +290,8 @@ class LanguageModel(lightning.LightningModule):
 
     def _scores(self, name: str, batch: Window) -> Tensor:
         state = None if batch.fresh else _each(self._states[name], lambda s: s.to(batch.x.device))
-        # padding comes last: only statistics over rows could see it, and torch.nn's own layers take
-        # many times as long with rows of different lengths
-        ragged = isinstance(self.rnn.norm, rnnorm.BatchNorm)
         scores: Tensor
-        scores, state = self(batch.x, state, batch.step, batch.lengths if ragged else None)
+        scores, state = self(batch.x, state, batch.step, batch.lengths)
         if batch.kept:
             self._states[name] = _each(state, Tensor.detach)
         else:
