@@ -3,6 +3,8 @@ import json
 import pytest
 
 import rnnorm
+from rnnorm.experiments import run_folder
+from rnnorm.experiments.checkpoints import write_whole
 from rnnorm.experiments.measuring import measure
 from rnnorm.experiments.recipe import OverrideError
 from rnnorm.experiments.training import fit
@@ -56,3 +58,21 @@ def test_a_configuration_that_this_version_does_not_know_is_refused(folder):
     (folder / "config.yaml").write_text(config)
     with pytest.raises(OverrideError, match="hidden_length"):
         fit(resume=folder, overrides=["--model.init_args.hidden_length=3"])
+
+
+def test_a_run_that_is_killed_as_it_starts_leaves_no_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+
+    def killed(path, data):
+        if path.name == "config.yaml":
+            raise KeyboardInterrupt
+        write_whole(path, data)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(run_folder, "write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_folder.start_run(folder, {"recipe": RECIPE}, "model: {}\n")
+    assert not folder.exists()
+    run_folder.start_run(folder, {"recipe": RECIPE}, "model: {}\n")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "run.json"]
+    assert not list(tmp_path.glob("run.*"))

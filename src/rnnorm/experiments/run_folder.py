@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,20 +41,22 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     return {"recipe": recipe.name, "scale": recipe.scale, "about": recipe.about}
 
 
-def start_run(folder: Path, about: dict[str, Any]) -> None:
-    """Create the folder and its ``run.json``.
+def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
+    """Create the folder with its ``run.json`` and ``config.yaml``, or not at all.
 
     Raises:
         FileExistsError: the folder exists.
     """
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        refuse_existing(folder)
-        raise
+    refuse_existing(folder)
+    # killed at any moment, it leaves no folder under the name itself
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     versions = {"rnnorm": rnnorm.__version__, "torch": torch.__version__}
     text = json.dumps({**about, **versions}, indent=2)
-    write_whole(folder / "run.json", f"{text}\n".encode())
+    write_whole(partial / "run.json", f"{text}\n".encode())
+    write_whole(partial / "config.yaml", config.encode())
+    partial.rename(folder)
 
 
 def read_run(

@@ -159,8 +159,7 @@ def fit(
         default_root_dir=folder,
     )
     if resume is None:
-        start_run(folder, about)
-        write_whole(folder / "config.yaml", built.as_yaml().encode())
+        start_run(folder, about, built.as_yaml())
     if not quiet:
         print(_introduction(about, built, folder), flush=True)
     # only now, since they write into the folder
