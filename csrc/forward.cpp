@@ -62,6 +62,9 @@ struct Forward : Layer<Cell, T> {
                       *c_site = &a.site[RNNORM_CELL];
     const int64_t n = a.sizes[t];
     T *x = plan.fused ? nullptr : x_terms(u, t, rank), *h = h_terms(u, t, rank);
+    this->fetch_constants(*x_site, t, G, u);
+    this->fetch_constants(*h_site, t, G, u);
+    if (Cell::has_cell) this->fetch_constants(*c_site, t, 1, u);
     if (t % steps_at_once == 0) {
       const int64_t stop = smaller(T_, t + steps_at_once);
       T* to = plan.fused ? h : x;

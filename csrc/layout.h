@@ -157,28 +157,44 @@ struct Layer {
     return site.scope == RNNORM_SEQUENCE ? plan.frames >= a.min_rows : a.sizes[t] >= a.min_rows;
   }
 
-  // reads mean and variance of step t, and prepares y = (x - mean) * scale for one tile
-  // into room for 4 * rows * columns, rows > 1 where each has constants of its own
+  // where the statistics that serve step t lie, null without a site, and how far apart its rows are
+  struct Statistic {
+    const T *mean, *var;
+    int64_t row;
+  };
+  Statistic serving(const rnnorm_site& site, int64_t t, int64_t features) const {
+    if (!site.scope) return {nullptr, nullptr, 0};
+    const bool whole = site.scope == RNNORM_SEQUENCE;
+    if (whole ? takes(site, t) : last_good >= 0) {
+      const int64_t at = whole ? 0 : smaller(t, last_good) * features;
+      return {static_cast<const T*>(site.mean) + at, static_cast<const T*>(site.var) + at, 0};
+    }
+    const int64_t at = t * site.constant_step;
+    return {static_cast<const T*>(site.constant_mean) + at,
+            static_cast<const T*>(site.constant_var) + at, site.constant_row};
+  }
+
+  // asks for the constants of one tile while its products are computed
+  void fetch_constants(const rnnorm_site& site, int64_t t, int gates, Units u) const {
+    if (takes(site, t)) return;
+    const Statistic from = serving(site, t, gates * H);
+    if (!from.mean) return;
+    for (int g = 0; g < gates; ++g) {
+      // a tile's columns lie across two lines
+      for (int64_t k : {u.first, u.first + u.count - 1}) {
+        __builtin_prefetch(from.mean + g * H + k);
+        __builtin_prefetch(from.var + g * H + k);
+      }
+    }
+  }
+
+  // prepares y = (x - mean) * scale + shift for one tile at step t, into room for
+  // 4 * rows * columns, rows > 1 where each has constants of its own
   template <int U, int Gates>
   Affine<T> affine(const rnnorm_site& site, int64_t t, Units u, const T* gamma, const T* shift,
                    T* room) const {
     constexpr int C = Gates * U, W = Tile<T, U>::W;
-    const int64_t features = Gates * H;
-    const T *mean = nullptr, *var = nullptr;
-    int64_t row = 0;
-    if (site.scope) {
-      const bool whole = site.scope == RNNORM_SEQUENCE;
-      const bool taken = whole ? takes(site, t) : last_good >= 0;
-      if (taken) {
-        const int64_t at = whole ? 0 : smaller(t, last_good) * features;
-        mean = static_cast<const T*>(site.mean) + at;
-        var = static_cast<const T*>(site.var) + at;
-      } else {
-        mean = static_cast<const T*>(site.constant_mean) + t * site.constant_step;
-        var = static_cast<const T*>(site.constant_var) + t * site.constant_step;
-        row = site.constant_row;
-      }
-    }
+    const auto [mean, var, row] = serving(site, t, Gates * H);
     const int64_t rows = row ? a.sizes[t] : 1;
     T *to_mean = room, *inverse = room + rows * C, *scale = room + 2 * rows * C,
       *offset_of = room + 3 * rows * C;

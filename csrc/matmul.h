@@ -38,7 +38,8 @@ struct Block {
 
 template <class T, int W, int R, int N>
 RNNORM_INLINE void block(const Rows<T>& a, const T* first, const T* panel, int64_t panel_stride,
-                         T* c, int64_t c_stride, bool accumulate) {
+                         T* c, int64_t c_stride, bool accumulate, const T* ahead) {
+  constexpr int line = 64 / int(sizeof(T));
   using V = Vec<T, W>;
   V sum[R][N];
 #pragma GCC unroll 16
@@ -49,6 +50,8 @@ RNNORM_INLINE void block(const Rows<T>& a, const T* first, const T* panel, int64
   for (int64_t s = 0; s < a.segments; ++s) {
     const T* p = first + s * a.jump;
     for (int64_t k = 0; k < a.length; ++k) {
+      __builtin_prefetch(ahead, 0, 2);
+      ahead += line;
       V b[N];
 #pragma GCC unroll 4
       for (int v = 0; v < N; ++v) b[v] = load<W>(panel + v * W);
@@ -70,12 +73,13 @@ RNNORM_INLINE void block(const Rows<T>& a, const T* first, const T* panel, int64
 
 template <class T, int W, int R, int N>
 RNNORM_INLINE void last_rows(int64_t n, const Rows<T>& a, const T* first, const T* panel,
-                             int64_t panel_stride, T* c, int64_t c_stride, bool accumulate) {
+                             int64_t panel_stride, T* c, int64_t c_stride, bool accumulate,
+                             const T* ahead) {
   if constexpr (R > 0) {
     if (n == R)
-      block<T, W, R, N>(a, first, panel, panel_stride, c, c_stride, accumulate);
+      block<T, W, R, N>(a, first, panel, panel_stride, c, c_stride, accumulate, ahead);
     else
-      last_rows<T, W, R - 1, N>(n, a, first, panel, panel_stride, c, c_stride, accumulate);
+      last_rows<T, W, R - 1, N>(n, a, first, panel, panel_stride, c, c_stride, accumulate, ahead);
   }
 }
 
@@ -87,16 +91,24 @@ void product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride
   // a last block of one or two rows would wait for the panel: share its rows with the one before
   const int64_t rest = n % B::R;
   const int64_t whole = n - rest - (rest && rest <= B::R / 2 && n > B::R ? B::R : 0);
+  // every block asks for some of what lies behind the panel, which is the next one
+  const int64_t size = a.segments * a.length * C;
+  const T* ahead = panel + size;
+  const auto advance = [&] {
+    ahead += a.segments * a.length * 64 / int(sizeof(T));
+    if (ahead >= panel + 2 * size) ahead = panel;
+  };
   for (int column = 0; column < C; column += B::N * B::W) {
     int64_t r = 0;
-    for (; r < whole; r += B::R)
+    for (; r < whole; r += B::R, advance())
       block<T, B::W, B::R, B::N>(a, a.data + r * a.stride, panel + column, C,
-                                 c + r * c_stride + column, c_stride, accumulate);
+                                 c + r * c_stride + column, c_stride, accumulate, ahead);
     while (r < n) {
       const int64_t rows = n - r < B::R ? n - r : (n - r + 1) / 2;
       last_rows<T, B::W, B::R - 1, B::N>(rows, a, a.data + r * a.stride, panel + column, C,
-                                         c + r * c_stride + column, c_stride, accumulate);
+                                         c + r * c_stride + column, c_stride, accumulate, ahead);
       r += rows;
+      advance();
     }
   }
 }
