@@ -394,6 +394,7 @@ struct Backward : Layer<Cell, T> {
     Arena arena(block);
     layer.take(arena);
     layer.prepare_offsets();
+    rnnorm_prefer_huge_pages(args.grad_x, args.T * args.B * args.I * int64_t(sizeof(T)));
     run_team(args.threads, [&](auto& team, int64_t rank) { layer.run_thread(team, rank); });
     return 0;
   }

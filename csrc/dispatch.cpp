@@ -10,6 +10,7 @@
 
 // see layout.h
 extern "C" void* rnnorm_scratch(int64_t bytes);
+extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 
 #define DECLARE(isa)                                         \
   extern "C" int rnnorm_forward_##isa(const rnnorm_layer*);  \
@@ -52,6 +53,9 @@ Build choose() {
 
 const Build build = choose();
 
+constexpr int64_t huge_page = int64_t(1) << 21;
+// malloc takes blocks of this size from the system each time, and others' pages for smaller ones
+constexpr int64_t always_new = int64_t(32) << 20;
 // larger blocks are given back after the call
 constexpr int64_t largest_kept = int64_t(256) << 20;
 
@@ -84,11 +88,23 @@ int rnnorm_forward(const rnnorm_layer* layer) { return run(build.forward, layer)
 
 int rnnorm_backward(const rnnorm_layer* layer) { return run(build.backward, layer); }
 
+void rnnorm_prefer_huge_pages(void* block, int64_t bytes) {
+#ifdef __linux__
+  if (!block || bytes < always_new) return;
+  // only pages that lie within the block
+  const int64_t before = -reinterpret_cast<intptr_t>(block) & (huge_page - 1);
+  const int64_t within = (bytes - before) & -huge_page;
+  madvise(static_cast<char*>(block) + before, size_t(within), MADV_HUGEPAGE);
+#else
+  (void)block, (void)bytes;
+#endif
+}
+
 void* rnnorm_scratch(int64_t bytes) {
   if (bytes > scratch.bytes) {
     scratch.release();
     // whole huge pages where they are large
-    const size_t alignment = bytes >= (1 << 21) ? size_t(1) << 21 : 64;
+    const size_t alignment = bytes >= huge_page ? size_t(huge_page) : 64;
     const size_t rounded = (size_t(bytes) + alignment - 1) / alignment * alignment;
     scratch.block = std::aligned_alloc(alignment, rounded);
 #ifdef __linux__

@@ -160,6 +160,14 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
+  void prefer_huge_pages() const {
+    const int64_t kept = plan.frames * P * int64_t(sizeof(T));
+    rnnorm_prefer_huge_pages(a.output, T_ * B * H * int64_t(sizeof(T)));
+    rnnorm_prefer_huge_pages(a.saved_x, G * kept);
+    rnnorm_prefer_huge_pages(a.saved_h, G * kept);
+    rnnorm_prefer_huge_pages(a.saved_c, kept);
+  }
+
   // zeros where rows have ended
   void finish_rows(int64_t t) const {
     const int64_t n = a.sizes[t];
@@ -176,6 +184,7 @@ struct Forward : Layer<Cell, T> {
     Arena arena(block);
     layer.take(arena);
     layer.prepare_offsets();
+    layer.prefer_huge_pages();
     run_team(args.threads, [&](auto& team, int64_t rank) { layer.run_thread(team, rank); });
     return 0;
   }

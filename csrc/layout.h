@@ -8,6 +8,8 @@
 
 // scratch of the calling thread, kept for the next call; null if memory ran out
 extern "C" void* rnnorm_scratch(int64_t bytes);
+// asks for huge pages behind new memory: faults on small ones can take as long as the arithmetic
+extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 
 namespace rnnorm {
 namespace {
