@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from problems import Problem, assert_same
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
 from rnnorm.kernels import dispatch, reference
@@ -26,6 +27,7 @@ def captured_calls(monkeypatch, problem):
 
     operator = forward.cpu_forward
     monkeypatch.setattr(cpu, "cpu_forward", record)
+    monkeypatch.setattr(cpu, "unobserved", lambda tensors: False)
     problem.results(cpu.layer, torch.float64)
     return calls
 
@@ -34,6 +36,27 @@ def captured_calls(monkeypatch, problem):
 def test_operators_pass_opcheck(monkeypatch, norm):
     (arguments,) = captured_calls(monkeypatch, Problem("LSTM", norm, (3, 4, 2, 5)))
     torch.library.opcheck(forward.cpu_forward, arguments)
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operators that a block dispatches."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.names.add(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_sees_the_operators_and_nothing_changes():
+    problem = Problem("LSTM", "all", (3, 4, 2, 5))
+    alone = problem.results(cpu.layer, torch.float64)
+    with Seen() as seen:
+        watched = problem.results(cpu.layer, torch.float64)
+    assert {"rnnorm.cpu_forward.default", "rnnorm.cpu_backward.default"} <= seen.names
+    assert all(torch.equal(watched[name], alone[name]) for name in alone)
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])

@@ -157,14 +157,14 @@ def run_layer(
         populations = {site: getattr(module, f"population_{site}{suffix}") for site in active}
         if module.training:
             min_rows = norm.min_rows
+    active_rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
     for site, population in populations.items():
         whole = getattr(norm, site) == "sequence"
         if min_rows is None:
             constants[site] = population.consecutive(*((0, 1) if whole else (step, T)))
             continue
         assert isinstance(step, int)
-        rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
-        rows = rows.sum(0, keepdim=True) if whole else rows
+        rows = active_rows.sum(0, keepdim=True) if whole else active_rows
         counts[site] = torch.where(rows >= min_rows, rows, 0).to(x.device)
         first = known(rows[0])
         if first is None or first < min_rows:

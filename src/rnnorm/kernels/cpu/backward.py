@@ -16,6 +16,34 @@ Gradients = tuple[
 ]
 
 
+def run_backward(*arguments: Any) -> Gradients:
+    """Runs the pass, without autograd, on the arguments of ``cpu_backward``.
+
+    Raises:
+        MemoryError: scratch memory could not be allocated.
+    """
+    inputs, results, wants_x = Inputs(*arguments[:18]), arguments[18:30], arguments[38]
+    grad_output, grad_h_n, grad_c_n = arguments[30:33]
+    grads = _allocate(inputs, wants_x)
+    if wants_x and int(inputs.sizes[-1]) < inputs.x.size(1):
+        grads[0].zero_()
+    names = ["x", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+    layer = describe(
+        inputs,
+        Options(*arguments[33:38]),
+        results,
+        grad_output=grad_output,
+        grad_h_n=grad_h_n,
+        grad_c_n=grad_c_n,
+        **{f"grad_{name}": grad for name, grad in zip(names, grads, strict=False)},
+    )
+    for site, grad in zip(layer.site, grads[7:10], strict=True):
+        site.grad_gamma = address(grad)
+    layer.site[2].grad_beta = address(grads[10])
+    run("rnnorm_backward", layer)
+    return grads
+
+
 @torch.library.custom_op("rnnorm::cpu_backward", mutates_args=(), device_types="cpu")
 def cpu_backward(
     x: Tensor,
@@ -63,34 +91,15 @@ def cpu_backward(
     The arguments are those of ``Inputs``, the results of the forward pass and their gradients,
     then ``Options``, then whether the gradient of x is wanted. What is absent has no elements.
     """
-    inputs = Inputs(
+    return run_backward(
         x, sizes, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh,
         gamma_input, gamma_hidden, gamma_cell, beta_cell,
         mean_input, var_input, mean_hidden, var_hidden, mean_cell, var_cell,
-    )  # fmt: skip
-    results = (
         output, h_n, c_n,
         taken_mean_input, taken_var_input, taken_mean_hidden, taken_var_hidden, taken_mean_cell,
-        taken_var_cell, saved_x, saved_h, saved_c,
+        taken_var_cell, saved_x, saved_h, saved_c, grad_output, grad_h_n, grad_c_n,
+        cell, scopes, joint, eps, min_rows, wants_x,
     )  # fmt: skip
-    grads = _allocate(inputs, wants_x)
-    if wants_x and int(sizes[-1]) < x.size(1):
-        grads[0].zero_()
-    names = ["x", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh"]
-    layer = describe(
-        inputs,
-        Options(cell, scopes, joint, eps, min_rows),
-        results,
-        grad_output=grad_output,
-        grad_h_n=grad_h_n,
-        grad_c_n=grad_c_n,
-        **{f"grad_{name}": grad for name, grad in zip(names, grads, strict=False)},
-    )
-    for site, grad in zip(layer.site, grads[7:10], strict=True):
-        site.grad_gamma = address(grad)
-    layer.site[2].grad_beta = address(grads[10])
-    run("rnnorm_backward", layer)
-    return grads
 
 
 def _allocate(inputs: Inputs, wants_x: bool) -> Gradients:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-from rnnorm.kernels.cpu.backward import cpu_backward
+from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.problem import Inputs, Options, describe, forward_shapes
 
@@ -94,7 +96,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     tensors = ctx.saved_tensors
     grads = tuple(None if g is None else g.contiguous() for g in grads[:3])
-    results = cpu_backward(*tensors, *grads, *ctx.options, ctx.needs_input_grad[0])
+    # only a second derivative needs the operator
+    run = cpu_backward if torch.is_grad_enabled() or not unobserved(tensors) else run_backward
+    results = run(*tensors, *grads, *ctx.options, ctx.needs_input_grad[0])
     wanted = [
         result if ctx.needs_input_grad[position] else None
         for result, position in zip(results, (0, *range(2, 12)), strict=True)
@@ -103,3 +107,27 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 cpu_forward.register_autograd(_backward, setup_context=_setup_context)
+
+
+class Unobserved(torch.autograd.Function):
+    """``cpu_forward`` with ``save=True``, without the operator's dispatch.
+
+    That takes longer than a short sequence does. Only where nothing would see the operator.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Results:  # noqa: D102
+        results = run_forward(Inputs(*arguments[:18]), Options(*arguments[18:23]), save=True)
+        _setup_context(ctx, arguments, results)
+        return results
+
+    backward = staticmethod(_backward)
+
+
+def unobserved(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether no compiler, dispatch mode or subclass of Tensor wants to see an operator on them."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and all(t is None or type(t) in (Tensor, Parameter) for t in tensors)
+    )

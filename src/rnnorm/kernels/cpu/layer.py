@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels.cpu.forward import cpu_forward, run_forward
+from rnnorm.kernels.cpu.forward import Unobserved, cpu_forward, run_forward, unobserved
 from rnnorm.kernels.cpu.library import CELLS
 from rnnorm.kernels.cpu.problem import Inputs, Options
 from rnnorm.norm.moments import Moments
@@ -86,10 +86,11 @@ def layer(
     differentiable = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in inputs
     )
-    if differentiable or torch.compiler.is_compiling():
+    if not unobserved(inputs):
         results = cpu_forward(*inputs, *options, differentiable)
+    elif differentiable:
+        results = Unobserved.apply(*inputs, *options, True)  # type: ignore[no-untyped-call]
     else:
-        # the operator's own overhead would be most of the time of a single step
         results = run_forward(inputs, options, save=False)
     state_n = tuple(s.to(initial.dtype) for s, initial in zip(results[1:3], state, strict=False))
     taken = {}
