@@ -10,6 +10,7 @@ The second form keeps freed memory, so that neither side loses time to page faul
 from __future__ import annotations
 
 import argparse
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,8 +58,9 @@ ROWS = {
 }
 
 
-def measure(what: str, shape: Shape, seconds: float, clock: str) -> Record:
+def measure(what: str, shape: Shape, seconds: float, clock: str, threads: int) -> Record:
     cell, variant, train, _ = ROWS[what]
+    torch.set_num_threads(threads)
     if what == "memory":
         x = draw_input(shape)
         ours = saved_bytes(make_layer(cell, shape, variant), x) / 2**20
@@ -92,7 +94,9 @@ def main() -> None:
         print(describe(about))
         for what in [name for name in ROWS if name in (args.what or ROWS)]:
             for shape in ROWS[what].shapes:
-                r = measure(what, shape, args.seconds, args.clock)
+                # a process of its own: what malloc keeps from one row would change the next
+                with get_context("spawn").Pool(1) as pool:
+                    r = pool.apply(measure, (what, shape, args.seconds, args.clock, args.threads))
                 sides = " ".join(f"{r[side]:9.2f} {r['unit']:3}" for side in ("ours", "torch.nn"))
                 print(f"{what:10} {r['shape']:18} {sides} {r['ratio']:6.2f}", flush=True)
                 records.append(r | about)
