@@ -125,11 +125,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def instruction_set() -> str | None:
-    """The instruction set in use, None without the library."""
-    return None if _LIBRARY is None else _LIBRARY.rnnorm_isa().decode()
-
-
 def address(tensor: Tensor | None) -> int | None:
     """Where a tensor's data begins; None for one that is absent or has no elements."""
     return None if tensor is None or tensor.numel() == 0 else tensor.data_ptr()
