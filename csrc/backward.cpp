@@ -385,18 +385,8 @@ struct Backward : Layer<Cell, T> {
 
   static void zero(T* p, int64_t count) { std::memset(p, 0, size_t(count) * sizeof(T)); }
 
-  static int run(const rnnorm_layer& args) {
-    Backward layer(args);
-    Arena sizes(nullptr);
-    layer.take(sizes);
-    void* block = rnnorm_scratch(sizes.used());
-    if (!block) return 1;
-    Arena arena(block);
-    layer.take(arena);
-    layer.prepare_offsets();
-    rnnorm_prefer_huge_pages(args.grad_x, args.T * args.B * args.I * int64_t(sizeof(T)));
-    run_team(args.threads, [&](auto& team, int64_t rank) { layer.run_thread(team, rank); });
-    return 0;
+  void prefer_huge_pages() const {
+    rnnorm_prefer_huge_pages(a.grad_x, T_ * B * I * int64_t(sizeof(T)));
   }
 };
 

@@ -174,20 +174,6 @@ struct Forward : Layer<Cell, T> {
     if (n < B)
       std::memset(static_cast<T*>(a.output) + (t * B + n) * H, 0, size_t((B - n) * H) * sizeof(T));
   }
-
-  static int run(const rnnorm_layer& args) {
-    Forward layer(args);
-    Arena sizes(nullptr);
-    layer.take(sizes);
-    void* block = rnnorm_scratch(sizes.used());
-    if (!block) return 1;
-    Arena arena(block);
-    layer.take(arena);
-    layer.prepare_offsets();
-    layer.prefer_huge_pages();
-    run_team(args.threads, [&](auto& team, int64_t rank) { layer.run_thread(team, rank); });
-    return 0;
-  }
 };
 
 }  // namespace

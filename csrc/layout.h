@@ -297,18 +297,34 @@ RNNORM_INLINE void with_width(int64_t width, Body body) {
     body(Width<4>{});
 }
 
-// runs Direction<Cell, T>::run for the layer's cell and type
+// runs a pass in scratch memory; 1 if there is none
+template <class Pass>
+int run_pass(const rnnorm_layer& a) {
+  Pass pass(a);
+  Arena sizes(nullptr);
+  pass.take(sizes);
+  void* block = rnnorm_scratch(sizes.used());
+  if (!block) return 1;
+  Arena arena(block);
+  pass.take(arena);
+  pass.prepare_offsets();
+  pass.prefer_huge_pages();
+  run_team(a.threads, [&](auto& team, int64_t rank) { pass.run_thread(team, rank); });
+  return 0;
+}
+
+// runs Direction<Cell, T> for the layer's cell and type
 template <template <class, class> class Direction>
 int run_layer(const rnnorm_layer& a) {
   switch (a.cell * 2 + (a.is_double ? 1 : 0)) {
-    case RNNORM_LSTM * 2: return Direction<Lstm, float>::run(a);
-    case RNNORM_LSTM * 2 + 1: return Direction<Lstm, double>::run(a);
-    case RNNORM_GRU * 2: return Direction<Gru, float>::run(a);
-    case RNNORM_GRU * 2 + 1: return Direction<Gru, double>::run(a);
-    case RNNORM_RNN_TANH * 2: return Direction<Rnn<false>, float>::run(a);
-    case RNNORM_RNN_TANH * 2 + 1: return Direction<Rnn<false>, double>::run(a);
-    case RNNORM_RNN_RELU * 2: return Direction<Rnn<true>, float>::run(a);
-    default: return Direction<Rnn<true>, double>::run(a);
+    case RNNORM_LSTM * 2: return run_pass<Direction<Lstm, float>>(a);
+    case RNNORM_LSTM * 2 + 1: return run_pass<Direction<Lstm, double>>(a);
+    case RNNORM_GRU * 2: return run_pass<Direction<Gru, float>>(a);
+    case RNNORM_GRU * 2 + 1: return run_pass<Direction<Gru, double>>(a);
+    case RNNORM_RNN_TANH * 2: return run_pass<Direction<Rnn<false>, float>>(a);
+    case RNNORM_RNN_TANH * 2 + 1: return run_pass<Direction<Rnn<false>, double>>(a);
+    case RNNORM_RNN_RELU * 2: return run_pass<Direction<Rnn<true>, float>>(a);
+    default: return run_pass<Direction<Rnn<true>, double>>(a);
   }
 }
 
