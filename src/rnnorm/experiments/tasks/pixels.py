@@ -14,6 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from rnnorm.experiments.batches import Batches
 from rnnorm.experiments.images import Images, Splits, load_images
 from rnnorm.experiments.layers import initialise, recurrent
+from rnnorm.experiments.loaded_data import LoadedData
 from rnnorm.experiments.score import Score
 
 Permutation = Literal["none", "fixed", "published"]
@@ -45,7 +46,7 @@ def step_order(steps: int, permutation: Permutation, seed: int) -> Tensor:
     raise ValueError(f"permutation must be 'none', 'fixed' or 'published', got {permutation!r}")
 
 
-class PixelData(lightning.LightningDataModule):
+class PixelData(LoadedData):
     """Images as sequences, in minibatches ``(x, y)`` of shapes ``(T, B, I)`` and ``(B,)``.
 
     Args:
@@ -84,18 +85,15 @@ class PixelData(lightning.LightningDataModule):
         for name in ("shrink", "batch_size", "eval_batch_size"):
             if self.hparams[name] < 1:
                 raise ValueError(f"{name} must be at least 1, got {self.hparams[name]}")
-        self.loaders: dict[str, Batches] = {}
 
-    def setup(self, stage: str | None = None) -> None:
-        """Load the images and order their steps, once.
+    def load(self) -> dict[str, Batches]:
+        """Load the images and order their steps.
 
         Raises:
             ValueError: ``shrink`` does not divide the image, or there are fewer than
                 ``train_size`` training images.
             FileNotFoundError: ``data_dir`` lacks a file.
         """
-        if self.loaders:
-            return
         given = self.hparams
         splits = load_images(given["dataset"], given["data_dir"])
         size, most = given["train_size"], len(splits.train.y)
@@ -105,11 +103,13 @@ class PixelData(lightning.LightningDataModule):
                     f"train_size must be 1 to {most} for {given['dataset']}, got {size}"
                 )
             splits = Splits(Images(splits.train.x[:size], splits.train.y[:size]), *splits[1:])
+        loaders = {}
         for name, images in splits._asdict().items():
             train = name == "train"
             batch_size = given["batch_size" if train else "eval_batch_size"]
             seed = given["seed"] if train else None
-            self.loaders[name] = Batches(self._sequences(images.x), images.y, batch_size, seed)
+            loaders[name] = Batches(self._sequences(images.x), images.y, batch_size, seed)
+        return loaders
 
     def _sequences(self, images: Tensor) -> Tensor:
         """Images ``(N, height, width)`` to sequences ``(N, T, I)``."""
@@ -121,24 +121,6 @@ class PixelData(lightning.LightningDataModule):
             images = avg_pool2d(images.unsqueeze(1), shrink).squeeze(1)
         x = images.flatten(1).unsqueeze(2) if given["step"] == "pixel" else images
         return x[:, step_order(x.shape[1], given["permutation"], given["permutation_seed"])]
-
-    def train_dataloader(self) -> Batches:
-        """Training minibatches, in an order that is a function of the seed and the epoch.
-
-        Raises:
-            ValueError: there is more than one device, and each would see all of the data.
-        """
-        if self.trainer is not None and self.trainer.world_size > 1:
-            raise ValueError(f"trainer.devices must be 1, got {self.trainer.world_size}")
-        return self.loaders["train"]
-
-    def val_dataloader(self) -> Batches:
-        """Validation minibatches."""
-        return self.loaders["val"]
-
-    def test_dataloader(self) -> Batches:
-        """Test minibatches."""
-        return self.loaders["test"]
 
 
 class PixelClassifier(lightning.LightningModule):
