@@ -10,14 +10,15 @@ The second form keeps freed memory, so that neither side loses time to page faul
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from rnnorm.experiments.bench_layers import Shape, Variant, draw_input, make_layer, prepare
-from rnnorm.experiments.bench_memory import saved_bytes
+from rnnorm.experiments.bench_memory import peak_bytes, saved_bytes
 from rnnorm.experiments.bench_record import Record, describe, machine, write
 from rnnorm.experiments.bench_timing import interleave, torch_threads
 
@@ -28,7 +29,9 @@ PAPERS = [
     Shape(100, 32, 40, 250),
     Shape(50, 64, 128, 512),
 ]
-RAGGED = Shape(100, 64, 123, 250, ragged=True, layers=5, bidirectional=True)
+RAGGED = Shape(100, 64, 123, 250, shortest=20, layers=5, bidirectional=True)
+# Laurent et al. 2015: 24 utterances of up to 1300 frames, of all lengths or of similar ones
+SPEECH = [RAGGED._replace(T=1300, B=24, shortest=shortest) for shortest in (20, 1100)]
 SCALING = [
     *(Shape(T, 32, 64, 128) for T in (10, 30, 100, 300, 1000)),
     *(Shape(50, B, 64, 128) for B in (4, 12, 40, 120, 400)),
@@ -53,29 +56,36 @@ ROWS = {
     "loop": Row("LSTM", Variant("batch", "reference"), True, PAPERS),
     "memory": Row("LSTM", Variant("batch"), True, PAPERS),
     "ragged": Row("LSTM", Variant("batch"), True, [RAGGED]),
+    "speech": Row("LSTM", Variant("laurent2015-sequence"), True, SPEECH),
+    "peak": Row("LSTM", Variant("laurent2015-sequence"), True, SPEECH),
     "streaming": Row("LSTM", Variant("batch"), False, STREAMING),
     "scaling": Row("LSTM", Variant("batch"), True, SCALING),
 }
 
 
-def measure(what: str, shape: Shape, seconds: float, clock: str, threads: int) -> Record:
+def measure(what: str, shape: Shape, seconds: float, clock: str) -> dict[str, float | str]:
     cell, variant, train, _ = ROWS[what]
-    torch.set_num_threads(threads)
     if what == "memory":
         x = draw_input(shape)
         ours = saved_bytes(make_layer(cell, shape, variant), x) / 2**20
         theirs = saved_bytes(make_layer(cell, shape), x) / 2**20
-        numbers = {"unit": "MiB", "ours": ours, "torch.nn": theirs, "ratio": ours / theirs}
-    else:
-        steps = prepare(cell, shape, [variant], train=train)
-        rival, own = interleave(steps, seconds, clock=clock).values()
-        numbers = {
-            "unit": "ms",
-            "ours": 1000 * own.seconds,
-            "torch.nn": 1000 * rival.seconds,
-            "ratio": own.ratio,
-        }
-    return {"what": what, "shape": str(shape), **numbers}
+        return {"unit": "MiB", "ours": ours, "torch.nn": theirs, "ratio": ours / theirs}
+    steps = prepare(cell, shape, [variant], train=train)
+    rival, own = interleave(steps, seconds, clock=clock).values()
+    times = {"ours": 1000 * own.seconds, "torch.nn": 1000 * rival.seconds}
+    return {"unit": "ms", **times, "ratio": own.ratio}
+
+
+def measure_peak(cell: str, shape: Shape, variant: Variant | None) -> float:
+    torch.manual_seed(0)
+    x = draw_input(shape)
+    return peak_bytes(make_layer(cell, shape, variant), x) / 2**20
+
+
+def alone(threads: int, function: Callable[..., Any], *args: Any) -> Any:
+    """A call in a process of its own: what malloc keeps from one would change the next."""
+    with get_context("spawn").Pool(1, torch.set_num_threads, (threads,)) as pool:
+        return pool.apply(function, args)
 
 
 def main() -> None:
@@ -94,9 +104,17 @@ def main() -> None:
         print(describe(about))
         for what in [name for name in ROWS if name in (args.what or ROWS)]:
             for shape in ROWS[what].shapes:
-                # a process of its own: what malloc keeps from one row would change the next
-                with get_context("spawn").Pool(1) as pool:
-                    r = pool.apply(measure, (what, shape, args.seconds, args.clock, args.threads))
+                if what == "peak":
+                    cell, variant, *_ = ROWS[what]
+                    ours, theirs = (
+                        alone(args.threads, measure_peak, cell, shape, side)
+                        for side in (variant, None)
+                    )
+                    numbers = {"ours": ours, "torch.nn": theirs, "ratio": ours / theirs}
+                    numbers["unit"] = "MiB"
+                else:
+                    numbers = alone(args.threads, measure, what, shape, args.seconds, args.clock)
+                r = {"what": what, "shape": str(shape), **numbers}
                 sides = " ".join(f"{r[side]:9.2f} {r['unit']:3}" for side in ("ours", "torch.nn"))
                 print(f"{what:10} {r['shape']:18} {sides} {r['ratio']:6.2f}", flush=True)
                 records.append(r | about)

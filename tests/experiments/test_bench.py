@@ -1,6 +1,8 @@
 """Benchmarks verify before they time, and write down what they ran on. No time is asserted."""
 
 import csv
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -168,7 +170,7 @@ def test_a_single_row_is_evaluated_with_statistics():
 
 
 def test_a_ragged_batch_is_prepared():
-    shape = Shape(25, 4, 2, 3, ragged=True, layers=2, bidirectional=True)
+    shape = Shape(25, 4, 2, 3, shortest=20, layers=2, bidirectional=True)
     steps = prepare("GRU", shape, [Variant("batch")], train=True)
     sizes = {len(step()["output"]) for step in steps.values()}
     assert len(sizes) == 1
@@ -194,6 +196,20 @@ def test_saved_memory_of_a_layer_is_what_its_backward_reads():
     assert 1.8 * one < more < 2.2 * one
     with torch.no_grad():
         assert saved_bytes(layer, x) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_peak_memory_of_a_step_holds_what_backward_reads():
+    code = """
+import torch, rnnorm
+from rnnorm.experiments.bench_memory import peak_bytes, saved_bytes
+layer, x = rnnorm.LSTM(8, 64, norm="batch"), torch.randn(200, 64, 8)
+print(peak_bytes(layer, x), saved_bytes(layer, x))
+"""
+    # this process keeps memory that a step could take without any more
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    peak, saved = map(int, said.stdout.split())
+    assert saved <= peak < 10 * saved
 
 
 def test_threads_are_given_back():

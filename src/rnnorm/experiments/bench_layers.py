@@ -29,7 +29,7 @@ class Shape(NamedTuple):
         B: rows.
         I: input size.
         H: hidden units.
-        ragged: lengths uniform in 20 to T, packed.
+        shortest: lengths are uniform in this to T, and the input is packed; None for a dense one.
         layers: how many.
         bidirectional: whether each layer runs in both directions.
     """
@@ -38,12 +38,13 @@ class Shape(NamedTuple):
     B: int
     I: int  # noqa: E741
     H: int
-    ragged: bool = False
+    shortest: int | None = None
     layers: int = 1
     bidirectional: bool = False
 
     def __str__(self) -> str:
-        return "x".join(map(str, self[:4]))
+        steps = str(self.T) if self.shortest is None else f"{self.shortest}-{self.T}"
+        return "x".join([steps, *map(str, self[1:4])])
 
 
 def read_shape(text: str) -> Shape:
@@ -130,11 +131,11 @@ def make_layer(cell: str, shape: Shape, variant: Variant | None = None) -> nn.RN
 
 
 def draw_input(shape: Shape) -> Tensor | PackedSequence:
-    """Random input ``(T, B, I)``, packed if the shape is ragged."""
+    """Random input ``(T, B, I)``, packed if the rows have lengths."""
     x = torch.randn(shape.T, shape.B, shape.I)
-    if not shape.ragged:
+    if shape.shortest is None:
         return x
-    lengths = torch.randint(20, shape.T + 1, (shape.B,))
+    lengths = torch.randint(shape.shortest, shape.T + 1, (shape.B,))
     return pack_padded_sequence(x, lengths, enforce_sorted=False)
 
 

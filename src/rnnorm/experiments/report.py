@@ -14,6 +14,7 @@ from rnnorm.experiments.entry import Entry, from_folder, named_apart
 from rnnorm.experiments.report_figures import (
     Picture,
     curve_pictures,
+    example_pictures,
     gradient_pictures,
     length_pictures,
     saturation_pictures,
@@ -72,6 +73,7 @@ def _sections(
         ("Gradient flow", [*gradient_pictures(runs), *saturation_pictures(runs)]),
         ("Spectral norms", [p for run in runs for p in spectral_pictures(run)]),
         ("Length", [p for run in runs for p in length_pictures(run)]),
+        ("Examples", [p for run in runs for p in example_pictures(run)]),
     ]
 
 

@@ -166,6 +166,19 @@ def spectral_pictures(run: TrainedRun) -> list[Picture]:
     return pictures
 
 
+def example_pictures(run: TrainedRun) -> list[Picture]:
+    """What the model makes of a few validation examples, if its task shows any."""
+    examples: Any = getattr(run.model, "examples", None)
+    if examples is None:
+        return []
+    with _or_why(f"Examples of {run.name}") as pictures:
+        _batch(run)
+        run.model.eval()
+        for title, caption, plot in examples(run.data):
+            pictures.append(_draw(f"{run.name}: {title}", f"{caption}, {run.weights}.", plot))
+    return pictures
+
+
 class _Loss(nn.Module):
     """A task's training loss as the output of a module, in training as its recipe trains."""
 
