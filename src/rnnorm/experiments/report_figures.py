@@ -175,7 +175,9 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
         _batch(run)
         run.model.eval()
         for title, caption, plot in examples(run.data):
-            pictures.append(_draw(f"{run.name}: {title}", f"{caption}, {run.weights}.", plot))
+            pictures.append(
+                _draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)
+            )
     return pictures
 
 
