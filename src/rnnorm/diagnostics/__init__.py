@@ -9,6 +9,7 @@ from rnnorm.diagnostics.gradient_flow import (
     gradient_norms_by_gamma,
     plot_gradient_norms,
 )
+from rnnorm.diagnostics.posteriors import plot_posteriors
 from rnnorm.diagnostics.saturation import plot_tanh_derivative, tanh_derivative, tanh_inputs
 from rnnorm.diagnostics.score_by_length import (
     plot_score_by_length,
@@ -24,6 +25,7 @@ __all__ = [
     "gradient_norms",
     "gradient_norms_by_gamma",
     "plot_gradient_norms",
+    "plot_posteriors",
     "plot_score_by_length",
     "plot_spectral_norms",
     "plot_statistic",

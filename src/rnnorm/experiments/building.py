@@ -127,10 +127,11 @@ class Built(LightningCLI):
         return text
 
     def summary(self) -> str:
-        """Model, data and size in one line."""
+        """Model, size, data and what there is to know of them."""
         parameters = sum(p.numel() for p in self.model.parameters())
         model, data = (_arguments(x.hparams) for x in (self.model, self.datamodule))
-        return f"model: {model}; {parameters} parameters\ndata: {data}"
+        lines = [f"model: {model}; {parameters} parameters", f"data: {data}"]
+        return "\n".join([*lines, *getattr(self.datamodule, "notes", ())])
 
 
 def _reason(message: str) -> str:

@@ -45,13 +45,13 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
 
 
 def _number(value: float, score: Score) -> str:
-    return f"{value:.1f} %" if score.name == "accuracy" else f"{value:.4g}"
+    return f"{value:.1f} %" if shown(score).endswith("%") else f"{value:.4g}"
 
 
 def _spread(values: Sequence[float], score: Score) -> str:
     if not values:
         return ""
-    digits = 1 if score.name in ("accuracy", "perplexity") else 3
+    digits = 1 if score.name == "perplexity" or shown(score).endswith("%") else 3
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{spread}"
 

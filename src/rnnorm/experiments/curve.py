@@ -15,6 +15,7 @@ from rnnorm.experiments.score import Score
 # how a metric is called, and what it is multiplied by
 _SHOWN = {
     "accuracy": ("accuracy, %", 100.0),
+    "frame_error": ("frame error, %", 100.0),
     "bits_per_character": ("bits per character", 1.0),
     "perplexity": ("perplexity", 1.0),
     "loss": ("loss, nats", 1.0),
@@ -30,7 +31,7 @@ class Curve:
         seed: its seed.
         steps: training steps until each point.
         seconds: seconds spent in them.
-        values: the score as it is shown, an accuracy in per cent.
+        values: the score as it is shown, an accuracy or error in per cent.
         diverged: whether the training ended because something was not finite.
     """
 
@@ -53,7 +54,7 @@ def shown(score: Score) -> str:
 
 
 def in_shown_unit(score: Score, value: float) -> float:
-    """A score as it is shown: accuracies in per cent."""
+    """A score as it is shown: accuracies and errors in per cent."""
     return _SHOWN.get(score.name, (score.name, 1.0))[1] * value
 
 

@@ -17,11 +17,13 @@ class LoadedData(lightning.LightningDataModule):
 
     Attributes:
         loaders: minibatches of ``"train"``, ``"val"`` and ``"test"``, once the data are loaded.
+        notes: what a user should know of them, such as what was left out.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.loaders: Mapping[str, Resumable[Any]] = {}
+        self.notes: list[str] = []
 
     def load(self) -> Mapping[str, Resumable[Any]]:
         """Read the data.

@@ -42,7 +42,7 @@ def read_text(path: str | Path) -> str:
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
-    data = _unpacked(path)
+    data = unpack(path)
     if not data:
         raise TextError(f"{path} is empty: it has no text at byte 0")
     try:
@@ -66,7 +66,13 @@ def byte_offset(text: str, position: int) -> int:
     return len(text[:position].encode())
 
 
-def _unpacked(path: Path) -> bytearray:
+def unpack(path: Path) -> bytearray:
+    """Read a whole file, plain or compressed as its ending says.
+
+    Raises:
+        TextError: the compressed data is truncated or corrupted.
+        FileNotFoundError: there is no such file.
+    """
     data = bytearray()
     try:
         with _opened(path) as file:

@@ -1,0 +1,72 @@
+"""Features of speech as Kaldi computes them: log mel filter banks, deltas, normalisation."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FRAME_MILLISECONDS = 25
+
+# slope of the line through five frames: sum of j x_{t+j} over sum of j^2, j = -2 .. 2
+_SLOPE = np.arange(-2, 3) / 10
+
+
+def filter_banks(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+    """Energy and 40 log mel filter banks, of 25 ms every 10 ms, from whole frames alone.
+
+    There is no dither, so that the same samples give the same features.
+
+    Args:
+        samples: of one channel ``(N,)``, in [-1, 1].
+        rate: samples of a second.
+
+    Returns:
+        ``(T, 41)``, the log energy first; no rows if there is no whole frame.
+    """
+    import kaldi_native_fbank
+
+    options = kaldi_native_fbank.FbankOptions()
+    options.frame_opts.samp_freq = rate
+    options.frame_opts.frame_length_ms = FRAME_MILLISECONDS
+    options.frame_opts.dither = 0.0
+    options.frame_opts.snip_edges = True
+    options.mel_opts.num_bins = 40
+    options.use_energy = True
+    fbank = kaldi_native_fbank.OnlineFbank(options)
+    # kaldi's samples are 16-bit integers
+    fbank.accept_waveform(rate, (samples * 32768).tolist())
+    fbank.input_finished()
+    frames = [fbank.get_frame(i) for i in range(fbank.num_frames_ready)]
+    return np.array(frames, dtype=np.float32).reshape(-1, 41)
+
+
+def add_deltas(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Features, their slopes and the slopes of the slopes, as Kaldi's ``add-deltas`` has them.
+
+    The first and the last frame stand in for those beyond them.
+
+    Args:
+        features: ``(T, F)``.
+
+    Returns:
+        ``(T, 3F)``.
+    """
+    parts = [features]
+    for window in (_SLOPE, np.convolve(_SLOPE, _SLOPE)):
+        reach = len(window) // 2
+        padded = np.pad(features, ((reach, reach), (0, 0)), mode="edge")
+        shifted = (padded[i : i + len(features)] * w for i, w in enumerate(window.astype("f4")))
+        parts.append(sum(shifted, np.zeros_like(features)))
+    return np.concatenate(parts, axis=1)
+
+
+def normalise(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Features with mean 0 and variance 1 in each utterance; a constant one becomes 0.
+
+    Args:
+        features: ``(T, F)`` of one utterance.
+    """
+    centred = features - features.mean(axis=0, dtype=np.float64)
+    spread = np.sqrt(np.square(centred).mean(axis=0))
+    scale = np.where(spread > 1e-5, spread, np.inf)
+    return np.asarray(centred / scale, dtype=np.float32)
