@@ -51,6 +51,19 @@ def ptb_dir():
     return Path(folder)
 
 
+@pytest.fixture(scope="session")
+def speech_dir():
+    folder = os.environ.get("RNNORM_DATA")
+    if not folder or not (Path(folder) / "fsdd").is_dir() or not (Path(folder) / "kaldi").is_dir():
+        pytest.skip("RNNORM_DATA does not name a folder with fsdd/ and kaldi/")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def kaldi_dir(speech_dir):
+    return speech_dir / "kaldi"
+
+
 @pytest.fixture
 def sentences(tmp_path):
     """A folder with texts in the published layouts of the Penn Treebank, words and characters."""

@@ -135,32 +135,33 @@ class _Text(_Reader):
     """Everything is a word."""
 
     def integer(self) -> int:
-        start = self.at
+        return self.number(self.token())
+
+    def number(self, word: str) -> int:
         try:
-            return int(word := self.token())
-        except ValueError as error:
-            if "truncated" in str(error):
-                raise
-            self.at = start
+            return int(word)
+        except ValueError:
             raise self.error(f"{word[:20]!r} stands where a number should") from None
 
     def topology(self) -> tuple[Topology, bool]:
         """States of each phone, and whether self-loops have pdf ids of their own."""
         topology: Topology = {}
         loops_apart = False
-        while (token := self.token()) != "</Topology>":
-            if token != "<TopologyEntry>":
-                raise self.error(f"{token[:20]!r} stands where <TopologyEntry> should")
+        while (word := self.token()) != "</Topology>":
+            if word != "<TopologyEntry>":
+                raise self.error(f"{word[:20]!r} stands where <TopologyEntry> should")
             self.expect("<ForPhones>")
             phones: list[int] = []
+            while (word := self.token()) != "</ForPhones>":
+                phones.append(self.number(word))
             states: list[list[int]] = []
-            while (token := self.token()) != "</ForPhones>":
-                phones.append(int(token))
-            while (token := self.token()) != "</TopologyEntry>":
-                if token == "<State>":
+            while (word := self.token()) != "</TopologyEntry>":
+                if word == "<State>":
                     states.append([])
-                elif token == "<Transition>":
+                elif not states:
+                    raise self.error(f"{word[:20]!r} stands where <State> should")
+                elif word == "<Transition>":
                     states[-1].append(self.integer())
-                loops_apart |= token == "<SelfLoopPdfClass>"
+                loops_apart |= word == "<SelfLoopPdfClass>"
             topology |= dict.fromkeys(phones, states)
         return topology, loops_apart
