@@ -84,8 +84,8 @@ def test_a_row_holds_the_papers_number_and_ours(folder):
     tests = (measured(1.42, "population"), measured(1.44, "batch"))
     write(folder, outcome(BN, 1.5, tests=tests))
     row = cells(page_of(folder), BN)
-    assert row[1:7] == ["1.32", "1.420", "1.440", "1.500 (epoch 2)", "3", "600"]
-    assert row[7:] == ["–"] * 3
+    assert row[1:8] == ["1.32", "1.420", "1.440", "9.000", "1.500 (epoch 2)", "3", "600"]
+    assert row[8:] == ["–"] * 3
     assert f"Not run yet: `{LSTM}`" in page_of(folder)
 
 
@@ -94,8 +94,8 @@ def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
     write(folder, outcome(BN, 1.5))
     (folder / "steps.csv").write_text(f"recipe,seconds,ratio\n{LSTM},0.25,1.0\n{BN},0.2,0.8\n")
     page = page_of(folder)
-    assert cells(page, LSTM)[7:] == ["0.250", "1.00", "150"]
-    assert cells(page, BN)[7:] == ["0.200", "0.80", "120"]
+    assert cells(page, LSTM)[8:] == ["0.250", "1.00", "150"]
+    assert cells(page, BN)[8:] == ["0.200", "0.80", "120"]
     assert "1234" not in page
 
 
@@ -128,7 +128,7 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     (run.folder / "sentences.txt").write_text("one\ntwo\n")
     page = results([run.folder], docs=folder.parent)
     row = cells(page.read_text(), "demo/digits-bn")
-    assert (row[2], row[5], row[6]) == ("–", "1", "7")
+    assert (row[2], row[6], row[7]) == ("–", "1", "7")
     assert "- one\n- two\n" in page.read_text()
 
     run = fit(resume=run.folder, overrides=["--trainer.max_epochs=2"])
@@ -136,7 +136,7 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     assert main(["results", "--docs", str(folder.parent), str(run.folder)]) == 0
     assert str(page) in capsys.readouterr().out
     row = cells(page.read_text(), "demo/digits-bn")
-    assert (row[5], row[6]) == ("2", "14")
+    assert (row[6], row[7]) == ("2", "14")
     assert float(row[2]) == pytest.approx(100 * population.metrics["test/accuracy"], abs=0.006)
     assert [path.name for path in folder.glob("*.json")] == ["demo-digits-bn.json"]
     before = page.read_text()

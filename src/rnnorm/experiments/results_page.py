@@ -23,6 +23,7 @@ _HEAD = (
     "paper",
     "ours, population statistics",
     "ours, batch statistics",
+    "test loss, nats",
     "best validation",
     "epochs",
     "steps",
@@ -95,6 +96,7 @@ def _row(outcome: Outcome, step: dict[str, str] | None) -> list[str]:
     small = f" (small: {outcome.small})" if outcome.small else ""
     row = [f"`{outcome.recipe}`{small}", "none" if outcome.number is None else f"{outcome.number}"]
     row += [_number(outcome.ours("population")), _number(outcome.ours("batch"))]
+    row.append(_number(outcome.tested("population").get("test/loss")))
     best = outcome.in_papers_unit(outcome.best)
     row.append(_number(best) + (f" (epoch {outcome.best_epoch})" if best is not None else ""))
     row += [str(outcome.epochs), str(outcome.steps)]
