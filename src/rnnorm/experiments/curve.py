@@ -16,6 +16,7 @@ from rnnorm.experiments.score import Score
 _SHOWN = {
     "accuracy": ("accuracy, %", 100.0),
     "frame_error": ("frame error, %", 100.0),
+    "error": ("error, %", 100.0),
     "bits_per_character": ("bits per character", 1.0),
     "perplexity": ("perplexity", 1.0),
     "loss": ("loss, nats", 1.0),

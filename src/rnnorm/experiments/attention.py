@@ -1,0 +1,73 @@
+"""The attention of the Attentive Reader (Hermann et al. 2015)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    r"""Reads a document with a query in mind.
+
+    .. math::
+        m(t) &= \tanh(W_{ym} y(t) + W_{um} u + b_m) \\
+        s(t) &= \mathrm{softmax}_t(w_{ms} \cdot m(t)) \\
+        r &= \sum_t s(t) \, y(t) \\
+        g &= \tanh(W_{rg} r + W_{ug} u + b_g)
+
+    With ``norm`` each of the four products is normalised (Cooijmans et al. 2016, BN-everywhere):
+    W_ym y over the unpadded frames of the minibatch, the others over its rows. γ starts at 0.1, and
+    the biases b do the job of β; the published equations have none of them.
+
+    Args:
+        input_size: width of y and u.
+        hidden_size: width of m and g.
+        norm: normalise.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, norm: bool = False) -> None:
+        super().__init__()
+        self.document_to_match = _product(input_size, hidden_size, norm)
+        self.query_to_match = _product(input_size, hidden_size, norm)
+        self.match_bias = nn.Parameter(torch.zeros(hidden_size))
+        self.match_to_score = nn.Linear(hidden_size, 1, bias=False)
+        self.read_to_answer = _product(input_size, hidden_size, norm)
+        self.query_to_answer = _product(input_size, hidden_size, norm)
+        self.answer_bias = nn.Parameter(torch.zeros(hidden_size))
+
+    def forward(self, y: Tensor, lengths: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Joint representation of document and query.
+
+        Args:
+            y: outputs of the document's encoder ``(T, B, input_size)``, finite in the padding.
+            lengths: words of each document ``(B,)``.
+            u: last states of the query's encoder ``(B, input_size)``.
+
+        Returns:
+            g ``(B, hidden_size)`` and s ``(T, B)``, 0 in the padding.
+        """
+        inside = torch.arange(len(y), device=y.device).unsqueeze(1) < lengths.to(y.device)
+        rows = inside.nonzero()[:, 1]
+        # unpadded frames alone are multiplied, so that no statistic sees another
+        term = self.query_to_match(u)[rows]
+        m = torch.tanh(self.document_to_match(y[inside]) + term + self.match_bias)
+        scores = y.new_full(inside.shape, -torch.inf)
+        scores[inside] = self.match_to_score(m).squeeze(1)
+        s = scores.softmax(0)
+        r = (s.unsqueeze(2) * y).sum(0)
+        g = torch.tanh(self.read_to_answer(r) + self.query_to_answer(u) + self.answer_bias)
+        return g, s
+
+
+def _product(input_size: int, output_size: int, norm: bool) -> nn.Sequential:
+    """A matrix, and its normalisation: γ BN(W z)."""
+    matrix = nn.Linear(input_size, output_size, bias=False)
+    nn.init.orthogonal_(matrix.weight)
+    product = nn.Sequential(matrix)
+    if norm:
+        scale = nn.BatchNorm1d(output_size)
+        nn.init.constant_(scale.weight, 0.1)
+        # a bias follows, which does the job of β
+        scale.register_parameter("bias", None)
+        product.append(scale)
+    return product
