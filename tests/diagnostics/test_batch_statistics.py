@@ -65,3 +65,29 @@ def test_a_cell_too():
 def test_only_batch_statistics_count():
     model = nn.ModuleList([rnnorm.LSTM(2, 3, norm=norm) for norm in (None, "layer", "joint")])
     assert batch_normalised(model) == [model[2]]
+
+
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"momentum": None}])
+def test_ordinary_batch_norm_layers_too(options):
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, **options), nn.Dropout(0.5))
+    x = torch.randn(6, 3)
+    model(x)
+    before = {n: b.clone() for n, b in model.eval().state_dict().items()}
+    with batch_statistics(model):
+        got = model(3 * x)
+    z = model[0](3 * x)
+    expected = (z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(got, expected)
+    assert not any(module.training for module in model.modules())
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_batch_norm_without_population_statistics_stays_as_it_is():
+    model = nn.BatchNorm1d(3, track_running_stats=False).eval()
+    x = torch.randn(6, 3)
+    with batch_statistics(model):
+        got = model(x)
+    torch.testing.assert_close(got, model(x))
+    assert not model.training

@@ -3,6 +3,7 @@
 Each function measures and returns numbers; ``plot_...`` draws them on a given matplotlib ``Axes``.
 """
 
+from rnnorm.diagnostics.attention import plot_attention
 from rnnorm.diagnostics.batch_statistics import batch_normalised, batch_statistics
 from rnnorm.diagnostics.gradient_flow import (
     gradient_norms,
@@ -24,6 +25,7 @@ __all__ = [
     "batch_statistics",
     "gradient_norms",
     "gradient_norms_by_gamma",
+    "plot_attention",
     "plot_gradient_norms",
     "plot_posteriors",
     "plot_score_by_length",

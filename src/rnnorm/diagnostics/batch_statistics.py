@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
@@ -25,13 +26,15 @@ def batch_normalised(model: nn.Module) -> list[nn.Module]:
 def batch_statistics(model: nn.Module) -> Iterator[None]:
     """Let a model in evaluation mode normalise by each minibatch's own statistics.
 
-    There is neither dropout nor noise on h_0, and afterwards everything is as it was before: the
-    population statistics, too. A minibatch needs at least ``norm.min_rows`` rows.
+    So do its ordinary batch norm layers, such as :class:`torch.nn.BatchNorm1d`. There is neither
+    dropout nor noise on h_0, and afterwards everything is as it was before: the population
+    statistics, too. A minibatch needs at least ``norm.min_rows`` rows.
 
     Args:
         model: in evaluation mode.
     """
-    layers = batch_normalised(model)
+    ordinary = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    layers = [*batch_normalised(model), *ordinary]
     before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
     given = [
         {name: value for name, value in vars(layer).items() if name in _SWITCHES}

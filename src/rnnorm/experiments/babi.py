@@ -100,17 +100,22 @@ def _from_archive(path: Path, tasks: Sequence[int], part: str) -> dict[int, tupl
     texts = {}
     try:
         with tarfile.open(path) as archive:
-            for member in archive:
+            members = [m for m in archive if _NAME.fullmatch(Path(m.name).name)]
+            folders = {Path(member.name).parent for member in members}
+            # the published archive has other sizes and languages beside en-10k
+            chosen = [folder for folder in folders if folder.name == "en-10k" or len(folders) == 1]
+            for member in members:
                 name = _NAME.fullmatch(Path(member.name).name)
-                # the published archive has other sizes and languages beside en-10k
-                here = "/en" not in f"/{member.name}" or "/en-10k/" in f"/{member.name}"
-                if not name or not here or name.group(2) != part or int(name.group(1)) not in tasks:
-                    continue
-                file = archive.extractfile(member)
-                data = file.read() if file else b""
-                texts[int(name.group(1))] = (f"{path}, {member.name}", data.decode("utf-8"))
+                task, of = (int(name.group(1)), name.group(2)) if name else (0, "")
+                if Path(member.name).parent in chosen and of == part and task in tasks:
+                    file = archive.extractfile(member)
+                    data = file.read() if file else b""
+                    texts[task] = (f"{path}, {member.name}", data.decode("utf-8"))
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         raise TextError(f"{path} is truncated or corrupted: {error}") from None
     except UnicodeDecodeError as error:
-        raise TextError(f"{path}, {member.name} is no UTF-8 text: byte {error.start}") from None
+        raise TextError(
+            f"{path}, {member.name} is no UTF-8 text: it has {data[error.start]:02x} at byte "
+            f"{error.start}"
+        ) from None
     return texts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as lightning
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from rnnorm.diagnostics import plot_attention
 from rnnorm.experiments.attention import Attention
 from rnnorm.experiments.cloze_corpora import ClozeDataset, load_questions
 from rnnorm.experiments.cnn_questions import ENTITY
@@ -20,6 +22,9 @@ from rnnorm.experiments.numbered_questions import Numbering, Raw, read_raw
 from rnnorm.experiments.question_batches import ClozeBatch, QuestionBatches
 from rnnorm.experiments.questions import BLANK, is_word, most_relevant
 from rnnorm.experiments.score import Score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: the tasks of bAbI whose answers stand in their stories; so do those of task 3, which are long
 BABI_TASKS = (1, 2, 4, 5, 11, 12, 13, 14, 16)
@@ -266,6 +271,38 @@ class ClozeReader(lightning.LightningModule):
         numbers = batch.candidates.clamp(min=0)
         scores = (self.answer.weight[numbers] * g).sum(2) + self.answer.bias[numbers]
         return scores.masked_fill(batch.candidates < 0, -torch.inf), s
+
+    def examples(self, data: ClozeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
+        """Title, caption and picture of two validation questions: where the model looks.
+
+        Args:
+            data: the data, loaded.
+        """
+        numbering = data.numbering
+        assert numbering is not None
+        batch = next(iter(data.val_dataloader())).to(self.device)
+        training = self.training
+        with torch.no_grad():
+            scores, s = self.eval()(batch)
+        self.train(training)
+
+        def words(numbers: Tensor) -> list[str]:
+            return [numbering.name(number) for number in numbers.tolist()]
+
+        for i in range(min(2, len(batch.answers))):
+            document = words(batch.x[: batch.lengths[i], i])
+            query = words(batch.query[: batch.query_lengths[i], i])
+            choices, answer = batch.candidates[:, i], int(batch.answers[i])
+            said = words(choices[scores[:, i].argmax().reshape(1)])[0]
+            right = words(choices[[answer]])[0] if answer >= 0 else "none of the document's words"
+            weights = s[: len(document), i].cpu()
+            most = [document[at] for at in weights.argsort(descending=True)[:3].tolist()]
+            yield (
+                f"Attention to a document, question {i + 1}",
+                f"{' '.join(query)} Answer: {right}; the model says: {said}. Most attention: "
+                f"{', '.join(most)}.",
+                partial(plot_attention, words=document, weights=weights),
+            )
 
     def _encode(self, encoder: nn.Module, words: Tensor, lengths: Tensor) -> Any:
         longest = int(lengths.max())
