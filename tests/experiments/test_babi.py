@@ -71,7 +71,7 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
         member = tarfile.TarInfo("qa1_a_train.txt")
         member.size = 4
         file.addfile(member, io.BytesIO(b"1 \xff\n"))
-    with pytest.raises(ValueError, match="qa1_a_train.txt is no UTF-8 text: it has ff at byte 2"):
+    with pytest.raises(ValueError, match=r"qa1_a_train\.txt is no UTF-8 text: it has ff at byte 2"):
         list(read_babi(tmp_path, [1], "train"))
 
 

@@ -56,7 +56,7 @@ class ClozeData(LoadedData):
 
     Attributes:
         numbering: the vocabulary, once the data are loaded.
-        told: how many questions there are, once the data are loaded.
+        notes: how many questions there are, once the data are loaded.
 
     Raises:
         ValueError: an argument is none of these, or less than 1.
@@ -87,7 +87,7 @@ class ClozeData(LoadedData):
         if tasks is not None and dataset != "babi":
             raise ValueError(f"tasks must be None for {dataset}, they are bAbI's, got {tasks}")
         self.numbering: Numbering | None = None
-        self.told = ""
+        self.notes: list[str] = []
 
     def load(self) -> dict[str, QuestionBatches]:
         """Read the questions.
@@ -118,7 +118,7 @@ class ClozeData(LoadedData):
         for part, some in raw.items():
             loaders[part], said = self._batches(part, some, self.numbering)
             told.append(said)
-        self.told = f"questions: {'; '.join(told)}"
+        self.notes = [f"questions: {'; '.join(told)}"]
         return loaders
 
     def _batches(
