@@ -56,7 +56,6 @@ class ClozeData(LoadedData):
 
     Attributes:
         numbering: the vocabulary, once the data are loaded.
-        notes: how many questions there are, once the data are loaded.
 
     Raises:
         ValueError: an argument is none of these, or less than 1.
@@ -87,7 +86,6 @@ class ClozeData(LoadedData):
         if tasks is not None and dataset != "babi":
             raise ValueError(f"tasks must be None for {dataset}, they are bAbI's, got {tasks}")
         self.numbering: Numbering | None = None
-        self.notes: list[str] = []
 
     def load(self) -> dict[str, QuestionBatches]:
         """Read the questions.
