@@ -36,7 +36,6 @@ def test_plain_and_gzipped(tmp_path, write):
 
 
 @pytest.mark.parametrize("write", [binary, text])
-@pytest.mark.parametrize("write", [binary, text])
 def test_an_archive_cut_anywhere_is_an_error_but_between_utterances(tmp_path, write):
     path = tmp_path / "ali.ark"
     data = write(path)
