@@ -91,13 +91,17 @@ def _find(folder: Path) -> Path:
 def _split(
     utterances: list[Utterance], split: Split, speaker: str, source: Path
 ) -> list[list[Utterance]]:
-    speakers = sorted({u.name.rsplit("_", 2)[0] for u in utterances})
-    if split == "speaker" and (speaker not in speakers or len(speakers) < 2):
-        raise ValueError(f"speaker must be one of several in {source}: {speakers}, got {speaker!r}")
     own, other = utterances, []
     if split == "speaker":
-        own = [u for u in utterances if u.name.startswith(f"{speaker}_")]
-        other = [u for u in utterances if not u.name.startswith(f"{speaker}_")]
+        speaker_of = {u.name: u.name.rsplit("_", 2)[0] for u in utterances}
+        speakers = sorted(set(speaker_of.values()))
+        if speaker not in speakers or len(speakers) < 2:
+            raise ValueError(
+                f"speaker must be one of several in {source}, {', '.join(speakers)}, "
+                f"got {speaker!r}"
+            )
+        own = [u for u in utterances if speaker_of[u.name] == speaker]
+        other = [u for u in utterances if speaker_of[u.name] != speaker]
     # in their own order, recordings of a digit stand together
     mixed = [own[i] for i in np.random.RandomState(0).permutation(len(own))]
     tenth = max(1, len(own) // 10)
