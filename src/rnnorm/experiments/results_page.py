@@ -130,7 +130,11 @@ def _lengths(outcomes: Sequence[Outcome]) -> str | None:
         return None
     columns = sorted({length for scores in lines.values() for length in scores})
     rows = [
-        [f"`{recipe}`", statistics, *(_number(scores.get(length)) for length in columns)]
+        [
+            f"`{recipe}`",
+            statistics if (recipe, "batch") in lines else "–",
+            *(_number(scores.get(length)) for length in columns),
+        ]
         for (recipe, statistics), scores in lines.items()
     ]
     return _table(("recipe", "statistics", *map(str, columns)), rows)
