@@ -5,7 +5,7 @@ import soundfile
 from kaldi_files import write_states
 
 RATE = 8000
-SPEAKERS = ("ann", "bob")
+SPEAKERS = ("nicolas", "theo")
 STATES = 6
 
 

@@ -19,7 +19,7 @@ def spoken(tmp_path):
     return tmp_path / "data"
 
 
-def load(folder, split="speaker", speaker="ann"):
+def load(folder, split="speaker", speaker="nicolas"):
     return load_fsdd(folder, ALIGNMENTS, split, speaker)
 
 
@@ -40,10 +40,10 @@ def test_every_utterance_has_its_own_features_and_states(spoken):
 
 
 def test_split_by_speaker(spoken):
-    speech = load(spoken, speaker="bob")
+    speech = load(spoken, speaker="theo")
     assert [len(part) for part in speech[:3]] == [14, 1, 15]
-    assert all(name.startswith("bob_") for name in names(speech.train) + names(speech.val))
-    assert all(name.startswith("ann_") for name in names(speech.test))
+    assert all(name.startswith("theo_") for name in names(speech.train) + names(speech.val))
+    assert all(name.startswith("nicolas_") for name in names(speech.test))
 
 
 def test_random_split(spoken):
@@ -51,45 +51,47 @@ def test_random_split(spoken):
     parts = [names(part) for part in speech[:3]]
     assert [len(part) for part in parts] == [24, 3, 3]
     assert len(set(parts[0] + parts[1] + parts[2])) == 30
-    assert {name[:3] for name in parts[0]} == {"ann", "bob"}
+    assert {name.split("_")[0] for name in parts[0]} == {"nicolas", "theo"}
     assert parts == [names(part) for part in load(spoken, "random")[:3]]
 
 
-@pytest.mark.parametrize("speaker", ["eve", "an", ""])
+@pytest.mark.parametrize("speaker", ["eve", "nicola", ""])
 def test_an_unknown_speaker(spoken, speaker):
-    with pytest.raises(ValueError, match=rf"speaker must be .* ann, bob, got '{speaker}'"):
+    with pytest.raises(ValueError, match=rf"speaker must be .* nicolas, theo, got '{speaker}'"):
         load(spoken, speaker=speaker)
 
 
 def test_an_alignment_that_is_longer_or_shorter_than_its_features(spoken):
     states = dict(read_alignments(spoken / ALIGNMENTS).states)
-    states["ann_0_0"] = states["ann_0_0"][:-1]
-    states["bob_1_1"] = np.append(states["bob_1_1"], np.int32(0))
+    states["nicolas_0_0"] = states["nicolas_0_0"][:-1]
+    states["theo_1_1"] = np.append(states["theo_1_1"], np.int32(0))
     write_states(spoken / ALIGNMENTS, states)
     with pytest.raises(
-        ValueError, match=r"2 of 30 .* such as 'ann_0_0' with 3 frames and 2 states"
+        ValueError, match=r"2 of 30 .* such as 'nicolas_0_0' with 3 frames and 2 states"
     ):
         load(spoken)
 
 
 def test_a_recording_without_alignment_is_not_read(spoken):
     states = dict(read_alignments(spoken / ALIGNMENTS).states)
-    del states["ann_0_0"]
+    del states["nicolas_0_0"]
     write_states(spoken / ALIGNMENTS, states)
-    (spoken / "recordings/0_ann_0.wav").write_bytes(b"not read")
+    (spoken / "recordings/0_nicolas_0.wav").write_bytes(b"not read")
     assert [len(part) for part in load(spoken)[:3]] == [13, 1, 15]
 
 
 def test_an_alignment_without_recording(spoken):
-    (spoken / "recordings/0_ann_0.wav").unlink()
-    with pytest.raises(FileNotFoundError, match="lacks 1 of 30 recordings, such as 0_ann_0"):
+    (spoken / "recordings/0_nicolas_0.wav").unlink()
+    with pytest.raises(FileNotFoundError, match="lacks 1 of 30 recordings, such as 0_nicolas_0"):
         load(spoken)
 
 
 def test_a_recording_shorter_than_a_frame(spoken):
-    path = spoken / "recordings/0_ann_0.wav"
+    path = spoken / "recordings/0_nicolas_0.wav"
     soundfile.write(path, np.zeros(199), RATE)
-    with pytest.raises(ValueError, match=r"0_ann_0\.wav has 199 samples, less than a frame of 25"):
+    with pytest.raises(
+        ValueError, match=r"0_nicolas_0\.wav has 199 samples, less than a frame of 25"
+    ):
         load(spoken)
 
 

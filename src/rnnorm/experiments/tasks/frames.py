@@ -274,8 +274,8 @@ class FrameClassifier(lightning.LightningModule):
         """
         loader = data.loaders["val"]
         assert isinstance(loader, FrameBatches)
-        training = self.training
-        for utterance in (loader.utterances[0], loader.utterances[-1]):
+        training, last = self.training, len(loader.utterances) - 1
+        for utterance in loader.utterances[:: max(1, last)]:
             (batch,) = FrameBatches([utterance], 1, prepare=loader.prepare)
             self.eval()
             with torch.no_grad():
