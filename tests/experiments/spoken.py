@@ -1,4 +1,4 @@
-"""A small set of spoken digits: noise, in the published layout, and states for its frames."""
+"""A small set of spoken digits: tones, in the published layout, and states for its frames."""
 
 import numpy as np
 import soundfile
@@ -17,12 +17,14 @@ def write_spoken(folder, count=15):
         for i in range(count):
             digit, frames = i % 3, 3 + (i * 7) % 11
             path = folder / "recordings" / f"{digit}_{speaker}_{i // 3}.wav"
-            # each digit in its own pitch, so that there is something to learn
-            time = np.arange(200 + 80 * (frames - 1)) / RATE
-            tone = np.sin(2 * np.pi * (400 + 900 * digit) * time)
+            time = np.arange(200 + 80 * (frames - 1))
+            # a tone of its own for each state, two of which a digit has
+            states[f"{speaker}_{digit}_{i // 3}"] = of_frames = np.int32(
+                2 * digit + (np.arange(frames) >= frames // 2)
+            )
+            pitch = 300 + 600 * of_frames[np.minimum(time // 80, frames - 1)]
+            tone = np.sin(2 * np.pi * pitch * time / RATE)
             noise = random.randn(len(time))
             soundfile.write(path, 0.3 * tone + 0.01 * noise, RATE, subtype="PCM_16")
-            halves = np.arange(frames) >= frames // 2
-            states[f"{speaker}_{digit}_{i // 3}"] = np.int32(2 * digit + halves)
     write_states(folder / "kaldi/digits/tri1", states)
     return states

@@ -106,6 +106,35 @@ def test_the_papers_settings_for_words(size, settings):
     assert config["optimizer"]["init_args"] == {"lr": 1.0}
 
 
+def test_the_papers_settings_for_speech():
+    plain, normalised = (read_recipe(f"laurent2015/wsj-{name}") for name in ("lstm", "bn"))
+    assert (plain.about["number"], normalised.about["number"]) == (33, 34)
+    model, data = (plain.config[part]["init_args"] for part in ("model", "data"))
+    assert (model["num_layers"], model["hidden_size"], model["bidirectional"]) == (5, 250, True)
+    assert (model["input_size"], model["num_classes"], model["init"]) == (123, 3546, "laurent2015")
+    assert (data["max_length"], data["batch_size"]) == (1300, 24)
+    assert plain.config["optimizer"]["class_path"] == "torch.optim.SGD"
+    assert plain.config["optimizer"]["init_args"] == {"lr": 1e-4, "momentum": 0.9}
+    assert normalised.config["model"]["init_args"]["norm"] == "laurent2015-sequence"
+
+
+DIGITS = [f"laurent2015/digits{split}" for split in ("", "-both")]
+
+
+@pytest.mark.parametrize("digits", DIGITS)
+def test_recipes_of_spoken_digits_differ_in_the_norm_alone(digits):
+    recipes = [read_recipe(f"{digits}-{name}") for name in ("lstm", "bn", "bn-frame")]
+    for recipe in recipes:
+        recipe.config["trainer"].pop("callbacks", None)
+        # the norm by itself, or with options of it
+        recipe.config["model"]["init_args"].pop("norm_options", None)
+    norms = [recipe.config["model"]["init_args"].pop("norm") for recipe in recipes]
+    assert norms == [None, "laurent2015-sequence", "laurent2015-frame"]
+    assert recipes[0].config == recipes[1].config == recipes[2].config
+    assert recipes[0].search == recipes[1].search == recipes[2].search
+    assert recipes[0].search["space"].keys() == {"optimizer.init_args.lr"}
+
+
 @pytest.mark.parametrize(
     "plain",
     ["cooijmans2016/ptb-char-lstm", "cooijmans2016/ptb-char-lstm-draft", "cooijmans2016/text8-lstm"]
