@@ -75,14 +75,15 @@ def gradient_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
     norms, pictures = {}, []
     for run in runs:
         with _or_why(f"Gradient norms of {run.name}") as left_out:
-            norms[run.name] = diagnostics.gradient_norms(_Loss(run), _itself, _batch(run))
+            batch, loss = _batch(run), _Loss(run)
+            norms[run.name] = diagnostics.gradient_norms(loss, _itself, batch, layer=_first(loss))
         pictures += left_out
     if norms:
         pictures.append(
             _draw(
                 "Gradient norms of the trained models",
                 "Norm of ∂loss/∂h_t over the rows and units of one training minibatch, at the best "
-                "epoch.",
+                "epoch, in the first recurrent layer that the model names.",
                 lambda axes: diagnostics.plot_gradient_norms(axes, norms),
             )
         )
@@ -193,6 +194,14 @@ class _Loss(nn.Module):
             # there is no trainer that could log
             warnings.filterwarnings("ignore", ".*self.log.*")
             return self.model.training_step(batch, 0)  # type: ignore[return-value]
+
+
+def _first(model: nn.Module) -> str:
+    """Name of the first recurrent layer of a model."""
+    names: list[str] = [
+        name for name, part in model.named_modules() if isinstance(part, nn.RNNBase)
+    ]
+    return names[0]
 
 
 def _itself(loss: Tensor) -> Tensor:
