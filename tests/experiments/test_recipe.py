@@ -13,6 +13,13 @@ NUMBERS = {
     "cooijmans2016/ptb-char-bn": 1.32,
     "cooijmans2016/text8-lstm": 1.43,
     "cooijmans2016/text8-bn": 1.36,
+    "cooijmans2016/cnn-lstm": 50.3,
+    "cooijmans2016/cnn-bn": 49.5,
+    "cooijmans2016/cnn-bn-everywhere": 50.0,
+    "cooijmans2016/cnn-bn-e1": 47.1,
+    "cooijmans2016/cnn-bn-e2": 43.9,
+    "cooijmans2016/cnn-full-lstm": 45.5,
+    "cooijmans2016/cnn-full-bn-e2": 37.9,
     "laurent2015/ptb-word-small-lstm": 119.2,
     "laurent2015/ptb-word-small-bn": 120.9,
     "laurent2015/ptb-word-medium-lstm": 89.0,
@@ -169,7 +176,9 @@ def test_a_layer_norm_twin_differs_in_the_norm_alone(twin, plain):
     assert one.about["number"] is None
 
 
-@pytest.mark.parametrize("name", [n for n in NUMBERS if n.endswith(("-lstm", "-rnn"))])
+@pytest.mark.parametrize(
+    "name", [n for n in NUMBERS if n.endswith(("-lstm", "-rnn")) and "/cnn-" not in n]
+)
 def test_every_plain_recipe_has_a_layer_norm_twin(name):
     assert name in PLAIN.values()
 
@@ -183,6 +192,60 @@ def test_recipes_of_the_gamma_sweep_differ_in_gamma_alone(order, gamma):
     assert swept.config == usual.config
     assert swept.about["number"] is None
     assert "gamma" not in usual.config["model"]["init_args"]["norm_options"]
+
+
+# units, sentences, rows, rate, both directions, attention normalised
+CLOZE = {
+    "cnn-lstm": (240, 4, 64, 8e-5, False, False),
+    "cnn-bn": (240, 4, 64, 8e-5, False, False),
+    "cnn-bn-everywhere": (240, 4, 64, 8e-5, False, True),
+    "cnn-bn-e1": (240, 4, 40, 8e-4, False, True),
+    "cnn-bn-e2": (240, 4, 40, 8e-4, True, True),
+    "cnn-full-lstm": (120, None, 40, 8e-4, True, False),
+    "cnn-full-bn-e2": (120, None, 40, 8e-4, True, True),
+}
+
+
+@pytest.mark.parametrize(("name", "settings"), CLOZE.items())
+def test_the_papers_settings_for_questions(name, settings):
+    config = read_recipe(f"cooijmans2016/{name}").config
+    model, data = (config[part]["init_args"] for part in ("model", "data"))
+    got = (
+        model["hidden_size"],
+        data["sentences"],
+        data["batch_size"],
+        config["optimizer"]["init_args"]["lr"],
+        model["bidirectional"],
+        model["attention_norm"],
+    )
+    assert got == settings
+    assert config["optimizer"]["class_path"] == "torch.optim.Adam"
+    assert config["trainer"]["gradient_clip_val"] == 10
+    assert model["vocabulary_size"] == data["words"] + 1 + data["placeholders"] == 65829
+    assert model["norm"] == (None if "lstm" in name else "batch")
+    scope = "sequence" if "-e1" in name or "-e2" in name else None
+    assert (model.get("norm_options") or {}).get("input") == scope
+
+
+@pytest.mark.parametrize("data", ["babi", "chinese"])
+def test_the_variants_of_other_questions_differ_in_what_is_normalised_alone(data):
+    names = ("lstm", "bn", "bn-everywhere", "bn-e1", "bn-e2")
+    configs = [read_recipe(f"cooijmans2016/{data}-{name}").config for name in names]
+    looks = []
+    for config in configs:
+        config["trainer"].pop("callbacks", None)
+        model = config["model"]["init_args"]
+        options = model.pop("norm_options", {})
+        keys = ("norm", "attention_norm", "bidirectional")
+        looks.append((*(model.pop(key) for key in keys), options.get("input")))
+    assert all(config == configs[0] for config in configs)
+    assert looks == [
+        (None, False, False, None),
+        ("batch", False, False, None),
+        ("batch", True, False, None),
+        ("batch", True, False, "sequence"),
+        ("batch", True, True, "sequence"),
+    ]
 
 
 def own(path, text):
