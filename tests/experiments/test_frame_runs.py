@@ -136,7 +136,7 @@ def test_data_are_asked_for(capsys):
 
 @pytest.mark.parametrize("name", ["laurent2015/wsj-lstm", "laurent2015/wsj-bn"])
 def test_kaldi_features_of_ones_own(tmp_path, kaldi, name):
-    sizes = ["--model.init_args.num_classes=2", "--model.init_args.input_size=3"]
+    sizes = ["--model.init_args.num_classes=2", "--model.init_args.input_size=9"]
     given = {"data_dir": kaldi, "overrides": [*TINY, *sizes]}
     run = fit(name, run_dir=tmp_path / "run", **given)
     assert run.trainer.global_step == 9
@@ -147,7 +147,7 @@ def test_a_value_that_is_not_finite_stops_the_training_by_name(tmp_path, kaldi, 
     features = {f"train{i}": np.ones((4 + i, 3), np.float32) for i in range(12)}
     features["train5"][2, 1] = np.nan
     write_features(kaldi / "train", features)
-    sizes = ["--model.init_args.num_classes=2", "--model.init_args.input_size=3"]
+    sizes = ["--model.init_args.num_classes=2", "--model.init_args.input_size=9"]
     command = ["fit", "laurent2015/wsj-bn", "--data-dir", str(kaldi), *TINY, *sizes]
     assert main(command) == 1
     assert "has nan in row 2, column 1" in capsys.readouterr().err

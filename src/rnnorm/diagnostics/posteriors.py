@@ -56,4 +56,5 @@ def plot_posteriors(
     # as many names as have room
     every = max(1, -(-len(shown) // 12))
     axes.set_yticks(range(0, len(shown), every), [str(c) for c in shown[::every]])
+    axes.grid(False)
     axes.set(xlabel="frame", ylabel="class")
