@@ -43,7 +43,13 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
             "alignments with --data-dir"
         )
     folder = Path(data_dir).expanduser()
-    recordings, states = _find(folder), read_alignments(folder / alignments)
+    recordings = _find(folder)
+    if not (folder / alignments).is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {folder / alignments}: name that of the alignments, relative to "
+            "--data-dir, with --data.init_args.alignments"
+        )
+    states = read_alignments(folder / alignments)
     # the recordings have the digit first
     names = {_file(name): name for name in states.states}
     features: dict[str, tuple[int, Features]] = {}
