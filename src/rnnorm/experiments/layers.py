@@ -40,7 +40,11 @@ def recurrent(
 
 
 def initialise(rnn: nn.Module, name: str) -> None:
-    """Draw a layer's weights by a recipe of :mod:`rnnorm.init`, named without its underscore.
+    """Draw a layer's weights by a recipe of :mod:`rnnorm.init`, with zero biases where it has none.
+
+    Args:
+        rnn: the layer.
+        name: of the recipe, without its underscore.
 
     Raises:
         ValueError: there is no such recipe.
@@ -49,6 +53,9 @@ def initialise(rnn: nn.Module, name: str) -> None:
     if recipe is None:
         known = sorted(n[:-1] for n in dir(rnnorm.init) if n.endswith("_") and n[0] != "_")
         raise ValueError(f"init must be None or one of {known}, got {name!r}")
+    for parameter, values in rnn.named_parameters():
+        if parameter.startswith("bias_"):
+            nn.init.zeros_(values)
     recipe(rnn)
 
 

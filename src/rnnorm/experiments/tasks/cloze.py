@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import rnnorm
 from rnnorm.diagnostics import plot_attention
 from rnnorm.experiments.attention import Attention
 from rnnorm.experiments.cloze_corpora import ClozeDataset, load_questions
@@ -183,6 +184,7 @@ class ClozeReader(lightning.LightningModule):
         embedding_size: width of the embedding, which document and query share.
         init: name of the recipe in :mod:`rnnorm.init` without its underscore, with zero biases, or
             None for ``torch.nn``'s initialisation.
+        forget_bias: the forget gate's bias, or None to leave it as ``init`` has it.
         initial_noise: standard deviation of the Gaussian noise on h_0 in training.
         learn_initial_state: make h_0 and c_0 parameters.
 
@@ -205,6 +207,7 @@ class ClozeReader(lightning.LightningModule):
         hidden_size: int = 240,
         embedding_size: int = 240,
         init: str | None = "orthogonal",
+        forget_bias: float | None = None,
         initial_noise: float = 0.0,
         learn_initial_state: bool = False,
     ) -> None:
@@ -228,12 +231,11 @@ class ClozeReader(lightning.LightningModule):
         width = hidden_size * (2 if bidirectional else 1)
         self.attention = Attention(width, hidden_size, attention_norm)
         self.answer = nn.Linear(hidden_size, vocabulary_size)
-        if init is not None:
-            for layer in (self.document_encoder, self.query_encoder):
+        for layer in (self.document_encoder, self.query_encoder):
+            if init is not None:
                 initialise(layer, init)
-                for name, parameter in layer.named_parameters():
-                    if name.startswith("bias_"):
-                        nn.init.zeros_(parameter)
+            if forget_bias is not None:
+                rnnorm.init.forget_bias_(layer, forget_bias)
 
     def check_data(self, data: ClozeData) -> None:
         """See whether the data have as many numbers as the model.

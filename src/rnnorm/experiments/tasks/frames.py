@@ -177,9 +177,6 @@ class FrameClassifier(lightning.LightningModule):
         )
         self.classifier = nn.Linear(hidden_size * (1 + bidirectional), num_classes)
         if init is not None:
-            for name, parameter in self.rnn.named_parameters():
-                if name.startswith("bias_"):
-                    nn.init.zeros_(parameter)
             initialise(self.rnn, init)
             glorot = init == "laurent2015"
             (nn.init.xavier_uniform_ if glorot else nn.init.orthogonal_)(self.classifier.weight)

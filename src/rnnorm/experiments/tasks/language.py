@@ -212,9 +212,6 @@ class LanguageModel(lightning.LightningModule):
             for parameter in (*weights, *embedding, *self.classifier.parameters()):
                 nn.init.uniform_(parameter, -bound, bound)
             return
-        for name, parameter in named.items():
-            if name.startswith("bias_"):
-                nn.init.zeros_(parameter)
         initialise(self.rnn, init)
         glorot = init == "laurent2015"
         (nn.init.xavier_uniform_ if glorot else nn.init.orthogonal_)(self.classifier.weight)
