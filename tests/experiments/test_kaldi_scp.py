@@ -11,7 +11,7 @@ def scp(folder, text):
 
 def test_archives_are_looked_for_beside_the_file_then_in_the_working_directory(tmp_path):
     folder = tmp_path / "data"
-    path = scp(folder, "one a.ark:7\ntwo b.ark:12\nthree c.ark\n")
+    path = scp(folder, "one a.ark:7\ntwo\tb.ark:12 \nthree  c.ark\n")
     (folder / "a.ark").touch()
     (folder / "c.ark").touch()
     (tmp_path / "cwd" / "a.ark").touch()

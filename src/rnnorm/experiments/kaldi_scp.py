@@ -48,10 +48,10 @@ def read_scp(path: str | Path) -> dict[str, Place]:
     archives: dict[str, Path] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
         where = f"{path}, line {number}"
-        name, _, value = line.strip().partition(" ")
-        value = value.strip()
-        if not value:
+        fields = line.strip().split(maxsplit=1)
+        if len(fields) < 2:
             raise ValueError(f"{where} must be an utterance and its archive, got {line!r}")
+        name, value = fields
         if "|" in (value[0], value[-1]):
             raise ValueError(
                 f"{where} is a command, and none is run: {value!r}. Write its output to an archive "
