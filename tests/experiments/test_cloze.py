@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import rnnorm
-from rnnorm.experiments.question_batches import ClozeBatch, QuestionBatches
+from rnnorm.experiments.question_batches import NO_CANDIDATE, ClozeBatch, QuestionBatches
 from rnnorm.experiments.tasks.cloze import ClozeData, ClozeReader
 
 BN = {"norm": "batch", "norm_options": {"min_rows": 4}}
@@ -119,7 +119,12 @@ def with_nan(model, batch):
     return model.embedding.register_forward_hook(hook)
 
 
-@pytest.mark.parametrize("name", ["babi", "chinese"])
+@pytest.fixture
+def made_up(stories):
+    return data(stories, batch_size=20)
+
+
+@pytest.mark.parametrize("name", ["babi", "chinese", "made_up"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_padding_is_nothing(request, name, variant):
     module = request.getfixturevalue(name)
@@ -153,6 +158,18 @@ def test_the_fused_kernel_agrees(stories, variant):
     model = reader(module, **VARIANTS[variant])
     loss = cross_entropy(model(batch)[0].T, batch.answers)
     torch.testing.assert_close(loss.detach(), expected["loss"])
+
+
+def test_autocast(stories):
+    module = data(stories)
+    model = reader(module, **VARIANTS["BN-e**"])
+    batch = next(iter(module.train_dataloader()))
+    expected = cross_entropy(model(batch)[0].T, batch.answers)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = cross_entropy(model(batch)[0].T, batch.answers)
+    loss.backward()
+    torch.testing.assert_close(loss, expected, rtol=0.05, atol=0, check_dtype=False)
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -200,6 +217,11 @@ def test_a_question_without_its_answer_is_an_error_and_has_no_loss(stories, monk
     rest = slice(len(half) // 2, None)
     expected = cross_entropy(scores.T[rest], half[rest])
     torch.testing.assert_close(logged["val/loss"], expected)
+    logged.clear()
+    nothing = torch.full_like(batch.candidates[:1], NO_CANDIDATE)
+    model.validation_step(batch._replace(candidates=nothing, answers=0 * half - 1), 0)
+    assert logged.keys() == {"val/error"}
+    assert float(logged["val/error"]) == 1
     logged.clear()
     model.test_step(batch._replace(answers=torch.full_like(half, -1)), 0)
     assert logged.keys() == {"test/error"}

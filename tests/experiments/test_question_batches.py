@@ -101,3 +101,9 @@ def test_shapes():
     assert batch.query.shape == (4, 4)
     assert batch.candidates.shape == (4, 4)
     assert all(part.dtype == torch.int64 for part in batch)
+
+
+def test_questions_without_candidates_have_a_place_for_one():
+    none = question(0)._replace(candidates=np.array([], np.int32), answer=-1)
+    batch = next(iter(QuestionBatches([none, none], 4, FIRST)))
+    assert batch.candidates.tolist() == [[NO_CANDIDATE, NO_CANDIDATE]]

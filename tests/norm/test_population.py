@@ -460,3 +460,14 @@ def test_a_checkpoint_without_rows_is_refused():
     }
     with pytest.raises(RuntimeError, match="size mismatch"):
         layer.load_state_dict(none)
+
+
+@pytest.mark.parametrize("options", [{"input": "sequence"}, {"population": "shared"}])
+def test_autocast_leaves_shared_statistics_in_float32(options):
+    columns = [1.0, 1000.5], [2.0, 2001.0], [6.0, 3000.0]
+    expected = feed(layer(**options), *columns)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = feed(layer(**options), *columns)
+    assert found.mean.dtype == torch.float32
+    torch.testing.assert_close(found.mean, expected.mean, rtol=0.01, atol=0)
+    torch.testing.assert_close(found.var, expected.var, rtol=0.01, atol=0)

@@ -51,8 +51,9 @@ class Attention(nn.Module):
         # unpadded frames alone are multiplied, so that no statistic sees another
         term = self.query_to_match(u)[rows]
         m = torch.tanh(self.document_to_match(y[inside]) + term + self.match_bias)
-        scores = y.new_full(inside.shape, -torch.inf)
-        scores[inside] = self.match_to_score(m).squeeze(1)
+        found = self.match_to_score(m).squeeze(1)
+        scores = found.new_full(inside.shape, -torch.inf)
+        scores[inside] = found
         s = scores.softmax(0)
         r = (s.unsqueeze(2) * y).sum(0)
         g = torch.tanh(self.read_to_answer(r) + self.query_to_answer(u) + self.answer_bias)

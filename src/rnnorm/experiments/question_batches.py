@@ -85,7 +85,8 @@ class QuestionBatches(Resumable[ClozeBatch]):
             torch.tensor([len(row) for row in document]),
             _padded(query),
             torch.tensor([len(row) for row in query]),
-            _padded(candidates, NO_CANDIDATE),
+            # one place at least: no document of a minibatch may have a candidate
+            _padded([*candidates, np.zeros(1, np.int32)], NO_CANDIDATE)[:, :-1],
             torch.tensor([row.answer for row in rows]),
         )
 

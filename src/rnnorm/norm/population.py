@@ -116,8 +116,10 @@ class Population(nn.Module):
         m = counts.to(mean.dtype)
         var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
         if self.shared:
-            share = (m / m.sum().clamp(min=1)).unsqueeze(0)
-            mean, var, counts, step = share @ mean, share @ var, counts.sum(0, keepdim=True), 0
+            # no matrix product, which autocast would take in a narrower dtype
+            share = (m / m.sum().clamp(min=1)).unsqueeze(1)
+            mean, var = ((share * each).sum(0, keepdim=True) for each in (mean, var))
+            counts, step = counts.sum(0, keepdim=True), 0
         room = max(0, min(counts.size(0), len(self) - step))
         mean, var, counts = mean[:room], var[:room], counts[:room]
         mine, taken = slice(step, step + room), counts > 0
