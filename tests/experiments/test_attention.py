@@ -45,13 +45,13 @@ def test_padding_gets_no_attention(norm):
     torch.testing.assert_close(s.sum(0), torch.ones(2))
 
 
-def test_gamma_starts_at_a_tenth_and_there_is_no_beta():
+def test_gamma_starts_at_one_and_there_is_no_beta():
     attention = Attention(6, 4, norm=True)
     layers = [m for m in attention.modules() if isinstance(m, nn.BatchNorm1d)]
     assert len(layers) == 4
     for layer in layers:
         assert layer.bias is None
-        assert torch.equal(layer.weight, torch.full((4,), 0.1))
+        assert torch.equal(layer.weight, torch.ones(4))
     assert not any(isinstance(m, nn.BatchNorm1d) for m in Attention(6, 4).modules())
 
 

@@ -16,8 +16,9 @@ class Attention(nn.Module):
         g &= \tanh(W_{rg} r + W_{ug} u + b_g)
 
     With ``norm`` each of the four products is normalised (Cooijmans et al. 2016, BN-everywhere):
-    W_ym y over the unpadded frames of the minibatch, the others over its rows. γ starts at 0.1, and
-    the biases b do the job of β; the published equations have none of them.
+    W_ym y over the unpadded frames of the minibatch, the others over its rows. γ starts at 1, not
+    at 0.1 as in the recurrence: a tanh of small terms is nearly linear, and W_um u, the same at all
+    t, would cancel in the softmax. The biases b do the job of β; the published equations have none.
 
     Args:
         input_size: width of y and u.
@@ -67,7 +68,6 @@ def _product(input_size: int, output_size: int, norm: bool) -> nn.Sequential:
     product = nn.Sequential(matrix)
     if norm:
         scale = nn.BatchNorm1d(output_size)
-        nn.init.constant_(scale.weight, 0.1)
         # a bias follows, which does the job of β
         scale.register_parameter("bias", None)
         product.append(scale)
