@@ -129,7 +129,7 @@ DIGITS = [f"laurent2015/digits{split}" for split in ("", "-both")]
 
 
 @pytest.mark.parametrize("digits", DIGITS)
-def test_recipes_of_spoken_digits_differ_in_the_norm_alone(digits):
+def test_recipes_of_spoken_digits_differ_in_the_norm_and_the_learning_rate_alone(digits):
     recipes = [read_recipe(f"{digits}-{name}") for name in ("lstm", "bn", "bn-frame")]
     for recipe in recipes:
         recipe.config["trainer"].pop("callbacks", None)
@@ -137,6 +137,8 @@ def test_recipes_of_spoken_digits_differ_in_the_norm_alone(digits):
         recipe.config["model"]["init_args"].pop("norm_options", None)
     norms = [recipe.config["model"]["init_args"].pop("norm") for recipe in recipes]
     assert norms == [None, "laurent2015-sequence", "laurent2015-frame"]
+    rates = [recipe.config["optimizer"]["init_args"].pop("lr") for recipe in recipes]
+    assert rates == [1e-4, 1e-3, 1e-3]
     assert recipes[0].config == recipes[1].config == recipes[2].config
     assert recipes[0].search == recipes[1].search == recipes[2].search
     assert recipes[0].search["space"].keys() == {"optimizer.init_args.lr"}
