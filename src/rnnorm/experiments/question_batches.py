@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rnnorm.experiments.numbered_questions import NumberedQuestion, Numbers
-from rnnorm.experiments.resumable import Resumable
+from rnnorm.experiments.resumable import WholeMinibatches
 
 #: in place of a candidate, where a question has fewer than another
 NO_CANDIDATE = -1
@@ -41,13 +42,12 @@ class ClozeBatch(NamedTuple):
         return ClozeBatch(*(part.to(device) for part in self))
 
 
-class QuestionBatches(Resumable[ClozeBatch]):
+class QuestionBatches(WholeMinibatches[ClozeBatch]):
     """Questions drawn at random, with their placeholders shuffled anew in each epoch.
 
     Args:
         questions: one or more.
-        batch_size: rows of a minibatch. What does not fill a last one is left out in training,
-            other questions in each epoch: batch statistics want rows.
+        batch_size: rows of a minibatch.
         placeholder: number of the first placeholder.
         seed: seed of order and shuffles, or None for always the same ones, with nothing left out.
     """
@@ -59,26 +59,13 @@ class QuestionBatches(Resumable[ClozeBatch]):
         placeholder: int,
         seed: int | None = None,
     ) -> None:
-        super().__init__(seed)
-        self.questions, self.batch_size = questions, batch_size
+        super().__init__(len(questions), batch_size, seed)
+        self.questions = questions
         self._placeholder = placeholder
 
-    def __len__(self) -> int:
-        """Number of minibatches of an epoch."""
-        if self.seed is None:
-            return -(-len(self.questions) // self.batch_size)
-        return max(1, len(self.questions) // self.batch_size)
-
-    def draw(self) -> Numbers:
-        """Indices ``(N,)`` of the questions in this epoch's order."""
-        if self.seed is None:
-            return np.arange(len(self.questions), dtype=np.int32)
-        return self.random().permutation(len(self.questions)).astype(np.int32)
-
-    def batch(self, number: int, drawn: Numbers) -> ClozeBatch:
+    def batch(self, number: int, drawn: NDArray[np.int64]) -> ClozeBatch:
         """A minibatch of this order."""
-        start = number * self.batch_size
-        rows = [self._shuffled(int(i)) for i in drawn[start : start + self.batch_size]]
+        rows = [self._shuffled(i) for i in self.of(number, drawn)]
         document, query, candidates, _, _ = zip(*rows, strict=True)
         return ClozeBatch(
             _padded(document),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 Batch = TypeVar("Batch")
 
@@ -85,3 +86,37 @@ class Resumable(Generic[Batch]):
         """Let the next loop go on from a state."""
         self.epoch = state["epoch"]
         self._loaded = (state["epoch"], state["batch"])
+
+
+class WholeMinibatches(Resumable[Batch]):
+    """Minibatches of so many rows each, which batch statistics want.
+
+    In training, what does not fill a last one is left out, other rows in each epoch.
+
+    Args:
+        rows: how many there are.
+        batch_size: rows of a minibatch.
+        seed: seed of the order, or None for the order in which the data stands, with nothing left
+            out.
+    """
+
+    def __init__(self, rows: int, batch_size: int, seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.rows, self.batch_size = rows, batch_size
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch."""
+        if self.seed is None:
+            return -(-self.rows // self.batch_size)
+        return max(1, self.rows // self.batch_size)
+
+    def draw(self) -> NDArray[np.int64]:
+        """Indices ``(rows,)`` in this epoch's order."""
+        if self.seed is None:
+            return np.arange(self.rows)
+        return self.random().permutation(self.rows)
+
+    def of(self, number: int, drawn: NDArray[np.int64]) -> list[int]:
+        """Which rows a minibatch has."""
+        start = number * self.batch_size
+        return [int(row) for row in drawn[start : start + self.batch_size]]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rnnorm.experiments.corpora import Text
-from rnnorm.experiments.resumable import Resumable
+from rnnorm.experiments.resumable import WholeMinibatches
 from rnnorm.experiments.windows import PADDING, Window
 
 
@@ -33,15 +35,14 @@ def split_sentences(text: Text, end: int | None) -> list[Tensor]:
     return sentences
 
 
-class Sentences(Resumable[Window]):
+class Sentences(WholeMinibatches[Window]):
     """Right-padded minibatches of sentences, each of which starts from the initial state.
 
     The first symbol of a sentence is given, each later one is predicted.
 
     Args:
         sentences: symbols ``(N,)`` each, two or more.
-        batch_size: rows of a minibatch. What does not fill a last one is left out in training,
-            other sentences in each epoch: batch statistics want rows.
+        batch_size: rows of a minibatch.
         seed: seed of the order, or None for the order of the lengths, with the least padding and
             nothing left out.
     """
@@ -49,26 +50,12 @@ class Sentences(Resumable[Window]):
     def __init__(
         self, sentences: Sequence[Tensor], batch_size: int, seed: int | None = None
     ) -> None:
-        super().__init__(seed)
+        super().__init__(len(sentences), batch_size, seed)
         self.sentences = sorted(sentences, key=len) if seed is None else sentences
-        self.batch_size = batch_size
 
-    def __len__(self) -> int:
-        """Number of minibatches of an epoch."""
-        if self.seed is None:
-            return -(-len(self.sentences) // self.batch_size)
-        return max(1, len(self.sentences) // self.batch_size)
-
-    def draw(self) -> Tensor:
-        """Indices ``(N,)`` of the sentences in this epoch's order."""
-        if self.seed is None:
-            return torch.arange(len(self.sentences))
-        return torch.from_numpy(self.random().permutation(len(self.sentences)))
-
-    def batch(self, number: int, drawn: Tensor) -> Window:
+    def batch(self, number: int, drawn: NDArray[np.int64]) -> Window:
         """A minibatch of this order."""
-        start = number * self.batch_size
-        rows = [self.sentences[i].long() for i in drawn[start : start + self.batch_size]]
+        rows = [self.sentences[i].long() for i in self.of(number, drawn)]
         columns = pad_sequence(rows, padding_value=PADDING)
         return Window(
             # padding is never read, but has to be the number of a symbol
