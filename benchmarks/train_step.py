@@ -78,16 +78,21 @@ def measure(what: str, shape: Shape, seconds: float, clock: str) -> dict[str, fl
     return {"unit": "ms", **times, "ratio": own.ratio}
 
 
-def measure_peak(cell: str, shape: Shape, variant: Variant | None) -> float:
-    torch.manual_seed(0)
-    x = draw_input(shape)
-    return peak_bytes(make_layer(cell, shape, variant), x) / 2**20
-
-
 def alone(threads: int, function: Callable[..., Any], *args: Any) -> Any:
     """A call in a process of its own: what malloc keeps from one would change the next."""
     with get_context("spawn").Pool(1, torch.set_num_threads, (threads,)) as pool:
         return pool.apply(function, args)
+
+
+def peaks(shape: Shape, threads: int) -> dict[str, float | str]:
+    ours, theirs = (alone(threads, peak, shape, side) for side in (ROWS["peak"].variant, None))
+    return {"unit": "MiB", "ours": ours, "torch.nn": theirs, "ratio": ours / theirs}
+
+
+def peak(shape: Shape, variant: Variant | None) -> float:
+    torch.manual_seed(0)
+    x = draw_input(shape)
+    return peak_bytes(make_layer(ROWS["peak"].cell, shape, variant), x) / 2**20
 
 
 def main() -> None:
@@ -106,16 +111,11 @@ def main() -> None:
         print(describe(about))
         for what in [name for name in ROWS if name in (args.what or ROWS)]:
             for shape in ROWS[what].shapes:
-                if what == "peak":
-                    cell, variant, *_ = ROWS[what]
-                    ours, theirs = (
-                        alone(args.threads, measure_peak, cell, shape, side)
-                        for side in (variant, None)
-                    )
-                    numbers = {"ours": ours, "torch.nn": theirs, "ratio": ours / theirs}
-                    numbers["unit"] = "MiB"
-                else:
-                    numbers = alone(args.threads, measure, what, shape, args.seconds, args.clock)
+                numbers = (
+                    peaks(shape, args.threads)
+                    if what == "peak"
+                    else alone(args.threads, measure, what, shape, args.seconds, args.clock)
+                )
                 r = {"what": what, "shape": str(shape), **numbers}
                 sides = " ".join(f"{r[side]:9.2f} {r['unit']:3}" for side in ("ours", "torch.nn"))
                 print(f"{what:10} {r['shape']:18} {sides} {r['ratio']:6.2f}", flush=True)

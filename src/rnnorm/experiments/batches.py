@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rnnorm.experiments.resumable import Resumable
+from rnnorm.experiments.resumable import Resumable, minibatches
 
 
 class Batches(Resumable[tuple[Tensor, Tensor]]):
@@ -42,9 +42,7 @@ class Batches(Resumable[tuple[Tensor, Tensor]]):
 
     def __len__(self) -> int:
         """Number of minibatches of an epoch."""
-        whole, left = divmod(len(self.y), self.batch_size)
-        # one row alone has no variance that batch normalisation could divide by
-        return whole + (left > 1 or not whole)
+        return minibatches(len(self.y), self.batch_size)
 
     def batch(self, number: int, drawn: Tensor) -> tuple[Tensor, Tensor]:
         """A minibatch of this order."""

@@ -13,7 +13,7 @@ from rnnorm.experiments.cft import read_cft
 from rnnorm.experiments.cmrc import read_cmrc
 from rnnorm.experiments.cnn_questions import read_cnn_part
 from rnnorm.experiments.questions import Question, same_stories
-from rnnorm.experiments.text_file import ENDINGS, find_text
+from rnnorm.experiments.text_file import find_texts
 
 ClozeDataset = Literal["cnn", "babi", "chinese"]
 #: share of the training questions that is held out for validation where a set has no such part
@@ -92,7 +92,7 @@ def _chinese(folder: Path) -> dict[str, Iterable[Question]]:
         "cmrc2017": [f"{kind}.valid.{part}" for kind in ("cloze", "user") for part in _CMRC_PARTS],
         "cft": ["cft.test.auto", "cft.test.human"],
     }
-    paths = [path for name, files in names.items() for path in _find(folder, name, files)]
+    paths = [path for name, files in names.items() for path in find_texts(folder, name, files)]
     human = list(read_cft(paths[5]))
     known = [*_cmrc(paths[:4]), *read_cft(paths[4])]
     together = same_stories([*known, *human])
@@ -108,15 +108,3 @@ _CMRC_PARTS = ("doc_query", "answer")
 def _cmrc(paths: Sequence[Path]) -> Iterator[Question]:
     yield from read_cmrc(paths[0], paths[1])
     yield from read_cmrc(paths[2], paths[3], blank=False)
-
-
-def _find(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path]:
-    folder = folder / sub_folder if (folder / sub_folder).is_dir() else folder
-    found = {name: find_text(folder, name) for name in names}
-    if missing := [name for name, path in found.items() if path is None]:
-        endings = ", ".join(ending for ending in ENDINGS if ending)
-        raise FileNotFoundError(
-            f"{folder} lacks {', '.join(missing)} (plain, or ending with {endings}): put them "
-            "there, or name another folder with --data-dir"
-        )
-    return [path for path in found.values() if path is not None]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rnnorm.experiments.ptb import END, sentence_characters, sentence_words
 from rnnorm.experiments.text8 import check_text8, split
-from rnnorm.experiments.text_file import ENDINGS, TextError, find_text, read_text
+from rnnorm.experiments.text_file import TextError, find_texts, read_text
 from rnnorm.experiments.vocabulary import Vocabulary
 
 Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
@@ -116,15 +116,4 @@ def _find(names: list[str], data_dir: str | Path | None, sub_folder: str) -> lis
             f"name a folder that holds {', '.join(names)} with --data-dir: there is no checked "
             "download of this text"
         )
-    folder = Path(data_dir).expanduser()
-    if (folder / sub_folder).is_dir():
-        folder /= sub_folder
-    found = [find_text(folder, name) for name in names]
-    missing = [name for name, path in zip(names, found, strict=True) if path is None]
-    if missing:
-        endings = ", ".join(ending for ending in ENDINGS if ending)
-        raise FileNotFoundError(
-            f"{folder} lacks {', '.join(missing)} (plain, or ending with {endings}): put them "
-            "there, or name another folder with --data-dir"
-        )
-    return [path for path in found if path is not None]
+    return find_texts(Path(data_dir).expanduser(), sub_folder, names)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.resumable import Resumable
+from rnnorm.experiments.resumable import Resumable, minibatches
 from rnnorm.experiments.utterances import Utterance
 from rnnorm.experiments.windows import PADDING
 
@@ -66,8 +66,7 @@ class FrameBatches(Resumable[FrameBatch]):
 
     def __len__(self) -> int:
         """Number of minibatches of an epoch."""
-        whole, left = divmod(len(self.utterances), self.batch_size)
-        return whole + (left > 1 or not whole or (self.batch_size == 1 and left > 0))
+        return minibatches(len(self.utterances), self.batch_size)
 
     def draw(self) -> list[NDArray[np.intp]]:
         """Which utterances stand in each minibatch of this epoch."""

@@ -39,12 +39,14 @@ def recurrent(
     return layer
 
 
-def initialise(rnn: nn.Module, name: str) -> None:
+def initialise(rnn: nn.Module, name: str, classifier: nn.Linear | None = None) -> None:
     """Draw a layer's weights by a recipe of :mod:`rnnorm.init`, with zero biases where it has none.
 
     Args:
         rnn: the layer.
         name: of the recipe, without its underscore.
+        classifier: what stands on it: Glorot weights where the recipe's are (``"laurent2015"``),
+            else orthogonal ones, and zero biases.
 
     Raises:
         ValueError: there is no such recipe.
@@ -57,6 +59,10 @@ def initialise(rnn: nn.Module, name: str) -> None:
         if parameter.startswith("bias_"):
             nn.init.zeros_(values)
     recipe(rnn)
+    if classifier is not None:
+        glorot = name == "laurent2015"
+        (nn.init.xavier_uniform_ if glorot else nn.init.orthogonal_)(classifier.weight)
+        nn.init.zeros_(classifier.bias)
 
 
 def _spec(norm: str | None, options: dict[str, Any] | None) -> Any:

@@ -174,7 +174,6 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
         return []
     with _or_why(f"Examples of {run.name}") as pictures:
         _batch(run)
-        run.model.eval()
         for title, caption, plot in examples(run.data):
             pictures.append(
                 _draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)

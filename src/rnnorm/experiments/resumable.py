@@ -88,6 +88,15 @@ class Resumable(Generic[Batch]):
         self._loaded = (state["epoch"], state["batch"])
 
 
+def minibatches(rows: int, batch_size: int) -> int:
+    """How many there are if a single row that is left over joins the one before it.
+
+    One row alone has no variance that batch normalisation could divide by.
+    """
+    whole, left = divmod(rows, batch_size)
+    return whole + (left > 1 or not whole)
+
+
 class WholeMinibatches(Resumable[Batch]):
     """Minibatches of so many rows each, which batch statistics want.
 

@@ -7,7 +7,7 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -26,6 +26,24 @@ def find_text(folder: Path, name: str) -> Path | None:
     """The file of a published name in a folder, plain or with the ending of a compressed one."""
     paths = (folder / f"{name}{ending}" for ending in ENDINGS)
     return next((path for path in paths if path.is_file()), None)
+
+
+def find_texts(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path]:
+    """The files of published names in a folder, or in its sub-folder where there is one.
+
+    Raises:
+        FileNotFoundError: one is missing.
+    """
+    if (folder / sub_folder).is_dir():
+        folder /= sub_folder
+    found = {name: find_text(folder, name) for name in names}
+    if missing := [name for name, path in found.items() if path is None]:
+        endings = ", ".join(ending for ending in ENDINGS if ending)
+        raise FileNotFoundError(
+            f"{folder} lacks {', '.join(missing)} (plain, or ending with {endings}): put them "
+            "there, or name another folder with --data-dir"
+        )
+    return [path for path in found.values() if path is not None]
 
 
 def read_text(path: str | Path) -> str:

@@ -177,10 +177,7 @@ class FrameClassifier(lightning.LightningModule):
         )
         self.classifier = nn.Linear(hidden_size * (1 + bidirectional), num_classes)
         if init is not None:
-            initialise(self.rnn, init)
-            glorot = init == "laurent2015"
-            (nn.init.xavier_uniform_ if glorot else nn.init.orthogonal_)(self.classifier.weight)
-            nn.init.zeros_(self.classifier.bias)
+            initialise(self.rnn, init, self.classifier)
 
     def check_data(self, data: FrameData) -> None:
         """See whether the features and states fit the model.

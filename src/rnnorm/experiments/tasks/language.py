@@ -212,10 +212,7 @@ class LanguageModel(lightning.LightningModule):
             for parameter in (*weights, *embedding, *self.classifier.parameters()):
                 nn.init.uniform_(parameter, -bound, bound)
             return
-        initialise(self.rnn, init)
-        glorot = init == "laurent2015"
-        (nn.init.xavier_uniform_ if glorot else nn.init.orthogonal_)(self.classifier.weight)
-        nn.init.zeros_(self.classifier.bias)
+        initialise(self.rnn, init, self.classifier)
 
     def check_data(self, data: TextData) -> None:
         """See whether the text has as many symbols as the model.

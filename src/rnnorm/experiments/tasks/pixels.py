@@ -172,9 +172,7 @@ class PixelClassifier(lightning.LightningModule):
         )
         self.classifier = nn.Linear(hidden_size, num_classes)
         if init is not None:
-            initialise(self.rnn, init)
-            nn.init.orthogonal_(self.classifier.weight)
-            nn.init.zeros_(self.classifier.bias)
+            initialise(self.rnn, init, self.classifier)
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
         self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
 
