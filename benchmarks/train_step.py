@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rnnorm.experiments.bench_layers import Shape, Variant, draw_input, make_layer, prepare
-from rnnorm.experiments.bench_memory import peak_bytes, saved_bytes
-from rnnorm.experiments.bench_record import Record, describe, machine, write
-from rnnorm.experiments.bench_timing import interleave, torch_threads
+from rnnorm.experiments.bench.layers import Shape, Variant, draw_input, make_layer, prepare
+from rnnorm.experiments.bench.memory import peak_bytes, saved_bytes
+from rnnorm.experiments.bench.record import Record, describe, machine, write
+from rnnorm.experiments.bench.timing import interleave, torch_threads
 
 PAPERS = [
     Shape(784, 100, 1, 100),

@@ -14,15 +14,15 @@ from torch.nn.functional import cross_entropy
 
 import rnnorm
 from rnnorm.diagnostics import plot_attention
-from rnnorm.experiments.attention import Attention
-from rnnorm.experiments.cloze_corpora import ClozeDataset, load_questions
-from rnnorm.experiments.cnn_questions import ENTITY
-from rnnorm.experiments.layers import initialise, recurrent
-from rnnorm.experiments.loaded_data import LoadedData
-from rnnorm.experiments.numbered_questions import Numbering, Raw, read_raw
-from rnnorm.experiments.question_batches import ClozeBatch, QuestionBatches
-from rnnorm.experiments.questions import BLANK, is_word, most_relevant
-from rnnorm.experiments.score import Score
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.questions.batches import ClozeBatch, QuestionBatches
+from rnnorm.experiments.data.questions.cnn import ENTITY
+from rnnorm.experiments.data.questions.corpora import ClozeDataset, load_questions
+from rnnorm.experiments.data.questions.numbered import Numbering, Raw, read_raw
+from rnnorm.experiments.data.questions.question import BLANK, is_word, most_relevant
+from rnnorm.experiments.models.attention import Attention
+from rnnorm.experiments.models.layers import initialise, recurrent
+from rnnorm.experiments.training.score import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,20 +32,20 @@ BABI_TASKS = (1, 2, 4, 5, 11, 12, 13, 14, 16)
 
 
 class ClozeData(LoadedData):
-    """Questions in minibatches :class:`rnnorm.experiments.question_batches.ClozeBatch`.
+    """Questions in minibatches :class:`rnnorm.experiments.data.questions.batches.ClozeBatch`.
 
     A training question whose answer is not in its document is left out; in validation and test it
     counts as an error. How many there are is told once, when a training starts.
 
     Args:
         dataset: ``"cnn"``, ``"babi"`` or ``"chinese"``, see
-            :func:`rnnorm.experiments.cloze_corpora.load_questions`.
+            :func:`rnnorm.experiments.data.questions.corpora.load_questions`.
         data_dir: folder of its files.
         tasks: numbers of bAbI's tasks; by default those whose answers stand in their stories.
         sentences: cut each document to so many sentences
-            (:func:`rnnorm.experiments.questions.most_relevant`); None for all.
+            (:func:`rnnorm.experiments.data.questions.question.most_relevant`); None for all.
         words: size of the vocabulary
-            (:class:`rnnorm.experiments.numbered_questions.Numbering`); None for all words of the
+            (``Numbering``); None for all words of the
             training questions.
         placeholders: how many numbers there are for words that it lacks, shuffled in each text.
         batch_size: rows of a training minibatch.
@@ -172,7 +172,7 @@ class ClozeReader(lightning.LightningModule):
     """The Attentive Reader: an LSTM over the document, one over the query, and attention.
 
     The probability of a candidate a is proportional to exp(w_a · g + b_a), with g of
-    :class:`rnnorm.experiments.attention.Attention`.
+    :class:`rnnorm.experiments.models.attention.Attention`.
 
     Args:
         vocabulary_size: how many numbers the data have, placeholders among them.

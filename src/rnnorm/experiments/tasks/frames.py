@@ -14,25 +14,25 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from rnnorm.diagnostics import plot_posteriors
-from rnnorm.experiments.filter_banks import add_deltas, normalise
-from rnnorm.experiments.frame_batches import FrameBatch, FrameBatches
-from rnnorm.experiments.fsdd import Split, load_fsdd
-from rnnorm.experiments.kaldi_folder import load_kaldi
-from rnnorm.experiments.layers import initialise, recurrent
-from rnnorm.experiments.loaded_data import LoadedData
-from rnnorm.experiments.score import Score
-from rnnorm.experiments.utterances import Speech
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.speech.filter_banks import add_deltas, normalise
+from rnnorm.experiments.data.speech.frame_batches import FrameBatch, FrameBatches
+from rnnorm.experiments.data.speech.fsdd import Split, load_fsdd
+from rnnorm.experiments.data.speech.kaldi.folder import load_kaldi
+from rnnorm.experiments.data.speech.utterances import Speech
+from rnnorm.experiments.models.layers import initialise, recurrent
+from rnnorm.experiments.training.score import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 class FrameData(LoadedData):
-    """Utterances in minibatches :class:`rnnorm.experiments.frame_batches.FrameBatch`.
+    """Utterances in minibatches :class:`rnnorm.experiments.data.speech.frame_batches.FrameBatch`.
 
     Args:
-        dataset: ``"fsdd"``, spoken digits (:func:`rnnorm.experiments.fsdd.load_fsdd`), or
-            ``"kaldi"``, features of one's own (:func:`rnnorm.experiments.kaldi_folder.load_kaldi`).
+        dataset: ``"fsdd"``, spoken digits (``load_fsdd``), or
+            ``"kaldi"``, features of one's own (``load_kaldi``).
         data_dir: the folder that these functions read.
         alignments: of ``"fsdd"``: the folder of the alignments, relative to ``data_dir``.
         split: of ``"fsdd"``: by ``"speaker"`` or ``"random"``.

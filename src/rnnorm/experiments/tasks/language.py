@@ -9,29 +9,29 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, one_hot
 
 import rnnorm
-from rnnorm.experiments.corpora import Corpus, Dataset, Text
-from rnnorm.experiments.layers import initialise, recurrent
-from rnnorm.experiments.likelihood import Likelihood, Unit
-from rnnorm.experiments.resumable import Resumable
-from rnnorm.experiments.score import Score
-from rnnorm.experiments.text_data import TextData
-from rnnorm.experiments.windows import (
+from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.data.text.corpora import Corpus, Dataset, Text
+from rnnorm.experiments.data.text.loaded_text import TextData
+from rnnorm.experiments.data.text.windows import (
     PADDING,
     CarriedWindows,
     IndependentWindows,
     Stream,
     Window,
 )
+from rnnorm.experiments.models.layers import initialise, recurrent
+from rnnorm.experiments.models.likelihood import Likelihood, Unit
+from rnnorm.experiments.training.score import Score
 
 _SCORES = {"nats": "loss", "bits": "bits_per_character", "perplexity": "perplexity"}
 
 
 class LanguageData(TextData):
-    """A text in minibatches :class:`rnnorm.experiments.windows.Window`.
+    """A text in minibatches :class:`rnnorm.experiments.data.text.windows.Window`.
 
     Args:
         dataset: ``"ptb-char"``, ``"ptb-word"``, ``"text8"`` or ``"text"``, see
-            :func:`rnnorm.experiments.corpora.load_corpus`.
+            :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
         data_dir: folder of the text's files.
         file: the file of ``"text"``, or another name for that of ``"text8"``.
         windows: ``"independent"`` windows in random order, each from the initial state, or

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy
 from torchmetrics.classification import MulticlassAccuracy
 
-from rnnorm.experiments.batches import Batches
-from rnnorm.experiments.images import Images, Splits, load_images
-from rnnorm.experiments.layers import initialise, recurrent
-from rnnorm.experiments.loaded_data import LoadedData
-from rnnorm.experiments.score import Score
+from rnnorm.experiments.data.batches import Batches
+from rnnorm.experiments.data.images.images import Images, Splits, load_images
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.models.layers import initialise, recurrent
+from rnnorm.experiments.training.score import Score
 
 Permutation = Literal["none", "fixed", "published"]
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from rnnorm.experiments.corpora import ENDS, Corpus, Dataset
-from rnnorm.experiments.folding import fold
-from rnnorm.experiments.resumable import Resumable
-from rnnorm.experiments.sentences import Sentences, split_sentences
-from rnnorm.experiments.text_data import TextData
-from rnnorm.experiments.windows import Window
+from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.data.text.corpora import ENDS, Corpus, Dataset
+from rnnorm.experiments.data.text.folding import fold
+from rnnorm.experiments.data.text.loaded_text import TextData
+from rnnorm.experiments.data.text.sentences import Sentences, split_sentences
+from rnnorm.experiments.data.text.windows import Window
 
 
 class SentenceData(TextData):
-    """Sentences or lines of a text in minibatches :class:`rnnorm.experiments.windows.Window`.
+    """Sentences or lines of a text in minibatches ``Window``.
 
     The model is :class:`rnnorm.experiments.tasks.language.LanguageModel`. Validation and test read
     one sentence a row, folded or not.
 
     Args:
         dataset: ``"ptb-char"``, ``"ptb-word"`` or ``"text"``, see
-            :func:`rnnorm.experiments.corpora.load_corpus`.
+            :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
         data_dir: folder of the text's files.
         file: the file of ``"text"``.
-        folded: train on sequences of two sentences, see :func:`rnnorm.experiments.folding.fold`.
+        folded: train on sequences of two sentences, see ``fold``.
         batch_size: rows of a training minibatch.
         eval_batch_size: rows of a minibatch in validation and test.
         train_size: keep only this many training sentences.

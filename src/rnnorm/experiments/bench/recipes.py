@@ -1,0 +1,165 @@
+"""``rnnorm bench RECIPE ...``: what a training step of each recipe costs on this machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.pytorch import LightningModule
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.optim import Optimizer
+
+from rnnorm.experiments.bench.layers import VerificationError, on_backend, verify
+from rnnorm.experiments.bench.record import Record, describe, machine, write
+from rnnorm.experiments.bench.timing import interleave, torch_threads
+from rnnorm.experiments.training.building import Built, as_text, data_dir_option
+from rnnorm.experiments.training.recipe import read_recipe
+
+_MINIBATCHES = 8
+
+
+def bench_recipes(
+    recipes: Sequence[str],
+    *,
+    data_dir: str | Path | None = None,
+    scale: str | None = None,
+    threads: int | None = None,
+    seconds: float = 20.0,
+    out: str | Path | None = None,
+    overrides: Sequence[str] = (),
+) -> list[Record]:
+    """Time a training step of each recipe, in turn, as a ratio to the first, and print a table.
+
+    A step is what :func:`rnnorm.experiments.training.fit.fit` does with a minibatch: forward,
+    backward, clipping and the optimiser's step. The first minibatches of the training set are
+    held in memory. Before, the loss of the first and the outputs of the recurrent layers are
+    compared with the reference kernel's.
+
+    Args:
+        recipes: their names.
+        data_dir: where the data set's files are; without it they are downloaded.
+        scale: ``"paper"`` (the default) or ``"small"``.
+        threads: how many, or None for torch's number.
+        seconds: how long to measure, for each recipe.
+        out: folder for ``bench-recipes.csv`` and ``bench-recipes.png``.
+        overrides: options of LightningCLI for all of them.
+
+    Returns:
+        a record for each recipe.
+
+    Raises:
+        ValueError: a recipe is unknown or named twice, or ``threads`` or ``seconds`` is not
+            positive.
+        FileNotFoundError: ``data_dir`` lacks files.
+        VerificationError: a loss or an output is not the reference's.
+        RuntimeError: a gradient is not finite.
+    """
+    if len(set(recipes)) < len(recipes):
+        raise ValueError(f"each recipe must be named once, got {', '.join(recipes)}")
+    options = [*data_dir_option(data_dir), *overrides]
+    with torch_threads(threads):
+        about = machine()
+        print(describe(about), flush=True)
+        steps = {name: _step(name, scale or "paper", options) for name in recipes}
+        timings = interleave(steps, seconds * len(steps))
+    width = max(map(len, recipes))
+    print(f"\n{'recipe':{width}}  ms per step  ratio to the first")
+    records: list[Record] = []
+    for name, timing in timings.items():
+        print(f"{name:{width}}  {1000 * timing.seconds:11.1f}  {timing.ratio:18.2f}")
+        record = {"recipe": name, "scale": scale or "paper", **timing._asdict()}
+        records.append({**record, "ratio_to": recipes[0], **about})
+    if out is not None:
+        files = write(
+            records,
+            out,
+            "bench-recipes",
+            row=lambda r: r["recipe"],
+            series=lambda r: r["scale"],
+            title=f"seconds of a training step as a ratio to {recipes[0]}",
+        )
+        print("", *files, sep="\n")
+    return records
+
+
+def _step(name: str, scale: str, options: Sequence[str]) -> Callable[[], list[nn.Parameter]]:
+    """A step on the next of a recipe's first minibatches, verified; it returns the parameters."""
+    built = Built(as_text(read_recipe(name, scale).config), options)
+    built.set_up("fit")
+    given = built.config_init["trainer"]
+    fabric = Fabric(accelerator=given["accelerator"], devices=1, precision=given["precision"])
+    loader = built.datamodule.train_dataloader()
+    batches = [fabric.to_device(b) for b in itertools.islice(loader, _MINIBATCHES)]
+    model, optimizer = fabric.setup(built.model, _optimizer(built.model.configure_optimizers()))
+    model.train()
+
+    _verify(name, built.model, batches[0])
+    parameters = list(built.model.parameters())
+    numbers = itertools.cycle(range(len(batches)))
+    clip = {"value": "clip_val", "norm": "max_norm"}[given["gradient_clip_algorithm"] or "norm"]
+
+    def step() -> list[nn.Parameter]:
+        number = next(numbers)
+        optimizer.zero_grad()
+        fabric.backward(model.training_step(batches[number], number))
+        if given["gradient_clip_val"]:
+            fabric.clip_gradients(model, optimizer, **{clip: given["gradient_clip_val"]})
+        optimizer.step()
+        if fabric.device.type == "cuda":
+            torch.cuda.synchronize(fabric.device)
+        return parameters
+
+    return step
+
+
+def _verify(name: str, model: LightningModule, batch: Any) -> None:
+    """Compare a step with the reference; in float64 where float32 is too coarse to tell."""
+    step = partial(_forward, model, batch)
+    try:
+        verify(name, step, partial(on_backend, "reference", step))
+    except VerificationError:
+        # a recurrence may amplify rounding from step to step
+        step = partial(_forward, deepcopy(model).double(), _double(batch))
+        verify(name, step, partial(on_backend, "reference", step))
+
+
+def _forward(model: LightningModule, batch: Any) -> dict[str, Tensor]:
+    """The loss of a minibatch and the outputs of the recurrent layers."""
+    torch.manual_seed(0)
+    found: dict[str, Tensor] = {}
+    layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.RNNBase)]
+    hooks = [m.register_forward_hook(partial(_keep, found, n)) for n, m in layers]
+    with torch.no_grad():
+        found["the loss"] = model.training_step(batch, 0)  # type: ignore[assignment]
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def _double(batch: Any) -> Any:
+    """A minibatch in float64, its integers as they are."""
+    return apply_to_collection(batch, Tensor, lambda x: x.double() if x.is_floating_point() else x)
+
+
+def _keep(found: dict[str, Tensor], name: str, layer: nn.Module, x: Any, result: Any) -> None:
+    """Keep the output of a recurrent layer."""
+    output = result[0]
+    found[name] = output.data if isinstance(output, PackedSequence) else output
+
+
+def _optimizer(configured: Any) -> Optimizer:
+    """The optimiser, out of what LightningCLI configures with or without a schedule."""
+    if isinstance(configured, tuple):
+        (optimizer,), _ = configured
+    else:
+        optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
+    assert isinstance(optimizer, Optimizer)
+    return optimizer

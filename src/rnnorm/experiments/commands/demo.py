@@ -1,0 +1,54 @@
+"""``rnnorm demo``: LSTM, BN-LSTM and LN-LSTM side by side on permuted digits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rnnorm.experiments.comparing.compare import compare
+from rnnorm.experiments.measuring.curve import Curve
+
+MODELS = {"LSTM": "demo/digits-lstm", "BN-LSTM": "demo/digits-bn", "LN-LSTM": "demo/digits-ln"}
+
+
+def demo(
+    out: str | Path = "runs/demo",
+    *,
+    picture: str | Path | None = None,
+    seeds: int = 3,
+    epochs: int | None = None,
+    overrides: Sequence[str] = (),
+) -> list[Curve]:
+    """Train the three models with the same budget and seeds, print a table, draw a picture.
+
+    Args:
+        out: folder of the runs, the picture and the curves; what is trained there is not again.
+        picture: another place for the picture.
+        seeds: how many seeds, from 1 on.
+        epochs: epochs of each training, as in the recipes by default.
+        overrides: options of LightningCLI for all of them.
+
+    Returns:
+        A curve for each model and seed.
+
+    Raises:
+        ValueError: ``seeds`` or ``epochs`` is less than 1, or ``out`` holds other trainings.
+        NotADirectoryError: ``out`` is a file.
+    """
+    print(
+        f"Permuted digits: 1257 images read as 64 pixels in one fixed random order, {seeds} seeds "
+        "of each model",
+        flush=True,
+    )
+    curves = compare(
+        list(MODELS.values()),
+        out,
+        names=list(MODELS),
+        seeds=seeds,
+        epochs=epochs,
+        overrides=overrides,
+        title="Permuted digits, one pixel a step: LSTM with and without normalisation",
+        picture=picture,
+    )
+    print("next, on real MNIST: rnnorm fit cooijmans2016/pmnist-bn --scale small")
+    return curves

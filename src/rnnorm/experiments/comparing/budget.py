@@ -1,0 +1,91 @@
+"""How long trainings that are compared may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from rnnorm.experiments.measuring.curve import Curve
+from rnnorm.experiments.measuring.outcome import Outcome
+from rnnorm.experiments.training.clock import Clock
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The budget of each training.
+
+    Attributes:
+        epochs: passes over the training data, or None.
+        minutes: minutes in training steps, or None.
+
+    Raises:
+        ValueError: one of them is not above 0.
+    """
+
+    epochs: int | None = None
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise ValueError(f"epochs must be at least 1, got {self.epochs}")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"minutes must be above 0, got {self.minutes}")
+
+    @property
+    def overrides(self) -> list[str]:
+        """Options of LightningCLI that set it."""
+        if self.epochs is None and self.minutes is None:
+            return []
+        return [f"--trainer.max_epochs={self.epochs or -1}", "--trainer.max_steps=-1"]
+
+    def callbacks(self) -> list[Callback]:
+        """What keeps to it within an epoch."""
+        return [] if self.minutes is None else [StopAfterSeconds(60 * self.minutes)]
+
+    def spent(self, outcome: Outcome) -> bool:
+        """Whether a training has used it up."""
+        return (self.epochs is not None and outcome.epochs >= self.epochs) or (
+            self.minutes is not None and outcome.seconds >= 60 * self.minutes
+        )
+
+    def cut(self, curves: Sequence[Curve]) -> list[Curve]:
+        """The curves within the budget; without one, as far as all that did not diverge go."""
+        if self.epochs is None and self.minutes is None:
+            ends = [c.steps[-1] if c.steps else 0 for c in curves if not c.diverged]
+            last = min(ends, default=0)
+            return [c.until(sum(step <= last for step in c.steps)) for c in curves]
+        return [c.until(self._points(c)) for c in curves]
+
+    def _points(self, curve: Curve) -> int:
+        points = len(curve.values) if self.epochs is None else self.epochs
+        if self.minutes is None:
+            return points
+        # the step that used the budget up belongs to it
+        starts = [s - s / n for s, n in zip(curve.seconds, curve.steps, strict=True)]
+        return min(points, sum(start < 60 * self.minutes for start in starts))
+
+
+class StopAfterSeconds(Callback):
+    """Ends the training after so many seconds in training steps, with a validation.
+
+    Args:
+        seconds: how many, those before an interruption included.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take no step if a resumed training has used them all."""
+        trainer.should_stop = self._spent(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Look at the clock, which was stopped just before."""
+        trainer.should_stop = trainer.should_stop or self._spent(trainer)
+
+    def _spent(self, trainer: Trainer) -> bool:
+        clock = next(c for c in trainer.callbacks if isinstance(c, Clock))  # type: ignore[attr-defined]
+        return clock.seconds >= self._seconds

@@ -1,0 +1,128 @@
+"""A training that takes part in a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rnnorm.experiments.comparing.budget import Budget
+from rnnorm.experiments.comparing.comparable import data_of, refuse_differences
+from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.run_folder import default_folder, rebuild
+from rnnorm.experiments.training.score import Score, score_of
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A training that is compared.
+
+    Attributes:
+        model: what it is called; trainings that differ in the seed alone have the same name.
+        seed: its seed.
+        folder: its run folder.
+        config: its whole configuration.
+        score: its metric.
+        recipe: what to train; None for a run folder that is taken as it is.
+        scale: of that recipe.
+    """
+
+    model: str
+    seed: int
+    folder: Path
+    config: dict[str, Any]
+    score: Score
+    recipe: str | None = None
+    scale: str = "paper"
+
+    @property
+    def own_budget(self) -> dict[str, Any]:
+        """What its configuration says about how long it takes."""
+        return {name: self.config["trainer"][name] for name in ("max_epochs", "max_steps")}
+
+
+def from_folder(folder: Path) -> Entry:
+    """A training that is there.
+
+    Raises:
+        ValueError: it is broken or of another version.
+    """
+    built, about = rebuild(folder, None, None, [])
+    config = yaml.safe_load(built.as_yaml())
+    return Entry(about["recipe"], config["seed_everything"], folder, config, score_of(built.model))
+
+
+def from_recipe(
+    recipe: str, name: str, seeds: int, scale: str, options: Sequence[str], out: Path
+) -> Iterator[Entry]:
+    """Trainings of a recipe with seeds from 1 on, in run folders under ``out``.
+
+    Raises:
+        ValueError: there is no such recipe or scale.
+        OverrideError: an option is none that the recipe knows.
+    """
+    chosen = read_recipe(recipe, scale)
+    built = Built(as_text(chosen.config), options)
+    config, score = yaml.safe_load(built.as_yaml()), score_of(built.model)
+    for seed in range(1, seeds + 1):
+        folder = out / f"{default_folder(chosen).name}-seed{seed}"
+        yield Entry(name, seed, folder, config, score, recipe, scale)
+
+
+def named_apart(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries, with the folder in the name where several models have the same one.
+
+    Raises:
+        ValueError: two are of the same model and seed.
+    """
+    models: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        known = models.setdefault(entry.model, [])
+        if training_of(entry.config) not in known:
+            known.append(training_of(entry.config))
+    apart = [
+        replace(e, model=f"{e.model} ({e.folder})") if len(models[e.model]) > 1 else e
+        for e in entries
+    ]
+    seen = set()
+    for entry in apart:
+        if (entry.model, entry.seed) in seen:
+            raise ValueError(f"{entry.model} with seed {entry.seed} is named twice")
+        seen.add((entry.model, entry.seed))
+    return apart
+
+
+def training_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes a training another one, besides its seed and how long it takes."""
+    parts = {name: config.get(name) for name in ("model", "optimizer", "lr_scheduler")}
+    trainer = {k: v for k, v in config["trainer"].items() if k not in ("max_epochs", "max_steps")}
+    return {**data_of(config), **parts, "trainer": trainer}
+
+
+def refuse_incomparable(entries: Sequence[Entry], budget: Budget) -> None:
+    """Refuse entries whose data, metric, seeds or budget differ.
+
+    Raises:
+        ValueError: they do, naming what, or there is only one model.
+    """
+    of_model: dict[str, list[Entry]] = {}
+    for entry in entries:
+        of_model.setdefault(entry.model, []).append(entry)
+    if len(of_model) < 2:
+        raise ValueError("compare needs at least two models: name recipes or run folders")
+    own = budget == Budget() and [e.own_budget for e in entries if e.recipe is not None]
+    settings = {}
+    for model, (entry, *others) in of_model.items():
+        settings[model] = {
+            **data_of(entry.config),
+            "metric": entry.score.name,
+            "seeds": sorted(e.seed for e in (entry, *others)),
+        }
+        if own:
+            # without a budget for all, the recipes' own must be the same; folders have no say
+            settings[model]["budget"] = own[0] if entry.recipe is None else entry.own_budget
+    refuse_differences(settings)

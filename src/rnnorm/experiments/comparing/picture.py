@@ -1,0 +1,130 @@
+"""Learning curves against steps and against seconds, as one picture."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rnnorm.experiments.measuring.curve import Curve, by_model, mean_curve
+from rnnorm.experiments.training.checkpoints import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# told apart also by the colour-blind
+_COLOURS = ("#767676", "#c8442c", "#2467a8", "#2c8a57", "#8a4fa3")
+_LOOKS = [(colour, dashes) for dashes in ("-", "--", ":") for colour in _COLOURS]
+_STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "axes.edgecolor": "#9a9a9a",
+    "axes.labelcolor": "#222222",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "text.color": "#222222",
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+}
+
+
+def draw(
+    curves: Sequence[Curve],
+    path: str | Path,
+    *,
+    label: str,
+    title: str = "",
+    goal: float | None = None,
+) -> None:
+    """Draw each model's mean over its seeds as a line, with a band from lowest to highest.
+
+    Args:
+        curves: of one or several models.
+        path: the picture, ``.png``, ``.svg`` or ``.pdf``.
+        label: what the score is.
+        title: above both panels.
+        goal: a score to mark.
+    """
+    path = Path(path)
+    with styled_figure(10, 4.3) as figure:
+        by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
+        draw_curves(by_steps, curves, "steps", label)
+        draw_curves(by_seconds, curves, "seconds", "")
+        if goal is not None:
+            for axes in (by_steps, by_seconds):
+                axes.axhline(goal, color="#9a9a9a", linestyle=":", linewidth=1.2)
+        # outside the panels: a curve may pass anywhere within
+        lines = by_steps.get_legend_handles_labels()
+        figure.legend(*lines, frameon=False, loc="outside lower left", ncols=3, fontsize=11)
+        seeds = len({c.seed for c in curves})
+        if seeds > 1:
+            title += f"\nmean of {seeds} seeds, band from lowest to highest"
+        first, _, rest = title.partition("\n")
+        figure.suptitle(first, fontsize=13, fontweight="bold", x=0.01, ha="left")
+        by_steps.set_title(rest, fontsize=10, loc="left", color="#555555")
+        data = io.BytesIO()
+        figure.savefig(data, format=path.suffix[1:] or "png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, data.getbuffer())
+
+
+@contextmanager
+def styled_figure(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of so many inches, in the style of all pictures."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained", dpi=160)
+        FigureCanvasAgg(figure)
+        yield figure
+
+
+def draw_curves(axes: Axes, curves: Sequence[Curve], against: str, label: str) -> None:
+    """Draw each model's mean over its seeds as a line, with a band from lowest to highest.
+
+    Args:
+        axes: where to draw.
+        curves: of one or several models.
+        against: ``"steps"`` or ``"seconds"``.
+        label: what the score is.
+    """
+    drawn = {model: [c for c in own if c.values] for model, own in by_model(curves).items()}
+    for (model, own), look in zip(drawn.items(), itertools.cycle(_LOOKS)):
+        if own:
+            mean = mean_curve(own)
+            _line(axes, getattr(mean, against), mean.values, own, model, look)
+    axes.set(xlabel=f"training {against}", ylabel=label)
+    axes.set_xlim(left=0)
+    axes.tick_params(length=0)
+
+
+def _line(
+    axes: Axes,
+    x: Sequence[float],
+    mean: Sequence[float],
+    own: Sequence[Curve],
+    model: str,
+    look: Any,
+) -> None:
+    colour, dashes = look
+    # a single point would have no line
+    mark = "o" if len(mean) == 1 else ""
+    axes.plot(x, mean, color=colour, linestyle=dashes, marker=mark, linewidth=2.2, label=model)
+    if len(own) > 1:
+        values = np.array([c.values[: len(mean)] for c in own])
+        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0)

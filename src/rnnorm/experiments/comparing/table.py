@@ -1,0 +1,67 @@
+"""What came out of a comparison, as a table: score, cost, and time to a given score."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from rnnorm.experiments.measuring.curve import Curve, best, by_model, mean_curve, reaches, shown
+from rnnorm.experiments.training.score import Score
+
+
+def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None = None) -> str:
+    """Scores, cost of a step, and steps and seconds to reach a score, as aligned text.
+
+    Args:
+        curves: of all models and seeds, within the same budget.
+        score: the metric.
+        goal: the score to reach; by default the best of the first model's mean curve.
+    """
+    models, note = by_model(curves), ""
+    first = next(iter(models))
+    if goal is None and mean_curve(models[first]).values:
+        goal = best(mean_curve(models[first]), score)
+        note = f"; {_number(goal, score)} is the best of {first}'s mean curve"
+    reached = "" if goal is None else f"reaches {_number(goal, score)} after"
+    rows = [("", f"validation {shown(score)}", "best", "steps", "ms per step", reached)]
+    for model, own in models.items():
+        milliseconds = [1000 * c.seconds[-1] / c.steps[-1] for c in own if c.steps]
+        rows.append(
+            (
+                model,
+                _spread([c.values[-1] for c in own if c.values], score) + _diverged(own),
+                _spread([best(c, score) for c in own if c.values], score),
+                f"{mean_curve(own).steps[-1]}" if mean_curve(own).steps else "",
+                f"{statistics.median(milliseconds):.1f}" if milliseconds else "",
+                "" if goal is None else _reaches(mean_curve(own), score, goal),
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["   ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    seeds = len({c.seed for c in curves})
+    each = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
+    note = f"{each}, at the last validation and at the best one{note}"
+    return "\n".join(line.rstrip() for line in [*lines, "", note])
+
+
+def _number(value: float, score: Score) -> str:
+    return f"{value:.1f} %" if shown(score).endswith("%") else f"{value:.4g}"
+
+
+def _spread(values: Sequence[float], score: Score) -> str:
+    if not values:
+        return ""
+    digits = 1 if score.name == "perplexity" or shown(score).endswith("%") else 3
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+
+def _diverged(curves: Sequence[Curve]) -> str:
+    count = sum(c.diverged for c in curves)
+    return f" ({count} of {len(curves)} diverged)" if count else ""
+
+
+def _reaches(mean: Curve, score: Score, goal: float) -> str:
+    """When the mean curve first reaches the goal."""
+    at = reaches(mean, score, goal)
+    return "not reached" if at is None else f"{mean.seconds[at]:.1f} s, {mean.steps[at]} steps"

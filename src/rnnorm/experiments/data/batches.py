@@ -1,0 +1,51 @@
+"""Minibatches of sequences held in memory, in an order that can be taken up again anywhere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rnnorm.experiments.data.resumable import Resumable, minibatches
+
+
+class Batches(Resumable[tuple[Tensor, Tensor]]):
+    """Iterates over minibatches ``(x, y)``, ``x`` of shape ``(T, B, I)`` and ``y`` ``(B,)``.
+
+    The order is a function of the seed and the epoch alone. A loop that was stopped after some
+    batches goes on with the next one after :meth:`load_state_dict`.
+
+    Args:
+        x: sequences ``(N, T, I)``.
+        y: classes ``(N,)``.
+        batch_size: rows of a minibatch; the last one of an epoch may have fewer. A single row
+            that is left over joins the minibatch before it.
+        seed: seed of the order, or None for the order in which the data stands.
+
+    Raises:
+        ValueError: ``x`` is empty or has another length than ``y``, or ``batch_size < 1``.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, batch_size: int, seed: int | None = None) -> None:
+        super().__init__(seed)
+        if len(x) != len(y) or not len(x):
+            raise ValueError(f"x and y must have the same length > 0, got {len(x)} and {len(y)}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.x, self.y = x, y
+        self.batch_size = batch_size
+
+    def draw(self) -> Tensor:
+        """Indices ``(N,)`` of this epoch's examples, in its order."""
+        if self.seed is None:
+            return torch.arange(len(self.y))
+        return torch.from_numpy(self.random().permutation(len(self.y)))
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch."""
+        return minibatches(len(self.y), self.batch_size)
+
+    def batch(self, number: int, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """A minibatch of this order."""
+        start = number * self.batch_size
+        rows = drawn[start : start + self.batch_size if number + 1 < len(self) else None]
+        return self.x[rows].transpose(0, 1).contiguous(), self.y[rows]

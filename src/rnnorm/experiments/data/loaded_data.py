@@ -1,0 +1,68 @@
+"""What the data of all tasks share: minibatches of three parts, loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning.pytorch as lightning
+
+from rnnorm.experiments.data.resumable import Resumable
+
+
+class LoadedData(lightning.LightningDataModule):
+    """Minibatches of a training, a validation and a test part.
+
+    A subclass says how they are read (:meth:`load`).
+
+    Attributes:
+        loaders: minibatches of ``"train"``, ``"val"`` and ``"test"``, once the data are loaded.
+        notes: what a user should know of them, such as what was left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaders: Mapping[str, Resumable[Any]] = {}
+        self.notes: list[str] = []
+
+    def load(self) -> Mapping[str, Resumable[Any]]:
+        """Read the data.
+
+        Raises:
+            ValueError: a file is not what it should be, or an argument does not fit the data.
+            FileNotFoundError: a file is missing.
+        """
+        raise NotImplementedError
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the data, once; raises what :meth:`load` does."""
+        if not self.loaders:
+            self.loaders = self.load()
+
+    def check_sizes(self) -> None:
+        """Refuse a length or a size below 1.
+
+        Raises:
+            ValueError: there is one.
+        """
+        for name, value in self.hparams.items():
+            if name.endswith(("length", "size")) and value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    def train_dataloader(self) -> Resumable[Any]:
+        """Training minibatches, in an order that is a function of the seed and the epoch.
+
+        Raises:
+            ValueError: there is more than one device, and each would see all of the data.
+        """
+        if self.trainer is not None and self.trainer.world_size > 1:
+            raise ValueError(f"trainer.devices must be 1, got {self.trainer.world_size}")
+        return self.loaders["train"]
+
+    def val_dataloader(self) -> Resumable[Any]:
+        """Validation minibatches."""
+        return self.loaders["val"]
+
+    def test_dataloader(self) -> Resumable[Any]:
+        """Test minibatches."""
+        return self.loaders["test"]

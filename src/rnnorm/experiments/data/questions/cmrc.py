@@ -1,0 +1,89 @@
+"""The files of CMRC 2017: passages with a query, and their answers in a second file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rnnorm.experiments.data.questions.question import (
+    BLANK,
+    Question,
+    check_question,
+    numbered_lines,
+    with_blank,
+)
+from rnnorm.experiments.data.text_file import TextError, read_text
+
+_QUERY = re.compile(r"<qid_(\d+)>")
+
+
+def read_cmrc(documents: Path, answers: Path, blank: bool = True) -> Iterator[Question]:
+    """Read passages, ``n ||| sentence`` a line, each with ``<qid_k> ||| query`` behind it.
+
+    Args:
+        documents: the passages' file.
+        answers: the file of their answers, ``<qid_k> ||| word`` a line, in the same order.
+        blank: whether each query has one blank ``XXXXX``; else it is a question without one.
+
+    Raises:
+        TextError: a line is neither, a query has another number of blanks, or the two files do
+            not belong together.
+        FileNotFoundError: a file is missing.
+    """
+    right = list(_answers(answers))
+    sentences: list[list[str]] = []
+    number = i = 0
+    for i, line in numbered_lines(read_text(documents)):
+        mark, *rest = _fields(line, 2, documents, i)
+        if not (found := _QUERY.fullmatch(mark)):
+            _check_number(mark, len(sentences) + 1, documents, i)
+            sentences.append(with_blank(rest[0]))
+            continue
+        if number >= len(right) or right[number][0] != found.group(1):
+            other = f"<qid_{right[number][0]}>" if number < len(right) else "no answer"
+            raise TextError(
+                f"{answers} does not belong to {documents}: line {i} there is {mark}, and its "
+                f"answer should be number {number + 1}, where there is {other}"
+            )
+        query = with_blank(rest[0])
+        check_blanks(query, 1 if blank else 0, documents, i)
+        yield check_question(Question(sentences, query, right[number][1], f"{documents}, line {i}"))
+        sentences, number = [], number + 1
+    if sentences:
+        raise TextError(f"{documents} is truncated: it ends in line {i} without a query")
+    if number < len(right):
+        raise TextError(f"{answers} has {len(right)} answers, {documents} has {number} queries")
+
+
+def check_blanks(query: list[str], expected: int, path: Path, line: int) -> None:
+    """Refuse a query that has another number of blanks.
+
+    Raises:
+        TextError: it has.
+    """
+    if (blanks := query.count(BLANK)) != expected:
+        raise TextError(
+            f"{path} has {blanks} times {BLANK} in the query of line {line}, not {expected}"
+        )
+
+
+def _answers(path: Path) -> Iterator[tuple[str, str]]:
+    for i, line in numbered_lines(read_text(path)):
+        mark, answer = _fields(line, 2, path, i)
+        found = _QUERY.fullmatch(mark)
+        if not found or len(answer.split()) != 1:
+            raise TextError(f"{path} has {line.strip()[:40]!r} in line {i}, not <qid_k> ||| word")
+        yield found.group(1), answer
+
+
+def _fields(line: str, count: int, path: Path, number: int) -> list[str]:
+    fields = [field.strip() for field in line.split("|||")]
+    if len(fields) != count:
+        raise TextError(f"{path} has {len(fields)} fields in line {number}, not {count}")
+    return fields
+
+
+def _check_number(mark: str, expected: int, path: Path, line: int) -> None:
+    if mark != str(expected):
+        raise TextError(f"{path} has {mark[:20]!r} in line {line}, not sentence {expected}")

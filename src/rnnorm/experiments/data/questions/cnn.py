@@ -1,0 +1,82 @@
+"""The ``.question`` files of the CNN and Daily Mail sets (Hermann et al. 2015)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rnnorm.experiments.data.questions.question import Question, check_question
+from rnnorm.experiments.data.text_file import TextError, read_text
+
+PLACEHOLDER = "@placeholder"
+ENTITY = re.compile(r"@entity\d+")
+_PARTS = ("an address", "a document", "a query", "an answer")
+_MAPPING = re.compile(r"@entity\d+:.*")
+_ENDS = {".", "?", "!"}
+_CLOSING = {'"', "'", ")", "''", "\u201d"}
+
+
+def read_cnn_question(path: str | Path) -> Question:
+    """Read one file: address, document, query, answer, and the names behind the placeholders.
+
+    Each part is a line, with a blank line behind it; the names may be missing.
+
+    Args:
+        path: the file.
+
+    Raises:
+        TextError: a part is missing or empty, or is not what its place asks for.
+        FileNotFoundError: there is no such file.
+    """
+    lines = read_text(path).split("\n")
+    for i, name in enumerate(_PARTS):
+        at = 2 * i
+        if len(lines) <= at or not lines[at].strip():
+            raise TextError(f"{path} has nothing in line {at + 1}, where {name} should be")
+        if len(lines) > at + 1 and lines[at + 1].strip():
+            raise TextError(f"{path} has text in line {at + 2}, which should be blank")
+    document, query, answer = (lines[i].strip() for i in (2, 4, 6))
+    if ENTITY.fullmatch(answer) is None:
+        raise TextError(f"{path} has {answer!r} in line 7, where the answer, an @entity, should be")
+    if (blanks := query.split().count(PLACEHOLDER)) != 1:
+        raise TextError(f"{path} has {blanks} times {PLACEHOLDER} in line 5, where one should be")
+    for i, line in enumerate(lines[8:], 9):
+        if line.strip() and _MAPPING.match(line) is None:
+            raise TextError(f"{path} has {line[:40]!r} in line {i}, not @entityN:Name")
+    return check_question(
+        Question(split_sentences(document.split()), query.split(), answer, str(path))
+    )
+
+
+def read_cnn_part(folder: Path) -> Iterator[Question]:
+    """Read the ``.question`` files of a folder one by one, in the order of their names.
+
+    Args:
+        folder: such as ``questions/training``.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it has no such file.
+        TextError: a file is broken.
+    """
+    names = sorted(path.name for path in folder.glob("*.question"))
+    if not names:
+        raise FileNotFoundError(f"{folder} has no .question file: name its folder with --data-dir")
+    return (read_cnn_question(folder / name) for name in names)
+
+
+def split_sentences(words: list[str]) -> list[list[str]]:
+    """Cut words behind each full stop, question mark or exclamation mark, and closing quotes."""
+    sentences: list[list[str]] = [[]]
+    ended = False
+    quotes = 0
+    for word in words:
+        # an opening quote is the odd one: it begins the next sentence
+        closing = word in _CLOSING and (word != '"' or quotes % 2 == 1)
+        if ended and not closing and word not in _ENDS:
+            sentences.append([])
+            ended = False
+        quotes += word == '"'
+        sentences[-1].append(word)
+        ended = ended or word in _ENDS
+    return sentences

@@ -1,0 +1,103 @@
+"""A cloze question: a text, a query with a blank, and the word that belongs there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from rnnorm.experiments.data.text_file import TextError
+
+#: what stands in the place of the missing word
+BLANK = "XXXXX"
+
+
+class Question(NamedTuple):
+    """A question, in words.
+
+    Attributes:
+        sentences: the document's sentences, each a list of words.
+        query: the query's words.
+        answer: a word.
+        source: file and line, for an error.
+        story: questions with the same one are about the same text.
+    """
+
+    sentences: Sequence[Sequence[str]]
+    query: Sequence[str]
+    answer: str
+    source: str
+    story: int = 0
+
+    @property
+    def document(self) -> list[str]:
+        """The document's words."""
+        return [word for sentence in self.sentences for word in sentence]
+
+
+def check_question(question: Question) -> Question:
+    """Refuse a question that has nothing to read.
+
+    Raises:
+        TextError: its document, its query or its answer is empty.
+    """
+    parts = {"document": any(question.sentences), "query": question.query}
+    for name, part in {**parts, "answer": question.answer}.items():
+        if not part:
+            raise TextError(f"{question.source}: the {name} is empty")
+    return question
+
+
+def is_word(word: str) -> bool:
+    """Whether it is a word, not punctuation."""
+    return any(character.isalnum() for character in word)
+
+
+def most_relevant(question: Question, sentences: int) -> Question:
+    """Cut the document to the sentences that have most words in common with the query.
+
+    Distinct words are counted, punctuation is not. Of equals the first ones stay, all in their
+    order.
+
+    Args:
+        question: the question.
+        sentences: how many stay.
+    """
+    query = {word for word in question.query if is_word(word)}
+    shared = [-len(query.intersection(sentence)) for sentence in question.sentences]
+    best = sorted(range(len(shared)), key=shared.__getitem__)[:sentences]
+    return question._replace(sentences=[question.sentences[i] for i in sorted(best)])
+
+
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a text that are not blank, each with its number from 1 on."""
+    return ((i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip())
+
+
+def with_blank(text: str) -> list[str]:
+    """Words of a text, where the blank may stand without a space beside it."""
+    return text.replace(BLANK, f" {BLANK} ").split()
+
+
+def same_stories(questions: Iterable[Question], words: int = 10) -> list[Question]:
+    """Give questions about the same text the same ``story``.
+
+    Two texts are the same if they have a sentence in common.
+
+    Args:
+        questions: in any order, which is kept.
+        words: a sentence of fewer words is nobody's own.
+    """
+    questions = list(questions)
+    parents = list(range(len(questions)))
+
+    def first(i: int) -> int:
+        while parents[i] != i:
+            parents[i] = i = parents[parents[i]]
+        return i
+
+    seen: dict[tuple[str, ...], int] = {}
+    for i, question in enumerate(questions):
+        for sentence in question.sentences:
+            if len(sentence) >= words:
+                parents[first(i)] = first(seen.setdefault(tuple(sentence), i))
+    return [question._replace(story=first(i)) for i, question in enumerate(questions)]

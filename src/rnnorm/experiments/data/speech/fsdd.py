@@ -1,0 +1,115 @@
+"""Spoken digits: the recordings of the Free Spoken Digit Dataset that have been aligned."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnorm.experiments.data.speech.filter_banks import FRAME_MILLISECONDS, filter_banks
+from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
+from rnnorm.experiments.data.speech.recordings import read_recordings
+from rnnorm.experiments.data.speech.utterances import Features, Speech, Utterance, pair
+
+RATE = 8000
+Split = Literal["speaker", "random"]
+
+
+def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speaker: str) -> Speech:
+    """Filter banks of the recordings, and the states that Kaldi has aligned with them.
+
+    Args:
+        data_dir: holds ``recordings/`` or ``fsdd-recordings.tar.xz`` (also ``.gz``, or ``.tar``),
+            itself or in a folder ``fsdd`` or ``free-spoken-digit-dataset``.
+        alignments: folder of the alignments, relative to ``data_dir``; see
+            ``read_alignments``. Their utterances are
+            called ``{speaker}_{digit}_{index}``.
+        split: ``"speaker"`` to train on one speaker, with a random tenth for validation, and test
+            on the others; ``"random"`` for a random tenth of all for validation and another for
+            test. The draw is always the same.
+        speaker: the one to train on.
+
+    Raises:
+        ValueError: a file is broken, frames and alignments differ in number, or there is no such
+            speaker.
+        FileNotFoundError: there are no recordings, or no alignments.
+    """
+    if data_dir is None:
+        raise FileNotFoundError(
+            "name a folder that holds the recordings of the Free Spoken Digit Dataset and their "
+            "alignments with --data-dir"
+        )
+    folder = Path(data_dir).expanduser()
+    recordings = _find(folder)
+    if not (folder / alignments).is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {folder / alignments}: name that of the alignments, relative to "
+            "--data-dir, with --data.init_args.alignments"
+        )
+    states = read_alignments(folder / alignments)
+    # the recordings have the digit first
+    names = {_file(name): name for name in states.states}
+    features: dict[str, tuple[int, Features]] = {}
+    for file, samples in read_recordings(recordings, names, RATE):
+        frames = filter_banks(samples, RATE)
+        if not len(frames):
+            raise ValueError(
+                f"{recordings}/{file} has {len(samples)} samples, less than a frame of "
+                f"{FRAME_MILLISECONDS} ms"
+            )
+        features[names[file]] = len(frames), partial(_itself, frames)
+    in_order = {name: features[name] for name in sorted(features)}
+    utterances, notes = pair(in_order, states.states, str(recordings))
+    train, val, test = _split(utterances, split, speaker, recordings)
+    return Speech(train, val, test, 41, states.num_states, notes)
+
+
+def _itself(frames: NDArray[np.float32]) -> NDArray[np.float32]:
+    return frames
+
+
+def _file(utterance: str) -> str:
+    try:
+        speaker, digit, index = utterance.rsplit("_", 2)
+    except ValueError:
+        raise ValueError(
+            f"utterances must be called {{speaker}}_{{digit}}_{{index}}, got {utterance!r}"
+        ) from None
+    return f"{digit}_{speaker}_{index}.wav"
+
+
+def _find(folder: Path) -> Path:
+    archives = [f"fsdd-recordings.tar{ending}" for ending in ("", ".xz", ".gz")]
+    for parent in (folder, folder / "fsdd", folder / "free-spoken-digit-dataset"):
+        for path in (parent / name for name in ("recordings", *archives)):
+            if path.exists():
+                return path
+    raise FileNotFoundError(
+        f"{folder} holds no recordings/ and no {archives[1]}, and neither does its folder fsdd: "
+        "put the recordings of the Free Spoken Digit Dataset there, or name another folder with "
+        "--data-dir"
+    )
+
+
+def _split(
+    utterances: list[Utterance], split: Split, speaker: str, source: Path
+) -> list[list[Utterance]]:
+    own, other = utterances, []
+    if split == "speaker":
+        speaker_of = {u.name: u.name.rsplit("_", 2)[0] for u in utterances}
+        speakers = sorted(set(speaker_of.values()))
+        if speaker not in speakers or len(speakers) < 2:
+            raise ValueError(
+                f"speaker must be one of several in {source}, {', '.join(speakers)}, "
+                f"got {speaker!r}"
+            )
+        own = [u for u in utterances if speaker_of[u.name] == speaker]
+        other = [u for u in utterances if speaker_of[u.name] != speaker]
+    # in their own order, recordings of a digit stand together
+    mixed = [own[i] for i in np.random.RandomState(0).permutation(len(own))]
+    tenth = max(1, len(own) // 10)
+    val, rest = mixed[:tenth], mixed[tenth:]
+    return [rest, val, other] if split == "speaker" else [rest[tenth:], val, rest[:tenth]]

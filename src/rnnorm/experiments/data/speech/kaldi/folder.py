@@ -1,0 +1,78 @@
+"""A user's own Kaldi features and alignments, in three folders."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
+from rnnorm.experiments.data.speech.kaldi.matrix import index_archive, matrix_shape, read_matrix
+from rnnorm.experiments.data.speech.kaldi.scp import Place, read_scp
+from rnnorm.experiments.data.speech.utterances import Features, Speech, Utterance, pair
+
+_PARTS = ("train", "dev", "test")
+
+
+def load_kaldi(data_dir: str | Path | None) -> Speech:
+    """Utterances of the folders ``train``, ``dev`` and ``test``.
+
+    Features stay in their archives; only headers are read here.
+
+    Args:
+        data_dir: holds the three folders, each with ``feats.scp`` (or ``feats.ark``,
+            ``feats.ark.gz``) and alignments as
+            :func:`rnnorm.experiments.data.speech.kaldi.alignments.read_alignments` finds them.
+
+    Raises:
+        ValueError: a file is broken, features and alignments differ in length, features in width,
+            or no utterance has both.
+        FileNotFoundError: a folder or a file is missing.
+    """
+    if data_dir is None:
+        raise FileNotFoundError(
+            f"name a folder that holds the folders {', '.join(_PARTS)} with --data-dir"
+        )
+    folder = Path(data_dir).expanduser()
+    if missing := [part for part in _PARTS if not (folder / part).is_dir()]:
+        raise FileNotFoundError(
+            f"{folder} lacks the folder {', '.join(missing)}: features and alignments are looked "
+            f"for in {', '.join(_PARTS)}"
+        )
+    parts: list[list[Utterance]] = []
+    notes: list[str] = []
+    widths: dict[int, str] = {}
+    count = 0
+    for part in _PARTS:
+        alignments, features = read_alignments(folder / part), {}
+        for name, place in _places(folder / part).items():
+            rows, columns = matrix_shape(place)
+            widths.setdefault(columns, f"{name!r} in {place}")
+            features[name] = rows, _reader(place)
+        utterances, said = pair(features, alignments.states, str(folder / part))
+        parts.append(utterances)
+        notes += said
+        count = max(count, alignments.num_states)
+    if len(widths) > 1:
+        each = ", ".join(f"{width} for {where}" for width, where in widths.items())
+        raise ValueError(f"all features must have as many columns, got {each}")
+    train, dev, test = parts
+    return Speech(train, dev, test, next(iter(widths)), count, notes)
+
+
+def _reader(place: Place) -> Features:
+    return partial(read_matrix, place)
+
+
+def _places(folder: Path) -> dict[str, Place]:
+    """Where the features of each utterance stand."""
+    if (scp := folder / "feats.scp").is_file():
+        return read_scp(scp)
+    for archive in (folder / "feats.ark", folder / "feats.ark.gz"):
+        if archive.is_file():
+            places: dict[str, Place] = {}
+            for name, place in index_archive(archive):
+                if name in places:
+                    raise ValueError(f"{place} is a second matrix of utterance {name!r}")
+                places[name] = place
+            return places
+    raise FileNotFoundError(f"{folder} has no features: neither feats.scp nor feats.ark[.gz]")

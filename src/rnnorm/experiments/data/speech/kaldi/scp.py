@@ -1,0 +1,79 @@
+"""Reader of Kaldi's script files: where in which archive the matrix of an utterance stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from rnnorm.experiments.data.text_file import read_text
+
+
+class Place(NamedTuple):
+    """Where a matrix begins.
+
+    Attributes:
+        path: the file.
+        offset: byte of it, unpacked if it is compressed.
+        data: the whole unpacked file if it is compressed, else None.
+    """
+
+    path: Path
+    offset: int
+    data: bytes | None = None
+
+    def __str__(self) -> str:
+        unpacked = "" if self.data is None else " unpacked"
+        return f"{self.path} at byte {self.offset}{unpacked}"
+
+
+def read_scp(path: str | Path) -> dict[str, Place]:
+    """Read a script file (``feats.scp``) of lines ``utterance archive:offset``.
+
+    A relative archive is looked for in the folder of the script file, then in the working
+    directory. No command is run: a line that ends with ``|`` is refused.
+
+    Args:
+        path: the script file.
+
+    Returns:
+        The place of each utterance's matrix.
+
+    Raises:
+        ValueError: a line is a command, names a range of rows or no archive, or an utterance
+            stands twice; the message names the file and the line.
+        FileNotFoundError: there is no such file, or it names an archive that does not exist.
+    """
+    path = Path(path)
+    places: dict[str, Place] = {}
+    archives: dict[str, Path] = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        where = f"{path}, line {number}"
+        fields = line.strip().split(maxsplit=1)
+        if len(fields) < 2:
+            raise ValueError(f"{where} must be an utterance and its archive, got {line!r}")
+        name, value = fields
+        if "|" in (value[0], value[-1]):
+            raise ValueError(
+                f"{where} is a command, and none is run: {value!r}. Write its output to an archive "
+                "with copy-feats, and name that"
+            )
+        if value.endswith("]"):
+            raise ValueError(f"{where} names a range of rows, which is not read: {value!r}")
+        archive, colon, offset = value.rpartition(":")
+        if not (colon and offset.isdigit()):
+            archive, offset = value, "0"
+        if name in places:
+            raise ValueError(f"{where} names utterance {name!r} a second time")
+        if archive not in archives:
+            archives[archive] = _find(archive, path, where)
+        places[name] = Place(archives[archive], int(offset))
+    return places
+
+
+def _find(archive: str, scp: Path, where: str) -> Path:
+    for path in (scp.parent / archive, Path(archive)):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"{where} names {archive}, which is neither in {scp.parent} nor in the working directory"
+    )

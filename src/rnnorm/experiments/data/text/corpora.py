@@ -1,0 +1,119 @@
+"""Texts, each in a fixed split for training, validation and test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from rnnorm.experiments.data.text.ptb import END, sentence_characters, sentence_words
+from rnnorm.experiments.data.text.text8 import check_text8, split
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.text_file import TextError, find_texts, read_text
+
+Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
+#: the symbol that ends a sentence or a line, of texts that have one
+ENDS = {"ptb-char": "\n", "ptb-word": END, "text": "\n"}
+
+
+class Text(NamedTuple):
+    """Numbers of a text's symbols ``(N,)``, and the file that they are from."""
+
+    symbols: Tensor
+    source: str
+
+
+class Corpus(NamedTuple):
+    """Three disjoint parts of a text, and the vocabulary of them all."""
+
+    train: Text
+    val: Text
+    test: Text
+    vocabulary: Vocabulary
+
+
+def load_corpus(
+    dataset: Dataset, data_dir: str | Path | None = None, file: str | Path | None = None
+) -> Corpus:
+    """Load a text by name.
+
+    Each file may be plain or end with ``.gz``, ``.xz`` or ``.zip``.
+
+    Args:
+        dataset: ``"ptb-char"`` (``ptb.char.{train,valid,test}.txt``, characters separated by
+            spaces), ``"ptb-word"`` (``ptb.{train,valid,test}.txt``, with an end symbol for each
+            line), ``"text8"``, or ``"text"`` for the characters of any UTF-8 file. The last two
+            are split 90/5/5 per cent, in this order.
+        data_dir: a folder that holds them, itself or in a sub-folder ``ptb`` or ``text8``.
+        file: the file of ``"text"``, or another name for that of ``"text8"``; relative to
+            ``data_dir`` if there is one.
+
+    Raises:
+        ValueError: the name is unknown, or ``file`` does not go with it.
+        TextError: a file is not the whole text that it should be, or a part of it is empty.
+        FileNotFoundError: there is no such file.
+    """
+    if dataset not in ("ptb-char", "ptb-word", "text8", "text"):
+        raise ValueError(
+            f"dataset must be 'ptb-char', 'ptb-word', 'text8' or 'text', got {dataset!r}"
+        )
+    if dataset in ("ptb-char", "ptb-word"):
+        if file is not None:
+            raise ValueError(f"file must be None for {dataset}, which has three, got {file!r}")
+        return _ptb(dataset, data_dir)
+    return _one_file(dataset, data_dir, file)
+
+
+def _ptb(dataset: str, data_dir: str | Path | None) -> Corpus:
+    kind = "char." if dataset == "ptb-char" else ""
+    names = [f"ptb.{kind}{part}.txt" for part in ("train", "valid", "test")]
+    paths = _find(names, data_dir, "ptb")
+    texts = [read_text(path) for path in paths]
+    both = list(zip(texts, paths, strict=True))
+    if dataset == "ptb-char":
+        characters = [sentence_characters(text, path) for text, path in both]
+        vocabulary = Vocabulary(characters[0])
+        parts = [
+            vocabulary.characters(c, *where) for c, where in zip(characters, both, strict=True)
+        ]
+    else:
+        words = [sentence_words(text, path) for text, path in both]
+        vocabulary = Vocabulary(words[0])
+        parts = [vocabulary.words(w, *where) for w, where in zip(words, both, strict=True)]
+    train, val, test = (Text(p, str(path)) for p, path in zip(parts, paths, strict=True))
+    return Corpus(train, val, test, vocabulary)
+
+
+def _one_file(dataset: str, data_dir: str | Path | None, file: str | Path | None) -> Corpus:
+    if file is not None:
+        path = Path(data_dir or ".").expanduser() / Path(file).expanduser()
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no text file {path}")
+    elif dataset == "text":
+        raise ValueError("file must name the text for dataset 'text', got None")
+    else:
+        (path,) = _find(["text8"], data_dir, "text8")
+    text = read_text(path)
+    characters = check_text8(text, path) if dataset == "text8" else text
+    vocabulary = Vocabulary(characters)
+    symbols = vocabulary.characters(characters, text, path)
+    parts = []
+    for name, part in zip(("training", "validation", "test"), split(len(symbols)), strict=True):
+        if part.start == part.stop:
+            raise TextError(
+                f"{path} has no {name} part: it ends after {len(symbols)} symbols, "
+                "and 5 per cent of them are none"
+            )
+        parts.append(Text(symbols[part], f"{path}, symbols {part.start} to {part.stop}"))
+    train, val, test = parts
+    return Corpus(train, val, test, vocabulary)
+
+
+def _find(names: list[str], data_dir: str | Path | None, sub_folder: str) -> list[Path]:
+    if data_dir is None:
+        raise FileNotFoundError(
+            f"name a folder that holds {', '.join(names)} with --data-dir: there is no checked "
+            "download of this text"
+        )
+    return find_texts(Path(data_dir).expanduser(), sub_folder, names)

@@ -1,0 +1,57 @@
+"""What tasks on texts share: their loaders, and a vocabulary that a checkpoint keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.data.text.corpora import Corpus, load_corpus
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.text.windows import Window
+
+
+class TextData(LoadedData):
+    """A text in minibatches :class:`rnnorm.experiments.data.text.windows.Window`.
+
+    A subclass keeps ``dataset``, ``data_dir`` and ``file``
+    (``load_corpus``) in its hyper-parameters and says how the text
+    is cut (:meth:`cut`).
+
+    Attributes:
+        vocabulary: the symbols, once the data are loaded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vocabulary = Vocabulary(())
+        self._source = ""
+
+    def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:
+        """Minibatches of the three parts of a text."""
+        raise NotImplementedError
+
+    def load(self) -> dict[str, Resumable[Window]]:
+        """Read the text.
+
+        Raises:
+            ValueError: a file is not the whole text that it should be, or too short.
+            FileNotFoundError: ``data_dir`` lacks a file.
+        """
+        given = self.hparams
+        corpus = load_corpus(given["dataset"], given["data_dir"], given["file"])
+        self.vocabulary, self._source = corpus.vocabulary, corpus.train.source
+        return self.cut(corpus)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the text: its vocabulary."""
+        return {"vocabulary": list(self.vocabulary.symbols)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a checkpoint whose symbols had other numbers.
+
+        Raises:
+            ValueError: the vocabularies differ.
+        """
+        if "vocabulary" in state_dict:
+            self.vocabulary.check_same(state_dict["vocabulary"], self._source)

@@ -1,0 +1,54 @@
+"""The published layouts of the Penn Treebank: a sentence a line, of words or of characters."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rnnorm.experiments.data.text_file import TextError, byte_offset
+
+END = "<eos>"
+# two symbols that no space separates
+_JOINED = re.compile(r"[^ \n]{2}")
+
+
+def sentence_words(text: str, path: Path) -> list[str]:
+    """Words of ``ptb.{train,valid,test}.txt``, with an end symbol for each line.
+
+    Args:
+        text: the file's text: words separated by spaces.
+        path: the file, for the error.
+
+    Raises:
+        TextError: the last line has no end.
+    """
+    _check_end(text, path)
+    return text.replace("\n", f" {END} ").split()
+
+
+def sentence_characters(text: str, path: Path) -> str:
+    """Characters of ``ptb.char.{train,valid,test}.txt``, the line end among them.
+
+    Args:
+        text: the file's text: characters separated by spaces, ``_`` for the space between words.
+        path: the file, for the error.
+
+    Raises:
+        TextError: two characters are not separated, or the last line has no end.
+    """
+    if joined := _JOINED.search(text):
+        at = byte_offset(text, joined.start())
+        raise TextError(
+            f"{path} has {joined.group()!r} at byte {at}, where characters are separated by spaces"
+        )
+    _check_end(text, path)
+    return text.replace(" ", "")
+
+
+def _check_end(text: str, path: Path) -> None:
+    # the published character files have a space behind the last line's end
+    if not text.rstrip(" ").endswith("\n"):
+        raise TextError(
+            f"{path} is truncated: it ends at byte {byte_offset(text, len(text))}, "
+            "where its last line has no end"
+        )

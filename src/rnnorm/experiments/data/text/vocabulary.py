@@ -1,0 +1,111 @@
+"""The symbols of a text, characters or words, and their numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rnnorm.experiments.data.text_file import TextError, byte_offset
+
+_CODE_POINTS = 0x110000
+
+
+class Vocabulary:
+    """Numbers the symbols of a text in their sorted order.
+
+    Args:
+        symbols: characters or words, in any order and number.
+
+    Attributes:
+        symbols: each once, sorted; a symbol's number is its place here.
+    """
+
+    def __init__(self, symbols: Iterable[str]) -> None:
+        self.symbols = tuple(sorted(set(symbols)))
+        self._numbers = {symbol: i for i, symbol in enumerate(self.symbols)}
+
+    def __len__(self) -> int:
+        """How many symbols there are."""
+        return len(self.symbols)
+
+    def number(self, symbol: str) -> int | None:
+        """Number of a symbol, None if it is not in the vocabulary."""
+        return self._numbers.get(symbol)
+
+    def characters(self, characters: str, text: str, path: object) -> Tensor:
+        """Numbers ``(N,)`` of characters, one byte each where there are few symbols.
+
+        Args:
+            characters: the characters.
+            text: the file's text that they are from, for the error.
+            path: the file, for the error.
+
+        Raises:
+            TextError: a character is not in the vocabulary.
+        """
+        small = len(self) < 256
+        unknown = 255 if small else -1
+        table = np.full(_CODE_POINTS, unknown, np.uint8 if small else np.int32)
+        table[[ord(symbol) for symbol in self.symbols]] = np.arange(len(self))
+        # one byte a character where that is enough: text8 has a hundred million
+        narrow = characters.isascii()
+        code = characters.encode("ascii" if narrow else "utf-32-le")
+        numbers = table[np.frombuffer(code, np.uint8 if narrow else np.uint32)]
+        missing = numbers == unknown
+        if missing.any():
+            character = characters[int(missing.argmax())]
+            at = byte_offset(text, text.find(character))
+            raise TextError(
+                f"{path} has the character {character!r} at byte {at}, which the training text "
+                "has not"
+            )
+        return torch.from_numpy(numbers)
+
+    def words(self, words: Sequence[str], text: str, path: object) -> Tensor:
+        """Numbers ``(N,)`` of words.
+
+        Args:
+            words: the words.
+            text: the file's text that they are from, for the error.
+            path: the file, for the error.
+
+        Raises:
+            TextError: a word is not in the vocabulary.
+        """
+        try:
+            return torch.tensor([self._numbers[word] for word in words], dtype=torch.int32)
+        except KeyError as error:
+            word = error.args[0]
+            found = re.search(rf"(?<!\S){re.escape(word)}(?!\S)", text)
+            at = byte_offset(text, found.start() if found else 0)
+            raise TextError(
+                f"{path} has the word {word!r} at byte {at}, which the training text has not"
+            ) from None
+
+    def check_same(self, trained: Sequence[str], source: str) -> None:
+        """Refuse the vocabulary that another text was trained with.
+
+        Args:
+            trained: the symbols of the checkpoint.
+            source: the file that this vocabulary is from.
+
+        Raises:
+            ValueError: they differ.
+        """
+        if tuple(trained) == self.symbols:
+            return
+        new = sorted(set(self.symbols) - set(trained))
+        gone = sorted(set(trained) - set(self.symbols))
+        parts = [
+            f"{len(symbols)} that the {where} has not, such as {symbols[0]!r}"
+            for symbols, where in ((new, "checkpoint"), (gone, "file"))
+            if symbols
+        ]
+        raise ValueError(
+            f"the vocabulary of {source} ({len(self)} symbols) is not that of the checkpoint "
+            f"({len(trained)} symbols): there are {' and '.join(parts)}"
+        )

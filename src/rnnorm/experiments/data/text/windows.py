@@ -1,0 +1,195 @@
+"""Windows of a text: what a language model reads, and what it should have said next."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.data.text.corpora import Text
+
+# in place of a symbol behind the end of a shorter row
+PADDING = -100
+
+
+class Window(NamedTuple):
+    """A minibatch of a text.
+
+    Attributes:
+        x: symbols ``(T, B)``.
+        y: the symbol after each of them, ``(T, B)``, or ``PADDING``.
+        fresh: whether the state is the initial one; else it goes on from the window before.
+        kept: whether the window after this one goes on from its state.
+        step: index of the first frame in its sequence, for statistics per time step.
+        lengths: predictions of each row ``(B,)`` where they differ, else None.
+    """
+
+    x: Tensor
+    y: Tensor
+    fresh: bool
+    kept: bool
+    step: int
+    lengths: Tensor | None = None
+
+    @property
+    def predictions(self) -> int:
+        """How many symbols are predicted."""
+        return self.y.numel() if self.lengths is None else int(self.lengths.sum())
+
+
+def _window(columns: Tensor, **rest: int | bool) -> Window:
+    """A window of symbols ``(T + 1, B)``."""
+    columns = columns.long()
+    return Window(columns[:-1].contiguous(), columns[1:].contiguous(), **rest)  # type: ignore[arg-type]
+
+
+def _check(text: Text, needed: int, what: str) -> None:
+    """Raise a ValueError if a text is shorter than needed."""
+    if len(text.symbols) < needed:
+        raise ValueError(
+            f"{text.source} ends after {len(text.symbols)} symbols, {what} needs {needed}"
+        )
+
+
+class IndependentWindows(Resumable[Window]):
+    """Windows that each start from the initial state, in random order or in that of the text.
+
+    Args:
+        text: the text.
+        length: predictions of a window.
+        batch_size: windows of a minibatch; the last one of an epoch may have fewer, but in
+            training a single window that is left is left out.
+        seed: seed of the order and of the crop, or None for the order of the text. Then what is
+            left at its end makes a shorter window of its own, so that nothing is left out.
+        crop: start each epoch at another place among the text's first ``length`` symbols.
+
+    Raises:
+        ValueError: the text is shorter than a window, or a number is less than 1.
+    """
+
+    def __init__(
+        self,
+        text: Text,
+        length: int,
+        batch_size: int,
+        seed: int | None = None,
+        crop: bool = False,
+    ) -> None:
+        super().__init__(seed)
+        _check(text, length + 1, f"a window of {length} predictions")
+        self.symbols = text.symbols
+        self.length, self.batch_size = length, batch_size
+        self.crop = crop and seed is not None
+        # every crop has as many windows: an epoch's number of steps must not change
+        spare = length - 1 if self.crop and len(self.symbols) >= 2 * length else 0
+        self._largest_crop = spare
+        self._windows = (len(self.symbols) - 1 - spare) // length
+        # a last minibatch of one row has no batch statistics
+        if seed is not None and self._windows > 1 and batch_size > 1:
+            self._windows -= self._windows % batch_size == 1
+        self._rest = 0 if seed is not None else (len(self.symbols) - 1) % length
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch."""
+        return -(-self._windows // self.batch_size) + (self._rest > 0)
+
+    def draw(self) -> Tensor:
+        """Where the windows of this epoch start, ``(windows,)``, in its order."""
+        starts = torch.arange(self._windows) * self.length
+        if self.seed is None:
+            return starts
+        random = self.random()
+        offset = int(random.randint(0, self._largest_crop + 1))
+        return starts[torch.from_numpy(random.permutation(self._windows))] + offset
+
+    def batch(self, number: int, drawn: Tensor) -> Window:
+        """A minibatch of these windows."""
+        starts = drawn[number * self.batch_size : (number + 1) * self.batch_size]
+        if not len(starts):
+            rest = self.symbols[-self._rest - 1 :].unsqueeze(1)
+            return _window(rest, fresh=True, kept=False, step=0)
+        columns = self.symbols[starts + torch.arange(self.length + 1).unsqueeze(1)]
+        return _window(columns, fresh=True, kept=False, step=0)
+
+
+class CarriedWindows(Resumable[Window]):
+    """Windows in the order of the text, cut into as many rows as a minibatch has.
+
+    Each row's state goes on from window to window, while ``step`` is 0 in each: the statistics of
+    a step are those of its place in the window. The few symbols that do not fill the rows, and in
+    training those that do not fill a last window, are left out.
+
+    Args:
+        text: the text.
+        length: predictions of a window.
+        batch_size: rows.
+        whole: leave out a last, shorter window, as training does.
+
+    Raises:
+        ValueError: the text is too short for a window of every row.
+    """
+
+    def __init__(self, text: Text, length: int, batch_size: int, whole: bool = True) -> None:
+        super().__init__()
+        least = (length if whole else 1) * batch_size + 1
+        _check(text, least, f"a window of {length} predictions in {batch_size} rows")
+        self.symbols = text.symbols
+        self.length, self.batch_size = length, batch_size
+        self._columns = (len(self.symbols) - 1) // batch_size
+        if whole:
+            self._columns -= self._columns % length
+
+    def __len__(self) -> int:
+        """Number of windows of an epoch."""
+        return -(-self._columns // self.length)
+
+    def draw(self) -> Tensor:
+        """Where each row starts, ``(B,)``."""
+        return torch.arange(self.batch_size) * ((len(self.symbols) - 1) // self.batch_size)
+
+    def batch(self, number: int, drawn: Tensor) -> Window:
+        """A window of all rows."""
+        start = number * self.length
+        frames = torch.arange(start, min(start + self.length, self._columns) + 1)
+        return _window(
+            self.symbols[drawn + frames.unsqueeze(1)],
+            fresh=number == 0,
+            kept=number + 1 < len(self),
+            step=0,
+        )
+
+
+class Stream(Resumable[Window]):
+    """One long sequence, in pieces: the state and ``step`` go on to the end of the text.
+
+    Args:
+        text: the text.
+        piece: predictions held in memory at a time; no result depends on it.
+
+    Raises:
+        ValueError: the text has fewer than two symbols.
+    """
+
+    def __init__(self, text: Text, piece: int = 500) -> None:
+        super().__init__()
+        _check(text, 2, "a prediction")
+        self.symbols, self.piece = text.symbols, piece
+
+    def __len__(self) -> int:
+        """Number of pieces."""
+        return -(-(len(self.symbols) - 1) // self.piece)
+
+    def draw(self) -> None:
+        """Nothing is random."""
+
+    def batch(self, number: int, drawn: None) -> Window:
+        """A piece, as a minibatch of one row."""
+        start = number * self.piece
+        return _window(
+            self.symbols[start : start + self.piece + 1].unsqueeze(1),
+            fresh=number == 0,
+            kept=number + 1 < len(self),
+            step=start,
+        )

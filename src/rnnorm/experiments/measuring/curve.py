@@ -1,0 +1,120 @@
+"""Learning curves: validation scores against steps and against seconds, and what they tell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rnnorm.experiments.training.metrics_file import read_metrics
+from rnnorm.experiments.training.score import Score
+
+# how a metric is called, and what it is multiplied by
+_SHOWN = {
+    "accuracy": ("accuracy, %", 100.0),
+    "frame_error": ("frame error, %", 100.0),
+    "error": ("error, %", 100.0),
+    "bits_per_character": ("bits per character", 1.0),
+    "perplexity": ("perplexity", 1.0),
+    "loss": ("loss, nats", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation scores of one training, one point after each validation.
+
+    Attributes:
+        model: its name.
+        seed: its seed.
+        steps: training steps until each point.
+        seconds: seconds spent in them.
+        values: the score as it is shown, an accuracy or error in per cent.
+        diverged: whether the training ended because something was not finite.
+    """
+
+    model: str
+    seed: int
+    steps: list[int]
+    seconds: list[float]
+    values: list[float]
+    diverged: bool = False
+
+    def until(self, points: int) -> Curve:
+        """Its first points."""
+        parts = {name: getattr(self, name)[:points] for name in ("steps", "seconds", "values")}
+        return replace(self, **parts)
+
+
+def shown(score: Score) -> str:
+    """What the axis of a score says, such as ``accuracy, %``."""
+    return _SHOWN.get(score.name, (score.name, 1.0))[0]
+
+
+def in_shown_unit(score: Score, value: float) -> float:
+    """A score as it is shown: accuracies and errors in per cent."""
+    return _SHOWN.get(score.name, (score.name, 1.0))[1] * value
+
+
+def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
+    """The curve of a run folder.
+
+    Args:
+        folder: the run folder.
+        score: the metric.
+        model: what to call it.
+        seed: its seed.
+    """
+    points = read_metrics(folder / "metrics.csv").get(f"val/{score.name}", [])
+    return Curve(
+        model,
+        seed,
+        # a line names the step before it, counted from 0
+        steps=[step + 1 for step, _, _ in points],
+        seconds=[seconds for _, seconds, _ in points],
+        values=[in_shown_unit(score, value) for _, _, value in points],
+    )
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Point by point the mean over the seeds, as far as all of them go."""
+    points = min(len(c.values) for c in curves)
+    whole = [c.until(points) for c in curves]
+    return Curve(
+        curves[0].model,
+        curves[0].seed,
+        steps=[round(statistics.fmean(at)) for at in zip(*(c.steps for c in whole), strict=True)],
+        seconds=[statistics.fmean(at) for at in zip(*(c.seconds for c in whole), strict=True)],
+        values=[statistics.fmean(at) for at in zip(*(c.values for c in whole), strict=True)],
+    )
+
+
+def best(curve: Curve, score: Score) -> float:
+    """The best value of a curve that has one."""
+    return (max if score.mode == "max" else min)(curve.values)
+
+
+def reaches(curve: Curve, score: Score, goal: float) -> int | None:
+    """Index of the first point that is as good as ``goal``, if there is one."""
+    sign = 1 if score.mode == "max" else -1
+    return next((i for i, v in enumerate(curve.values) if sign * (v - goal) >= 0), None)
+
+
+def by_model(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
+    """The curves of each model, in the order of their first ones."""
+    models = dict.fromkeys(c.model for c in curves)
+    return {model: [c for c in curves if c.model == model] for model in models}
+
+
+def as_csv(curves: Sequence[Curve], score: Score) -> str:
+    """All points, one a line."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("model", "seed", "step", "seconds", f"validation {shown(score)}"))
+    for c in curves:
+        for step, seconds, value in zip(c.steps, c.seconds, c.values, strict=True):
+            writer.writerow((c.model, c.seed, step, f"{seconds:.3f}", f"{value:.5g}"))
+    return text.getvalue()

@@ -1,0 +1,126 @@
+"""Measure a trained model on the test set: what ``rnnorm test`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rnnorm.diagnostics import batch_normalised
+from rnnorm.experiments.measuring.batch_statistics import BatchStatistics, SeveralRows
+from rnnorm.experiments.measuring.loading import load_trained
+from rnnorm.experiments.measuring.measurement import Measurement, Statistics, keep_measurements
+from rnnorm.experiments.training.building import Built, quiet_lightning
+from rnnorm.experiments.training.exact_statistics import estimate_statistics
+from rnnorm.experiments.training.progress import progress_bars
+
+
+def measure(
+    recipe: str,
+    checkpoint: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    scale: str | None = None,
+    estimate: bool = False,
+    statistics: Statistics | None = None,
+    lengths: Sequence[int] = (),
+    overrides: Sequence[str] = (),
+) -> list[Measurement]:
+    """Measure a trained model on the test set.
+
+    Where the checkpoint lies in a run folder, the results are kept there.
+
+    Args:
+        recipe: the recipe it was trained with.
+        checkpoint: a ``.ckpt`` file. In a run folder, that folder's ``config.yaml`` is what the
+            recipe was when it was trained, with its scale and overrides.
+        data_dir: where the data set's files are; without it they are downloaded.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        estimate: first take the population statistics anew, as the exact average over the
+            training set (:func:`rnnorm.update_bn`).
+        statistics: ``"population"``, or ``"batch"`` for those of each test minibatch, which
+            leaves out minibatches of too few rows. By default both, where there are batch
+            statistics.
+        lengths: measure on windows of each of these lengths instead, every one from the initial
+            state (language alone). What is left of the text is left out.
+        overrides: options of LightningCLI.
+
+    Returns:
+        A measurement for each length and each kind of statistics.
+
+    Raises:
+        ValueError: the checkpoint is not one of this model and data; or batch statistics were
+            asked for and there are none.
+        FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
+    """
+    built, state = load_trained(
+        recipe, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
+    )
+    built.set_up("test")
+    built.datamodule.load_state_dict(state.get(type(built.datamodule).__qualname__, {}))
+    loaders = _loaders(built, lengths)
+    kinds = _kinds(built, statistics, loaders[0][1])
+    if estimate:
+        estimate_statistics(built.datamodule.train_dataloader(), built.model)
+    measured = [
+        Measurement(
+            checkpoint=Path(checkpoint).name,
+            epoch=state["epoch"] + 1,
+            statistics=kind,
+            length=length,
+            estimated=estimate,
+            overrides=tuple(overrides),
+            metrics=_test(built, loader, kind),
+        )
+        for length, loader in loaders
+        for kind in kinds
+    ]
+    folder = Path(checkpoint).parent.parent
+    if (folder / "run.json").is_file():
+        keep_measurements(folder, measured)
+    return measured
+
+
+def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Iterable[Any]]]:
+    """The test set, or its windows of each length."""
+    if not lengths:
+        return [(None, built.datamodule.test_dataloader())]
+    windows = getattr(built.datamodule, "test_windows", None)
+    if windows is None:
+        raise ValueError("lengths are for a text: this recipe's data have a length of their own")
+    # the same minibatches for both kinds of statistics
+    loaders = [(length, SeveralRows(windows(length), built.model)) for length in lengths]
+    for length, loader in loaders:
+        if next(iter(loader), None) is None:
+            raise ValueError(
+                f"lengths must leave at least {loader.rows} windows of the test text, got {length}"
+            )
+    return list(loaders)
+
+
+def _kinds(
+    built: Built, asked: Statistics | None, loader: Iterable[Any]
+) -> Sequence[Statistics | None]:
+    """Which statistics to measure with."""
+    if not batch_normalised(built.model):
+        if asked is not None:
+            raise ValueError(f"statistics must be None, got {asked!r}: the model has none")
+        return [None]
+    rows = next(iter(SeveralRows(loader, built.model)), None) is not None
+    if asked == "batch" and not rows:
+        raise ValueError(
+            "statistics must be 'population' where no minibatch has rows enough, got 'batch'. A "
+            "text that is one stream can be measured by windows, with lengths"
+        )
+    if asked is None:
+        return ["population", "batch"] if rows else ["population"]
+    return [asked]
+
+
+def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
+    batch = statistics == "batch"
+    trainer = built.make_trainer([*progress_bars(), *([BatchStatistics()] if batch else [])])
+    loader = SeveralRows(loader, built.model) if batch else loader
+    with quiet_lightning():
+        metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
+    return dict(metrics[0])

@@ -1,0 +1,82 @@
+"""What a test has measured, and the file in a run folder that keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rnnorm.experiments.training.checkpoints import write_whole
+
+Statistics = Literal["population", "batch"]
+FILE = "tests.json"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The test metrics of a checkpoint.
+
+    Attributes:
+        checkpoint: name of its file.
+        epoch: the epoch it is from, counted from 1.
+        statistics: which ones normalised, ``"population"`` or ``"batch"``; None without any.
+        length: steps of each test window, or None for the recipe's own test set.
+        estimated: whether the population statistics were taken anew before.
+        overrides: options of LightningCLI.
+        metrics: by name, such as ``test/accuracy``.
+    """
+
+    checkpoint: str
+    epoch: int
+    statistics: Statistics | None
+    length: int | None
+    estimated: bool
+    overrides: tuple[str, ...]
+    metrics: dict[str, float]
+
+    def __str__(self) -> str:
+        """A line for each metric."""
+        how = "".join(
+            [
+                f"  {self.statistics} statistics" if self.statistics else "",
+                f"  windows of {self.length}" if self.length else "",
+            ]
+        )
+        return "\n".join(f"{name}  {value:.4f}{how}" for name, value in self.metrics.items())
+
+
+def read_measurements(folder: str | Path) -> list[Measurement]:
+    """All measurements of a run, oldest first.
+
+    Raises:
+        ValueError: the file is broken.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        return []
+    try:
+        rows: list[dict[str, Any]] = json.loads(path.read_bytes())
+        return [Measurement(**row | {"overrides": tuple(row["overrides"])}) for row in rows]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} holds no measurements: {error}") from None
+
+
+def keep_measurements(folder: Path, new: Iterable[Measurement]) -> None:
+    """Add measurements to those of a run; one of the same thing replaces the one before.
+
+    Raises:
+        ValueError: the file is broken.
+        OSError: the disk is full or not writable; the old file stays.
+    """
+    kept = {_what(m): m for m in read_measurements(folder)}
+    for measurement in new:
+        kept.pop(_what(measurement), None)
+        kept[_what(measurement)] = measurement
+    text = json.dumps([asdict(m) for m in kept.values()], indent=2)
+    write_whole(folder / FILE, f"{text}\n".encode())
+
+
+def _what(measurement: Measurement) -> tuple[Any, ...]:
+    return tuple(value for key, value in vars(measurement).items() if key != "metrics")

@@ -1,0 +1,130 @@
+"""What came out of a training: its run folder, read into a few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rnnorm.experiments.measuring.measurement import Measurement, Statistics, read_measurements
+from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.run_folder import read_about
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A training, finished or not, beside the paper's number.
+
+    Attributes:
+        recipe: its name.
+        scale: ``"paper"`` or ``"small"``.
+        title: what the row is.
+        paper: where it is from.
+        metric: what the paper's number is, such as ``test accuracy, %``.
+        number: the paper's number, or None.
+        small: what ``--scale small`` has made smaller, or None.
+        epochs: whole epochs so far.
+        steps: training steps so far.
+        seconds: time in training steps, whatever else the machine did meanwhile.
+        best: best validation score, as it is logged, or None without validation.
+        best_epoch: the epoch that had it, counted from 1.
+        tests: what ``rnnorm test`` has measured, of whatever checkpoint, oldest first.
+        versions: of rnnorm and torch.
+    """
+
+    recipe: str
+    scale: str
+    title: str
+    paper: str
+    metric: str
+    number: float | None
+    small: str | None
+    epochs: int
+    steps: int
+    seconds: float
+    best: float | None
+    best_epoch: int
+    tests: tuple[Measurement, ...]
+    versions: dict[str, str]
+
+    def tested(
+        self, statistics: Statistics | None = "population", length: int | None = None
+    ) -> dict[str, float]:
+        """Test metrics of the best epoch, measured on the recipe's own test set.
+
+        Args:
+            statistics: with which ones; a model without batch statistics has only
+                ``"population"``.
+            length: steps of each test window; None for the recipe's own test set.
+
+        Returns:
+            The metrics by name; empty if they were not measured.
+        """
+        found: dict[str, float] = {}
+        for test in self.tests:
+            same = (test.checkpoint, test.epoch) == ("best.ckpt", self.best_epoch)
+            kind = (test.statistics or "population", test.length)
+            if same and kind == (statistics, length) and not test.overrides and not test.estimated:
+                found = test.metrics
+        return found
+
+    def ours(self, statistics: Literal["population", "batch"] = "population") -> float | None:
+        """Our number in the unit of the paper's: on the validation or on the test set.
+
+        Args:
+            statistics: with which ones. Validation is with those of the population.
+
+        Returns:
+            The number, or None if it was not measured.
+        """
+        if self.metric.startswith("validation"):
+            value = self.best if statistics == "population" else None
+        else:
+            value = score_in(self.tested(statistics))
+        return self.in_papers_unit(value)
+
+    def in_papers_unit(self, value: float | None) -> float | None:
+        """A score as the paper gives it, where that is in per cent."""
+        return 100 * value if value is not None and self.metric.endswith("%") else value
+
+
+def score_in(metrics: dict[str, float]) -> float | None:
+    """The score among test metrics: what there is beside the loss, else the loss."""
+    found = [value for name, value in metrics.items() if name != "test/loss"]
+    return found[0] if found else metrics.get("test/loss")
+
+
+def read_outcome(folder: str | Path) -> Outcome:
+    """Read a run folder.
+
+    Raises:
+        FileNotFoundError: there is no run, or it has no checkpoint yet.
+        ValueError: a file of it is broken.
+    """
+    folder = Path(folder)
+    run = read_about(folder)
+    about, last = run["about"], folder / "checkpoints" / "last.ckpt"
+    state = read_checkpoint(last)
+    try:
+        clock, kept = (state["callbacks"][name] for name in ("Clock", "KeepLastAndBest"))
+        epochs = state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+        best, best_epoch = kept["best"], kept["best_epoch"]
+        seconds, steps = clock["seconds"], clock["steps"]
+    except KeyError as error:
+        raise ValueError(f"{last} is no checkpoint of rnnorm fit: it lacks {error}") from None
+    return Outcome(
+        recipe=run["recipe"],
+        scale=run["scale"],
+        title=about.get("title", run["recipe"]),
+        paper=about.get("paper", ""),
+        metric=about.get("metric", ""),
+        number=about.get("number"),
+        small=about.get("small"),
+        epochs=epochs,
+        steps=steps,
+        seconds=seconds,
+        best=best,
+        best_epoch=best_epoch,
+        tests=tuple(read_measurements(folder)),
+        versions={name: run[name] for name in ("rnnorm", "torch") if name in run},
+    )

@@ -1,0 +1,80 @@
+"""A run folder's model with its best weights, and a minibatch of its data if they are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningDataModule, LightningModule
+
+from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
+from rnnorm.experiments.training.building import data_dir_option
+from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.run_folder import rebuild
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a report draws from.
+
+    Attributes:
+        name: what it is called.
+        outcome: what came out of it.
+        weights: which weights the model has, such as ``epoch 7``.
+        model: the model.
+        data: the data, loaded if there is a minibatch.
+        batch: a training minibatch, or None.
+        why: why there is none.
+    """
+
+    name: str
+    outcome: Outcome
+    weights: str
+    model: LightningModule
+    data: LightningDataModule
+    batch: Any
+    why: str
+
+
+def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None) -> TrainedRun:
+    """Read a run folder, with the weights of its best epoch if there was a validation.
+
+    Nothing is downloaded: data that are neither named here nor in the run nor come along are not
+    there.
+
+    Args:
+        folder: the run folder; nothing in it is written.
+        name: what to call it.
+        data_dir: where the data set's files are.
+
+    Raises:
+        FileNotFoundError: there is no run, or it has no checkpoint yet.
+        ValueError: a file of it is broken or of another version.
+    """
+    outcome = read_outcome(folder)
+    checkpoints = folder / "checkpoints"
+    best = (checkpoints / "best.ckpt").is_file()
+    state = read_checkpoint(checkpoints / ("best.ckpt" if best else "last.ckpt"))
+    built, _ = rebuild(folder, None, None, data_dir_option(data_dir))
+    built.model.load_state_dict(state["state_dict"])
+    data, batch, why = built.datamodule, None, ""
+    given = dict(data.hparams)
+    if "data_dir" in given and given["data_dir"] is None and given.get("dataset") != "digits":
+        why = "the data are not given: name their folder with --data-dir"
+    else:
+        try:
+            built.set_up("fit")
+            data.load_state_dict(state.get(type(data).__qualname__, {}))
+            batch = next(iter(data.train_dataloader()))
+        except (ValueError, OSError) as error:
+            why = f"the data cannot be read: {error}"
+    return TrainedRun(
+        name,
+        outcome,
+        f"epoch {state['epoch'] + 1}" if best else f"step {state['global_step']}",
+        built.model,
+        data,
+        batch,
+        why,
+    )

@@ -1,0 +1,271 @@
+"""The figures of a report, each drawn from runs by :mod:`rnnorm.diagnostics`."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from rnnorm import diagnostics
+from rnnorm.experiments.comparing.picture import draw_curves, styled_figure
+from rnnorm.experiments.measuring.batch_statistics import SeveralRows
+from rnnorm.experiments.measuring.curve import Curve, shown
+from rnnorm.experiments.measuring.trained_run import TrainedRun
+from rnnorm.experiments.training.score import Score, score_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LENGTHS = (50, 100, 200, 500, 1000)
+_SYMBOLS = 20_000
+
+
+class Picture(NamedTuple):
+    """A figure, or why there is none.
+
+    Attributes:
+        title: what it shows.
+        caption: how it was made, or why it was left out.
+        svg: the figure, None where it was left out.
+    """
+
+    title: str
+    caption: str
+    svg: str | None = None
+
+
+def curve_pictures(curves: Sequence[Curve], score: Score) -> list[Picture]:
+    """Validation scores against steps and against seconds."""
+
+    def panel(against: str) -> Callable[[Axes], None]:
+        return lambda axes: draw_curves(axes, curves, against, f"validation {shown(score)}")
+
+    caption = "Mean over the seeds, band from lowest to highest."
+    return [
+        _draw(f"Validation {shown(score)}, against steps", caption, panel("steps"), legend=True),
+        _draw(
+            f"Validation {shown(score)}, against seconds", caption, panel("seconds"), legend=True
+        ),
+    ]
+
+
+def statistics_pictures(run: TrainedRun) -> list[Picture]:
+    """Population mean and variance of some units of the first layer, against the time step."""
+    title = f"Population statistics of {run.name}"
+    with _or_why(title) as pictures:
+        sites = diagnostics.population_statistics(run.model)
+        first = {name: moments for name, moments in sites.items() if "_l0" in name}
+        for site, moments in first.items():
+            for name, values in zip(("mean", "variance"), moments, strict=True):
+                plot = partial(diagnostics.plot_statistic, values=values, units=8)
+                title = f"{run.name}: population {name} of {site}"
+                caption = f"Eight units, {run.weights}."
+                pictures.append(_draw(title, caption, partial(plot, label=f"population {name}")))
+    return pictures
+
+
+def gradient_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
+    """Norms of gradients of the models as they are, and of a tanh RNN for several γ."""
+    norms, pictures = {}, []
+    for run in runs:
+        with _or_why(f"Gradient norms of {run.name}") as left_out:
+            batch, loss = _batch(run), _Loss(run)
+            norms[run.name] = diagnostics.gradient_norms(loss, _itself, batch, layer=_first(loss))
+        pictures += left_out
+    if norms:
+        pictures.append(
+            _draw(
+                "Gradient norms of the trained models",
+                "Norm of ∂loss/∂h_t over the rows and units of one training minibatch, at the best "
+                "epoch, in the first recurrent layer that the model names.",
+                lambda axes: diagnostics.plot_gradient_norms(axes, norms),
+            )
+        )
+    with _or_why("Gradient norms of a tanh RNN for several γ") as sweep:
+        run = next((run for run in runs if run.batch is not None), runs[0])
+        rnn = _Loss(run, _tanh_network(run.model))
+        found = diagnostics.gradient_norms_by_gamma(rnn, _itself, _batch(run))
+        sweep.append(
+            _draw(
+                "Gradient norms of a tanh RNN for several γ",
+                f"A batch-normalised tanh RNN as it starts, on a training minibatch of {run.name}: "
+                "W_hh = I, noise of 0.1 on h_0 (Cooijmans et al. 2016, fig. 1).",
+                lambda axes: diagnostics.plot_gradient_norms(axes, found),
+            )
+        )
+    return [*pictures, *sweep]
+
+
+def saturation_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
+    """E[tanh'] against the spread of the input: the curve, and where the models are on it."""
+    measured, pictures = {}, []
+    for run in runs:
+        with _or_why(f"Inputs of tanh in {run.name}") as left_out:
+            measured[run.name] = diagnostics.tanh_inputs(_Loss(run), _batch(run))
+        pictures += left_out
+    picture = _draw(
+        "E[tanh'] against the spread of the input",
+        "The curve is that of Gaussian inputs of mean 0, with its interquartile range. A point is "
+        "a call of tanh in a trained model, over rows and units: the candidate and the output of "
+        "every step of an LSTM.",
+        lambda axes: diagnostics.plot_tanh_derivative(axes, measured),
+    )
+    return [picture, *pictures]
+
+
+def length_pictures(run: TrainedRun) -> list[Picture]:
+    """Test score against the length of the sequences, for a text."""
+    title = f"{run.name}: score against test length"
+    windows: Any = getattr(run.data, "test_windows", None)
+    if windows is None:
+        return []
+    with _or_why(title) as pictures:
+        _batch(run)
+        score, symbols = score_of(run.model), len(windows(1).symbols)
+        # batch statistics need two rows
+        lengths = [length for length in _LENGTHS if 2 * length < symbols]
+        if not lengths:
+            raise ValueError(f"the test text has {symbols} symbols")
+        scores = diagnostics.score_by_length(
+            run.model, lambda model, length: _test_score(model, windows(length), length), lengths
+        )
+        named = {f"{name} statistics": values for name, values in scores.items()}
+        if len(named) == 1:
+            named = {run.name: scores["population"]}
+        pictures.append(
+            _draw(
+                title,
+                f"About {_SYMBOLS} symbols of the test text in windows that each start from the "
+                f"initial state, {run.weights}.",
+                lambda axes: diagnostics.plot_score_by_length(
+                    axes, lengths, named, f"test {shown(score)}"
+                ),
+            )
+        )
+    return pictures
+
+
+def spectral_pictures(run: TrainedRun) -> list[Picture]:
+    """Spectral norms of the recurrent weights beside the bound for vanishing."""
+    title = f"{run.name}: spectral norm of W_hh"
+    with _or_why(title) as pictures:
+        norms = diagnostics.spectral_norms(run.model)
+        pictures.append(
+            _draw(
+                title,
+                "Of each gate, alone and as evaluation scales it. Below 1/α (α = 1 for tanh, 1/4 "
+                f"for the logistic) the gradient through that gate must vanish; {run.weights}.",
+                lambda axes: diagnostics.plot_spectral_norms(axes, norms),
+            )
+        )
+    return pictures
+
+
+def example_pictures(run: TrainedRun) -> list[Picture]:
+    """What the model makes of a few validation examples, if its task shows any."""
+    examples: Any = getattr(run.model, "examples", None)
+    if examples is None:
+        return []
+    with _or_why(f"Examples of {run.name}") as pictures:
+        _batch(run)
+        for title, caption, plot in examples(run.data):
+            pictures.append(
+                _draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)
+            )
+    return pictures
+
+
+class _Loss(nn.Module):
+    """A task's training loss as the output of a module, in training as its recipe trains."""
+
+    def __init__(self, run: TrainedRun, model: LightningModule | None = None) -> None:
+        super().__init__()
+        self.model = (model or run.model).train()
+
+    def forward(self, batch: Any) -> Tensor:
+        with warnings.catch_warnings():
+            # there is no trainer that could log
+            warnings.filterwarnings("ignore", ".*self.log.*")
+            return self.model.training_step(batch, 0)  # type: ignore[return-value]
+
+
+def _first(model: nn.Module) -> str:
+    """Name of the first recurrent layer of a model."""
+    names: list[str] = [
+        name for name, part in model.named_modules() if isinstance(part, nn.RNNBase)
+    ]
+    return names[0]
+
+
+def _itself(loss: Tensor) -> Tensor:
+    return loss
+
+
+def _batch(run: TrainedRun) -> Any:
+    if run.batch is None:
+        raise ValueError(run.why)
+    return run.batch
+
+
+def _tanh_network(model: LightningModule) -> LightningModule:
+    """The task's model with a batch-normalised tanh RNN in the place of its layers."""
+    given = {k: v for k, v in dict(model.hparams).items() if not k.startswith("_")}
+    changes: dict[str, Any] = {
+        "cell": "RNN",
+        "norm": "batch",
+        "norm_options": None,
+        "num_layers": 1,
+        "init": "cooijmans2016",
+        "forget_bias": None,
+        "initial_noise": 0.1,
+    }
+    if not {"cell", "norm"} <= given.keys():
+        raise ValueError(f"{type(model).__name__} has no cell that could be another")
+    return type(model)(**given | {k: v for k, v in changes.items() if k in given})
+
+
+def _test_score(model: Any, windows: Iterable[Any], length: int) -> float:
+    """Score of the first symbols of a test text."""
+    batches = SeveralRows(windows, model)
+    rows = max(2, _SYMBOLS // length)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*self.log.*")
+        model.test_likelihood.reset()
+        for batch in batches:
+            batch = batch._replace(x=batch.x[:, :rows], y=batch.y[:, :rows])
+            model.test_step(batch, 0)
+            rows -= batch.x.size(1)
+            if rows < 2:
+                break
+    return float(model.test_likelihood.compute())
+
+
+@contextmanager
+def _or_why(title: str) -> Iterator[list[Picture]]:
+    """Collects pictures; what cannot be drawn becomes a line that says why."""
+    pictures: list[Picture] = []
+    try:
+        yield pictures
+    except ValueError as error:
+        pictures.append(Picture(title, f"Left out: {error}."))
+
+
+def _draw(title: str, caption: str, plot: Callable[[Axes], None], legend: bool = False) -> Picture:
+    """A small picture, legible on a phone."""
+    with styled_figure(4.8, 3.6) as figure:
+        axes = figure.subplots()
+        plot(axes)
+        if legend and (lines := axes.get_legend_handles_labels())[0]:
+            figure.legend(*lines, frameon=False, loc="outside lower left", fontsize=10)
+        data = io.StringIO()
+        # no date and no addresses of vocabularies
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(data, format="svg", metadata=metadata)
+    text = data.getvalue()
+    return Picture(title, caption, text[text.index("<svg") :])

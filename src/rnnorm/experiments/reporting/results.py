@@ -1,0 +1,78 @@
+"""``rnnorm results``: what came out of runs, kept in small files, and the page of all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.reporting.results_page import page_of
+from rnnorm.experiments.searching.study import FILE as STUDY
+from rnnorm.experiments.searching.study import read_search
+from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.recipe import read_recipe
+
+
+def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Path:
+    """Record runs, and write the page anew out of all that is recorded.
+
+    Args:
+        runs: run folders, or those of random searches. A run's file ``sentences.txt``, if there is
+            one, is what it has written.
+        docs: folder of ``results.md`` and of the folder ``results/`` of recorded files.
+
+    Returns:
+        The page.
+
+    Raises:
+        FileNotFoundError: a folder is no run, or ``results/tables.yaml`` is missing.
+        ValueError: a file is broken, or a recorded run is in no table.
+    """
+    folder, page = Path(docs) / "results", Path(docs) / "results.md"
+    for run in runs:
+        record(run, folder)
+    write_whole(page, page_of(folder).encode())
+    return page
+
+
+def record(run: str | Path, folder: Path) -> Path:
+    """Keep what came out of a run in a small file, which replaces the one of an earlier time.
+
+    Args:
+        run: its folder, or that of a random search.
+        folder: where the file goes.
+
+    Raises:
+        FileNotFoundError: there is no run.
+        ValueError: a file of it is broken.
+    """
+    if (Path(run) / STUDY).is_file():
+        found = read_search(run)
+        about = read_recipe(found.recipe, found.scale).about
+        return _keep(
+            folder,
+            f"search-{found.recipe}",
+            found.scale,
+            {
+                "recipe": found.recipe,
+                "small": about.get("small"),
+                "overrides": found.overrides,
+                "rows": found.rows(),
+                "failures": found.failures(),
+            },
+        )
+    outcome, written = read_outcome(run), Path(run) / "sentences.txt"
+    lines = written.read_text(encoding="utf-8").splitlines() if written.is_file() else []
+    content = {**asdict(outcome), "sentences": lines}
+    return _keep(folder, outcome.recipe, outcome.scale, content)
+
+
+def _keep(folder: Path, name: str, scale: str, content: dict[str, Any]) -> Path:
+    small = "-small" if scale == "small" else ""
+    path = folder / f"{name.replace('/', '-')}{small}.json"
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    write_whole(path, f"{text}\n".encode())
+    return path

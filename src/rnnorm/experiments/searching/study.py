@@ -1,0 +1,132 @@
+"""The study that a random search leaves behind: a file that survives a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import RDBStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from rnnorm.experiments.training.score import Score
+
+FILE = "study.db"
+# attribute of a trial that failed
+WHY = "failed because"
+_NAME = "search"
+
+
+@dataclass(frozen=True)
+class Search:
+    """A random search, finished or not.
+
+    Attributes:
+        recipe: its name.
+        scale: ``"paper"`` or ``"small"``.
+        score: name of the validation score.
+        overrides: options of LightningCLI for all trials.
+        trials: finished ones, the best first, then those that failed.
+    """
+
+    recipe: str
+    scale: str
+    score: str
+    overrides: tuple[str, ...]
+    trials: tuple[FrozenTrial, ...]
+
+    @property
+    def failed(self) -> tuple[FrozenTrial, ...]:
+        """Trials that diverged."""
+        return tuple(t for t in self.trials if t.state == TrialState.FAIL)
+
+    def rows(self) -> list[list[str]]:
+        """A heading, and a line for each trial, the best first."""
+        options = list(self.trials[0].params) if self.trials else []
+        names = [option.rsplit(".", 1)[-1] for option in options]
+        rows = [["trial", f"val/{self.score}", *names]]
+        for trial in self.trials:
+            value = "failed" if trial.value is None else f"{trial.value:.4f}"
+            given = [f"{trial.params[option]:.4g}" for option in options]
+            rows.append([str(trial.number), value, *given])
+        return rows
+
+    def failures(self) -> str:
+        """How many trials failed, and why."""
+        why = [f"; trial {t.number}: {t.user_attrs[WHY]}" for t in self.failed]
+        return f"{len(self.failed)} of {len(self.trials)} trials failed{''.join(why)}"
+
+    def table(self) -> str:
+        """All of it as a text."""
+        rows = self.rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([*(line.rstrip() for line in lines), self.failures()])
+
+
+@contextmanager
+def open_study(out: Path, about: Mapping[str, Any], score: Score) -> Iterator[optuna.Study]:
+    """The study in a folder, new or old.
+
+    Raises:
+        ValueError: it is one of something else.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with _storage(out / FILE) as storage:
+        study = optuna.create_study(
+            storage=storage,
+            study_name=_NAME,
+            direction="maximize" if score.mode == "max" else "minimize",
+            load_if_exists=True,
+        )
+        known = study.user_attrs
+        for name, value in about.items():
+            if known.get(name, value) != value:
+                raise ValueError(
+                    f"the study in {out} has {name} {known[name]!r}, not {value!r}: name another "
+                    "folder"
+                )
+            study.set_user_attr(name, value)
+        yield study
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[RDBStorage]:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = RDBStorage(f"sqlite:///{path.resolve()}")
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def read_search(folder: str | Path) -> Search:
+    """Read a study.
+
+    Raises:
+        FileNotFoundError: the folder holds none.
+        ValueError: it was cut off before it began.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no study in {folder}: it lacks {FILE}")
+    with _storage(path) as storage:
+        study = optuna.load_study(study_name=_NAME, storage=storage)
+        finished = study.get_trials(states=(TrialState.COMPLETE, TrialState.FAIL))
+        about = study.user_attrs
+        sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
+    finished.sort(key=lambda t: (t.value is None, 0 if t.value is None else sign * t.value))
+    if missing := {"recipe", "scale", "score", "overrides"} - about.keys():
+        raise ValueError(f"the study in {folder} does not say {', '.join(sorted(missing))}")
+    return Search(
+        about["recipe"],
+        about["scale"],
+        about["score"],
+        tuple(about["overrides"]),
+        tuple(finished),
+    )

@@ -1,0 +1,200 @@
+"""From a recipe and overrides to a model, its data, its optimiser and a trainer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from argparse import ArgumentError
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from rnnorm.experiments.training.checkpoints import WholeFiles
+from rnnorm.experiments.training.recipe import OverrideError
+
+
+class Built(LightningCLI):
+    """Model, data and configuration of a recipe, checked; the trainer is made later.
+
+    Args:
+        config: what LightningCLI reads, as YAML.
+        overrides: command line options of LightningCLI that come after it, such as
+            ``"--trainer.max_epochs=3"``.
+
+    Attributes:
+        model: the model; its ``configure_optimizers`` is the recipe's optimiser.
+        datamodule: the data.
+
+    Raises:
+        OverrideError: an option or its type is unknown to the recipe.
+        ValueError: model or data refuse an argument.
+    """
+
+    model: LightningModule
+    datamodule: LightningDataModule
+
+    def __init__(self, config: str, overrides: Sequence[str] = ()) -> None:
+        for name in ("lightning.pytorch", "lightning.fabric"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        with _old_jsonargparse():
+            try:
+                super().__init__(
+                    subclass_mode_model=True,
+                    subclass_mode_data=True,
+                    save_config_callback=None,
+                    seed_everything_default=1,
+                    parser_kwargs={"prog": "rnnorm", "exit_on_error": False},
+                    args=["--config", config, *overrides],
+                    run=False,
+                    load_from_checkpoint_support=False,
+                )
+            except ArgumentError as error:
+                raise OverrideError(_reason(str(error))) from None
+            except ValueError as error:
+                raise ValueError(_reason(str(error))) from None
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """One seed for weights and data."""
+        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse ``args`` alone; LightningCLI would warn about those of the process."""
+        self.config = parser.parse_args(args)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        """Nothing yet: :meth:`make_trainer` does it, when there is a run folder."""
+        return None
+
+    def make_trainer(self, callbacks: Sequence[Callback], **kwargs: Any) -> Trainer:
+        """The trainer of the recipe, without a logger.
+
+        Args:
+            callbacks: added to the recipe's.
+            **kwargs: arguments of the trainer that take precedence over the recipe's.
+
+        Raises:
+            ValueError: the trainer refuses its arguments, or there is more than one device.
+        """
+        given = self.config_init["trainer"]
+        extra = [*(given.get("callbacks") or []), *callbacks]
+        if given["max_steps"] >= 0:
+            extra.append(StopAfter(given["max_steps"]))
+            kwargs = {"max_epochs": given["max_epochs"] or -1, "max_steps": -1, **kwargs}
+        try:
+            trainer = super().instantiate_trainer(
+                logger=False,
+                callbacks=extra,
+                plugins=[WholeFiles(), *(given.get("plugins") or [])],
+                enable_checkpointing=any(isinstance(c, Checkpoint) for c in extra),
+                enable_progress_bar=any(isinstance(c, ProgressBar) for c in extra),
+                enable_model_summary=False,
+                num_sanity_val_steps=0,
+                **kwargs,
+            )
+        except (MisconfigurationException, ImportError) as error:
+            raise ValueError(f"the trainer cannot be made: {error}") from None
+        if trainer.world_size > 1:
+            raise ValueError(f"trainer.devices must be 1, got {trainer.world_size}")
+        return trainer
+
+    def set_up(self, stage: str) -> None:
+        """Load the data, and let a model that wants to see whether they fit it.
+
+        Args:
+            stage: ``"fit"`` or ``"test"``.
+
+        Raises:
+            ValueError: the data are broken, or do not fit the model.
+            FileNotFoundError: a file is missing.
+        """
+        self.datamodule.prepare_data()
+        self.datamodule.setup(stage)
+        if check := getattr(self.model, "check_data", None):
+            check(self.datamodule)
+
+    def as_yaml(self) -> str:
+        """The whole configuration, defaults included."""
+        with _old_jsonargparse():
+            text: str = self.parser.dump(self.config, skip_none=False, skip_link_targets=False)
+        return text
+
+    def summary(self) -> str:
+        """Model, size, data and what there is to know of them."""
+        parameters = sum(p.numel() for p in self.model.parameters())
+        model, data = (_arguments(x.hparams) for x in (self.model, self.datamodule))
+        lines = [f"model: {model}; {parameters} parameters", f"data: {data}"]
+        return "\n".join([*lines, *getattr(self.datamodule, "notes", ())])
+
+
+def _reason(message: str) -> str:
+    """What is wrong, out of jsonargparse's report on every type that a value might have had."""
+    before, found, report = message.partition("Does not validate against any of the Union subtypes")
+    if not found:
+        return message
+    errors = report.partition("Errors:")[2].partition("Given value type:")[0]
+    each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
+    # every part of a recipe might also be None
+    told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
+    return " ".join([*before.split(), "; ".join(told)])
+
+
+def _arguments(hparams: Any) -> str:
+    shown = {k: v for k, v in dict(hparams).items() if v is not None and not k.startswith("_")}
+    return ", ".join(f"{k}={v}" for k, v in shown.items())
+
+
+class StopAfter(Callback):
+    """Ends the training after so many steps.
+
+    Instead of the trainer's ``max_steps``, with which Lightning counts an epoch twice when it
+    resumes at its end.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take no step if a resumed training has done them all."""
+        trainer.should_stop = trainer.global_step >= self._steps
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Count."""
+        trainer.should_stop = trainer.should_stop or trainer.global_step >= self._steps
+
+
+def as_text(config: dict[str, Any]) -> str:
+    """A configuration as YAML."""
+    text: str = yaml.safe_dump(config, sort_keys=False)
+    return text
+
+
+def data_dir_option(data_dir: str | Path | None) -> list[str]:
+    """The override that tells the data where its files are, as an absolute path."""
+    if data_dir is None:
+        return []
+    return [f"--data.init_args.data_dir={Path(data_dir).expanduser().resolve()}"]
+
+
+@contextmanager
+def _old_jsonargparse() -> Iterator[None]:
+    """Silence its deprecations: Lightning calls functions that have other names by now."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence what Lightning's trainer warns about although the user can do nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        warnings.filterwarnings("ignore", "GPU available but not used")
+        yield

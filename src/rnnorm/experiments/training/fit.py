@@ -1,0 +1,219 @@
+"""Train a recipe: what ``rnnorm fit`` does."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from rnnorm.experiments.training.building import Built, as_text, data_dir_option, quiet_lightning
+from rnnorm.experiments.training.checkpoints import (
+    KeepLastAndBest,
+    RandomState,
+    check_same,
+    read_checkpoint,
+    write_whole,
+)
+from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
+from rnnorm.experiments.training.metrics_file import MetricsFile
+from rnnorm.experiments.training.progress import ProgressLines, progress_bars
+from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.run_folder import (
+    default_folder,
+    describe,
+    rebuild,
+    refuse_existing,
+    start_run,
+)
+from rnnorm.experiments.training.score import score_of
+
+# what may change when a training goes on: all else changes what is learnt from which minibatch
+_FREE = ("data_dir", "file", "eval_batch_size")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training.
+
+    Attributes:
+        folder: holds ``run.json``, ``config.yaml``, ``metrics.csv``, ``checkpoints/`` and
+            ``tensorboard/``.
+        built: the model with its last weights, its data and configuration.
+        trainer: the trainer.
+        best: best value of the task's score, None if there was no validation.
+        best_epoch: the epoch that had it, counted from 1.
+        seconds: time spent in training steps.
+    """
+
+    folder: Path
+    built: Built
+    trainer: Trainer
+    best: float | None
+    best_epoch: int
+    seconds: float
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """The checkpoint from which training can be resumed."""
+        return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
+    def best_checkpoint(self) -> Path:
+        """The checkpoint of the best epoch."""
+        return self.folder / "checkpoints" / "best.ckpt"
+
+    def summary(self) -> str:
+        """What came out, and the next command."""
+        lines = [f"{self.trainer.global_step} steps, {self.seconds:.0f} s in training steps"]
+        if self.best is not None:
+            name = score_of(self.built.model).name
+            lines.append(f"best val/{name} {self.best:.4f}, in epoch {self.best_epoch}")
+        lines.append(f"checkpoints: {self.last_checkpoint.parent}")
+        recipe = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))["recipe"]
+        kept = self.best_checkpoint if self.best_checkpoint.exists() else self.last_checkpoint
+        lines.append(f"next: rnnorm test {recipe} --ckpt {shlex.quote(str(kept))}")
+        return "\n".join(lines)
+
+
+def fit(
+    recipe: str | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    run_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    scale: str | None = None,
+    every_n_steps: int = 100,
+    overrides: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+) -> Run:
+    """Train a recipe in a new run folder, or go on with one.
+
+    A resumed training gives the same weights, bit for bit, as one that was never interrupted.
+
+    Args:
+        recipe: its name; may be left out with ``resume``.
+        data_dir: where the data set's files are; without it they are downloaded.
+        run_dir: a folder that does not exist yet; ``runs/`` and the recipe's name by default.
+        resume: the run folder of a training to go on with, as its ``config.yaml`` says.
+        scale: ``"paper"`` (the default) or ``"small"``, which ends within minutes.
+        every_n_steps: how often a checkpoint is written, besides the end of every epoch.
+        overrides: options of LightningCLI, such as ``"--trainer.max_epochs=3"``.
+        callbacks: added to the trainer's.
+        quiet: say nothing, unless it is stopped.
+
+    Returns:
+        The finished training.
+
+    Raises:
+        ValueError: the recipe is unknown, or the folder to resume is of another recipe, model or
+            order of the data; ``every_n_steps < 1``; or the trainer refuses its arguments.
+        FileExistsError: ``run_dir`` exists.
+        FileNotFoundError: there is no run to resume, or ``data_dir`` lacks files.
+        DivergedError: the loss, a gradient or a parameter is not finite.
+        OSError: a checkpoint could not be written; the one before it is whole.
+    """
+    if every_n_steps < 1:
+        raise ValueError(f"--checkpoint-every must be at least 1 step, got {every_n_steps}")
+    overrides = [*data_dir_option(data_dir), *overrides]
+    if resume is None:
+        if recipe is None:
+            raise ValueError("fit needs a recipe's name, or the run folder to resume")
+        chosen = read_recipe(recipe, scale or "paper")
+        folder = Path(run_dir) if run_dir is not None else default_folder(chosen)
+        refuse_existing(folder)
+        built, about = Built(as_text(chosen.config), overrides), describe(chosen)
+    else:
+        folder = Path(resume)
+        if run_dir is not None and Path(run_dir) != folder:
+            raise ValueError(f"--run-dir {run_dir} and --resume {folder} are different folders")
+        built, about = rebuild(folder, recipe, scale, overrides)
+    last, step = folder / "checkpoints" / "last.ckpt", 0
+    if last.exists():
+        state = read_checkpoint(last)
+        check_same(state, built.model, built.datamodule, last, free=_FREE)
+        step = state["global_step"]
+    # data that is missing or broken is found out before there is a run folder
+    built.set_up("fit")
+    score = score_of(built.model)
+    clock, keep = Clock(), KeepLastAndBest(folder / "checkpoints", score, every_n_steps)
+    trainer = built.make_trainer(
+        [
+            clock,
+            StopIfNotFinite(),
+            RandomState(),
+            *([] if quiet else [ProgressLines(clock), *progress_bars()]),
+            *callbacks,
+            keep,
+            _Accepted(built, folder),
+        ],
+        default_root_dir=folder,
+    )
+    if resume is None:
+        start_run(folder, about, built.as_yaml())
+    if not quiet:
+        print(_introduction(about, built, folder), flush=True)
+    # only now, since they write into the folder
+    trainer.loggers = [
+        MetricsFile(folder / "metrics.csv", clock, keep_until=step),
+        TensorBoardLogger(
+            folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
+        ),
+    ]
+    _train(built, trainer, keep, folder)
+    return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
+
+
+class _Accepted(Callback):
+    """Writes the configuration of a resumed training once trainer and optimiser have taken it."""
+
+    def __init__(self, built: Built, folder: Path) -> None:
+        self._built, self._folder = built, folder
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The checkpoint is loaded."""
+        write_whole(self._folder / "config.yaml", self._built.as_yaml().encode())
+
+
+def _train(built: Built, trainer: Trainer, keep: KeepLastAndBest, folder: Path) -> None:
+    last = keep.last_path if keep.last_path.exists() else None
+    try:
+        with quiet_lightning():
+            trainer.fit(built.model, datamodule=built.datamodule, ckpt_path=last, weights_only=True)
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from None
+    except DivergedError as error:
+        raise DivergedError(f"{error}. {_kept(keep)}") from None
+    except (KeyboardInterrupt, SystemExit, OSError) as error:
+        print(f"stopped; go on with: rnnorm fit --resume {shlex.quote(str(folder))}", flush=True)
+        if isinstance(error, SIGTERMException):
+            # lightning would exit with 0, as if the training had ended
+            raise SystemExit(143) from None
+        raise
+
+
+def _introduction(about: dict[str, Any], built: Built, folder: Path) -> str:
+    said = about["about"]
+    lines = [f"{about['recipe']}: {said.get('title', '')}"]
+    if said.get("number") is not None:
+        lines.append(f"the paper's number: {said['metric']} {said['number']}")
+    if about["scale"] == "small":
+        lines.append(f"scale small, not to be compared with it: {said['small']}")
+    lines += [built.summary(), f"run folder: {folder}"]
+    return "\n".join(lines)
+
+
+def _kept(keep: KeepLastAndBest) -> str:
+    if not keep.last_path.exists():
+        return "No checkpoint had been written yet"
+    step = read_checkpoint(keep.last_path)["global_step"]
+    return f"The last good checkpoint is {keep.last_path} (step {step})"

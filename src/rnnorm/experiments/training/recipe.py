@@ -1,0 +1,141 @@
+"""Recipes: one YAML file for each row of a paper's table, run by LightningCLI.
+
+A recipe has the keys of LightningCLI, and some of its own: ``about`` says what the row is and which
+number the paper has for it, ``small`` holds what ``--scale small`` changes, ``search`` the ranges
+of the options that the paper drew at random. With ``base`` it names another recipe, and the rest is
+what differs from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).parents[1] / "recipes"
+
+
+class OverrideError(ValueError):
+    """An override is none that the recipe's trainer, model, data or optimiser knows."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe, at the paper's scale or at a small one.
+
+    Attributes:
+        name: its path without ``.yaml``, such as ``cooijmans2016/pmnist-bn``.
+        about: ``title``, ``paper``, ``metric``, ``number`` and perhaps ``note``; with
+            ``--scale small`` also ``small``, which says what was made smaller.
+        config: what LightningCLI reads.
+        scale: ``"paper"`` or ``"small"``.
+        search: what ``rnnorm search`` draws from, or None: the number of ``trials``, and ``space``,
+            a range for each option of LightningCLI.
+    """
+
+    name: str
+    about: dict[str, Any]
+    config: dict[str, Any]
+    scale: str = "paper"
+    search: dict[str, Any] | None = None
+
+
+def recipe_names() -> list[str]:
+    """Names of all recipes that come with the package."""
+    return sorted(
+        path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml")
+    )
+
+
+def read_recipe(name: str, scale: str = "paper") -> Recipe:
+    """Read a recipe by its name, or by the path of a file of one's own.
+
+    Args:
+        name: such as ``cooijmans2016/pmnist-bn``, or a path that ends with ``.yaml``.
+        scale: ``"paper"``, or ``"small"`` for one that ends within minutes on two cores.
+
+    Raises:
+        ValueError: there is no such recipe or scale, or the file is no recipe.
+    """
+    if scale not in ("paper", "small"):
+        raise ValueError(f"scale must be 'paper' or 'small', got {scale!r}")
+    config = _with_base(name)
+    about, small = dict(config.pop("about", {})), config.pop("small", None)
+    search = config.pop("search", None)
+    if scale == "small":
+        if small is None:
+            raise ValueError(f"recipe {name} has no small scale")
+        about["small"] = small.pop("note")
+        config = _merge(config, small)
+    return Recipe(name, about, config, scale, search)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read what LightningCLI is given from a file.
+
+    Raises:
+        ValueError: the file is not YAML, or has no model and data.
+    """
+    return _check(_read_yaml(path), path)
+
+
+def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A recipe's keys, with those of the recipes that it is based on."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise ValueError(_unknown(name))
+    if name in above:
+        raise ValueError(f"recipe {name} is based on itself: {' on '.join([*above, name])}")
+    config = _read_yaml(path)
+    base = config.pop("base", None) if isinstance(config, dict) else None
+    if base is not None:
+        config = _merge(_with_base(str(base), (*above, name)), config)
+    return _check(config, path)
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        # bytes, so that text that cannot be decoded is an error of the same kind
+        return yaml.safe_load(path.read_bytes())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+
+
+def _check(config: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(config, dict) or "model" not in config or "data" not in config:
+        raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
+    return config
+
+
+def _unknown(name: str) -> str:
+    names = recipe_names()
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    last = name.rsplit("/", 1)[-1]
+    near += [n for n in names if last and last in n and n not in near]
+    what = "the nearest are" if near else "there are"
+    return f"no recipe is called {name!r}: {what} {', '.join(near or names)}"
+
+
+def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in change.items():
+        inner = merged.get(key)
+        both = isinstance(value, dict) and isinstance(inner, dict)
+        merged[key] = _merge(inner, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def recipes_table() -> str:
+    """All recipes as a table: name, what it is, the paper's number."""
+    rows = [("recipe", "what", "the paper's number")]
+    for name in recipe_names():
+        about = read_recipe(name).about
+        number = about.get("number")
+        said = f"{about['metric']} {number}" if number is not None else "none"
+        rows.append((name, about["title"], said))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,146 @@
+"""The folder that a training writes into, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rnnorm
+from rnnorm.experiments.training.building import Built
+from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.recipe import OverrideError, Recipe, read_config
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """Where a recipe runs if no folder is named."""
+    name = Path(recipe.name).stem if recipe.name.endswith((".yaml", ".yml")) else recipe.name
+    small = "-small" if recipe.scale == "small" else ""
+    return Path("runs") / (name.replace("/", "-") + small)
+
+
+def refuse_existing(folder: Path) -> None:
+    """Leave what is there alone.
+
+    Raises:
+        FileExistsError: the folder exists.
+    """
+    if folder.exists():
+        raise FileExistsError(
+            f"the run folder {folder} exists: go on with it by --resume {folder}, or name another "
+            "with --run-dir"
+        )
+
+
+def describe(recipe: Recipe) -> dict[str, Any]:
+    """What ``run.json`` says about the recipe."""
+    return {"recipe": recipe.name, "scale": recipe.scale, "about": recipe.about}
+
+
+def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
+    """Create the folder with its ``run.json`` and ``config.yaml``, or not at all.
+
+    Raises:
+        FileExistsError: the folder exists.
+    """
+    refuse_existing(folder)
+    # killed at any moment, it leaves no folder under the name itself
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    versions = {"rnnorm": rnnorm.__version__, "torch": torch.__version__}
+    text = json.dumps({**about, **versions}, indent=2)
+    write_whole(partial / "run.json", f"{text}\n".encode())
+    write_whole(partial / "config.yaml", config.encode())
+    partial.rename(folder)
+
+
+def read_run(
+    folder: Path, recipe: str | None = None, scale: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Configuration and ``run.json`` of a training.
+
+    Args:
+        folder: its run folder.
+        recipe: the recipe that it should be of, if any was named.
+        scale: the scale that it should have, if any was named.
+
+    Raises:
+        FileNotFoundError: the folder holds no training.
+        ValueError: the training is of another recipe, scale or version, or one of the files is
+            broken.
+    """
+    config = folder / "config.yaml"
+    if not config.is_file() or not (folder / "run.json").is_file():
+        raise FileNotFoundError(f"there is no run in {folder}: it lacks config.yaml or run.json")
+    about = read_about(folder)
+    _check_version(folder, about)
+    if recipe is not None and recipe != about["recipe"]:
+        raise ValueError(f"the run in {folder} is of recipe {about['recipe']}, not of {recipe}")
+    if scale is not None and scale != about["scale"]:
+        raise ValueError(f"the run in {folder} has the scale {about['scale']}, not {scale}")
+    read_config(config)
+    return config.read_text(encoding="utf-8"), about
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """``run.json`` of a run folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is broken.
+    """
+    path = folder / "run.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no run in {folder}: it lacks run.json")
+    try:
+        about = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(about, dict) or not {"recipe", "scale", "about"} <= about.keys():
+        raise ValueError(f"{path} is of no run: it needs the keys 'recipe', 'scale' and 'about'")
+    return about
+
+
+def rebuild(
+    folder: Path, recipe: str | None, scale: str | None, overrides: Sequence[str]
+) -> tuple[Built, dict[str, Any]]:
+    """Model and data of a training, and its ``run.json``.
+
+    Args:
+        folder: its run folder.
+        recipe: the recipe that it should be of, if any was named.
+        scale: the scale that it should have, if any was named.
+        overrides: options of LightningCLI.
+
+    Raises:
+        OverrideError: an override is none that the recipe knows.
+        ValueError: as :func:`read_run`, or the configuration is none that this version knows.
+    """
+    config, about = read_run(folder, recipe, scale)
+    try:
+        return Built(config, overrides), about
+    except OverrideError:
+        try:
+            Built(config)
+        except OverrideError as error:
+            raise ValueError(
+                f"{folder / 'config.yaml'} was written by rnnorm {about['rnnorm']}, and this is "
+                f"rnnorm {rnnorm.__version__}, which cannot read it: {error}"
+            ) from None
+        raise
+
+
+def _check_version(folder: Path, about: dict[str, Any]) -> None:
+    """Raise a ValueError if another version of rnnorm wrote a run."""
+    wrote, here = about.get("rnnorm"), rnnorm.__version__
+    if not isinstance(wrote, str) or wrote.split(".")[:2] != here.split(".")[:2]:
+        what = f"is of rnnorm {wrote}" if "rnnorm" in about else "does not say of which version"
+        raise ValueError(
+            f"the run in {folder} {what}, and this is rnnorm {here}: go on with it with the "
+            "version that started it. Nothing in it was changed"
+        )

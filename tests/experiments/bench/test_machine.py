@@ -1,0 +1,242 @@
+"""Benchmarks verify before they time, and write down what they ran on. No time is asserted."""
+
+import csv
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import rnnorm
+from rnnorm.experiments.bench import machine
+from rnnorm.experiments.bench import recipes as bench_recipes
+from rnnorm.experiments.bench.layers import Shape, Variant, VerificationError, prepare, read_shape
+from rnnorm.experiments.bench.memory import saved_bytes
+from rnnorm.experiments.bench.timing import interleave, torch_threads
+from rnnorm.experiments.commands.cli import main
+from rnnorm.kernels import dispatch, reference
+
+MACHINE = {"processor", "isa", "threads", "malloc", "torch", "rnnorm", "python"}
+SHAPE = Shape(4, 3, 2, 5)
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def with_kernel(monkeypatch, unavailable="", wrong=0.0):
+    """Puts the reference in the place of the compiled kernel, with a mistake in its output."""
+
+    def layer(*arguments):
+        output, state, taken = reference.layer(*arguments)
+        return output * (1 + wrong), state, taken
+
+    kernel = dispatch.Kernel("cpu", unavailable, lambda request: "", layer, traceable=False)
+    kernels = [kernel if k.name == "cpu" else k for k in dispatch.KERNELS]
+    monkeypatch.setattr(dispatch, "KERNELS", tuple(kernels))
+
+
+def forbid_timing(monkeypatch, module):
+    def interleave(*_, **__):
+        raise AssertionError("timed before it was verified")
+
+    monkeypatch.setattr(module, "interleave", interleave)
+
+
+def test_layers(capsys, tmp_path):
+    arguments = ["--shape", "4x3x2x5", "--seconds", "0.001", "--threads", "1"]
+    assert main(["bench", *arguments, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert torch.__version__ in said.splitlines()[0]
+    assert "does not cover LSTM with BatchNorm" in said
+    records = read(tmp_path / "out" / "bench.csv")
+    covered = {("none", "aten"), ("none", "reference"), ("batch", "reference")}
+    covered.add(("layer", "reference"))
+    if not rnnorm.backends()["cpu"]:
+        covered |= {("none", "cpu"), ("batch", "cpu")}
+    assert covered <= {(r["norm"], r["backend"]) for r in records}
+    lines = {(r["cell"], r["mode"]) for r in records}
+    assert lines == {(c, m) for c in ("LSTM", "GRU", "RNN") for m in ("training", "evaluation")}
+    for record in records:
+        assert record.keys() >= MACHINE
+        assert record["shape"] == "4x3x2x5"
+        assert float(record["ratio"]) > 0
+        assert float(record["seconds"]) > 0
+        assert record["threads"] == "1"
+    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_recipes(capsys, tmp_path, tiny):
+    names = ["demo/digits-lstm", "demo/digits-bn"]
+    options = ["--seconds", "0.001", "--out", "out", *tiny]
+    assert main(["bench", *names, *options]) == 0
+    assert "ratio to the first" in capsys.readouterr().out
+    records = read(tmp_path / "cwd/out/bench-recipes.csv")
+    assert [r["recipe"] for r in records] == names
+    assert float(records[0]["ratio"]) == 1.0
+    for record in records:
+        assert record.keys() >= MACHINE
+        assert record["ratio_to"] == names[0]
+        assert float(record["seconds"]) > 0
+
+
+def test_recipes_with_a_schedule_and_states_that_go_on(sentences):
+    names = ["laurent2015/ptb-word-small-lstm", "laurent2015/ptb-word-small-bn"]
+    overrides = [
+        "--trainer.accelerator=cpu",
+        "--model.init_args.vocabulary_size=11",
+        "--model.init_args.dropout=0.5",
+        "--data.init_args.length=5",
+        "--data.init_args.batch_size=4",
+    ]
+    records = bench_recipes.bench_recipes(
+        names, data_dir=sentences, scale="small", seconds=0.001, overrides=overrides
+    )
+    assert [r["scale"] for r in records] == ["small", "small"]
+
+
+def test_a_step_of_a_recipe_is_clipped_and_taken_by_its_optimiser(monkeypatch, tiny):
+    changes = []
+
+    def once(steps, seconds):
+        (step,) = steps.values()
+        parameters = step()
+        before = [p.detach().clone() for p in parameters]
+        step()
+        changes.extend((a - b).detach() for a, b in zip(before, parameters, strict=True))
+        return interleave(steps, 1e-9, fewest=1)
+
+    monkeypatch.setattr(bench_recipes, "interleave", once)
+    overrides = ["--optimizer=torch.optim.SGD", "--optimizer.init_args.lr=1"]
+    overrides += [*tiny, "--trainer.gradient_clip_val=1e-3"]
+    bench_recipes.bench_recipes(["demo/digits-bn"], overrides=overrides)
+    change = torch.cat([c.flatten() for c in changes])
+    assert change.norm().item() == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("wrong", [0.01, float("nan")])
+def test_a_wrong_result_is_refused(monkeypatch, train, wrong):
+    with_kernel(monkeypatch, wrong=wrong)
+    with pytest.raises(VerificationError, match=r"LSTM 4x3x2x5.*output differs from the reference"):
+        prepare("LSTM", SHAPE, [Variant("batch", "cpu")], train=train)
+
+
+def test_a_wrong_gradient_is_refused(monkeypatch):
+    class WrongGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 1.01 * grad
+
+    def layer(*arguments):
+        output, state, taken = reference.layer(*arguments)
+        return WrongGradient.apply(output), state, taken
+
+    with_kernel(monkeypatch)
+    kernel = dispatch.Kernel("cpu", "", lambda request: "", layer, traceable=False)
+    monkeypatch.setattr(dispatch, "KERNELS", (kernel, dispatch.KERNELS[-1]))
+    prepare("LSTM", SHAPE, [Variant("batch", "cpu")], train=False)
+    with pytest.raises(VerificationError, match="_l0 differs"):
+        prepare("LSTM", SHAPE, [Variant("batch", "cpu")], train=True)
+
+
+def test_nothing_is_timed_after_a_wrong_result(monkeypatch, capsys, tiny):
+    with_kernel(monkeypatch, wrong=0.01)
+    forbid_timing(monkeypatch, machine)
+    forbid_timing(monkeypatch, bench_recipes)
+    assert main(["bench", "--shape", "4x3x2x5"]) == 1
+    assert "nothing was timed" in capsys.readouterr().err
+    assert main(["bench", "demo/digits-bn", *tiny]) == 1
+    assert "demo/digits-bn: rnn differs" in capsys.readouterr().err
+
+
+def test_a_missing_backend_is_a_line_that_says_why(monkeypatch, capsys):
+    with_kernel(monkeypatch, unavailable="it was not built: no C++ compiler")
+    assert main(["bench", "--shape", "4x3x2x5", "--seconds", "0.001"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("it was not built: no C++ compiler") == 1
+    assert " cpu" not in said.split("ratio to torch.nn's class")[1]
+
+
+def test_a_single_row_is_evaluated_with_statistics():
+    # warnings are errors: without statistics there would be one
+    steps = prepare("LSTM", Shape(1, 1, 3, 4), [Variant("batch")], train=False)
+    assert list(steps) == ["torch.nn", "batch"]
+    assert all(step()["output"].shape == (1, 1, 4) for step in steps.values())
+
+
+def test_a_ragged_batch_is_prepared():
+    shape = Shape(25, 4, 2, 3, shortest=20, layers=2, bidirectional=True)
+    steps = prepare("GRU", shape, [Variant("batch")], train=True)
+    sizes = {len(step()["output"]) for step in steps.values()}
+    assert len(sizes) == 1
+    assert 4 * 20 <= sizes.pop() <= 4 * 25
+
+
+def test_functions_run_in_turn_and_the_ratio_is_to_the_first():
+    order = []
+    timings = interleave({n: lambda n=n: order.append(n) for n in "ab"}, 1e-9, fewest=3)
+    assert order == list("ab" * 4)
+    assert timings["a"].ratio == 1.0
+    assert timings["a"].rounds == 3
+    assert timings["b"].seconds > 0
+
+
+def test_saved_memory_of_a_layer_is_what_its_backward_reads():
+    T, B, H = 7, 5, 6
+    x = torch.zeros(T, B, 2)
+    layer = rnnorm.RNN(2, H)
+    with rnnorm.use_backend("reference"):
+        one, more = saved_bytes(layer, x), saved_bytes(layer, torch.zeros(2 * T, B, 2))
+    assert one >= 4 * T * B * H
+    assert 1.8 * one < more < 2.2 * one
+    with torch.no_grad():
+        assert saved_bytes(layer, x) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_peak_memory_of_a_step_holds_what_backward_reads():
+    code = """
+import torch, rnnorm
+from rnnorm.experiments.bench.memory import peak_bytes, saved_bytes
+layer, x = rnnorm.LSTM(8, 64, norm="batch"), torch.randn(200, 64, 8)
+print(peak_bytes(layer, x), saved_bytes(layer, x))
+"""
+    # this process keeps memory that a step could take without any more
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    peak, saved = map(int, said.stdout.split())
+    assert saved <= peak < 10 * saved
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    with torch_threads(2):
+        assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("text", ["4x3x2", "4x0x2x5", "4,3,2,5", "ax3x2x5", "4x1x2x5"])
+def test_a_shape_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match=f"shape must .*{text!r}"):
+        read_shape(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--threads", "0"], "threads must be at least 1, got 0"),
+        (["--seconds", "0", "--shape", "4x3x2x5"], "seconds must be positive, got 0"),
+        (["--scale", "small"], "are of recipes"),
+        (["demo/digits-bn", "--shape", "4x3x2x5"], "--shape is of layers"),
+        (["demo/digits-bn", "demo/digits-bn"], "each recipe must be named once"),
+        (["digits"], "demo/digits-bn"),
+    ],
+)
+def test_bad_arguments_are_told(arguments, said, capsys):
+    assert main(["bench", *arguments]) == 1
+    assert said in capsys.readouterr().err

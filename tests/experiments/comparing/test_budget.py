@@ -1,0 +1,30 @@
+import pytest
+
+from rnnorm.experiments.comparing.budget import Budget
+from rnnorm.experiments.measuring.curve import Curve
+
+CURVE = Curve("a", 1, [10, 20, 30], [31.0, 61.0, 91.0], [1.0, 2.0, 3.0])
+
+
+def test_epochs_are_points():
+    assert Budget(epochs=2).cut([CURVE]) == [CURVE.until(2)]
+    assert Budget(epochs=9).cut([CURVE]) == [CURVE]
+
+
+def test_the_step_that_uses_the_minutes_up_belongs_to_them():
+    # a step takes 3 seconds: that of the second point began before the minute was over
+    assert Budget(minutes=1).cut([CURVE]) == [CURVE.until(2)]
+    assert Budget(minutes=0.95).cut([CURVE]) == [CURVE.until(1)]
+    assert Budget(epochs=1, minutes=1).cut([CURVE]) == [CURVE.until(1)]
+
+
+def test_without_a_budget_curves_go_as_far_as_the_shortest_that_did_not_diverge():
+    short = Curve("b", 1, [10, 20], [1.0, 2.0], [1.0, 2.0])
+    gone = Curve("c", 1, [], [], [], diverged=True)
+    assert Budget().cut([CURVE, short, gone]) == [CURVE.until(2), short, gone]
+
+
+@pytest.mark.parametrize("given", [{"epochs": 0}, {"minutes": 0.0}, {"minutes": float("nan")}])
+def test_nothing_to_do_is_refused(given):
+    with pytest.raises(ValueError, match="must be a"):
+        Budget(**given)

@@ -1,0 +1,27 @@
+import pytest
+
+from rnnorm.experiments.comparing.comparable import data_of, differences, refuse_differences
+
+
+def config(**arguments):
+    given = {"length": 50, "data_dir": "here", "seed": 1, "eval_batch_size": 64, **arguments}
+    return {"data": {"class_path": "Texts", "init_args": given}, "trainer": {"max_epochs": 3}}
+
+
+def test_place_seed_and_evaluation_batch_are_no_difference():
+    one, two = config(), config(data_dir="there", seed=2, eval_batch_size=8)
+    refuse_differences({"a": data_of(one), "b": data_of(two)})
+
+
+def test_every_difference_is_named():
+    one, two = config(), config(length=100, crop=True)
+    two["trainer"]["limit_train_batches"] = 5
+    with pytest.raises(ValueError, match="a and b cannot be compared") as error:
+        refuse_differences({"a": data_of(one), "b": data_of(two)})
+    assert "data.init_args.length is 50 and 100" in str(error.value)
+    assert "data.init_args.crop is None and True" in str(error.value)
+    assert "trainer.limit_train_batches is None and 5" in str(error.value)
+
+
+def test_what_is_equal_has_no_differences():
+    assert list(differences(config(), config())) == []

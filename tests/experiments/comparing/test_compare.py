@@ -1,0 +1,136 @@
+import pytest
+
+from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.comparing.compare import compare
+from rnnorm.experiments.training.building import as_text
+from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.recipe import read_recipe
+
+LSTM, BN = "demo/digits-lstm", "demo/digits-bn"
+TINY = [
+    "--trainer.accelerator=cpu",
+    "--model.init_args.hidden_size=6",
+    "--data.init_args.shrink=2",
+    "--data.init_args.train_size=130",
+    "--data.init_args.batch_size=50",
+]
+
+
+def test_command_trains_both_with_every_seed_and_writes_table_picture_and_curves(capsys, tmp_path):
+    out = tmp_path / "out"
+    given = ["--epochs", "2", "--seeds", "2", "--reach", "5", "--out", str(out), *TINY]
+    assert main(["compare", LSTM, BN, *given]) == 0
+    said = capsys.readouterr().out
+    assert "reaches 5.0 % after" in said
+    assert all(said.count(f"{name}  seed {seed}") == 1 for name in (LSTM, BN) for seed in (1, 2))
+    assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert len((out / "comparison.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
+    folders = {p.name for p in out.iterdir() if p.is_dir()}
+    assert folders == {f"demo-digits-{n}-seed{s}" for n in ("lstm", "bn") for s in (1, 2)}
+
+
+def test_the_same_call_goes_on_where_it_was(tmp_path):
+    def run(epochs):
+        return compare([LSTM, BN], tmp_path / "out", epochs=epochs, overrides=TINY)
+
+    first = run(1)
+    files = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*.ckpt")}
+    assert run(1) == first
+    assert {p: p.stat().st_mtime_ns for p in files} == files
+    longer = run(2)
+    assert [c.until(1) for c in longer] == first
+    assert [len(c.values) for c in longer] == [2, 2]
+    # a smaller budget than there is sees no more than it would have had
+    assert run(1) == first
+    fresh = compare([LSTM, BN], tmp_path / "fresh", epochs=2, overrides=TINY)
+    assert [c.values for c in fresh] == [c.values for c in longer]
+
+
+def test_other_trainings_in_the_folder_are_not_taken_for_these(tmp_path):
+    compare([LSTM, BN], tmp_path, epochs=1, overrides=TINY)
+    wider = [*TINY, "--model.init_args.hidden_size=7"]
+    with pytest.raises(ValueError, match=r"hidden_size is 6 and 7\. Name another --out"):
+        compare([LSTM, BN], tmp_path, epochs=1, overrides=wider)
+
+
+def test_minutes_end_a_training_within_an_epoch_with_a_validation(tmp_path):
+    curves = compare([LSTM, BN], tmp_path, minutes=1e-9, overrides=TINY)
+    assert [c.steps for c in curves] == [[1], [1]]
+    assert compare([LSTM, BN], tmp_path, minutes=1e-9, overrides=TINY) == curves
+
+
+def test_run_folders_are_compared_as_far_as_both_go(tmp_path, capsys):
+    for recipe, epochs in ((LSTM, 1), (BN, 2)):
+        given = [*TINY, f"--trainer.max_epochs={epochs}"]
+        fit(recipe, run_dir=tmp_path / recipe[-2:], overrides=given)
+    files = sorted(p for p in tmp_path.rglob("*") if p.name != "cwd")
+    curves = compare([str(tmp_path / "tm"), str(tmp_path / "bn")], tmp_path / "cwd" / "out")
+    assert [(c.model, c.steps) for c in curves] == [(LSTM, [3]), (BN, [3])]
+    assert f"{BN}, seed 1: compared over its first 3 steps" in capsys.readouterr().out
+    assert sorted(p for p in tmp_path.rglob("*") if "cwd" not in p.parts) == [
+        f for f in files if "cwd" not in f.parts
+    ]
+
+
+def test_a_recipe_is_compared_with_a_run_folder(tmp_path):
+    fit(LSTM, run_dir=tmp_path / "run", overrides=[*TINY, "--trainer.max_epochs=1"])
+    curves = compare([str(tmp_path / "run"), BN], tmp_path / "out", epochs=1, overrides=TINY)
+    assert [c.model for c in curves] == [LSTM, BN]
+
+
+def test_two_trainings_of_a_recipe_are_told_apart_by_their_folders(tmp_path):
+    for width in (6, 7):
+        given = [*TINY, "--trainer.max_epochs=1", f"--model.init_args.hidden_size={width}"]
+        fit(BN, run_dir=tmp_path / f"w{width}", overrides=given)
+    runs = [str(tmp_path / "w6"), str(tmp_path / "w7")]
+    assert [c.model for c in compare(runs, "out")] == [f"{BN} ({run})" for run in runs]
+    with pytest.raises(ValueError, match="named twice"):
+        compare([runs[0], runs[0], runs[1]], "out")
+
+
+def test_a_training_that_diverges_does_not_end_the_comparison(tmp_path, capsys):
+    other = tmp_path / "wild.yaml"
+    other.write_text((_recipe(BN)).replace("lr: 0.001", "lr: 1.0e+38"))
+    curves = compare([LSTM, str(other)], tmp_path / "out", epochs=1, overrides=TINY)
+    assert [c.diverged for c in curves] == [False, True]
+    said = capsys.readouterr().out
+    assert "training diverged at step" in said
+    assert "(1 of 1 diverged)" in said
+
+
+def _recipe(name):
+    recipe = read_recipe(name)
+    return as_text({"about": recipe.about, **recipe.config})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("permutation: fixed", "permutation: none"), "permutation is 'fixed' and 'none'"),
+        (("batch_size: 100", "batch_size: 10"), "batch_size is 100 and 10"),
+        (("max_epochs: 25", "max_epochs: 24"), "budget.max_epochs is 25 and 24"),
+    ],
+)
+def test_what_differs_is_named(tmp_path, change, named):
+    other = tmp_path / "other.yaml"
+    other.write_text(_recipe(BN).replace(*change))
+    with pytest.raises(ValueError, match=named):
+        compare([LSTM, str(other)], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_task_differs_in_data_and_metric(tmp_path):
+    tasks = ["cooijmans2016/smnist-lstm", "cooijmans2016/ptb-char-lstm"]
+    with pytest.raises(ValueError, match="metric is 'accuracy' and 'bits_per_character'"):
+        compare(tasks, tmp_path / "out", epochs=1, scale="small")
+
+
+def test_seeds_differ(tmp_path):
+    fit(LSTM, run_dir=tmp_path / "run", overrides=[*TINY, "--trainer.max_epochs=1"])
+    with pytest.raises(ValueError, match=r"seeds is \[1\] and \[1, 2\]"):
+        compare([str(tmp_path / "run"), BN], tmp_path / "out", epochs=1, seeds=2, overrides=TINY)
+
+
+def test_one_model_is_no_comparison(capsys):
+    assert main(["compare", LSTM]) == 1
+    assert "at least two models" in capsys.readouterr().err

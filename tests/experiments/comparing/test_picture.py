@@ -1,0 +1,30 @@
+import pytest
+
+from rnnorm.experiments.comparing.picture import draw, draw_curves, styled_figure
+from rnnorm.experiments.measuring.curve import Curve
+
+CURVES = [
+    Curve("LSTM", 1, [10, 20], [1.0, 2.0], [20.0, 50.0]),
+    Curve("LSTM", 2, [10, 20], [3.0, 4.0], [30.0, 40.0]),
+    Curve("carry", 1, [], [], [], diverged=True),
+    Curve("once", 1, [10], [1.0], [20.0]),
+]
+
+
+@pytest.mark.parametrize(("against", "x"), [("steps", [10, 20]), ("seconds", [2.0, 3.0])])
+def test_the_mean_of_each_model_is_drawn_where_there_is_one(against, x):
+    with styled_figure(4, 4) as figure:
+        axes = figure.subplots()
+        draw_curves(axes, CURVES, against, "accuracy, %")
+    mean, once = axes.lines
+    assert (mean.get_label(), once.get_label()) == ("LSTM", "once")
+    assert list(mean.get_xdata()) == x
+    assert list(mean.get_ydata()) == [25.0, 45.0]
+    assert once.get_marker() == "o"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (f"training {against}", "accuracy, %")
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("new/a.svg", b"<?xml")])
+def test_the_picture_is_of_the_kind_that_its_name_says(tmp_path, name, start):
+    draw(CURVES, tmp_path / name, label="accuracy, %", title="Two", goal=45)
+    assert (tmp_path / name).read_bytes().startswith(start)

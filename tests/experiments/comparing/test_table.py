@@ -1,0 +1,52 @@
+from rnnorm.experiments.comparing.table import comparison_table
+from rnnorm.experiments.measuring.curve import Curve
+from rnnorm.experiments.training.score import Score
+
+ACCURACY, BITS = Score("accuracy", "max"), Score("bits_per_character", "min")
+STEPS = [10, 20, 30]
+CURVES = [
+    Curve("LSTM", 1, STEPS, [1.0, 2.0, 3.0], [20.0, 50.0, 40.0]),
+    Curve("LSTM", 2, STEPS, [1.0, 2.0, 3.0], [30.0, 40.0, 60.0]),
+    Curve("BN-LSTM", 1, STEPS, [2.0, 4.0, 6.0], [50.0, 60.0, 70.0]),
+    Curve("BN-LSTM", 2, STEPS, [2.0, 4.0, 6.0], [40.0, 50.0, 80.0]),
+    Curve("LN-LSTM", 1, STEPS, [2.0, 4.0, 6.0], [10.0, 10.0, 10.0]),
+    Curve("LN-LSTM", 2, STEPS, [2.0, 4.0, 6.0], [10.0, 10.0, 10.0]),
+]
+
+
+def cells(line):
+    return [cell.strip() for cell in line.split("   ") if cell.strip()]
+
+
+def test_scores_costs_and_time_to_the_best_of_the_first_model():
+    table = comparison_table(CURVES, ACCURACY).splitlines()
+    assert cells(table[0])[-1] == "reaches 50.0 % after"
+    rows = [cells(line) for line in table[1:4]]
+    assert rows == [
+        ["LSTM", "50.0 ± 14.1", "55.0 ± 7.1", "30", "100.0", "3.0 s, 30 steps"],
+        ["BN-LSTM", "75.0 ± 7.1", "75.0 ± 7.1", "30", "200.0", "4.0 s, 20 steps"],
+        ["LN-LSTM", "10.0 ± 0.0", "10.0 ± 0.0", "30", "200.0", "not reached"],
+    ]
+    assert "2 seeds" in table[-1]
+
+
+def test_a_score_to_reach_is_given():
+    curves = [
+        Curve(m, 1, STEPS, [1.0, 2.0, 3.0], v) for m, v in (("a", [3, 2, 1]), ("b", [4, 3, 2]))
+    ]
+    table = comparison_table(curves, BITS, goal=2.0).splitlines()
+    assert [cells(line)[-1] for line in table[:3]] == [
+        "reaches 2 after",
+        "2.0 s, 20 steps",
+        "3.0 s, 30 steps",
+    ]
+
+
+def test_a_training_that_diverged_is_said_to():
+    curves = [
+        *CURVES[:2],
+        Curve("carry", 1, [], [], [], True),
+        Curve("carry", 2, [9], [1.0], [7.0]),
+    ]
+    table = comparison_table(curves, ACCURACY).splitlines()
+    assert cells(table[2])[:2] == ["carry", "7.0 (1 of 2 diverged)"]

@@ -1,0 +1,116 @@
+import lzma
+import tarfile
+
+import numpy as np
+import pytest
+import soundfile
+
+from rnnorm.experiments.data.speech.recordings import read_recordings
+
+RATE = 8000
+NAMES = ["0_ann_0.wav", "1_ann_0.wav", "0_bob_0.wav"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for i, name in enumerate(NAMES):
+        write(folder / name, np.random.RandomState(i).randn(300 + i) / 10)
+    (folder / "notes.txt").write_text("not a recording")
+    return folder
+
+
+def write(path, samples, rate=RATE, subtype="PCM_16"):
+    soundfile.write(path, samples, rate, subtype=subtype)
+
+
+def pack(folder, mode="w:xz"):
+    path = folder.parent / "recordings.tar"
+    with tarfile.open(path, mode) as archive:
+        archive.add(folder, "recordings")
+    return path
+
+
+def read(path, names=NAMES):
+    return dict(read_recordings(path, names, RATE))
+
+
+@pytest.mark.parametrize("mode", [None, "w", "w:gz", "w:xz"])
+def test_recordings_of_a_folder_or_an_archive(folder, mode):
+    found = read(folder if mode is None else pack(folder, mode), NAMES[:2])
+    assert sorted(found) == NAMES[:2]
+    for name, samples in found.items():
+        assert samples.dtype == np.float32
+        want, _ = soundfile.read(folder / name)
+        np.testing.assert_array_equal(samples, want.astype(np.float32))
+
+
+def test_a_recording_that_is_missing_is_named(folder):
+    (folder / NAMES[1]).unlink()
+    for path in (folder, pack(folder)):
+        with pytest.raises(FileNotFoundError, match="lacks 1 of 3 recordings, such as 1_ann"):
+            read(path)
+
+
+def test_a_recording_that_is_truncated_is_named(folder):
+    path = folder / NAMES[1]
+    data = path.read_bytes()
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(ValueError, match=r"1_ann_0\.wav is (truncated|no recording)"):
+            read(folder, NAMES[1:2])
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:xz"])
+def test_an_archive_that_is_truncated_is_named(folder, mode):
+    path = pack(folder, mode)
+    data = path.read_bytes()
+    for size in (0, 1, 10, len(data) // 2):
+        path.write_bytes(data[:size])
+        with pytest.raises(ValueError, match=r"recordings\.tar is truncated or no tar archive"):
+            read(path)
+
+
+def test_of_an_archive_cut_anywhere_no_part_of_a_recording_is_read(folder):
+    path, whole = pack(folder, "w"), read(folder)
+    data = path.read_bytes()
+    errors = 0
+    for size in range(0, len(data), 100):
+        path.write_bytes(data[:size])
+        try:
+            found = read(path)
+        except (ValueError, FileNotFoundError):
+            errors += 1
+        else:
+            assert all(np.array_equal(found[name], whole[name]) for name in NAMES)
+    assert errors > 30
+
+
+def test_what_is_no_archive_is_named(folder, tmp_path):
+    path = tmp_path / "text.tar.xz"
+    path.write_bytes(lzma.compress(b"not an archive"))
+    with pytest.raises(ValueError, match=r"text\.tar\.xz is truncated or no tar archive"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "subtype", "what"),
+    [
+        (np.zeros(300), 16000, "PCM_16", "must have 8000 samples a second, got 16000"),
+        (np.zeros((300, 2)), RATE, "PCM_16", "must have one channel, got 2"),
+        (np.array([0.0, 0.1, np.nan, 0.2]), RATE, "FLOAT", "has nan at sample 2"),
+        (np.array([0.0, np.inf]), RATE, "FLOAT", "has inf at sample 1"),
+    ],
+)
+def test_recordings_of_another_kind(folder, samples, rate, subtype, what):
+    write(folder / NAMES[0], samples, rate, subtype)
+    with pytest.raises(ValueError, match=rf"0_ann_0\.wav {what}"):
+        read(folder)
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", b"not a recording at all", bytes(100)])
+def test_what_is_no_recording(folder, data):
+    (folder / NAMES[0]).write_bytes(data)
+    with pytest.raises(ValueError, match=r"0_ann_0\.wav is (truncated|no recording)"):
+        read(folder)

@@ -1,0 +1,53 @@
+from rnnorm.experiments.measuring.curve import (
+    Curve,
+    as_csv,
+    best,
+    by_model,
+    mean_curve,
+    reaches,
+    read_curve,
+)
+from rnnorm.experiments.training.score import Score
+
+ACCURACY, BITS = Score("accuracy", "max"), Score("bits_per_character", "min")
+
+
+def test_a_run_is_read_as_it_is_shown(tmp_path):
+    lines = [
+        "step,epoch,seconds,name,value",
+        "4,0,1.500,val/loss,2.0",
+        "4,0,1.500,val/accuracy,0.25",
+        "9,1,3.000,val/accuracy,0.5",
+    ]
+    (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
+    curve = read_curve(tmp_path, ACCURACY, "mine", 3)
+    assert curve == Curve("mine", 3, [5, 10], [1.5, 3.0], [25.0, 50.0])
+    assert read_curve(tmp_path, Score("loss", "min"), "mine", 3).values == [2.0]
+
+
+def test_a_run_without_a_validation_has_no_points(tmp_path):
+    assert read_curve(tmp_path, ACCURACY, "mine", 3) == Curve("mine", 3, [], [], [])
+
+
+def test_the_mean_goes_as_far_as_all_seeds_do():
+    one = Curve("a", 1, [10, 20, 25], [1.0, 2.0, 2.5], [20.0, 50.0, 40.0])
+    two = Curve("a", 2, [10, 20], [3.0, 4.0], [30.0, 40.0])
+    assert mean_curve([one, two]) == Curve("a", 1, [10, 20], [2.0, 3.0], [25.0, 45.0])
+
+
+def test_better_is_higher_or_lower():
+    curve = Curve("a", 1, [1, 2, 3], [1, 2, 3], [1.5, 1.3, 1.4])
+    assert (best(curve, ACCURACY), best(curve, BITS)) == (1.5, 1.3)
+    assert (reaches(curve, ACCURACY, 1.4), reaches(curve, BITS, 1.4)) == (0, 1)
+    assert reaches(curve, BITS, 1.2) is None
+
+
+def test_models_keep_their_order_and_points_their_line():
+    curves = [Curve(m, s, [5], [1.0], [50.0]) for m, s in (("b", 1), ("a", 1), ("b", 2))]
+    assert list(by_model(curves)) == ["b", "a"]
+    assert as_csv(curves, ACCURACY).splitlines() == [
+        'model,seed,step,seconds,"validation accuracy, %"',
+        "b,1,5,1.000,50",
+        "a,1,5,1.000,50",
+        "b,2,5,1.000,50",
+    ]

@@ -1,0 +1,113 @@
+import shutil
+
+import pytest
+
+from rnnorm.experiments.measuring.measure import measure
+from rnnorm.experiments.measuring.measurement import read_measurements
+from rnnorm.experiments.training.fit import fit
+
+RECIPE = "demo/digits-bn"
+CHARACTERS = "cooijmans2016/ptb-char-bn"
+
+
+@pytest.fixture
+def characters(sentences):
+    """A trained character model, and its text."""
+    overrides = [
+        "--trainer.accelerator=cpu",
+        "--trainer.max_epochs=1",
+        "--trainer.log_every_n_steps=1",
+        "--model.init_args.vocabulary_size=19",
+        "--model.init_args.hidden_size=6",
+        "--data.init_args.length=20",
+        "--data.init_args.batch_size=10",
+        "--data.init_args.eval_batch_size=4",
+    ]
+    return fit(CHARACTERS, data_dir=sentences, overrides=overrides)
+
+
+def test_both_statistics_are_measured_and_kept(tiny):
+    run = fit(RECIPE, overrides=tiny)
+    measured = measure(RECIPE, run.best_checkpoint)
+    assert [m.statistics for m in measured] == ["population", "batch"]
+    one, two = (m.metrics["test/loss"] for m in measured)
+    assert one != two
+    assert {(m.checkpoint, m.epoch) for m in measured} == {("best.ckpt", run.best_epoch)}
+    assert read_measurements(run.folder) == measured
+    # taken twice, neither changes the other
+    assert measure(RECIPE, run.best_checkpoint, statistics="population") == measured[:1]
+    assert len(read_measurements(run.folder)) == 2
+
+
+def test_batch_statistics_depend_on_the_minibatch_and_population_statistics_do_not(tiny):
+    run = fit(RECIPE, overrides=tiny)
+
+    def losses(rows):
+        few = [f"--data.init_args.eval_batch_size={rows}"]
+        measured = measure(RECIPE, run.best_checkpoint, overrides=few)
+        return {m.statistics: m.metrics["test/loss"] for m in measured}
+
+    few, many = losses(5), losses(200)
+    assert few["population"] == pytest.approx(many["population"], rel=1e-5)
+    assert few["batch"] != pytest.approx(many["batch"], rel=1e-3)
+
+
+def test_a_model_without_batch_statistics_has_one_measurement(tiny):
+    run = fit("demo/digits-ln", overrides=[*tiny, "--trainer.max_epochs=1"])
+    (only,) = measure("demo/digits-ln", run.last_checkpoint)
+    assert only.statistics is None
+    with pytest.raises(ValueError, match="statistics must be None, got 'batch'"):
+        measure("demo/digits-ln", run.last_checkpoint, statistics="batch")
+    with pytest.raises(ValueError, match="lengths are for a text"):
+        measure("demo/digits-ln", run.last_checkpoint, lengths=[5])
+
+
+def test_outside_a_run_folder_nothing_is_written(tmp_path, tiny):
+    run = fit(RECIPE, overrides=tiny)
+    alone = tmp_path / "somewhere" / "else"
+    alone.mkdir(parents=True)
+    shutil.copy(run.best_checkpoint, alone / "model.ckpt")
+    inside = measure(RECIPE, run.best_checkpoint)
+    outside = measure(RECIPE, alone / "model.ckpt", overrides=tiny)
+    assert [m.metrics for m in outside] == [m.metrics for m in inside]
+    assert [path.name for path in alone.parent.rglob("*") if path.is_file()] == ["model.ckpt"]
+
+
+def test_a_stream_has_population_statistics_alone(characters):
+    (only,) = measure(CHARACTERS, characters.best_checkpoint)
+    assert (only.statistics, only.length) == ("population", None)
+    with pytest.raises(ValueError, match="must be 'population' where no minibatch has rows enough"):
+        measure(CHARACTERS, characters.best_checkpoint, statistics="batch")
+
+
+def test_a_score_for_each_length_and_statistics(characters):
+    measured = measure(CHARACTERS, characters.best_checkpoint, lengths=[10, 30])
+    assert [(m.length, m.statistics) for m in measured] == [
+        (10, "population"),
+        (10, "batch"),
+        (30, "population"),
+        (30, "batch"),
+    ]
+    scores = [m.metrics["test/bits_per_character"] for m in measured]
+    assert len(set(scores)) == 4
+    text = len(characters.built.datamodule.loaders["test"].symbols)
+    for wrong, said in (
+        (0, "at least 1, got 0"),
+        (text // 2 + 1, f"must leave at least 2 windows of the test text, got {text // 2 + 1}"),
+        (9999, "ends after"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            measure(CHARACTERS, characters.best_checkpoint, lengths=[10, wrong])
+    assert len(read_measurements(characters.folder)) == 4
+
+
+def test_a_minibatch_of_fewer_rows_than_a_statistic_needs_is_left_out(tiny):
+    least = [*tiny, "--model.init_args.norm_options={min_rows: 9}"]
+    run = fit(RECIPE, overrides=[*least, "--trainer.max_epochs=1"])
+    enough = ["--data.init_args.eval_batch_size=9"]
+    assert [m.statistics for m in measure(RECIPE, run.best_checkpoint, overrides=enough)] == [
+        "population",
+        "batch",
+    ]
+    few = ["--data.init_args.eval_batch_size=5"]
+    assert len(measure(RECIPE, run.best_checkpoint, overrides=few)) == 1

@@ -1,0 +1,80 @@
+import pytest
+from interruption import Interruption, KillAt
+
+from rnnorm.experiments.measuring.measure import measure
+from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.recipe import read_recipe
+
+RECIPE = "demo/digits-bn"
+
+
+@pytest.fixture
+def run(tiny):
+    return fit(RECIPE, overrides=tiny)
+
+
+def test_an_outcome_is_what_the_training_said(run):
+    outcome = read_outcome(run.folder)
+    about = read_recipe(RECIPE).about
+    assert (outcome.recipe, outcome.scale) == (RECIPE, "paper")
+    assert (outcome.title, outcome.metric) == (about["title"], about["metric"])
+    assert (outcome.epochs, outcome.steps) == (3, 21)
+    assert outcome.seconds == run.seconds
+    assert (outcome.best, outcome.best_epoch) == (run.best, run.best_epoch)
+    assert outcome.versions.keys() == {"rnnorm", "torch"}
+
+
+def test_an_interrupted_epoch_is_not_counted(tiny):
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir="run", overrides=tiny, every_n_steps=1, callbacks=[KillAt(10)])
+    outcome = read_outcome("run")
+    assert (outcome.epochs, outcome.steps) == (1, 10)
+
+
+def test_our_number_has_the_papers_unit(run):
+    assert read_outcome(run.folder).ours() is None
+    population, batch = measure(RECIPE, run.best_checkpoint)
+    outcome = read_outcome(run.folder)
+    assert outcome.tests == (population, batch)
+    assert outcome.ours() == pytest.approx(100 * population.metrics["test/accuracy"])
+    assert outcome.ours("batch") == pytest.approx(100 * batch.metrics["test/accuracy"])
+    assert outcome.tested("batch")["test/loss"] == batch.metrics["test/loss"]
+
+
+def test_a_test_of_something_else_is_not_our_number(run):
+    measure(RECIPE, run.best_checkpoint, overrides=["--data.init_args.eval_batch_size=9"])
+    measure(RECIPE, run.best_checkpoint, estimate=True)
+    measure(RECIPE, run.last_checkpoint)
+    outcome = read_outcome(run.folder)
+    assert len(outcome.tests) == 6
+    assert outcome.ours() is outcome.ours("batch") is None
+
+
+def test_a_test_of_an_epoch_that_is_no_longer_the_best_is_not_our_number(tiny):
+    run = fit(RECIPE, overrides=[*tiny, "--trainer.max_epochs=1"])
+    measure(RECIPE, run.best_checkpoint)
+    assert read_outcome(run.folder).ours() is not None
+    longer = fit(resume=run.folder, overrides=["--trainer.max_epochs=6"])
+    assert longer.best_epoch > 1
+    assert read_outcome(run.folder).ours() is None
+
+
+def test_where_the_paper_gives_a_validation_score_ours_is_one_too(tiny, tmp_path):
+    recipe = tmp_path / "own.yaml"
+    text = "about: {title: t, paper: p, metric: validation accuracy, number: 0.5}\n"
+    for part, value in read_recipe(RECIPE).config.items():
+        text += f"{part}: {value!r}\n".replace("None", "null")
+    recipe.write_text(text)
+    run = fit(str(recipe), run_dir="run", overrides=tiny)
+    outcome = read_outcome("run")
+    assert outcome.ours() == run.best
+    assert outcome.ours("batch") is None
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run"):
+        read_outcome(tmp_path)
+    (tmp_path / "run.json").write_text('{"recipe": "a", "scale": "paper", "about": {}}')
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        read_outcome(tmp_path)

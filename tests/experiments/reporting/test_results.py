@@ -1,0 +1,192 @@
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.measuring.measure import measure
+from rnnorm.experiments.measuring.measurement import Measurement
+from rnnorm.experiments.measuring.outcome import Outcome
+from rnnorm.experiments.reporting.results import record, results
+from rnnorm.experiments.reporting.results_page import page_of
+from rnnorm.experiments.searching.search import search
+from rnnorm.experiments.training.building import as_text
+from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.recipe import read_recipe
+
+DOCS = Path(__file__).parents[3] / "docs"
+LSTM, BN = "cooijmans2016/ptb-char-lstm", "cooijmans2016/ptb-char-bn"
+
+
+def outcome(recipe, best, number=1.32, **given):
+    fields = {
+        "scale": "paper",
+        "title": "a title",
+        "paper": "a paper",
+        "metric": "test bits per character",
+        "small": None,
+        "epochs": 3,
+        "steps": 600,
+        "seconds": 1234.5,
+        "best_epoch": 2,
+        "tests": (),
+        "versions": {},
+    }
+    return Outcome(**fields | given, recipe=recipe, best=best, number=number)
+
+
+def measured(value, statistics=None, length=None):
+    return Measurement(
+        checkpoint="best.ckpt",
+        epoch=2,
+        statistics=statistics,
+        length=length,
+        estimated=False,
+        overrides=(),
+        metrics={"test/loss": 9.0, "test/bits_per_character": value},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of recorded files: one table of two recipes, none of them run."""
+    folder = tmp_path / "docs" / "results"
+    folder.mkdir(parents=True)
+    table = {"title": "Characters", "recipes": [LSTM, BN], "text": "What *we* think."}
+    (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "Before.", "tables": [table]}))
+    return folder
+
+
+def write(folder, outcome, sentences=()):
+    text = json.dumps({**asdict(outcome), "sentences": sentences})
+    (folder / f"{outcome.recipe.replace('/', '-')}.json").write_text(text)
+
+
+def cells(page, recipe):
+    (line,) = (line for line in page.splitlines() if line.startswith(f"| `{recipe}`"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_page_of_the_docs_is_what_the_command_makes_of_the_committed_files():
+    assert page_of(DOCS / "results") == (DOCS / "results.md").read_text()
+
+
+def test_what_was_not_run_is_said_with_the_papers_number(folder):
+    page = page_of(folder)
+    assert f"Not run yet: `{LSTM}` (1.38 in the paper), `{BN}` (1.32 in the paper)." in page
+    assert page.startswith("# Results\n\nBefore.\n\n## Characters\n")
+    assert page.endswith("What *we* think.\n")
+
+
+def test_a_row_holds_the_papers_number_and_ours(folder):
+    tests = (measured(1.42, "population"), measured(1.44, "batch"))
+    write(folder, outcome(BN, 1.5, tests=tests))
+    row = cells(page_of(folder), BN)
+    assert row[1:8] == ["1.32", "1.420", "1.440", "9.000", "1.500 (epoch 2)", "3", "600"]
+    assert row[8:] == ["–"] * 3
+    assert f"Not run yet: `{LSTM}`" in page_of(folder)
+
+
+def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
+    write(folder, outcome(LSTM, 1.5))
+    write(folder, outcome(BN, 1.5))
+    (folder / "steps.csv").write_text(f"recipe,seconds,ratio\n{LSTM},0.25,1.0\n{BN},0.2,0.8\n")
+    page = page_of(folder)
+    assert cells(page, LSTM)[8:] == ["0.250", "1.00", "150"]
+    assert cells(page, BN)[8:] == ["0.200", "0.80", "120"]
+    assert "1234" not in page
+
+
+def test_a_small_scale_is_said_in_its_row(folder):
+    write(folder, outcome(BN, 1.5, scale="small", small="8 units"))
+    assert cells(page_of(folder), BN)[0] == f"`{BN}` (small: 8 units)"
+
+
+def test_lengths_have_a_table_of_their_own(folder):
+    tests = [measured(1.5 + length / 1000, "batch", length) for length in (50, 100)]
+    write(folder, outcome(BN, 1.5, tests=(*tests, measured(1.9, "population", 100))))
+    write(folder, outcome(LSTM, 1.5, tests=(measured(1.7, None, 50),)))
+    page = page_of(folder)
+    assert "| recipe | statistics | 50 | 100 |" in page
+    assert f"| `{BN}` | batch | 1.550 | 1.600 |" in page
+    assert f"| `{BN}` | population | – | 1.900 |" in page
+    assert f"| `{LSTM}` | – | 1.700 | – |" in page
+
+
+def test_sentences_are_quoted(folder):
+    write(folder, outcome(BN, 1.5), ["the cat sat", "a mat"])
+    assert f"Written by `{BN}`:\n\n- the cat sat\n- a mat\n" in page_of(folder)
+
+
+def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, capsys):
+    (folder / "tables.yaml").write_text(
+        "text: ''\ntables: [{title: Digits, recipes: [demo/digits-bn]}]\n"
+    )
+    run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"])
+    (run.folder / "sentences.txt").write_text("one\ntwo\n")
+    page = results([run.folder], docs=folder.parent)
+    row = cells(page.read_text(), "demo/digits-bn")
+    assert (row[2], row[6], row[7]) == ("–", "1", "7")
+    assert "- one\n- two\n" in page.read_text()
+
+    run = fit(resume=run.folder, overrides=["--trainer.max_epochs=2"])
+    population, _ = measure("demo/digits-bn", run.best_checkpoint)
+    assert main(["results", "--docs", str(folder.parent), str(run.folder)]) == 0
+    assert str(page) in capsys.readouterr().out
+    row = cells(page.read_text(), "demo/digits-bn")
+    assert (row[6], row[7]) == ("2", "14")
+    assert float(row[2]) == pytest.approx(100 * population.metrics["test/accuracy"], abs=0.006)
+    assert [path.name for path in folder.glob("*.json")] == ["demo-digits-bn.json"]
+    before = page.read_text()
+    assert results(docs=folder.parent).read_text() == before
+
+
+def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path):
+    recipe = str(tmp_path / "own.yaml")
+    ranges = {"optimizer.init_args.lr": {"choices": [0.001, 1e38]}}
+    config = read_recipe("demo/digits-lstm").config
+    (tmp_path / "own.yaml").write_text(as_text(config | {"search": {"trials": 3, "space": ranges}}))
+    (folder / "tables.yaml").write_text(
+        yaml.safe_dump({"text": "", "tables": [{"title": "Search", "recipes": [recipe]}]})
+    )
+    found = search(recipe, "study", epochs=1, overrides=tiny)
+    page = results(["study"], docs=folder.parent).read_text()
+    assert f"Random search with `{recipe}` ({'; '.join(found.overrides)})." in page
+    assert f" {found.failures()}." in page
+    assert "| trial | val/accuracy | lr |" in page
+    for number, *cells in found.rows()[1:]:
+        assert f"| {number} | {' | '.join(cells)} |" in page
+    assert "Not run yet" not in page
+    (path,) = folder.glob("search-*.json")
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is no recorded search"):
+        page_of(folder)
+
+
+def test_a_small_run_has_a_file_of_its_own(folder, tiny):
+    run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"])
+    about = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps(about | {"scale": "small"}))
+    assert record(run.folder, folder).name == "demo-digits-bn-small.json"
+
+
+def test_a_run_without_a_table_is_refused(folder):
+    write(folder, replace(outcome(BN, 1.5), recipe="demo/digits-bn"))
+    with pytest.raises(ValueError, match=r"tables\.yaml has no table for demo-digits-bn\.json"):
+        page_of(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"tests": [], "sentences": []}'])
+def test_a_broken_record_is_named(folder, content):
+    (folder / "a.json").write_text(content)
+    with pytest.raises(ValueError, match=r"a\.json is no recorded run"):
+        page_of(folder)
+
+
+@pytest.mark.parametrize("content", ["", "recipe,ratio\na,1\n"])
+def test_a_broken_benchmark_is_named(folder, content):
+    (folder / "a.csv").write_text(content)
+    with pytest.raises(ValueError, match=r"a\.csv is none of rnnorm bench"):
+        page_of(folder)

@@ -1,0 +1,166 @@
+import math
+
+import optuna
+import pytest
+from interruption import Interruption, KillAt
+from optuna.trial import TrialState
+
+from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.searching import search as module
+from rnnorm.experiments.searching.search import search
+from rnnorm.experiments.searching.study import read_search
+from rnnorm.experiments.training.building import as_text
+from rnnorm.experiments.training.recipe import OverrideError, read_recipe
+from rnnorm.experiments.training.run_folder import read_about
+
+RATE, ROWS = "optimizer.init_args.lr", "data.init_args.batch_size"
+PAPER = {
+    RATE: {"low": 1e-4, "high": 1.0, "log": True},
+    "optimizer.init_args.momentum": {"choices": [0.5, 0.8, 0.9, 0.95, 0.995]},
+    ROWS: {"choices": [32, 64, 128]},
+}
+
+
+@pytest.fixture
+def recipe(tmp_path, tiny):
+    """Writes a recipe of one's own with these ranges, and returns how to call it."""
+
+    def of(**space):
+        config = read_recipe("demo/digits-lstm").config
+        ranges = {"space": space or {RATE: PAPER[RATE], ROWS: {"choices": [20, 40]}}}
+        path = tmp_path / "own.yaml"
+        path.write_text(as_text(config | {"search": {"trials": 3, **ranges}}))
+        return {"recipe": str(path), "out": "study", "epochs": 1, "overrides": tiny}
+
+    return of
+
+
+def drawn(found):
+    return {t.number: (t.params, t.value) for t in found.trials}
+
+
+@pytest.mark.parametrize("name", ["laurent2015/appendix-a-rnn", "laurent2015/appendix-a-bn"])
+def test_the_papers_ranges(name):
+    assert read_recipe(name).search == {"trials": 52, "space": PAPER}
+    assert "search" not in read_recipe(name).config
+
+
+def test_trials_are_drawn_from_the_ranges_and_listed_best_first(recipe):
+    found = search(**recipe())
+    assert len(found.trials) == 3
+    assert found.score == "accuracy"
+    values = [t.value for t in found.trials]
+    assert values == sorted(values, reverse=True)
+    assert all(1e-4 <= t.params[RATE] <= 1 and t.params[ROWS] in (20, 40) for t in found.trials)
+    assert len({t.params[RATE] for t in found.trials}) == 3
+    assert {read_about(p.parent)["recipe"] for p in module.Path("study").glob("*/run.json")} == {
+        recipe()["recipe"]
+    }
+    lines = found.table().splitlines()
+    assert lines[0].split() == ["trial", "val/accuracy", "lr", "batch_size"]
+    assert lines[1].split()[:2] == [str(found.trials[0].number), f"{values[0]:.4f}"]
+    assert lines[-1] == "0 of 3 trials failed"
+
+
+def test_the_draws_are_a_function_of_the_seed(recipe):
+    one, two = search(**recipe()), search(**recipe() | {"out": "again"})
+    assert drawn(one) == drawn(two)
+    other = search(**recipe() | {"out": "other", "seed": 2})
+    assert drawn(other).keys() == drawn(one).keys()
+    assert all(drawn(other)[n][0] != drawn(one)[n][0] for n in drawn(one))
+
+
+# in the second trial: before its first checkpoint, after it
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_study_that_was_cut_off_ends_as_an_uninterrupted_one(recipe, monkeypatch, step):
+    real, calls = module.fit, []
+
+    def fit(*args, **kwargs):
+        calls.append(kwargs)
+        kill = [KillAt(step)] if len(calls) == 2 else []
+        return real(*args, **kwargs, every_n_steps=2, callbacks=kill)
+
+    monkeypatch.setattr(module, "fit", fit)
+    with pytest.raises(Interruption):
+        search(**recipe())
+    interrupted = search(**recipe())
+    assert len(calls) == 4
+    assert drawn(interrupted) == drawn(search(**recipe() | {"out": "whole"}))
+
+
+def test_a_trial_that_was_cut_off_before_it_began_is_begun(recipe, monkeypatch):
+    def fit(*args, run_dir, **kwargs):
+        run_dir.mkdir()
+        raise Interruption
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "fit", fit)
+        with pytest.raises(Interruption):
+            search(**recipe())
+    assert len(search(**recipe()).trials) == 3
+
+
+def test_a_finished_study_is_lengthened(recipe):
+    short = search(**recipe(), trials=1)
+    longer = search(**recipe(), trials=2)
+    assert drawn(longer).items() >= drawn(short).items()
+    assert len(longer.trials) == 2
+
+
+def test_a_trial_that_diverges_is_counted_and_said(recipe):
+    # of these rates one is absurd
+    found = search(**recipe(**{RATE: {"choices": [1e-3, 1e38]}}) | {"trials": 6})
+    assert [t.state for t in found.failed] == [t.state for t in found.trials[-len(found.failed) :]]
+    assert {t.params[RATE] for t in found.failed} == {1e38}
+    kept = [t for t in found.trials if t.state == TrialState.COMPLETE]
+    assert {t.params[RATE] for t in kept} == {1e-3}
+    assert all(math.isfinite(t.value) for t in kept)
+    lines = found.table().splitlines()
+    assert lines[-1].startswith(f"{len(found.failed)} of 6 trials failed; trial ")
+    assert lines[-1].count("diverged at step") == len(found.failed)
+
+
+def test_a_folder_of_another_study_is_refused(recipe):
+    search(**recipe(), trials=1)
+    for change, said in (
+        ({"seed": 2}, "has seed 1, not 2"),
+        ({"epochs": 2}, "has overrides"),
+        ({"recipe": "laurent2015/appendix-a-rnn", "overrides": []}, "has recipe"),
+    ):
+        with pytest.raises(ValueError, match=f"the study in study {said}"):
+            search(**recipe() | change)
+    assert len(search(**recipe(), trials=1).trials) == 1
+
+
+@pytest.mark.parametrize("given", [3, {}, {"low": 1}, {"choices": [1], "low": 2}, {"high": 1}])
+def test_a_range_that_is_none_is_refused(recipe, given):
+    with pytest.raises(ValueError, match=r"search\.space\.optimizer.init_args\.lr must have"):
+        search(**recipe(**{RATE: given}))
+
+
+def test_what_cannot_be_searched_is_refused_before_there_is_a_study(recipe):
+    with pytest.raises(ValueError, match="it has no key 'search'"):
+        search("demo/digits-bn", "study")
+    with pytest.raises(OverrideError, match="speed"):
+        search(**recipe(**{"optimizer.init_args.speed": {"choices": [1]}}))
+    for wrong in ({"trials": 0}, {"epochs": -1}):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            search(**recipe() | wrong)
+    assert not module.Path("study").exists()
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"lacks study\.db"):
+        read_search(tmp_path)
+    optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db", study_name="search")
+    with pytest.raises(ValueError, match="does not say overrides, recipe, scale, score"):
+        read_search(tmp_path)
+
+
+def test_the_command(recipe, capsys):
+    given = recipe()
+    command = ["search", given["recipe"], "--out", "study", "--trials", "1", "--epochs", "1"]
+    assert main([*command, *given["overrides"]]) == 0
+    assert "0 of 1 trials failed" in capsys.readouterr().out
+    assert main(["search", "--out", "study"]) == 1
+    assert "name the recipe" in capsys.readouterr().err

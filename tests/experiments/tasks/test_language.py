@@ -1,0 +1,241 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import rnnorm
+from rnnorm.experiments.data.text.corpora import Text, load_corpus
+from rnnorm.experiments.data.text.windows import CarriedWindows, IndependentWindows, Stream, Window
+from rnnorm.experiments.tasks.language import LanguageData, LanguageModel
+from rnnorm.norm.population import Population
+
+SYMBOLS = 7
+
+
+def text(size, seed=0):
+    symbols = torch.randint(SYMBOLS, (size,), generator=torch.Generator().manual_seed(seed))
+    return Text(symbols, "some/file")
+
+
+def model(norm=None, cell="LSTM", **arguments):
+    torch.manual_seed(0)
+    return LanguageModel(SYMBOLS, cell, norm, hidden_size=5, **arguments)
+
+
+def trained(norm, **arguments):
+    """A model with population statistics of 6 steps and scales that matter."""
+    made = model(norm, **arguments)
+    for name, parameter in made.named_parameters():
+        if "gamma_" in name:
+            torch.nn.init.constant_(parameter, 1.0)
+    for batch in IndependentWindows(text(300), 6, 8, seed=1):
+        made.statistics_step(batch)
+    return made
+
+
+@torch.no_grad()
+def likelihood(made, loader):
+    made.eval()
+    sums = [(float(made._loss("test", w)) * w.y.numel(), w.y.numel()) for w in loader]
+    return sum(s for s, _ in sums) / sum(n for _, n in sums)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("norm", [None, "batch", "layer"])
+@pytest.mark.parametrize("embedding_size", [None, 4])
+def test_every_cell_and_norm_learns(cell, norm, embedding_size):
+    made = model(norm, cell, embedding_size=embedding_size, num_layers=2, dropout=0.1)
+    window = next(iter(IndependentWindows(text(200), 6, 8, seed=1)))
+    made._loss("train", window).backward()
+    assert all(p.grad is not None for p in made.parameters())
+    assert made(window.x)[0].shape == (6, 8, SYMBOLS)
+
+
+@pytest.mark.parametrize("norm", [None, "batch", "layer"])
+@torch.no_grad()
+def test_a_stream_in_pieces_is_one_pass_over_the_text(norm):
+    made = trained(norm).eval()
+    whole = text(60)
+    x, y = whole.symbols[:-1], whole.symbols[1:]
+    expected = float(cross_entropy(made(x.unsqueeze(1))[0].squeeze(1), y))
+    for piece in (1, 7, 20, 59, 100):
+        assert likelihood(made, Stream(whole, piece)) == pytest.approx(expected, rel=1e-5)
+
+
+@torch.no_grad()
+def test_a_stream_goes_on_beyond_the_horizon_of_the_statistics():
+    made = trained("batch").eval()
+    assert len(made.rnn.population_recurrent_l0.mean) == 6
+    one_pass = likelihood(made, Stream(text(60), 9))
+    for population in (m for m in made.modules() if isinstance(m, Population)):
+        for name, rows in list(population.named_buffers()):
+            more = rows[-1:].expand(54, *rows.shape[1:])
+            setattr(population, name, torch.cat([rows, more]))
+    # as if the last of the 6 steps had stood for each later one
+    assert likelihood(made, Stream(text(60), 9)) == one_pass
+    made.rnn.population_input_l0.mean[6:] += 1
+    assert likelihood(made, Stream(text(60), 9)) != one_pass
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@torch.no_grad()
+def test_carried_windows_are_one_pass_over_each_row(cell):
+    made = model(cell=cell).eval()
+    windows = list(CarriedWindows(text(100), 8, 3))
+    expected = made(torch.cat([w.x for w in windows]))[0]
+    scores = torch.cat([made._scores("train", w) for w in windows])
+    torch.testing.assert_close(scores, expected)
+    assert made._states == {}
+
+
+@torch.no_grad()
+def test_independent_windows_start_from_the_initial_state():
+    made = model().eval()
+    for window in IndependentWindows(text(100), 8, 3):
+        assert torch.equal(made._scores("val", window), made(window.x)[0])
+
+
+def test_no_gradient_goes_into_the_window_before():
+    made = model()
+    one, two, *_ = CarriedWindows(text(100), 8, 3)
+    made._loss("train", one)
+    made._loss("train", two).backward()
+    assert not any(s.requires_grad for s in made._states["train"])
+
+
+def test_evaluation_leaves_the_state_of_training_alone():
+    made = model()
+    windows = list(CarriedWindows(text(100), 8, 3))
+    made._loss("train", windows[0])
+    before = made._states["train"][0].clone()
+    likelihood(made, Stream(text(50), 10))
+    made.statistics_step(windows[0])
+    assert torch.equal(made._states["train"][0], before)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_loss_is_a_mean_or_a_sum_over_steps(monkeypatch, reduction):
+    made = model(reduction=reduction)
+    logged = {}
+    monkeypatch.setattr(made, "log", lambda name, value, **_: logged.update({name: value}))
+    window = next(iter(IndependentWindows(text(200), 6, 8, seed=1)))
+    loss = made.training_step(window, 0)
+    scores = made(window.x)[0]
+    steps = [cross_entropy(s, y) for s, y in zip(scores, window.y, strict=True)]
+    expected = sum(steps) if reduction == "sum" else sum(steps) / 6
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(logged["train/loss"], sum(steps) / 6)
+
+
+def test_uniform_weights_and_their_bound():
+    made = model("batch", init="uniform", init_range=0.05, embedding_size=4)
+    for name, parameter in made.named_parameters():
+        if "gamma" in name:
+            assert (parameter == 0.1).all()
+        elif "beta" not in name:
+            assert 0.03 < parameter.abs().max() <= 0.05
+
+
+def test_other_recipes_have_zero_biases_and_a_forget_bias_if_asked():
+    biases = [model(init="orthogonal", forget_bias=f).rnn.bias_ih_l0 for f in (None, 1.0)]
+    assert (biases[0] == 0).all()
+    assert biases[1].tolist() == [0] * 5 + [1] * 5 + [0] * 10
+
+
+def test_dropout_is_of_training_alone():
+    made = model(dropout=0.9, num_layers=2, embedding_size=4)
+    x = text(20).symbols.unsqueeze(1)
+    assert not torch.equal(made(x)[0], made(x)[0])
+    made.eval()
+    assert torch.equal(made(x)[0], made(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"cell": "CNN"}, "'LSTM', 'GRU' or 'RNN', got 'CNN'"),
+        ({"reduction": "max"}, "'mean' or 'sum', got 'max'"),
+        ({"unit": "bytes"}, "'bits' or 'perplexity', got 'bytes'"),
+        ({"init": "magic"}, "init must be None or one of .*got 'magic'"),
+        ({"norm": "group"}, "group"),
+    ],
+)
+def test_bad_model_arguments(arguments, what):
+    with pytest.raises(ValueError, match=what):
+        model(**arguments)
+
+
+def data(folder, **arguments):
+    module = LanguageData(data_dir=str(folder), **arguments)
+    module.setup()
+    return module
+
+
+def test_what_is_read_in_which_way(sentences):
+    independent = data(sentences, length=20, crop=True)
+    kinds = [type(independent.loaders[name]) for name in ("train", "val", "test")]
+    assert kinds == [IndependentWindows, IndependentWindows, Stream]
+    assert independent.train_dataloader().crop
+    carried = data(sentences, windows="carried", length=5, batch_size=4, eval_batch_size=4)
+    assert [type(carried.loaders[n]) for n in ("train", "val")] == [CarriedWindows] * 2
+    window = next(iter(independent.val_dataloader()))
+    assert isinstance(window, Window)
+    assert window.x.shape[0] == 20
+
+
+def test_evaluation_windows_of_any_length(sentences):
+    module = data(sentences, length=20, test_by="windows", eval_length=100, eval_batch_size=2)
+    assert next(iter(module.test_dataloader())).x.shape == (100, 2)
+
+
+def test_sizes_keep_the_vocabulary_whole(sentences):
+    module = data(sentences, length=3, train_size=5, eval_size=4)
+    assert module.vocabulary.symbols == load_corpus("ptb-char", sentences).vocabulary.symbols
+    assert len(module.train_dataloader().symbols) == 5
+    assert len(module.test_dataloader().symbols) == 4
+
+
+def test_a_model_of_another_vocabulary_is_refused(sentences):
+    module = data(sentences)
+    symbols = len(module.vocabulary)
+    LanguageModel(symbols, hidden_size=2).check_data(module)
+    with pytest.raises(ValueError, match=rf"vocabulary_size must be the {symbols} .*got 50"):
+        LanguageModel(50, hidden_size=2).check_data(module)
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused(sentences):
+    module = data(sentences)
+    module.load_state_dict(module.state_dict())
+    module.load_state_dict({})
+    with pytest.raises(ValueError, match=r"ptb\.char\.train\.txt .* is not that of the checkpoint"):
+        module.load_state_dict({"vocabulary": ["a", "b"]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"windows": "sliding"}, "'independent' or 'carried', got 'sliding'"),
+        ({"windows": "carried", "crop": True}, "crop must be False"),
+        ({"val_by": "rows"}, "val_by must be 'windows' or 'stream', got 'rows'"),
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"eval_size": 0}, "eval_size must be at least 1, got 0"),
+        ({"length": 5000}, r"ptb\.char\.train\.txt ends after .* of 5000 predictions needs 5001"),
+        ({"length": 400}, r"ptb\.char\.valid\.txt ends after .* of 400 predictions needs 401"),
+    ],
+)
+def test_bad_data_arguments(sentences, arguments, what):
+    with pytest.raises(ValueError, match=what):
+        data(sentences, **arguments)
+
+
+def test_a_uniform_guess_has_the_entropy_of_the_vocabulary():
+    made = model()
+    torch.nn.init.zeros_(made.classifier.weight)
+    torch.nn.init.zeros_(made.classifier.bias)
+    assert likelihood(made, Stream(text(50))) == pytest.approx(math.log(SYMBOLS))
+
+
+def test_norm_options_reach_the_layer():
+    made = model("batch", norm_options={"momentum": 0.05})
+    assert made.rnn.norm == rnnorm.BatchNorm(momentum=0.05)

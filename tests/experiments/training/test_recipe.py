@@ -1,0 +1,331 @@
+import pytest
+import yaml
+
+from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.recipe import read_recipe, recipe_names, recipes_table
+
+NUMBERS = {
+    "cooijmans2016/smnist-lstm": 98.9,
+    "cooijmans2016/smnist-bn": 99.0,
+    "cooijmans2016/pmnist-lstm": 90.2,
+    "cooijmans2016/pmnist-bn": 95.4,
+    "cooijmans2016/ptb-char-lstm": 1.38,
+    "cooijmans2016/ptb-char-bn": 1.32,
+    "cooijmans2016/text8-lstm": 1.43,
+    "cooijmans2016/text8-bn": 1.36,
+    "cooijmans2016/cnn-lstm": 50.3,
+    "cooijmans2016/cnn-bn": 49.5,
+    "cooijmans2016/cnn-bn-everywhere": 50.0,
+    "cooijmans2016/cnn-bn-e1": 47.1,
+    "cooijmans2016/cnn-bn-e2": 43.9,
+    "cooijmans2016/cnn-full-lstm": 45.5,
+    "cooijmans2016/cnn-full-bn-e2": 37.9,
+    "laurent2015/ptb-word-small-lstm": 119.2,
+    "laurent2015/ptb-word-small-bn": 120.9,
+    "laurent2015/ptb-word-medium-lstm": 89.0,
+    "laurent2015/ptb-word-medium-bn": 90.6,
+    "laurent2015/ptb-word-large-lstm": 81.8,
+    "laurent2015/ptb-word-large-bn": 97.4,
+    "laurent2015/appendix-a-rnn": 1.10,
+    "laurent2015/appendix-a-bn": 1.11,
+}
+# units, predictions of a window, rows, rate, and what else of the optimiser
+CHARACTERS = {
+    "ptb-char-lstm": (1000, 100, 64, {"lr": 0.002}),
+    "ptb-char-lstm-draft": (1000, 50, 100, {"lr": 0.001, "momentum": 0.9}),
+    "text8-lstm": (2000, 180, 128, {"lr": 0.001}),
+}
+# units, bound of the weights, dropout, predictions, clip, epochs, epochs of the first rate, divisor
+WORDS = {
+    "small": (200, 0.1, 0.0, 20, 10, 15, 6, 2.0),
+    "medium": (650, 0.05, 0.5, 35, 5, 40, 6, 1.2),
+    "large": (1500, 0.04, 0.65, 35, 5, 55, 15, 1.15),
+}
+# thousands of units take long to initialise, and no test here looks at weights
+LIGHT = ["--model.init_args.hidden_size=4"]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_is_valid_and_says_what_it_is(name):
+    recipe = read_recipe(name)
+    assert {"title", "paper", "metric"} <= recipe.about.keys()
+    Built(as_text(recipe.config), LIGHT)
+
+
+@pytest.mark.parametrize("name", [n for n in recipe_names() if not n.startswith("demo/")])
+def test_every_recipe_of_a_paper_has_a_small_scale(name):
+    paper, small = read_recipe(name), read_recipe(name, "small")
+    assert small.about["small"]
+    assert small.config["trainer"]["max_epochs"] < paper.config["trainer"]["max_epochs"]
+    assert small.config["optimizer"] == paper.config["optimizer"]
+    Built(as_text(small.config), LIGHT)
+
+
+@pytest.mark.parametrize(("name", "number"), NUMBERS.items())
+def test_the_papers_numbers(name, number):
+    assert read_recipe(name).about["number"] == number
+    line = next(line for line in recipes_table().splitlines() if line.startswith(f"{name} "))
+    assert str(number) in line
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if "mnist" in name])
+def test_the_papers_settings_for_pixels(name):
+    config = read_recipe(name).config
+    assert config["trainer"]["gradient_clip_val"] == 1
+    assert config["optimizer"]["class_path"] == "torch.optim.RMSprop"
+    assert config["optimizer"]["init_args"]["lr"] == 0.001
+    assert config["optimizer"]["init_args"]["alpha"] == 0.9
+    data = config["data"]["init_args"]
+    permuted = "pmnist" in name
+    assert data["permutation"] == ("fixed" if permuted else "none")
+    # black borders come first in the image's own order: only there is the noise needed
+    assert config["model"]["init_args"]["initial_noise"] == (0 if permuted else 0.1)
+
+    assert data["batch_size"] == config["model"]["init_args"]["hidden_size"] == 100
+
+
+@pytest.mark.parametrize(("name", "settings"), CHARACTERS.items())
+def test_the_papers_settings_for_characters(name, settings):
+    config = read_recipe(f"cooijmans2016/{name}").config
+    model, data = (config[part]["init_args"] for part in ("model", "data"))
+    optimizer = config["optimizer"]["init_args"]
+    got = (model["hidden_size"], data["length"], data["batch_size"], optimizer)
+    assert got == settings
+    assert config["trainer"]["gradient_clip_val"] == 1
+    assert data["crop"] == (name == "ptb-char-lstm")
+    assert data["test_by"] == "stream"
+
+
+@pytest.mark.parametrize(("size", "settings"), WORDS.items())
+def test_the_papers_settings_for_words(size, settings):
+    config = read_recipe(f"laurent2015/ptb-word-{size}-lstm").config
+    model, data = (config[part]["init_args"] for part in ("model", "data"))
+    trainer, schedule = config["trainer"], config["lr_scheduler"]["init_args"]
+    got = (
+        *(model[key] for key in ("hidden_size", "init_range", "dropout")),
+        data["length"],
+        *(trainer[key] for key in ("gradient_clip_val", "max_epochs")),
+        *schedule.values(),
+    )
+    assert got == settings
+    assert (model["num_layers"], model["reduction"]) == (2, "sum")
+    assert (data["windows"], data["batch_size"]) == ("carried", 32)
+    assert config["optimizer"]["init_args"] == {"lr": 1.0}
+
+
+def test_the_papers_settings_for_speech():
+    plain, normalised = (read_recipe(f"laurent2015/wsj-{name}") for name in ("lstm", "bn"))
+    assert (plain.about["number"], normalised.about["number"]) == (33, 34)
+    model, data = (plain.config[part]["init_args"] for part in ("model", "data"))
+    assert (model["num_layers"], model["hidden_size"], model["bidirectional"]) == (5, 250, True)
+    assert (model["input_size"], model["num_classes"], model["init"]) == (123, 3546, "laurent2015")
+    assert (data["max_length"], data["batch_size"]) == (1300, 24)
+    assert plain.config["optimizer"]["class_path"] == "torch.optim.SGD"
+    assert plain.config["optimizer"]["init_args"] == {"lr": 1e-4, "momentum": 0.9}
+    assert normalised.config["model"]["init_args"]["norm"] == "laurent2015-sequence"
+
+
+DIGITS = [f"laurent2015/digits{split}" for split in ("", "-both")]
+
+
+@pytest.mark.parametrize("digits", DIGITS)
+def test_recipes_of_spoken_digits_differ_in_the_norm_and_the_learning_rate_alone(digits):
+    recipes = [read_recipe(f"{digits}-{name}") for name in ("lstm", "bn", "bn-frame")]
+    for recipe in recipes:
+        recipe.config["trainer"].pop("callbacks", None)
+        # the norm by itself, or with options of it
+        recipe.config["model"]["init_args"].pop("norm_options", None)
+    norms = [recipe.config["model"]["init_args"].pop("norm") for recipe in recipes]
+    assert norms == [None, "laurent2015-sequence", "laurent2015-frame"]
+    rates = [recipe.config["optimizer"]["init_args"].pop("lr") for recipe in recipes]
+    assert rates == [1e-4, 1e-3, 1e-3]
+    assert recipes[0].config == recipes[1].config == recipes[2].config
+    assert recipes[0].search == recipes[1].search == recipes[2].search
+    assert recipes[0].search["space"].keys() == {"optimizer.init_args.lr"}
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["cooijmans2016/ptb-char-lstm", "cooijmans2016/ptb-char-lstm-draft", "cooijmans2016/text8-lstm"]
+    + [f"laurent2015/ptb-word-{size}-lstm" for size in WORDS],
+)
+def test_plain_and_normalised_recipes_differ_in_the_norm_alone(plain):
+    configs = [read_recipe(name).config for name in (plain, plain.replace("-lstm", "-bn"))]
+    for config in configs:
+        config["trainer"].pop("callbacks", None)
+        config["model"]["init_args"].pop("norm_options", None)
+    norms = [config["model"]["init_args"].pop("norm") for config in configs]
+    assert norms[0] is None
+    assert norms[1] in ("batch", "laurent2015-frame")
+    assert configs[0] == configs[1]
+
+
+PLAIN = {
+    name: name.replace("ba2016", paper).replace("-ln", "-rnn" if "appendix" in name else "-lstm")
+    for name in recipe_names()
+    if name.startswith("ba2016/") and "glinskis" not in name
+    for paper in ["laurent2015" if "word" in name or "appendix" in name else "cooijmans2016"]
+} | {"ba2016/glinskis-ln": "glinskis2017/baseline"}
+
+
+@pytest.mark.parametrize(("twin", "plain"), PLAIN.items())
+def test_a_layer_norm_twin_differs_in_the_norm_alone(twin, plain):
+    one, two = read_recipe(twin), read_recipe(plain)
+    assert one.config["model"]["init_args"].pop("norm") == "layer"
+    assert two.config["model"]["init_args"].pop("norm") is None
+    assert one.config == two.config
+    assert one.about["metric"] == two.about["metric"]
+    assert one.about["number"] is None
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NUMBERS if n.endswith(("-lstm", "-rnn")) and "/cnn-" not in n]
+)
+def test_every_plain_recipe_has_a_layer_norm_twin(name):
+    assert name in PLAIN.values()
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("order", ["pmnist", "smnist"])
+def test_recipes_of_the_gamma_sweep_differ_in_gamma_alone(order, gamma):
+    swept = read_recipe(f"cooijmans2016/{order}-bn-gamma-{gamma}")
+    usual = read_recipe(f"cooijmans2016/{order}-bn")
+    assert swept.config["model"]["init_args"]["norm_options"].pop("gamma") == gamma
+    assert swept.config == usual.config
+    assert swept.about["number"] is None
+    assert "gamma" not in usual.config["model"]["init_args"]["norm_options"]
+
+
+# units, sentences, rows, rate, both directions, attention normalised
+CLOZE = {
+    "cnn-lstm": (240, 4, 64, 8e-5, False, False),
+    "cnn-bn": (240, 4, 64, 8e-5, False, False),
+    "cnn-bn-everywhere": (240, 4, 64, 8e-5, False, True),
+    "cnn-bn-e1": (240, 4, 40, 8e-4, False, True),
+    "cnn-bn-e2": (240, 4, 40, 8e-4, True, True),
+    "cnn-full-lstm": (120, None, 40, 8e-4, True, False),
+    "cnn-full-bn-e2": (120, None, 40, 8e-4, True, True),
+}
+
+
+@pytest.mark.parametrize(("name", "settings"), CLOZE.items())
+def test_the_papers_settings_for_questions(name, settings):
+    config = read_recipe(f"cooijmans2016/{name}").config
+    model, data = (config[part]["init_args"] for part in ("model", "data"))
+    got = (
+        model["hidden_size"],
+        data["sentences"],
+        data["batch_size"],
+        config["optimizer"]["init_args"]["lr"],
+        model["bidirectional"],
+        model["attention_norm"],
+    )
+    assert got == settings
+    assert config["optimizer"]["class_path"] == "torch.optim.Adam"
+    assert config["trainer"]["gradient_clip_val"] == 10
+    assert model["vocabulary_size"] == data["words"] + 1 + data["placeholders"] == 65829
+    assert model["norm"] == (None if "lstm" in name else "batch")
+    scope = "sequence" if "-e1" in name or "-e2" in name else None
+    assert (model.get("norm_options") or {}).get("input") == scope
+
+
+@pytest.mark.parametrize("data", ["babi", "chinese"])
+def test_the_variants_of_other_questions_differ_in_what_is_normalised_alone(data):
+    names = ("lstm", "bn", "bn-everywhere", "bn-e1", "bn-e2")
+    configs = [read_recipe(f"cooijmans2016/{data}-{name}").config for name in names]
+    looks = []
+    for config in configs:
+        config["trainer"].pop("callbacks", None)
+        model = config["model"]["init_args"]
+        options = model.pop("norm_options", {})
+        keys = ("norm", "attention_norm", "bidirectional")
+        looks.append((*(model.pop(key) for key in keys), options.get("input")))
+    assert all(config == configs[0] for config in configs)
+    assert looks == [
+        (None, False, False, None),
+        ("batch", False, False, None),
+        ("batch", True, False, None),
+        ("batch", True, False, "sequence"),
+        ("batch", True, True, "sequence"),
+    ]
+
+
+def own(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_recipe_is_its_base_and_what_differs(tmp_path):
+    name = own(
+        tmp_path / "own.yaml",
+        "base: cooijmans2016/pmnist-bn\nabout: {title: mine}\n"
+        "small: {trainer: {max_epochs: 2}}\n"
+        "model: {init_args: {norm_options: {gamma: 0.2}}}\ntrainer: {callbacks: []}\n",
+    )
+    base = read_recipe("cooijmans2016/pmnist-bn")
+    mine = read_recipe(name)
+    assert mine.about == base.about | {"title": "mine"}
+    options = {"momentum": 0.01, "gamma": 0.2}
+    model = base.config["model"]["init_args"] | {"norm_options": options}
+    assert mine.config["model"]["init_args"] == model
+    assert mine.config["trainer"] == base.config["trainer"] | {"callbacks": []}
+    assert mine.config["data"] == base.config["data"]
+    assert "base" not in mine.config
+    small = read_recipe(name, "small")
+    assert small.config["trainer"]["max_epochs"] == 2
+    assert small.config["data"]["init_args"]["shrink"] == 2
+
+
+def test_a_base_that_is_none_is_refused(tmp_path):
+    name = own(tmp_path / "own.yaml", "base: cooijmans2016/pmnist-bm\n")
+    with pytest.raises(ValueError, match="no recipe is called 'cooijmans2016/pmnist-bm'"):
+        read_recipe(name)
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    own(one, f"base: {two}\n")
+    own(two, f"base: {one}\n")
+    with pytest.raises(ValueError, match=r"is based on itself: .*one\.yaml on .*two\.yaml on "):
+        read_recipe(str(one))
+
+
+def test_models_of_the_demo_differ_in_the_norm_alone():
+    configs = [read_recipe(f"demo/digits-{n}").config for n in ("lstm", "bn", "ln")]
+    norms = [c["model"]["init_args"].pop("norm") for c in configs]
+    assert norms == [None, "batch", "layer"]
+    assert configs[0] == configs[1] == configs[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("cooijmans2016/pmnist-bm", "cooijmans2016/pmnist-bn"),
+        ("pmnist-bn", "cooijmans2016/pmnist-bn"),
+        ("zzz", "demo/digits-ln"),
+    ],
+)
+def test_an_unknown_recipe_is_answered_with_the_nearest(name, near):
+    with pytest.raises(ValueError, match=f"no recipe is called '{name}'.*{near}"):
+        read_recipe(name)
+
+
+def test_unknown_scale():
+    with pytest.raises(ValueError, match="'paper' or 'small', got 'tiny'"):
+        read_recipe("cooijmans2016/pmnist-bn", "tiny")
+    with pytest.raises(ValueError, match="no small scale"):
+        read_recipe("demo/digits-bn", "small")
+
+
+def test_a_recipe_of_ones_own(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(read_recipe("demo/digits-bn").config))
+    assert read_recipe(str(path)).config == read_recipe("demo/digits-bn").config
+    path.write_text("trainer: [")
+    with pytest.raises(ValueError, match="is not YAML"):
+        read_recipe(str(path))
+    path.write_text("trainer: {}")
+    with pytest.raises(ValueError, match="needs the keys 'model' and 'data'"):
+        read_recipe(str(path))
+
+
+def test_one_seed_for_weights_and_data():
+    built = Built(as_text(read_recipe("demo/digits-bn").config), ["--seed_everything=7"])
+    assert built.datamodule.hparams["seed"] == 7

@@ -1,0 +1,293 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from interruption import Interruption, KillAt
+from lightning.pytorch import Callback
+
+import rnnorm
+from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.metrics_file import read_metrics
+
+RECIPE = "demo/digits-bn"
+
+
+def weights(folder):
+    return read_checkpoint(folder / "checkpoints" / "last.ckpt")
+
+
+def assert_same(one, two):
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), name
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    cache = {}
+
+    def run(overrides):
+        key = tuple(overrides)
+        if key not in cache:
+            folder = tmp_path_factory.mktemp("whole") / "run"
+            fit(RECIPE, run_dir=folder, overrides=overrides)
+            cache[key] = folder
+        return cache[key]
+
+    return run
+
+
+# 7 steps an epoch: first steps, in mid-epoch, just before and just after an epoch's end
+@pytest.mark.parametrize("step", [1, 2, 4, 5, 6, 7, 8, 13, 17])
+@pytest.mark.parametrize("limit", ["epochs", "steps"])
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, tiny, uninterrupted, step, limit):
+    if limit == "steps":
+        tiny += ["--trainer.max_steps=19"]
+    whole = uninterrupted(tiny)
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(step)])
+    kept = folder / "checkpoints" / "last.ckpt"
+    assert kept.exists() == (step > 1)
+    run = fit(resume=folder, every_n_steps=2)
+    assert run.trainer.global_step == (19 if limit == "steps" else 21)
+    one, two = weights(whole), weights(folder)
+    assert_same(one["state_dict"], two["state_dict"])
+    assert one["global_step"] == two["global_step"]
+    states = [s["optimizer_states"][0]["state"] for s in (one, two)]
+    for index, state in states[0].items():
+        assert torch.equal(state["square_avg"], states[1][index]["square_avg"])
+    random = [s["callbacks"]["RandomState"] for s in (one, two)]
+    assert torch.equal(random[0]["torch"], random[1]["torch"])
+    assert random[0]["numpy"] == random[1]["numpy"]
+    assert random[0]["python"] == random[1]["python"]
+
+
+@pytest.mark.parametrize("step", [4, 7, 13])
+def test_logs_of_a_resumed_training_are_those_of_the_uninterrupted_one(
+    tmp_path, tiny, uninterrupted, step
+):
+    whole, folder = uninterrupted(tiny), tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=3, callbacks=[KillAt(step)])
+    fit(resume=folder)
+    one, two = (read_metrics(f / "metrics.csv") for f in (whole, folder))
+    assert one.keys() == two.keys()
+    for name, curve in one.items():
+        assert [(s, v) for s, _, v in curve] == [(s, v) for s, _, v in two[name]], name
+
+
+def test_limited_epochs_resume_too(tmp_path, tiny, uninterrupted):
+    tiny += ["--trainer.limit_train_batches=4"]
+    whole, folder = uninterrupted(tiny), tmp_path / "run"
+    for step in (3, 4, 6, 8):
+        with pytest.raises(Interruption):
+            fit(
+                *((RECIPE,) if step == 3 else ()),
+                **({"run_dir": folder} if step == 3 else {"resume": folder}),
+                overrides=tiny if step == 3 else (),
+                every_n_steps=1,
+                callbacks=[KillAt(step)],
+            )
+    fit(resume=folder)
+    assert_same(weights(whole)["state_dict"], weights(folder)["state_dict"])
+
+
+def test_a_killed_process_resumes(tmp_path, tiny, uninterrupted):
+    folder = tmp_path / "run"
+    code = f"""
+import os, signal, torch
+from lightning.pytorch import Callback
+from rnnorm.experiments.training.fit import fit
+torch.set_num_threads(1)
+class Kill(Callback):
+    def on_before_zero_grad(self, trainer, *_):
+        if trainer.global_step == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+fit({RECIPE!r}, run_dir={str(folder)!r}, overrides={tiny!r}, every_n_steps=3, callbacks=[Kill()])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    assert read_checkpoint(folder / "checkpoints" / "last.ckpt")["global_step"] == 9
+    fit(resume=folder)
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+
+
+class TerminateAt(Callback):
+    """Asks the process to end, as a scheduler does."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_terminated_training_says_so_and_resumes(tmp_path, tiny, uninterrupted, capsys):
+    folder = tmp_path / "run"
+    with pytest.raises(SystemExit) as error:
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[TerminateAt(9)])
+    assert error.value.code == 143
+    assert f"go on with: rnnorm fit --resume {folder}" in capsys.readouterr().out
+    fit(resume=folder)
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+
+
+def test_a_finished_training_goes_on_with_more_epochs(tmp_path, tiny, uninterrupted):
+    folder = tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=2"])
+    fit(resume=folder, overrides=["--trainer.max_epochs=3"])
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+    assert "max_epochs: 3" in (folder / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("steps", [6, 7, 9])
+def test_a_training_cut_short_by_steps_goes_on_with_more(tmp_path, tiny, uninterrupted, steps):
+    folder = tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, f"--trainer.max_steps={steps}"])
+    assert weights(folder)["global_step"] == steps
+    fit(resume=folder)
+    assert weights(folder)["global_step"] == steps
+    fit(resume=folder, overrides=["--trainer.max_steps=-1"])
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+
+
+def test_a_checkpoint_holds_plain_types_and_tensors(tiny, uninterrupted):
+    for name in ("last.ckpt", "best.ckpt"):
+        path = uninterrupted(tiny) / "checkpoints" / name
+        state = torch.load(path, weights_only=True)
+        assert {"python", "numpy", "torch"} <= state["callbacks"]["RandomState"].keys()
+
+
+def test_everything_is_inside_the_run_folder(tmp_path, tiny):
+    fit(RECIPE, run_dir=tmp_path / "a" / "run", overrides=[*tiny, "--trainer.max_epochs=1"])
+    assert os.listdir() == []
+    assert {p.name for p in (tmp_path / "a").rglob("*") if p.is_file()} >= {
+        "run.json",
+        "config.yaml",
+        "metrics.csv",
+        "last.ckpt",
+        "best.ckpt",
+    }
+    assert list((tmp_path / "a" / "run" / "tensorboard").glob("events*"))
+
+
+def test_the_default_folder_is_named_after_the_recipe(tiny):
+    run = fit(RECIPE, overrides=[*tiny, "--trainer.max_epochs=1"])
+    assert run.folder == Path("runs/demo-digits-bn")
+
+
+def test_an_existing_run_folder_is_refused_untouched(tmp_path, tiny):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(FileExistsError, match=r"run exists: go on with it by --resume"):
+        fit(RECIPE, run_dir=folder, overrides=tiny)
+    assert os.listdir(folder) == []
+
+
+def test_a_mistake_leaves_no_run_folder(tmp_path, tiny):
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError, match="shrink"):
+        fit(RECIPE, run_dir=folder, overrides=[*tiny, "--data.init_args.shrink=5"])
+    with pytest.raises(FileNotFoundError, match="lacks"):
+        fit("cooijmans2016/pmnist-bn", run_dir=folder, data_dir=tmp_path)
+    with pytest.raises(ValueError, match="--checkpoint-every must be at least 1 step, got 0"):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=0)
+    for option in ("--trainer.max_epochs=-5", "--trainer.accelerator=tpu"):
+        with pytest.raises(
+            ValueError, match=r"the trainer cannot be made: .*(max_epochs|torch_xla)"
+        ):
+            fit(RECIPE, run_dir=folder, overrides=[*tiny, option])
+    with pytest.raises(ValueError, match=r"trainer\.devices must be 1, got 2"):
+        fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.devices=2"])
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("--model.init_args.hidden_size=9", "hidden_size was 8 and is 9"),
+        ("--data.init_args.batch_size=10", "batch_size was 20 and is 10"),
+        ("--data.init_args.train_size=60", "train_size was 130 and is 60"),
+        ("--seed_everything=2", "seed was 1 and is 2"),
+    ],
+)
+def test_resume_refuses_another_model_or_order_and_stays_resumable(tmp_path, tiny, override, said):
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(4)])
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(ValueError, match=f"last.ckpt was trained otherwise: .*{said}"):
+        fit(resume=folder, overrides=[override])
+    assert (folder / "config.yaml").read_bytes() == before
+    assert fit(resume=folder).trainer.global_step == 21
+
+
+@pytest.mark.parametrize("option", ["max_epochs=1", "val_check_interval=1000"])
+def test_what_the_trainer_refuses_leaves_the_configuration_alone(tmp_path, tiny, option):
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(17)])
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(ValueError, match=option.split("=")[0]):
+        fit(resume=folder, overrides=[f"--trainer.{option}"])
+    assert (folder / "config.yaml").read_bytes() == before
+
+
+def test_a_broken_checkpoint_leaves_the_configuration_alone(tmp_path, tiny):
+    folder = tmp_path / "run"
+    run = fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
+    before = (folder / "config.yaml").read_bytes()
+    run.last_checkpoint.write_bytes(run.last_checkpoint.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint"):
+        fit(resume=folder, overrides=["--trainer.max_epochs=2"])
+    assert (folder / "config.yaml").read_bytes() == before
+
+
+def test_resume_evaluates_in_other_minibatches(tmp_path, tiny):
+    folder = tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
+    more = ["--trainer.max_epochs=2", "--data.init_args.eval_batch_size=90"]
+    assert fit(resume=folder, overrides=more).trainer.global_step == 14
+
+
+def test_resume_refuses_what_is_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run in"):
+        fit(resume=tmp_path)
+    with pytest.raises(ValueError, match="needs a recipe"):
+        fit()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("run.json", b"{recipe", r"run\.json is not JSON: Expecting"),
+        ("run.json", b"\xff", r"run\.json is not JSON"),
+        ("run.json", b"{}", r"run\.json is of no run"),
+        ("config.yaml", b"", r"config\.yaml is no recipe"),
+        ("config.yaml", b"\xff", r"config\.yaml is not YAML"),
+        ("config.yaml", b"model: [", r"config\.yaml is not YAML"),
+    ],
+)
+def test_broken_files_of_a_run_are_named(tmp_path, name, content, said):
+    run = {"recipe": RECIPE, "scale": "paper", "about": {}, "rnnorm": rnnorm.__version__}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    (tmp_path / "config.yaml").write_text("model: {}\ndata: {}\n")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        fit(resume=tmp_path)
+
+
+def test_resume_refuses_another_recipe_and_scale(tiny, uninterrupted):
+    folder = uninterrupted(tiny)
+    with pytest.raises(ValueError, match="is of recipe demo/digits-bn, not of demo/digits-ln"):
+        fit("demo/digits-ln", resume=folder)
+    with pytest.raises(ValueError, match="has the scale paper, not small"):
+        fit(resume=folder, scale="small")

@@ -1,0 +1,45 @@
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+
+from rnnorm.experiments.tasks.language import LanguageModel
+from rnnorm.experiments.tasks.pixels import PixelClassifier
+from rnnorm.experiments.training.checkpoints import KeepLastAndBest
+from rnnorm.experiments.training.score import Score, score_of
+
+
+class FakeTrainer:
+    is_last_batch = True
+
+    def __init__(self):
+        self.saved = []
+        self.callback_metrics = {}
+
+    def save_checkpoint(self, path):
+        self.saved.append((self.current_epoch, path.name))
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", [0, 2]), ("min", [0, 1])])
+def test_the_best_checkpoint_is_that_of_the_tasks_score(tmp_path, mode, best):
+    keep, trainer = KeepLastAndBest(tmp_path, Score("quality", mode)), FakeTrainer()
+    for epoch, value in enumerate((2.0, 1.0, 3.0, 1.5)):
+        trainer.current_epoch = epoch
+        trainer.callback_metrics = {"val/quality": torch.tensor(value), "val/loss": torch.tensor(0)}
+        keep.on_train_epoch_end(trainer, None)
+    assert [epoch for epoch, name in trainer.saved if name == "best.ckpt"] == best
+    assert keep.best == (3.0 if mode == "max" else 1.0)
+    assert keep.best_epoch == best[-1] + 1
+
+
+def test_each_task_has_a_score():
+    assert score_of(PixelClassifier()) == ("accuracy", "max")
+    for unit, name in (
+        ("bits", "bits_per_character"),
+        ("perplexity", "perplexity"),
+        ("nats", "loss"),
+    ):
+        assert score_of(LanguageModel(3, hidden_size=2, unit=unit)) == (name, "min")
+
+
+def test_a_model_without_a_score_is_judged_by_its_loss():
+    assert score_of(LightningModule()) == ("loss", "min")

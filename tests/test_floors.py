@@ -1,0 +1,61 @@
+"""Nothing imports upwards, neither in the core nor between the rooms of the experiments."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import rnnorm
+
+PACKAGE = Path(rnnorm.__file__).parent
+#: from the ground up: a floor may import itself and what stands before it
+FLOORS = ("tracing", "norm", "cells", "kernels", "init", "layers", "diagnostics")
+ROOMS = ("recipes", "data", "training", "models", "bench", "searching", "tasks")
+ROOMS += ("measuring", "comparing", "reporting", "commands")
+
+
+def imported(path):
+    """Names of rnnorm's own modules that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("rnnorm."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rnnorm":
+            yield from (f"{node.module}.{a.name}" for a in node.names)
+
+
+def upwards(folder, prefix, floors):
+    for path in sorted(folder.rglob("*.py")):
+        here = path.relative_to(folder).with_suffix("").parts[0]
+        if here not in floors:
+            continue
+        for name in imported(path):
+            there = name.removeprefix(f"{prefix}.").split(".")[0]
+            if name.startswith(prefix) and there in floors[floors.index(here) + 1 :]:
+                yield f"{path.relative_to(folder).as_posix()} imports {name}"
+
+
+def test_the_core_imports_nothing_from_a_floor_above():
+    assert list(upwards(PACKAGE, "rnnorm", FLOORS)) == []
+
+
+def test_the_core_never_imports_the_experiments():
+    core = [p for p in PACKAGE.rglob("*.py") if "experiments" not in p.parts]
+    assert [p for p in core if any("experiments" in name for name in imported(p))] == []
+
+
+def test_a_room_imports_only_rooms_below_it():
+    assert list(upwards(PACKAGE / "experiments", "rnnorm.experiments", ROOMS)) == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "known"), [(PACKAGE, {*FLOORS, "experiments"}), (PACKAGE / "experiments", {*ROOMS})]
+)
+def test_every_file_stands_on_a_floor(folder, known):
+    stands = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
+    assert stands - {"__init__", "__pycache__"} <= known
+
+
+def test_an_import_upwards_is_found(tmp_path):
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "spec.py").write_text("from rnnorm.layers import lstm\n")
+    assert list(upwards(tmp_path, "rnnorm", FLOORS)) == ["norm/spec.py imports rnnorm.layers.lstm"]
