@@ -1,10 +1,11 @@
-// runs every cell and scope over awkward sizes, for the sanitizers: see `make sanitize`
+// runs every cell and scope over awkward sizes beside a plain loop: see `make sanitize aarch64`
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 #include "layer.h"
+#include "plain.h"
 
 namespace {
 
@@ -52,6 +53,47 @@ class Memory {
   }
   std::vector<std::vector<T>*> blocks_, outputs_;
 };
+
+// whether the outputs are the plain loop's, and the gradients fit its difference quotient
+template <class T>
+bool agrees(const rnnorm_layer& a, int64_t gates) {
+  const double precision = sizeof(T) == 8 ? 1e-10 : 1e-4, distance = 1e-7;
+  const plain::Layer<T> expected(a, gates, 0);
+  bool good = true;
+  const auto compare = [&](const void* got, const plain::Numbers& numbers) {
+    for (size_t k = 0; k < numbers.size(); ++k)
+      good &= std::fabs(static_cast<const T*>(got)[k] - numbers[k]) <=
+              precision * (1 + std::fabs(numbers[k]));
+  };
+  compare(a.output, expected.output);
+  compare(a.h_n, expected.h_n);
+  compare(a.c_n, expected.c_n);
+
+  double slope = 0, scale = 1;
+  const auto add = [&](const void* gradient, int64_t count) {
+    for (int64_t k = 0; gradient && k < count; ++k) {
+      const double part = static_cast<const T*>(gradient)[k] * plain::direction(k);
+      slope += part;
+      scale += std::fabs(part);
+    }
+  };
+  const int64_t F = gates * a.H;
+  add(a.grad_x, a.T * a.B * a.I);
+  add(a.grad_h0, a.B * a.H);
+  add(a.grad_c0, a.B * a.H);
+  add(a.grad_weight_ih, F * a.I);
+  add(a.grad_weight_hh, F * a.H);
+  add(a.grad_bias_ih, F);
+  add(a.grad_bias_hh, F);
+  for (int k = 0; k < RNNORM_SITES; ++k) {
+    add(a.site[k].grad_gamma, k == RNNORM_CELL ? a.H : F);
+    add(a.site[k].grad_beta, a.H);
+  }
+  const double after = plain::Layer<T>(a, gates, distance).loss();
+  const double before = plain::Layer<T>(a, gates, -distance).loss();
+  const double error = std::fabs((after - before) / (2 * distance) - slope);
+  return good && error <= (sizeof(T) == 8 ? 1e-7 : 1e-4) * scale;
+}
 
 struct Case {
   int64_t cell, T, B, I, H, scopes[RNNORM_SITES], joint, ragged, training, own_age;
@@ -124,7 +166,7 @@ bool run(const Case& c, int64_t threads) {
   a.grad_weight_hh = memory.results(F * c.H);
   a.grad_bias_ih = memory.results(F);
   a.grad_bias_hh = memory.results(F);
-  return !rnnorm_backward(&a) && memory.finite();
+  return !rnnorm_backward(&a) && memory.finite() && agrees<T>(a, gates);
 }
 
 }  // namespace

@@ -1,24 +1,40 @@
 #!/usr/bin/env bash
-# builds the kernels with a sanitizer and runs them: sanitize.sh address|thread [folder]
+# builds the kernels with their driver and runs it: sanitize.sh address|thread|aarch64 [folder]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 kind=$1
 folder=${2:-$(mktemp -d)}
 mkdir -p "$folder"
+compiler=${CXX:-c++}
+emulator=()
+sources=(forward backward dispatch sanitize)
 case $kind in
-  address) flags=(-fsanitize=address,undefined -fno-sanitize-recover=all -fopenmp) ;;
+  address)
+    flags=(-O1 -g1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fopenmp) ;;
   # GNU OpenMP's barrier is opaque to it
-  thread) flags=(-fsanitize=thread -DRNNORM_STANDARD_THREADS -pthread) ;;
-  *) echo "the sanitizer must be address or thread, got $kind" >&2; exit 2 ;;
+  thread)
+    flags=(-O1 -g1 -march=native -fsanitize=thread -DRNNORM_STANDARD_THREADS -pthread)
+    sources+=(pool) ;;
+  aarch64)
+    compiler=aarch64-linux-gnu-g++
+    emulator=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
+    for tool in "$compiler" "${emulator[0]}"; do
+      command -v "$tool" >/dev/null && continue
+      echo "skipped: the kernels are not tried on aarch64, $tool is missing" >&2
+      exit 0
+    done
+    flags=(-O2 -Wall -Wextra -ffp-contract=fast -fopenmp) ;;
+  *) echo "the kind must be address, thread or aarch64, got $kind" >&2; exit 2 ;;
 esac
-common=(-std=gnu++17 -O1 -g1 -march=native -fno-math-errno -fno-trapping-math
+common=(-std=gnu++17 -fno-math-errno -fno-trapping-math
   -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable)
-pids=()
-for source in forward backward dispatch sanitize; do
-  "${CXX:-c++}" "${common[@]}" "${flags[@]}" -c "$source.cpp" -o "$folder/$kind-$source.o" &
+pids=() objects=()
+for source in "${sources[@]}"; do
+  objects+=("$folder/$kind-$source.o")
+  "$compiler" "${common[@]}" "${flags[@]}" -c "$source.cpp" -o "${objects[-1]}" &
   pids+=($!)
 done
 for pid in "${pids[@]}"; do wait "$pid"; done
-"${CXX:-c++}" "${flags[@]}" "$folder/$kind"-{forward,backward,dispatch,sanitize}.o -o "$folder/$kind"
+"$compiler" "${flags[@]}" "${objects[@]}" -o "$folder/$kind"
 # the scratch block is kept until its thread ends, and OpenMP's pool until the process does
-ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=4 "$folder/$kind"
+ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=4 "${emulator[@]}" "$folder/$kind"

@@ -1,0 +1,147 @@
+// a layer as a plain loop in double precision: what the kernels are compared with
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "layer.h"
+
+namespace plain {
+
+using Numbers = std::vector<double>;
+
+// every input may be moved by `distance` along this, for the difference quotient of a loss
+inline double direction(int64_t k) { return std::sin(double(k + 1)); }
+
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+template <class T>
+class Layer {
+ public:
+  Numbers output, h_n, c_n;
+
+  Layer(const rnnorm_layer& layer, int64_t gates, double distance)
+      : output(size_t(layer.T * layer.B * layer.H)), a(layer), F(gates * layer.H) {
+    const auto moved = [&](const void* numbers, int64_t count) {
+      Numbers result(size_t(numbers ? count : 0));
+      for (int64_t k = 0; k < int64_t(result.size()); ++k)
+        result[k] = fixed(numbers, k) + distance * direction(k);
+      return result;
+    };
+    x = moved(a.x, a.T * a.B * a.I);
+    h_n = moved(a.h0, a.B * a.H);
+    c_n = moved(a.c0, a.B * a.H);
+    weight_ih = moved(a.weight_ih, F * a.I);
+    weight_hh = moved(a.weight_hh, F * a.H);
+    bias_ih = moved(a.bias_ih, F);
+    bias_hh = moved(a.bias_hh, F);
+    for (int k = 0; k < RNNORM_SITES; ++k)
+      gamma[k] = moved(a.site[k].gamma, k == RNNORM_CELL ? a.H : F);
+    beta = moved(a.site[RNNORM_CELL].beta, a.H);
+    if (a.min_rows >= 0)
+      while (last_good + 1 < a.T && a.sizes[last_good + 1] >= a.min_rows) ++last_good;
+    run();
+  }
+
+  // the loss whose gradients are those that the layer is given
+  double loss() const {
+    double sum = 0;
+    for (int64_t t = 0; t < a.T; ++t)
+      for (int64_t k = t * a.B * a.H; k < (t * a.B + a.sizes[t]) * a.H; ++k)
+        sum += fixed(a.grad_output, k) * output[k];
+    for (int64_t k = 0; k < a.B * a.H; ++k) sum += fixed(a.grad_h_n, k) * h_n[k];
+    return sum;
+  }
+
+ private:
+  const rnnorm_layer& a;
+  const int64_t F;
+  int64_t last_good = -1;
+  Numbers x, weight_ih, weight_hh, bias_ih, bias_hh, gamma[RNNORM_SITES], beta;
+
+  static double fixed(const void* numbers, int64_t k) { return static_cast<const T*>(numbers)[k]; }
+
+  // adds rows (n, K) times the transpose of weight (F, K)
+  void product(const double* rows, int64_t n, int64_t K, const Numbers& weight, double* to) const {
+    for (int64_t b = 0; b < n; ++b)
+      for (int64_t f = 0; f < F; ++f)
+        for (int64_t k = 0; k < K; ++k) to[b * F + f] += rows[b * K + k] * weight[f * K + k];
+  }
+
+  void normalise(int which, Numbers& z, int64_t n, int64_t t) const {
+    const rnnorm_site& site = a.site[which];
+    if (!site.scope) return;
+    const int64_t features = int64_t(z.size()) / n;
+    const bool own = a.min_rows >= 0 && n >= a.min_rows;
+    const bool earlier = !own && site.scope == RNNORM_FRAME && last_good >= 0;
+    for (int64_t k = 0; k < features; ++k) {
+      double mean = 0, var = 0;
+      for (int64_t b = 0; own && b < n; ++b) mean += z[b * features + k] / double(n);
+      for (int64_t b = 0; own && b < n; ++b)
+        var += (z[b * features + k] - mean) * (z[b * features + k] - mean) / double(n);
+      for (int64_t b = 0; b < n; ++b) {
+        const int64_t at = t * site.constant_step + b * site.constant_row + k;
+        if (earlier) {
+          // a constant, so the kernel's own: it is compared where it was taken
+          mean = fixed(site.mean, last_good * features + k);
+          var = fixed(site.var, last_good * features + k);
+        } else if (!own) {
+          mean = fixed(site.constant_mean, at);
+          var = fixed(site.constant_var, at);
+        }
+        double& value = z[b * features + k];
+        value = gamma[which][k] * (value - mean) / std::sqrt(var + a.eps);
+      }
+    }
+  }
+
+  void run() {
+    Numbers all;  // W_x x of every active frame
+    for (int64_t t = 0; t < a.T; ++t) {
+      Numbers term(size_t(a.sizes[t] * F));
+      product(&x[t * a.B * a.I], a.sizes[t], a.I, weight_ih, term.data());
+      all.insert(all.end(), term.begin(), term.end());
+    }
+    const bool whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
+    if (whole) normalise(RNNORM_INPUT, all, int64_t(all.size()) / F, 0);
+    int64_t start = 0;
+    for (int64_t t = 0; t < a.T; ++t) {
+      const int64_t n = a.sizes[t];
+      Numbers x_term(all.begin() + start, all.begin() + start + n * F), h_term(size_t(n * F));
+      start += n * F;
+      if (!whole) normalise(RNNORM_INPUT, x_term, n, t);
+      product(h_n.data(), n, a.H, weight_hh, h_term.data());
+      if (a.joint)
+        for (int64_t k = 0; k < n * F; ++k) h_term[k] += x_term[k], x_term[k] = 0;
+      normalise(RNNORM_HIDDEN, h_term, n, t);
+      for (int64_t k = 0; k < n * F; ++k) x_term[k] += bias_ih[k % F], h_term[k] += bias_hh[k % F];
+      step(x_term, h_term, n, t);
+      for (int64_t k = 0; k < n * a.H; ++k) output[t * a.B * a.H + k] = h_n[k];
+    }
+  }
+
+  void step(const Numbers& x_term, const Numbers& h_term, int64_t n, int64_t t) {
+    const int64_t H = a.H;
+    const auto sum = [&](int64_t k) { return x_term[k] + h_term[k]; };
+    Numbers cell(size_t(a.cell == RNNORM_LSTM ? n * H : 0));
+    for (int64_t k = 0; k < int64_t(cell.size()); ++k) {
+      const int64_t i = k / H * F + k % H, f = i + H, g = f + H;
+      cell[k] = c_n[k] = sigmoid(sum(f)) * c_n[k] + sigmoid(sum(i)) * std::tanh(sum(g));
+    }
+    normalise(RNNORM_CELL, cell, n, t);
+    for (int64_t k = 0; k < n * H; ++k) {
+      const int64_t at = k / H * F + k % H;
+      double& h = h_n[k];
+      if (a.cell == RNNORM_LSTM) {
+        const double shift = beta.empty() ? 0 : beta[k % H];
+        h = sigmoid(sum(at + 3 * H)) * std::tanh(cell[k] + shift);
+      } else if (a.cell == RNNORM_GRU) {
+        const double r = sigmoid(sum(at)), z = sigmoid(sum(at + H));
+        h = (1 - z) * std::tanh(x_term[at + 2 * H] + r * h_term[at + 2 * H]) + z * h;
+      } else {
+        h = a.cell == RNNORM_RNN_TANH ? std::tanh(sum(at)) : std::fmax(sum(at), 0.0);
+      }
+    }
+  }
+};
+
+}  // namespace plain
