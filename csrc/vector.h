@@ -86,6 +86,20 @@ RNNORM_INLINE Vec<T, W> inverse_root(Vec<T, W> x) {
   return T(1) / load<W>(lanes);
 }
 
+// lanes of a and b by number, those of b from W on
+template <int W, class V, class N>
+RNNORM_INLINE V shuffle(V a, V b, N numbers) {
+#ifdef __clang__
+  V result{};
+#pragma GCC unroll 16
+  for (int lane = 0; lane < W; ++lane)
+    result[lane] = numbers[lane] < W ? a[numbers[lane]] : b[numbers[lane] - W];
+  return result;
+#else
+  return __builtin_shuffle(a, b, numbers);
+#endif
+}
+
 // W rows of W values, `from_stride` and `to_stride` apart, become each other's columns
 template <int W, class T>
 RNNORM_INLINE void transpose(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
@@ -106,8 +120,8 @@ RNNORM_INLINE void transpose(const T* from, int64_t from_stride, T* to, int64_t 
     for (int r = 0; r < W; ++r)
       if (!(r & bit)) {
         const auto a = rows[r], b = rows[r + bit];
-        rows[r] = __builtin_shuffle(a, b, low);
-        rows[r + bit] = __builtin_shuffle(a, b, high);
+        rows[r] = shuffle<W>(a, b, low);
+        rows[r + bit] = shuffle<W>(a, b, high);
       }
   }
 #pragma GCC unroll 16
