@@ -4,25 +4,32 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 TORCH ?= torch==2.13.0
 
 BIN := .venv/bin
+DEMO := .venv/.rnnorm-demo
 STAMP := .venv/.rnnorm-installed
+
+# one compilation at a time on each core
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 # tests that need real data sets look here and skip without it
 ifneq ($(wildcard ../shared/data),)
 export RNNORM_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: venv demo test lint format pytest docs doctest sanitize clean
+.PHONY: venv demo test lint format pytest docs doctest wheel sanitize aarch64 clean
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*)
+# the demo needs neither the tools of tests nor those of docs
+$(DEMO): extras = experiments
+$(STAMP): extras = experiments,dev,docs
+$(DEMO) $(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 	@test -n "$(PYTHON)" || { echo "rnnorm needs Python 3.10 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "Setting up .venv: $(TORCH), then what rnnorm[$(extras)] needs, then its C++ kernels are compiled"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[experiments,dev,docs]" "$(TORCH)"
-	@touch $@
+	$(BIN)/python -m pip install --editable ".[$(extras)]" "$(TORCH)"
+	@touch $(DEMO) $@
 
-demo: venv
+demo: $(DEMO)
 	$(BIN)/rnnorm demo
 
 test: lint pytest docs doctest
@@ -45,10 +52,18 @@ docs: venv
 doctest: venv
 	$(BIN)/sphinx-build -q -W -n -b doctest docs docs/_build/doctest
 
+# the wheel, installed beside torch without a compiler
+wheel: venv
+	$(BIN)/python .ci/wheel.py
+
 # the C++ kernels under AddressSanitizer and UBSan, and under ThreadSanitizer
 sanitize:
 	csrc/sanitize.sh address build/sanitize
 	csrc/sanitize.sh thread build/sanitize
+
+# the C++ kernels for aarch64 in an emulator, where both are installed
+aarch64:
+	csrc/sanitize.sh aarch64 build/sanitize
 
 clean:
 	rm -rf .venv docs/_build build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

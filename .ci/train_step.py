@@ -1,0 +1,33 @@
+"""Trains a step with the rnnorm that is installed: on the fused kernels, or on those named."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+import rnnorm
+from rnnorm.kernels import dispatch
+
+expected = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+assert Path(rnnorm.__file__).is_relative_to(sys.prefix), (
+    f"{rnnorm.__file__} is not the installed one"
+)
+
+torch.manual_seed(0)
+lstm = rnnorm.LSTM(8, 16, norm="batch")
+optimizer = torch.optim.SGD(lstm.parameters(), lr=0.01)
+x, wanted = torch.randn(5, 12, 8), torch.randn(5, 12, 16)
+
+
+def loss() -> torch.Tensor:
+    return (lstm(x)[0] - wanted).square().mean()
+
+
+before = loss()
+before.backward()
+optimizer.step()
+after = loss()
+print(f"loss {before:.4f}, after a step {after:.4f}, on {dict(dispatch.calls)}")
+print(rnnorm.backends())
+assert after < before
+assert set(dispatch.calls) == {expected}, f"expected the kernel {expected!r} alone"
