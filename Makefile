@@ -43,8 +43,9 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# a worker a core, each with one thread
 pytest: venv
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 docs: venv
 	$(BIN)/sphinx-build -q -W -n -b html docs docs/_build/html
