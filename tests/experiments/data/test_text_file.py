@@ -1,10 +1,12 @@
 import gzip
 import lzma
+import tracemalloc
 import zipfile
 
 import pytest
 
-from rnnorm.experiments.data.text_file import TextError, find_text, read_text
+from rnnorm.experiments.data import text_file
+from rnnorm.experiments.data.text_file import TextError, find_text, place, read_text
 
 TEXT = "größer ist π\nund ein Ende\n" * 20
 
@@ -56,7 +58,7 @@ def test_corrupted_compressed_text(tmp_path):
 
 
 def test_what_is_not_compressed_although_named_so(tmp_path):
-    (tmp_path / "text.xz").write_bytes(b"plain")
+    (tmp_path / "text.xz").write_bytes(b"plain, not packed")
     with pytest.raises(TextError, match=r"text\.xz is corrupted"):
         read_text(tmp_path / "text.xz")
 
@@ -88,3 +90,55 @@ def test_what_is_no_text(tmp_path, data, what):
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_text(tmp_path / "text")
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zip"])
+def test_what_unpacks_to_more_than_the_limit_is_refused_on_the_way(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(text_file, "LIMIT", 1 << 20)
+    path = packed(tmp_path / f"text{ending}", b"a" * (40 << 20))
+    tracemalloc.start()
+    with pytest.raises(TextError, match=rf"text{ending} is too large.* 1,048,576 bytes, the limit"):
+        read_text(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24 << 20
+
+
+def test_what_is_as_large_as_the_limit_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_file, "LIMIT", len(TEXT.encode()))
+    assert read_text(packed(tmp_path / "text.gz", TEXT.encode())) == TEXT
+
+
+def test_an_encrypted_zip_is_named(tmp_path):
+    path = packed(tmp_path / "text.zip", TEXT.encode())
+    data = bytearray(path.read_bytes())
+    # the flag of encryption, in both headers of the file
+    data[6] |= 1
+    data[data.index(b"PK\1\2") + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(TextError, match=r"text\.zip cannot be unpacked: .*encrypted"):
+        read_text(path)
+
+
+@pytest.mark.parametrize("field", [10, 12])
+def test_an_impossible_date_in_a_zip_does_not_matter(tmp_path, field):
+    path = packed(tmp_path / "text.zip", TEXT.encode())
+    data = bytearray(path.read_bytes())
+    for header, at in ((b"PK\3\4", field), (b"PK\1\2", field + 2)):
+        place = data.index(header) + at
+        data[place : place + 2] = b"\xff\xff"
+    path.write_bytes(data)
+    assert read_text(path) == TEXT
+
+
+def test_byte_order_mark_and_carriage_returns_are_no_symbols(tmp_path):
+    path = packed(tmp_path / "text.gz", b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
+    assert read_text(path) == TEXT
+
+
+def test_the_place_of_a_character():
+    assert [place("ab\nc", i) for i in (0, 1, 3)] == [
+        "line 1, column 1",
+        "line 1, column 2",
+        "line 2, column 1",
+    ]

@@ -102,8 +102,8 @@ def test_it_is_readable(checkpoints):
 @pytest.mark.parametrize(
     ("name", "beginning", "what"),
     [
-        (SENTENCES, "the fish", "beginning 'the fish' has the character 'f' at byte 4"),
-        (WORDS, "the fish", "beginning 'the fish' has the word 'fish' at byte 4"),
+        (SENTENCES, "the fish", "beginning 'the fish' has the character 'f' in line 1, column 5"),
+        (WORDS, "the fish", "beginning 'the fish' has the word 'fish' in line 1, column 5"),
         (SENTENCES, "", "a beginning must have a symbol, got ''"),
         (WORDS, " ", "a beginning must have a symbol, got ' '"),
     ],

@@ -329,3 +329,30 @@ def test_a_recipe_of_ones_own(tmp_path):
 def test_one_seed_for_weights_and_data():
     built = Built(as_text(read_recipe("demo/digits-bn").config), ["--seed_everything=7"])
     assert built.datamodule.hparams["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("about: 5", "about must be keys and values, got 5"),
+        ("about: {number: much}", "about.number must be a number, got 'much'"),
+        ("about: {metric: 5}", "about.metric must be str, got 5"),
+        ("small: [1]", r"small must be keys and values, got \[1\]"),
+        ("small: {model: {}}", "small lacks note"),
+        ("search: all", "search must be keys and values, got 'all'"),
+        ("search: {trials: 3}", "search lacks space"),
+        ("search: {trials: many, space: {}}", "search.trials must be int, got 'many'"),
+        ("base: [a]", r"base must be the name of a recipe, got \['a'\]"),
+    ],
+)
+def test_keys_of_another_type_are_named(tmp_path, text, what):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"model: {{}}\ndata: {{}}\n{text}\n")
+    with pytest.raises(ValueError, match=rf"own\.yaml: {what}"):
+        read_recipe(str(path))
+
+
+def test_a_recipe_that_says_nothing_about_itself(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("about:\nmodel: {}\ndata: {}\n")
+    assert read_recipe(str(path)).about == {}

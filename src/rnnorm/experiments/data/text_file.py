@@ -1,10 +1,11 @@
-"""Reader of text files, plain or compressed, that finds what is broken in them."""
+"""Reader of whole files, plain or compressed, and of text, that finds what is broken in them."""
 
 from __future__ import annotations
 
 import gzip
 import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 _CHUNK = 1 << 20
+#: bytes of a file that are held in memory: a few compressed ones can unpack to any number
+LIMIT = 1 << 30
+# what gzip, lzma and zipfile raise where data is broken
+_BROKEN = (
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    struct.error,
+    OSError,
+    ValueError,
+    LookupError,
+    OverflowError,
+)
 ENDINGS = ("", ".gz", ".xz", ".zip")
 # what no text holds: control characters other than tab, line feed, form feed and return
 _BINARY = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
@@ -53,14 +67,26 @@ def read_text(path: str | Path) -> str:
         path: the file; a .zip must hold one file alone.
 
     Returns:
-        The text; line ends are left as they are.
+        The text, without a byte order mark, and with line feeds alone at the ends of lines.
 
     Raises:
-        TextError: the file is empty, truncated, corrupted, binary or not UTF-8.
+        TextError: the file is empty, truncated, corrupted, binary, not UTF-8 or too large.
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
-    data = unpack(path)
+    return as_text(unpack(path), path)
+
+
+def as_text(data: bytes, path: object) -> str:
+    """A file's bytes as a text.
+
+    Args:
+        data: the bytes.
+        path: the file, for the error.
+
+    Raises:
+        TextError: they are none, binary or not UTF-8.
+    """
     if not data:
         raise TextError(f"{path} is empty: it has no text at byte 0")
     try:
@@ -74,51 +100,80 @@ def read_text(path: str | Path) -> str:
             f"{path} is no UTF-8 text: it has {data[error.start]:02x} at byte {error.start}"
         ) from None
     if bad := _BINARY.search(text):
-        at = byte_offset(text, bad.start())
+        at = len(text[: bad.start()].encode())
         raise TextError(f"{path} is binary: it has {ord(bad.group()):02x} at byte {at}")
-    return text
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def byte_offset(text: str, position: int) -> int:
-    """Byte of a UTF-8 file at which the character with this index begins."""
-    return len(text[:position].encode())
+def place(text: str, position: int) -> str:
+    """Line and column, from 1 on, of the character with this index."""
+    line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
+    return f"line {line}, column {column}"
 
 
-def unpack(path: Path) -> bytearray:
-    """Read a whole file, plain or compressed as its ending says.
+def check_size(size: int, what: object, limit: int | None = None) -> None:
+    """Refuse to hold more bytes in memory than the limit, ``LIMIT`` if none is given.
 
     Raises:
-        TextError: the compressed data is truncated or corrupted.
+        TextError: there are more; the message names the limit.
+    """
+    if size > (limit := LIMIT if limit is None else limit):
+        raise TextError(f"{what} is too large: it has more than {limit:,} bytes, the limit")
+
+
+def unpack(path: Path, ending: str | None = None, limit: int | None = None) -> bytes:
+    """Read a whole file, plain or compressed.
+
+    Args:
+        path: the file; a .zip must hold one file alone.
+        ending: how it is compressed, ``".gz"``, ``".xz"``, ``".zip"`` or ``""`` for not at all; by
+            default its own ending says it.
+        limit: the most bytes that it may have, unpacked; ``LIMIT`` by default.
+
+    Raises:
+        TextError: the compressed data is truncated, corrupted or encrypted, or the file is larger
+            than the limit.
         FileNotFoundError: there is no such file.
     """
     data = bytearray()
     try:
-        with _opened(path) as file:
+        with _opened(path, path.suffix if ending is None else ending) as file:
             while chunk := file.read(_CHUNK):
                 data += chunk
+                check_size(len(data), path, limit)
     except EOFError:
         raise TextError(
             f"{path} is truncated: it ends at byte {path.stat().st_size}, in the middle of its "
             f"compressed data, after {len(data)} unpacked bytes"
         ) from None
-    except (zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+    except TextError:
+        raise
+    except _BROKEN as error:
+        # one with a name is of the file itself, such as that it is missing
+        if getattr(error, "filename", None) is not None:
+            raise
         raise TextError(f"{path} is corrupted: {error}, after {len(data)} unpacked bytes") from None
-    return data
+    except RuntimeError as error:
+        # what zipfile says of encryption, and of methods that it does not know
+        raise TextError(f"{path} cannot be unpacked: {error}") from None
+    return bytes(data)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    if path.suffix == ".zip":
+def _opened(path: Path, ending: str) -> Iterator[BinaryIO]:
+    if ending == ".zip":
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/")]
             if len(names) != 1:
                 raise TextError(f"{path} must hold one file, it holds {len(names)}")
             with archive.open(names[0]) as file:
                 yield file  # type: ignore[misc]
-    elif path.suffix in (".gz", ".xz"):
+    elif ending == ".gz":
         # read in the standard library's own way, which finds the end of the data missing
-        opener = gzip.open if path.suffix == ".gz" else lzma.open
-        with opener(path, "rb") as file:
+        with gzip.open(path) as file:
+            yield file  # type: ignore[misc]
+    elif ending == ".xz":
+        with lzma.open(path, format=lzma.FORMAT_XZ) as file:
             yield file  # type: ignore[misc]
     else:
         with path.open("rb") as file:

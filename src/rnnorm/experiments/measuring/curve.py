@@ -67,6 +67,9 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
         score: the metric.
         model: what to call it.
         seed: its seed.
+
+    Raises:
+        ValueError: its ``metrics.csv`` is broken.
     """
     points = read_metrics(folder / "metrics.csv").get(f"val/{score.name}", [])
     return Curve(

@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from rnnorm.experiments.data.text_file import unpack
 from rnnorm.experiments.training.checkpoints import write_whole
 
 Statistics = Literal["population", "batch"]
 FILE = "tests.json"
+# bytes of that file
+_LIMIT = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,15 @@ def read_measurements(folder: str | Path) -> list[Measurement]:
     if not path.is_file():
         return []
     try:
-        rows: list[dict[str, Any]] = json.loads(path.read_bytes())
-        return [Measurement(**row | {"overrides": tuple(row["overrides"])}) for row in rows]
-    except (ValueError, TypeError, KeyError) as error:
+        return [_measurement(row) for row in json.loads(unpack(path, "", _LIMIT))]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} holds no measurements: {error}") from None
+
+
+def _measurement(row: dict[str, Any]) -> Measurement:
+    """A measurement out of its JSON; raises what the types of a broken one raise."""
+    metrics = {name: float(value) for name, value in row["metrics"].items()}
+    return Measurement(**row | {"overrides": tuple(row["overrides"]), "metrics": metrics})
 
 
 def keep_measurements(folder: Path, new: Iterable[Measurement]) -> None:

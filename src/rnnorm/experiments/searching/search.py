@@ -129,10 +129,13 @@ def _next(
 def _distribution(option: str, given: Any) -> BaseDistribution:
     """What a recipe says about an option: ``choices``, or ``low``, ``high`` and perhaps ``log``."""
     keys = given.keys() if isinstance(given, dict) else set()
-    if keys == {"choices"}:
-        return CategoricalDistribution(given["choices"])
-    if {"low", "high"} <= keys <= {"low", "high", "log"}:
-        return FloatDistribution(**given)
+    try:
+        if keys == {"choices"} and isinstance(given["choices"], list):
+            return CategoricalDistribution(given["choices"])
+        if {"low", "high"} <= keys <= {"low", "high", "log"}:
+            return FloatDistribution(**given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"search.space.{option}: {error}, got {given}") from None
     raise ValueError(f"search.space.{option} must have 'choices', or 'low' and 'high', got {given}")
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import OptunaError
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
+from rnnorm.experiments.data.text_file import check_size
 from rnnorm.experiments.training.score import Score
 
 FILE = "study.db"
@@ -57,7 +61,7 @@ class Search:
 
     def failures(self) -> str:
         """How many trials failed, and why."""
-        why = [f"; trial {t.number}: {t.user_attrs[WHY]}" for t in self.failed]
+        why = [f"; trial {t.number}: {t.user_attrs.get(WHY, 'unknown')}" for t in self.failed]
         return f"{len(self.failed)} of {len(self.trials)} trials failed{''.join(why)}"
 
     def table(self) -> str:
@@ -73,17 +77,18 @@ def open_study(out: Path, about: Mapping[str, Any], score: Score) -> Iterator[op
     """The study in a folder, new or old.
 
     Raises:
-        ValueError: it is one of something else.
+        ValueError: it is one of something else, or the file is no study.
     """
     out.mkdir(parents=True, exist_ok=True)
     with _storage(out / FILE) as storage:
-        study = optuna.create_study(
-            storage=storage,
-            study_name=_NAME,
-            direction="maximize" if score.mode == "max" else "minimize",
-            load_if_exists=True,
-        )
-        known = study.user_attrs
+        with _named(out / FILE):
+            study = optuna.create_study(
+                storage=storage,
+                study_name=_NAME,
+                direction="maximize" if score.mode == "max" else "minimize",
+                load_if_exists=True,
+            )
+            known = study.user_attrs
         for name, value in about.items():
             if known.get(name, value) != value:
                 raise ValueError(
@@ -97,7 +102,9 @@ def open_study(out: Path, about: Mapping[str, Any], score: Score) -> Iterator[op
 @contextmanager
 def _storage(path: Path) -> Iterator[RDBStorage]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = RDBStorage(f"sqlite:///{path.resolve()}")
+    with _named(path):
+        _check_database(path)
+        storage = RDBStorage(f"sqlite:///{path.resolve()}")
     try:
         yield storage
     finally:
@@ -105,17 +112,52 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
         storage.engine.dispose()
 
 
+def _check_database(path: Path) -> None:
+    """Refuse what is no study, before optuna writes tables of its own into it."""
+    # an empty one was cut off before it began
+    if not path.is_file() or not path.stat().st_size:
+        return
+    check_size(path.stat().st_size, path)
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as database:
+        found = set(database.execute("SELECT type, name FROM sqlite_master"))
+    # optuna makes neither views nor triggers, which could run for ever
+    if ("table", "studies") not in found or {"view", "trigger"} & {kind for kind, _ in found}:
+        raise ValueError("it is another database, without a table of studies")
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in whatever optuna, its database or a number in it raises."""
+    try:
+        yield
+    except (
+        SQLAlchemyError,
+        sqlite3.Error,
+        OptunaError,
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ValueError(f"{path} is no study: {str(error).partition(chr(10))[0]}") from None
+
+
 def read_search(folder: str | Path) -> Search:
     """Read a study.
 
     Raises:
         FileNotFoundError: the folder holds none.
-        ValueError: it was cut off before it began.
+        ValueError: the file is no study, or was cut off before it began.
     """
     path = Path(folder) / FILE
     if not path.is_file():
         raise FileNotFoundError(f"there is no study in {folder}: it lacks {FILE}")
-    with _storage(path) as storage:
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty: it was cut off before it began")
+    with _storage(path) as storage, _named(path):
         study = optuna.load_study(study_name=_NAME, storage=storage)
         finished = study.get_trials(states=(TrialState.COMPLETE, TrialState.FAIL))
         about = study.user_attrs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger
 
+from rnnorm.experiments.data.text_file import as_text, unpack
 from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.clock import Clock
 
@@ -62,7 +64,11 @@ class MetricsFile(Logger):
 
 
 def read_metrics(path: str | Path) -> dict[str, list[tuple[int, float, float]]]:
-    """Read such a file: for each name its ``(step, seconds, value)`` in order."""
+    """Read such a file: for each name its ``(step, seconds, value)`` in order.
+
+    Raises:
+        ValueError: it is none; the message names the file and the line.
+    """
     curves: dict[str, list[tuple[int, float, float]]] = {}
     for row in _rows(Path(path)):
         curves.setdefault(row[3], []).append((int(row[0]), float(row[2]), float(row[4])))
@@ -72,10 +78,20 @@ def read_metrics(path: str | Path) -> dict[str, list[tuple[int, float, float]]]:
 def _rows(path: Path) -> list[list[str]]:
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
+    text = as_text(unpack(path, ""), path)
     # a last line without its end was cut off when the disk was full or the process killed
-    whole = text[: text.rfind("\n") + 1].splitlines()[1:]
-    return [row for row in csv.reader(whole) if len(row) == len(COLUMNS)]
+    lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+    rows: list[list[str]] = []
+    try:
+        if (head := next(lines, list(COLUMNS))) != list(COLUMNS):
+            raise ValueError(f"it must begin with {','.join(COLUMNS)}, not {','.join(head)[:80]}")
+        for row in lines:
+            step, epoch, seconds, _, value = row
+            int(step), int(epoch), float(seconds), float(value)
+            rows.append(row)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is broken in line {lines.line_num}: {error}") from None
+    return rows
 
 
 def _rows_until(path: Path, step: int) -> list[list[str]]:

@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from rnnorm.experiments.training.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parents[1] / "recipes"
+_NUMBER = (int, float, type(None))
+# the keys of a recipe's own, and within them, that are of one type
+_TYPES: dict[str, dict[str, Any]] = {
+    "about": {"title": str, "paper": str, "metric": str, "note": str, "number": _NUMBER},
+    "small": {"note": str},
+    "search": {"trials": int, "space": dict},
+}
+_NEEDED = {"small": ("note",), "search": ("trials", "space")}
 
 
 class OverrideError(ValueError):
@@ -63,13 +71,13 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
     if scale not in ("paper", "small"):
         raise ValueError(f"scale must be 'paper' or 'small', got {scale!r}")
     config = _with_base(name)
-    about, small = dict(config.pop("about", {})), config.pop("small", None)
+    about, small = dict(config.pop("about", None) or {}), config.pop("small", None)
     search = config.pop("search", None)
     if scale == "small":
         if small is None:
             raise ValueError(f"recipe {name} has no small scale")
-        about["small"] = small.pop("note")
-        config = _merge(config, small)
+        about["small"] = small["note"]
+        config = _merge(config, {key: value for key, value in small.items() if key != "note"})
     return Recipe(name, about, config, scale, search)
 
 
@@ -79,7 +87,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: the file is not YAML, or has no model and data.
     """
-    return _check(_read_yaml(path), path)
+    return _check(read_yaml(path), path)
 
 
 def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -89,25 +97,35 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
         raise ValueError(_unknown(name))
     if name in above:
         raise ValueError(f"recipe {name} is based on itself: {' on '.join([*above, name])}")
-    config = _read_yaml(path)
+    config = read_yaml(path)
     base = config.pop("base", None) if isinstance(config, dict) else None
     if base is not None:
-        config = _merge(_with_base(str(base), (*above, name)), config)
+        if not isinstance(base, str):
+            raise ValueError(f"{path}: base must be the name of a recipe, got {_short(base)}")
+        config = _merge(_with_base(base, (*above, name)), config)
     return _check(config, path)
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        # bytes, so that text that cannot be decoded is an error of the same kind
-        return yaml.safe_load(path.read_bytes())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
 
 
 def _check(config: Any, path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "model" not in config or "data" not in config:
         raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
+    for key, types in _TYPES.items():
+        given = config.get(key)
+        if given is None:
+            continue
+        if not isinstance(given, dict):
+            raise ValueError(f"{path}: {key} must be keys and values, got {_short(given)}")
+        if missing := [name for name in _NEEDED.get(key, ()) if name not in given]:
+            raise ValueError(f"{path}: {key} lacks {', '.join(missing)}")
+        for name, kind in types.items():
+            if name in given and not isinstance(given[name], kind):
+                what = getattr(kind, "__name__", "a number")
+                raise ValueError(f"{path}: {key}.{name} must be {what}, got {_short(given[name])}")
     return config
+
+
+def _short(value: object) -> str:
+    return f"{value!r:.80}"
 
 
 def _unknown(name: str) -> str:

@@ -5,6 +5,7 @@ import zlib
 import numpy as np
 import pytest
 
+from rnnorm.experiments.data import text_file
 from rnnorm.experiments.data.images.idx import IdxError, read_idx
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
@@ -136,3 +137,10 @@ def test_bomb_is_not_unpacked(file):
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_idx(tmp_path / "none.gz", 1)
+
+
+def test_an_array_that_is_larger_than_the_limit_is_refused(file, monkeypatch):
+    monkeypatch.setattr(text_file, "LIMIT", 1000)
+    write(file, gzip.compress(packed(np.zeros((10, 20, 30), np.uint8))))
+    with pytest.raises(ValueError, match=r"images\.gz.* more than 1,000 bytes, the limit"):
+        read_idx(file, 3)

@@ -3,6 +3,7 @@ import tarfile
 
 import pytest
 
+from rnnorm.experiments.data.questions import babi
 from rnnorm.experiments.data.questions.babi import read_babi, stories
 
 STORY = (
@@ -89,7 +90,7 @@ def test_a_truncated_archive_is_refused(tmp_path, mode):
     archive(path, [f"en-10k/qa{i}_a_train.txt" for i in range(1, 21)], STORY * 500, mode)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(ValueError, match=f"a.tar.{mode[2:]} is truncated or corrupted"):
+    with pytest.raises(ValueError, match=f"a.tar.{mode[2:]} is truncated"):
         list(read_babi(tmp_path, range(1, 21), "train"))
 
 
@@ -108,3 +109,18 @@ def test_a_truncated_archive_is_refused(tmp_path, mode):
 def test_broken_stories_are_refused(text, what):
     with pytest.raises(ValueError, match=f"qa1.*{what}"):
         list(stories(text, "qa1"))
+
+
+def test_a_link_in_an_archive_is_named(tmp_path):
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as file:
+        member = tarfile.TarInfo("en-10k/qa1_a_train.txt")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        file.addfile(member)
+    with pytest.raises(ValueError, match=r"a\.tar\.gz, en-10k/qa1_a_train\.txt is a link"):
+        list(read_babi(tmp_path, [1], "train"))
+
+
+def test_documents_of_too_many_words_are_refused(monkeypatch):
+    monkeypatch.setattr(babi, "_MOST_WORDS", 15)
+    with pytest.raises(ValueError, match=r"qa1 is too large: up to line 5 .* more than 15 words"):
+        list(stories(STORY, "qa1"))

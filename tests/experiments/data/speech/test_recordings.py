@@ -68,7 +68,7 @@ def test_an_archive_that_is_truncated_is_named(folder, mode):
     data = path.read_bytes()
     for size in (0, 1, 10, len(data) // 2):
         path.write_bytes(data[:size])
-        with pytest.raises(ValueError, match=r"recordings\.tar is truncated or no tar archive"):
+        with pytest.raises(ValueError, match=r"recordings\.tar is truncated"):
             read(path)
 
 
@@ -113,4 +113,12 @@ def test_recordings_of_another_kind(folder, samples, rate, subtype, what):
 def test_what_is_no_recording(folder, data):
     (folder / NAMES[0]).write_bytes(data)
     with pytest.raises(ValueError, match=r"0_ann_0\.wav is (truncated|no recording)"):
+        read(folder)
+
+
+def test_a_recording_of_hours_is_refused_by_its_header(folder):
+    soundfile.write(folder / "long.flac", np.zeros(3601 * RATE, np.int16), RATE)
+    packed = (folder / "long.flac").read_bytes()
+    (folder / NAMES[0]).write_bytes(packed)
+    with pytest.raises(ValueError, match=r"0_ann_0\.wav is too large.* limit of 3600 seconds"):
         read(folder)

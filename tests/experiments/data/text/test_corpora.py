@@ -67,12 +67,17 @@ def test_the_published_counts(ptb_dir):
     ("dataset", "name", "text", "what"),
     [
         ("ptb-char", "ptb.char.valid.txt", "t h\n ", None),
-        ("ptb-char", "ptb.char.valid.txt", "t h e \n t ha t \n ", "has 'ha' at byte 10"),
-        ("ptb-char", "ptb.char.valid.txt", "t h e \n t h", "truncated: it ends at byte 11"),
-        ("ptb-char", "ptb.char.test.txt", "t h z \n", "character 'z' at byte 4"),
+        ("ptb-char", "ptb.char.valid.txt", "t h e \n t ha t \n ", "has 'ha' in line 2, column 4"),
+        (
+            "ptb-char",
+            "ptb.char.valid.txt",
+            "t h e \n t h",
+            "truncated: it ends in line 2, column 5",
+        ),
+        ("ptb-char", "ptb.char.test.txt", "t h z \n", "character 'z' in line 1, column 5"),
         ("ptb-char", "ptb.char.test.txt", "", "is empty"),
-        ("ptb-word", "ptb.test.txt", " the dog \n", "word 'dog' at byte 5"),
-        ("ptb-word", "ptb.train.txt", " the cat", "truncated: it ends at byte 8"),
+        ("ptb-word", "ptb.test.txt", " the dog \n", "word 'dog' in line 1, column 6"),
+        ("ptb-word", "ptb.train.txt", " the cat", "truncated: it ends in line 1, column 9"),
     ],
 )
 def test_broken_files_are_named(sentences, dataset, name, text, what):
@@ -86,7 +91,7 @@ def test_broken_files_are_named(sentences, dataset, name, text, what):
 
 def test_what_is_not_text8(tmp_path):
     (tmp_path / "text8").write_text("abc Def")
-    with pytest.raises(TextError, match="is not text8: it has 'D' at byte 4"):
+    with pytest.raises(TextError, match="is not text8: it has 'D' in line 1, column 5"):
         load_corpus("text8", tmp_path)
 
 
@@ -117,3 +122,12 @@ def test_missing_files(tmp_path):
 def test_bad_arguments(arguments, what):
     with pytest.raises(ValueError, match=what):
         load_corpus(*arguments)
+
+
+def test_windows_line_ends_and_a_byte_order_mark_change_no_symbol(tmp_path):
+    text = "the cat sat\non the mat\n" * 10
+    (tmp_path / "plain").write_bytes(text.encode())
+    (tmp_path / "windows").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    one, two = (load_corpus("text", tmp_path, name) for name in ("plain", "windows"))
+    assert one.vocabulary.symbols == two.vocabulary.symbols
+    assert one.train.symbols.equal(two.train.symbols)

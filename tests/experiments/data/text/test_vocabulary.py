@@ -25,7 +25,7 @@ def test_a_character_takes_one_byte_where_that_is_enough(count, dtype):
     numbers = vocabulary.characters(text, text, "f")
     assert numbers.dtype == dtype
     assert numbers.tolist() == list(range(count))
-    with pytest.raises(TextError, match="character 'a' at byte 0"):
+    with pytest.raises(TextError, match="character 'a' in line 1, column 1"):
         vocabulary.characters("a", "a", "f")
 
 
@@ -36,11 +36,11 @@ def test_words():
     assert [vocabulary.symbols[n] for n in numbers] == words
 
 
-def test_unknown_symbols_are_named_with_file_and_byte():
-    with pytest.raises(TextError, match="some/file has the character 'c' at byte 3"):
+def test_unknown_symbols_are_named_with_file_and_place():
+    with pytest.raises(TextError, match="some/file has the character 'c' in line 1, column 3"):
         Vocabulary("aπ").characters("aπc", "aπc", "some/file")
-    with pytest.raises(TextError, match="some/file has the word 'at' at byte 4"):
-        Vocabulary(["cat"]).words(["cat", "at"], "cat at", "some/file")
+    with pytest.raises(TextError, match="some/file has the word 'at' in line 2, column 1"):
+        Vocabulary(["cat"]).words(["cat", "at"], "cat\nat", "some/file")
 
 
 def test_another_vocabulary_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from math import prod
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rnnorm.experiments.data.text_file import check_size
 
 _CHUNK = 1 << 16
 # deflate cannot shrink data by more than this factor
@@ -63,7 +66,7 @@ class _Unpacker:
                 f"{self._path} is oversized: unpacked, it goes on at byte {self.offset - 1}, "
                 "after the last value that its header announces"
             )
-        left = len(self._gzip.unused_data) + len(self._file.read())
+        left = len(self._gzip.unused_data) - self._file.tell() + self._file.seek(0, io.SEEK_END)
         if left:
             raise IdxError(
                 f"{self._path} is oversized: {left} bytes follow the end of its gzip data at "
@@ -84,6 +87,7 @@ def read_idx(path: str | Path, dimensions: int) -> NDArray[np.uint8]:
     Raises:
         IdxError: the file is empty, truncated, corrupted, oversized, or not idx data of unsigned
             bytes with that many dimensions.
+        TextError: the array is larger than what is held in memory.
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
@@ -113,6 +117,7 @@ def read_idx(path: str | Path, dimensions: int) -> NDArray[np.uint8]:
                 f"{path} is truncated or oversized: its header at byte 4 announces {size} values, "
                 f"more than its {packed_size} compressed bytes can hold"
             )
+        check_size(size, f"{path}, as its header at byte 4 announces,")
         data = unpacker.read(size)
         if len(data) < size:
             raise IdxError(

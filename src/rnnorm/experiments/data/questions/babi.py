@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import lzma
 import re
-import tarfile
-import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rnnorm.experiments.data.questions.question import Question, check_question, numbered_lines
-from rnnorm.experiments.data.text_file import TextError, read_text
+from rnnorm.experiments.data.tar_file import read_members
+from rnnorm.experiments.data.text_file import TextError, as_text, read_text
 
-_NAME = re.compile(r"qa(\d+)_.*_(train|test)\.txt")
+_NAME = re.compile(r"qa([0-9]{1,2})_.*_(train|test)\.txt")
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s]")
 _ARCHIVES = ("*.tar.gz", "*.tgz", "*.tar.xz")
+# words of all documents of a file: each question repeats those of its story
+_MOST_WORDS = 1 << 27
 
 
 def read_babi(folder: Path, tasks: Sequence[int], part: str) -> Iterator[Question]:
@@ -52,14 +52,14 @@ def stories(text: str, source: str) -> Iterator[Question]:
         source: the file, for the error.
 
     Raises:
-        TextError: a line is neither.
+        TextError: a line is neither, or the documents have too many words.
     """
     sentences: list[list[str]] = []
-    expected = asked = 0
+    expected = asked = words_before = words_in_all = 0
     for i, line in numbered_lines(text):
         mark, _, rest = line.strip().partition(" ")
         if mark == "1":
-            sentences, expected, asked = [], 0, 0
+            sentences, expected, asked, words_before = [], 0, 0, 0
         expected += 1
         if mark != str(expected):
             raise TextError(f"{source} has {mark[:20]!r} in line {i}, not sentence {expected}")
@@ -69,9 +69,16 @@ def stories(text: str, source: str) -> Iterator[Question]:
             if not tokens:
                 raise TextError(f"{source} has an empty sentence in line {i}")
             sentences.append(tokens)
+            words_before += len(tokens)
             continue
         if len(answer) != 2:
             raise TextError(f"{source} has {len(answer)} fields behind the question of line {i}")
+        words_in_all += words_before
+        if words_in_all > _MOST_WORDS:
+            raise TextError(
+                f"{source} is too large: up to line {i} its documents have more than "
+                f"{_MOST_WORDS:,} words, the limit"
+            )
         yield check_question(
             Question(
                 list(sentences), tokens, answer[0].strip().lower(), f"{source}, line {i}", asked
@@ -97,25 +104,21 @@ def _texts(folder: Path, tasks: Sequence[int], part: str) -> dict[int, tuple[str
 
 
 def _from_archive(path: Path, tasks: Sequence[int], part: str) -> dict[int, tuple[str, str]]:
+    def choose(names: Sequence[PurePosixPath]) -> set[PurePosixPath]:
+        found = {name: named for name in names if (named := _NAME.fullmatch(name.name))}
+        folders = {name.parent for name in found}
+        # the published archive has other sizes and languages beside en-10k
+        return {
+            name
+            for name, named in found.items()
+            if (name.parent.name == "en-10k" or len(folders) == 1)
+            and named.group(2) == part
+            and int(named.group(1)) in tasks
+        }
+
     texts = {}
-    try:
-        with tarfile.open(path) as archive:
-            members = [m for m in archive if _NAME.fullmatch(Path(m.name).name)]
-            folders = {Path(member.name).parent for member in members}
-            # the published archive has other sizes and languages beside en-10k
-            chosen = [folder for folder in folders if folder.name == "en-10k" or len(folders) == 1]
-            for member in members:
-                name = _NAME.fullmatch(Path(member.name).name)
-                task, of = (int(name.group(1)), name.group(2)) if name else (0, "")
-                if Path(member.name).parent in chosen and of == part and task in tasks:
-                    file = archive.extractfile(member)
-                    data = file.read() if file else b""
-                    texts[task] = (f"{path}, {member.name}", data.decode("utf-8"))
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        raise TextError(f"{path} is truncated or corrupted: {error}") from None
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"{path}, {member.name} is no UTF-8 text: it has {data[error.start]:02x} at byte "
-            f"{error.start}"
-        ) from None
+    for name, data in read_members(path, choose):
+        source = f"{path}, {name}"
+        if named := _NAME.fullmatch(name.name):
+            texts[int(named.group(1))] = source, as_text(data, source)
     return texts

@@ -38,7 +38,9 @@ def read_cnn_question(path: str | Path) -> Question:
             raise TextError(f"{path} has text in line {at + 2}, which should be blank")
     document, query, answer = (lines[i].strip() for i in (2, 4, 6))
     if ENTITY.fullmatch(answer) is None:
-        raise TextError(f"{path} has {answer!r} in line 7, where the answer, an @entity, should be")
+        raise TextError(
+            f"{path} has {answer[:40]!r} in line 7, where the answer, an @entity, should be"
+        )
     if (blanks := query.split().count(PLACEHOLDER)) != 1:
         raise TextError(f"{path} has {blanks} times {PLACEHOLDER} in line 5, where one should be")
     for i, line in enumerate(lines[8:], 9):

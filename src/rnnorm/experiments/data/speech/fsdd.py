@@ -51,7 +51,7 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
         )
     states = read_alignments(folder / alignments)
     # the recordings have the digit first
-    names = {_file(name): name for name in states.states}
+    names = {_file(name, folder / alignments): name for name in states.states}
     features: dict[str, tuple[int, Features]] = {}
     for file, samples in read_recordings(recordings, names, RATE):
         frames = filter_banks(samples, RATE)
@@ -71,12 +71,13 @@ def _itself(frames: NDArray[np.float32]) -> NDArray[np.float32]:
     return frames
 
 
-def _file(utterance: str) -> str:
+def _file(utterance: str, source: Path) -> str:
     try:
         speaker, digit, index = utterance.rsplit("_", 2)
     except ValueError:
         raise ValueError(
-            f"utterances must be called {{speaker}}_{{digit}}_{{index}}, got {utterance!r}"
+            f"the utterances of {source} must be called {{speaker}}_{{digit}}_{{index}}, got "
+            f"{utterance!r}"
         ) from None
     return f"{digit}_{speaker}_{index}.wav"
 

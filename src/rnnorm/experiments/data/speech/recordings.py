@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
-import lzma
-import tarfile
-import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rnnorm.experiments.data.tar_file import read_members
+from rnnorm.experiments.data.text_file import unpack
+
+# of a recording: some formats hold hours of silence in a few bytes
+_MOST_SECONDS = 3600
 
 
 def read_recordings(
@@ -27,8 +30,8 @@ def read_recordings(
         The name and the samples ``(N,)`` in [-1, 1].
 
     Raises:
-        ValueError: a file is broken, has another rate or several channels, or a sample is not
-            finite; or the archive is.
+        ValueError: a file is broken, has another rate or several channels or lasts more than an
+            hour, or a sample is not finite; or the archive is broken.
         FileNotFoundError: one is missing.
     """
     path, wanted = Path(path), set(names)
@@ -45,18 +48,14 @@ def read_recordings(
 def _files(folder: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
     for name in sorted(names):
         if (folder / name).is_file():
-            yield name, (folder / name).read_bytes()
+            yield name, unpack(folder / name, "")
 
 
 def _members(path: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
-    try:
-        with tarfile.open(path, "r:*") as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                if member.isfile() and name in names and (file := archive.extractfile(member)):
-                    yield name, file.read()
-    except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(f"{path} is truncated or no tar archive: {error}") from None
+    def choose(members: Sequence[PurePosixPath]) -> set[PurePosixPath]:
+        return {member for member in members if member.name in names}
+
+    return ((member.name, data) for member, data in read_members(path, choose))
 
 
 def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
@@ -67,7 +66,14 @@ def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
     if data[:4] == b"RIFF" and len(data) < announced:
         raise ValueError(f"{where} is truncated: it ends at byte {len(data)}, not {announced}")
     try:
-        samples, found = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            found = file.samplerate
+            if file.frames > _MOST_SECONDS * rate:
+                raise ValueError(
+                    f"{where} is too large: it has {file.frames} samples, more than the limit of "
+                    f"{_MOST_SECONDS} seconds"
+                )
+            samples = file.read(dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise ValueError(f"{where} is no recording: {error}") from None
     if found != rate:

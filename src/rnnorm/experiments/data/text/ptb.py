@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rnnorm.experiments.data.text_file import TextError, byte_offset
+from rnnorm.experiments.data.text_file import TextError, place
 
 END = "<eos>"
 # two symbols that no space separates
@@ -37,9 +37,9 @@ def sentence_characters(text: str, path: Path) -> str:
         TextError: two characters are not separated, or the last line has no end.
     """
     if joined := _JOINED.search(text):
-        at = byte_offset(text, joined.start())
         raise TextError(
-            f"{path} has {joined.group()!r} at byte {at}, where characters are separated by spaces"
+            f"{path} has {joined.group()!r} in {place(text, joined.start())}, where characters are "
+            "separated by spaces"
         )
     _check_end(text, path)
     return text.replace(" ", "")
@@ -49,6 +49,6 @@ def _check_end(text: str, path: Path) -> None:
     # the published character files have a space behind the last line's end
     if not text.rstrip(" ").endswith("\n"):
         raise TextError(
-            f"{path} is truncated: it ends at byte {byte_offset(text, len(text))}, "
-            "where its last line has no end"
+            f"{path} is truncated: it ends in {place(text, len(text))}, where its last line has "
+            "no end"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.text_file import TextError, place
 
 _OTHER = re.compile(r"[^a-z ]")
 
@@ -20,7 +20,7 @@ def check_text8(text: str, path: Path) -> str:
     text = text.removesuffix("\n")
     if other := _OTHER.search(text):
         raise TextError(
-            f"{path} is not text8: it has {other.group()!r} at byte {other.start()}, "
+            f"{path} is not text8: it has {other.group()!r} in {place(text, other.start())}, "
             "not a letter a to z or a space"
         )
     return text

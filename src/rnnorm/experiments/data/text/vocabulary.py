@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rnnorm.experiments.data.text_file import TextError, byte_offset
+from rnnorm.experiments.data.text_file import TextError, place
 
 _CODE_POINTS = 0x110000
 
@@ -58,10 +58,9 @@ class Vocabulary:
         missing = numbers == unknown
         if missing.any():
             character = characters[int(missing.argmax())]
-            at = byte_offset(text, text.find(character))
+            at = place(text, text.find(character))
             raise TextError(
-                f"{path} has the character {character!r} at byte {at}, which the training text "
-                "has not"
+                f"{path} has the character {character!r} in {at}, which the training text has not"
             )
         return torch.from_numpy(numbers)
 
@@ -81,9 +80,9 @@ class Vocabulary:
         except KeyError as error:
             word = error.args[0]
             found = re.search(rf"(?<!\S){re.escape(word)}(?!\S)", text)
-            at = byte_offset(text, found.start() if found else 0)
+            at = place(text, found.start() if found else 0)
             raise TextError(
-                f"{path} has the word {word!r} at byte {at}, which the training text has not"
+                f"{path} has the word {word[:40]!r} in {at}, which the training text has not"
             ) from None
 
     def check_same(self, trained: Sequence[str], source: str) -> None:

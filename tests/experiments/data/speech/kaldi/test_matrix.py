@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from kaldi_files import write_features
 
+from rnnorm.experiments.data import text_file
 from rnnorm.experiments.data.speech.kaldi.matrix import index_archive, matrix_shape, read_matrix
 from rnnorm.experiments.data.speech.kaldi.scp import Place, read_scp
 
@@ -163,3 +164,37 @@ def test_real_archives(kaldi_dir):
         assert found
         for utterance, matrix in found.items():
             np.testing.assert_allclose(matrix, want[utterance], atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("at", [5, 10])
+def test_a_wrong_size_byte_is_refused(tmp_path, at):
+    write_features(tmp_path, {"one": np.zeros((3, 2), np.float32)})
+    path = tmp_path / "feats.ark"
+    data = bytearray(path.read_bytes())
+    start = data.index(b"\0B")
+    assert data[start + at] == 4
+    data[start + at] = 8
+    path.write_bytes(data)
+    for read in (matrix_shape, read_matrix):
+        with pytest.raises(ValueError, match=r"feats\.ark at byte 4 has numbers of .* not of 4"):
+            read(Place(path, start))
+
+
+def test_a_matrix_that_is_larger_than_the_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_file, "LIMIT", 100)
+    write_features(tmp_path, {"one": np.zeros((30, 2), np.float32)})
+    with pytest.raises(ValueError, match=r"feats\.ark at byte 4 is too large.* 100 bytes"):
+        read_matrix(Place(tmp_path / "feats.ark", 4))
+
+
+def test_an_archive_of_one_letter_has_no_utterance(tmp_path):
+    (tmp_path / "feats.ark").write_bytes(b"a" * 10_000)
+    with pytest.raises(ValueError, match="no utterance before the matrix at byte 0"):
+        list(index_archive(tmp_path / "feats.ark"))
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{read_matrix.__module__}._LONGEST_TEXT", 1000)
+    (tmp_path / "feats.ark").write_bytes(b"one [ " + b"1 " * 10_000)
+    with pytest.raises(ValueError, match=r"the text matrix of .*feats\.ark.* 1,000 bytes"):
+        list(index_archive(tmp_path / "feats.ark"))

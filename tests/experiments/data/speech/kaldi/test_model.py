@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from kaldi_files import PDFS, PDFS_APART, binary_model, text_model
 
+from rnnorm.experiments.data.speech.kaldi import model
 from rnnorm.experiments.data.speech.kaldi.model import read_pdf_ids
 from rnnorm.experiments.data.speech.kaldi.vectors import read_int_vectors
 
@@ -38,6 +39,10 @@ def test_a_model_cut_anywhere_is_an_error_that_names_it(tmp_path, form, loops_ap
         (text_model().replace(b"1 1 1\n", b"1 7 1\n"), "phone 1 has no state 7"),
         (text_model().replace(b"1 1 1\n", b"1 x 1\n"), "'x' stands where a number should"),
         (text_model().replace(b"1 2\n", b"1 x\n"), "'x' stands where a number should"),
+        (text_model().replace(b"1 1 1\n", b"1 1 -1\n"), "5 tuples have no state -1"),
+        (text_model().replace(b"1 1 1\n", b"1 1 5\n"), "5 tuples have no state 5"),
+        (text_model(True).replace(b"1 1 1 5\n", b"1 1 1 -100\n"), "no state 1 or -100"),
+        (text_model(True).replace(b"1 1 1 5\n", b"1 1 1 10\n"), "no state 1 or 10"),
         (text_model().replace(b"<Triples>", b"<Tuples>"), "'<Tuples>' stands where <Triples>"),
         (text_model().replace(b"<State> 0", b"0"), "'0' stands where <State> should"),
     ],
@@ -47,6 +52,13 @@ def test_what_is_no_model(tmp_path, data, what):
     path.write_bytes(data)
     with pytest.raises(ValueError, match=what):
         read_pdf_ids(path)
+
+
+def test_a_model_of_too_many_transitions_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(model, "_MOST_TRANSITIONS", 10)
+    (tmp_path / "final.mdl").write_bytes(text_model())
+    with pytest.raises(ValueError, match=r"final\.mdl .* more than 10 transitions, the limit"):
+        read_pdf_ids(tmp_path / "final.mdl")
 
 
 @pytest.mark.parametrize("name", ["digits/tri1", "digits/mono_ali", "yesno/mono0a"])

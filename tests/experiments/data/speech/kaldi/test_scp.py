@@ -54,3 +54,11 @@ def test_broken_lines(tmp_path, text, what):
     (path.parent / "a.ark").touch()
     with pytest.raises(ValueError, match=what):
         read_scp(path)
+
+
+@pytest.mark.parametrize("offset", ["²", "٣", "-1", "1x", "9" * 5000, ""])
+def test_an_offset_that_is_no_plain_number_is_named(tmp_path, offset):
+    (tmp_path / "feats.ark").touch()
+    (tmp_path / "feats.scp").write_text(f"one feats.ark:0\ntwo feats.ark:{offset}\n")
+    with pytest.raises(ValueError, match=r"feats\.scp, line 2 has the offset"):
+        read_scp(tmp_path / "feats.scp")

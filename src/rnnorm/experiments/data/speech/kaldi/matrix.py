@@ -11,8 +11,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.speech.kaldi.scp import Place
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.speech.kaldi.scp import LONGEST_NAME, Place
+from rnnorm.experiments.data.text_file import check_size, unpack
 
 # bytes of a value, and of what stands before the values: once, and for each column
 _LAYOUTS = {
@@ -22,6 +22,8 @@ _LAYOUTS = {
     b"CM2": (2, 16, 0),
     b"CM3": (1, 16, 0),
 }
+# bytes of a matrix of text, each number of which takes many times its size until it is one
+_LONGEST_TEXT = 1 << 26
 
 
 def matrix_shape(place: Place) -> tuple[int, int]:
@@ -59,7 +61,9 @@ def read_matrix(place: Place) -> NDArray[np.float32]:
         if file.read(2) == b"\0B":
             _header(file, place)
             file.seek(place.offset)
-            matrix: NDArray[np.float32] = read_matrix_or_vector(file).astype(np.float32)
+            # what overflows is found below
+            with np.errstate(all="ignore"):
+                matrix: NDArray[np.float32] = read_matrix_or_vector(file).astype(np.float32)
         else:
             matrix = _read_text(file, place)
     if not np.isfinite(matrix).all():
@@ -83,9 +87,9 @@ def index_archive(path: str | Path) -> Iterator[tuple[str, Place]]:
         ValueError: the archive is cut short, or holds something else.
     """
     path = Path(path)
-    data = bytes(unpack(path)) if path.suffix == ".gz" else None
+    data = unpack(path) if path.suffix == ".gz" else None
     with _opened(Place(path, 0, data)) as file:
-        while name := _name(file):
+        while name := _name(file, path):
             place = Place(path, file.tell(), data)
             if file.read(2) == b"\0B":
                 file.seek(_header(file, place)[2])
@@ -104,12 +108,16 @@ def _opened(place: Place) -> BinaryIO:
     return file
 
 
-def _name(file: BinaryIO) -> str:
+def _name(file: BinaryIO, path: Path) -> str:
     """The utterance before a matrix, empty at the end of the archive."""
-    letters = bytearray()
-    while (letter := file.read(1)) not in (b"", b" "):
-        letters += letter
-    return letters.decode(errors="replace").strip()
+    start = file.tell()
+    letters, space, _ = file.read(LONGEST_NAME).partition(b" ")
+    name = letters.decode(errors="replace").strip()
+    # a text archive may end with an empty line
+    if (space and not name) or (not space and len(letters) == LONGEST_NAME):
+        raise ValueError(f"{path} has no utterance before the matrix at byte {start}")
+    file.seek(start + len(letters) + len(space))
+    return name
 
 
 def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
@@ -129,6 +137,11 @@ def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
     size = file.seek(0, io.SEEK_END)
     if size < end:
         raise ValueError(f"{place.path} is truncated: it ends at byte {size}, inside a header")
+    if not fixed and (rest[0], rest[5]) != (4, 4):
+        raise ValueError(
+            f"the matrix of {place} has numbers of {rest[0]} and {rest[5]} bytes in its header, "
+            "not of 4"
+        )
     rows, columns = struct.unpack_from(layout, rest)
     if rows < 1 or columns < 1:
         raise ValueError(f"the matrix of {place} has no values: {rows} rows, {columns} columns")
@@ -138,29 +151,31 @@ def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
             f"{place.path} is truncated: it ends at byte {size}, its matrix of {rows} by {columns} "
             f"at byte {place.offset} would end at {end}"
         )
+    check_size(end - place.offset, f"the matrix of {place}")
     return rows, columns, end
 
 
 def _read_text(file: BinaryIO, place: Place) -> NDArray[np.float32]:
     """A matrix in brackets, a row on each line."""
     file.seek(place.offset)
-    before, bracket, line = file.readline().partition(b"[")
+    before, bracket, line = file.readline(_LONGEST_TEXT + 1).partition(b"[")
     if not bracket or before.strip():
         raise ValueError(f"{place} is no matrix: neither a binary mark nor '[' stands there")
     rows = []
     while True:
+        check_size(file.tell() - place.offset, f"the text matrix of {place}", _LONGEST_TEXT)
         values, end, _ = line.partition(b"]")
-        if values.split():
-            rows.append(values.split())
+        if row := values.split():
+            rows.append(row)
         if end:
             break
-        line = file.readline()
+        line = file.readline(_LONGEST_TEXT + 1)
         if not line:
             raise ValueError(f"{place.path} is truncated: a text matrix at {place.offset} has no ]")
     try:
         matrix = np.array(rows, dtype=np.float32)
     except ValueError as error:
-        raise ValueError(f"the text matrix of {place} is broken: {error}") from None
+        raise ValueError(f"the text matrix of {place} is broken: {str(error)[:80]}") from None
     if matrix.ndim != 2:
         raise ValueError(f"the matrix of {place} has no values")
     return matrix

@@ -12,6 +12,8 @@ from rnnorm.experiments.data.text_file import unpack
 
 # for each phone and each of its states, the states that its transitions go to
 Topology = dict[int, list[list[int]]]
+# each tuple has all transitions of its state: a model of a few megabytes could have any number
+_MOST_TRANSITIONS = 1 << 24
 
 
 def read_pdf_ids(path: str | Path) -> NDArray[np.int32]:
@@ -24,25 +26,33 @@ def read_pdf_ids(path: str | Path) -> NDArray[np.int32]:
         ``(N + 1,)``: at i the state of transition id i. The ids start from 1; at 0 stands -1.
 
     Raises:
-        ValueError: the file is no model, or truncated; the message names it and the byte.
+        ValueError: the file is no model, truncated or too large, or a state is not one of as many
+            as the model can have; the message names it and the byte.
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
-    data = bytes(unpack(path))
+    data = unpack(path)
     reader = _Binary(data, path) if data[:2] == b"\0B" else _Text(data, path)
     reader.expect("<TransitionModel>", "<Topology>")
     topology, loops_apart = reader.topology()
     kind = "Tuples>" if loops_apart else "Triples>"
     reader.expect(f"<{kind}")
     pdfs = [-1]
-    for _ in range(reader.integer()):
+    count = reader.integer()
+    # states are numbered from 0 without gaps
+    num_states = count * (2 if loops_apart else 1)
+    for _ in range(count):
         phone, state, forward = reader.integer(), reader.integer(), reader.integer()
         loop = reader.integer() if loops_apart else forward
+        if not (0 <= forward < num_states and 0 <= loop < num_states):
+            raise reader.error(f"{count} tuples have no state {forward} or {loop}")
         try:
             targets = topology[phone][state]
         except (KeyError, IndexError):
             raise reader.error(f"phone {phone} has no state {state}") from None
         pdfs += [loop if target == state else forward for target in targets]
+        if len(pdfs) > _MOST_TRANSITIONS:
+            raise reader.error(f"it has more than {_MOST_TRANSITIONS:,} transitions, the limit")
     reader.expect(f"</{kind}")
     return np.array(pdfs, dtype=np.int32)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from rnnorm.experiments.data.text_file import read_text
+
+#: bytes of an utterance's name
+LONGEST_NAME = 4096
+_OFFSET = re.compile("[0-9]{1,18}")
 
 
 class Place(NamedTuple):
@@ -39,29 +44,31 @@ def read_scp(path: str | Path) -> dict[str, Place]:
         The place of each utterance's matrix.
 
     Raises:
-        ValueError: a line is a command, names a range of rows or no archive, or an utterance
-            stands twice; the message names the file and the line.
+        ValueError: a line is a command, names a range of rows, no archive or an offset that is no
+            number, or an utterance stands twice; the message names the file and the line.
         FileNotFoundError: there is no such file, or it names an archive that does not exist.
     """
     path = Path(path)
     places: dict[str, Place] = {}
     archives: dict[str, Path] = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         where = f"{path}, line {number}"
         fields = line.strip().split(maxsplit=1)
         if len(fields) < 2:
-            raise ValueError(f"{where} must be an utterance and its archive, got {line!r}")
+            raise ValueError(f"{where} must be an utterance and its archive, got {line[:80]!r}")
         name, value = fields
         if "|" in (value[0], value[-1]):
             raise ValueError(
-                f"{where} is a command, and none is run: {value!r}. Write its output to an archive "
-                "with copy-feats, and name that"
+                f"{where} is a command, and none is run: {value[:80]!r}. Write its output to an "
+                "archive with copy-feats, and name that"
             )
         if value.endswith("]"):
-            raise ValueError(f"{where} names a range of rows, which is not read: {value!r}")
+            raise ValueError(f"{where} names a range of rows, which is not read: {value[-80:]!r}")
         archive, colon, offset = value.rpartition(":")
-        if not (colon and offset.isdigit()):
+        if not colon:
             archive, offset = value, "0"
+        elif not _OFFSET.fullmatch(offset):
+            raise ValueError(f"{where} has the offset {offset[:80]!r}, which is no number of bytes")
         if name in places:
             raise ValueError(f"{where} names utterance {name!r} a second time")
         if archive not in archives:

@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.speech.kaldi.scp import LONGEST_NAME
+from rnnorm.experiments.data.text_file import check_size, unpack
 
 # each number stands behind a byte that says how long it is
 _NUMBER = np.dtype([("size", "i1"), ("value", "<i4")])
+# bytes of a line of numbers, each of which takes many times its size until it is one
+_LONGEST_LINE = 1 << 26
 
 
 def read_int_vectors(path: str | Path) -> dict[str, NDArray[np.int32]]:
@@ -28,11 +31,13 @@ def read_int_vectors(path: str | Path) -> dict[str, NDArray[np.int32]]:
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
-    data = bytes(unpack(path))
+    data = unpack(path)
     vectors: dict[str, NDArray[np.int32]] = {}
     position = 0
     while position < len(data):
-        space = data.find(b" ", position)
+        space = data.find(b" ", position, position + LONGEST_NAME)
+        if space < 0 and len(data) > position + LONGEST_NAME:
+            raise ValueError(f"{path} is no archive of integers: no utterance at byte {position}")
         if space < 0:
             raise ValueError(f"{path} is truncated: it ends in the utterance at byte {position}")
         name = data[position:space].decode(errors="replace").strip()
@@ -65,6 +70,7 @@ def _text(data: bytes, start: int, path: Path) -> tuple[NDArray[np.int32], int]:
     end = data.find(b"\n", start)
     if end < 0:
         raise ValueError(f"{path} is truncated: its last line, at byte {start}, has no end")
+    check_size(end - start, f"the line at byte {start} of {path}", _LONGEST_LINE)
     try:
         return np.array(data[start:end].split(), dtype=np.int32), end + 1
     except (ValueError, OverflowError):

@@ -1,0 +1,74 @@
+"""Reader of tar archives, plain or compressed; nothing is unpacked to the disk."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from rnnorm.experiments.data.text_file import TextError, check_size, unpack
+
+_STARTS = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz"}
+# what tarfile raises where a header is broken; an error of its own is the first alone
+_BROKEN = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError)
+
+
+def read_members(
+    path: Path, choose: Callable[[Sequence[PurePosixPath]], Collection[PurePosixPath]]
+) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Read some files of an archive, in its order.
+
+    Args:
+        path: the archive; its first bytes say whether it is compressed, by gzip or xz.
+        choose: of the names of all members, returns those to read.
+
+    Yields:
+        A file's name and its bytes.
+
+    Raises:
+        TextError: the archive is truncated, corrupted or too large, or one of these members is no
+            file, such as a link.
+        FileNotFoundError: there is no such archive.
+    """
+    with path.open("rb") as file:
+        ending = _STARTS.get(file.read(2), "")
+    # all of it, before a member is read: the checksum comes last
+    data = unpack(path, ending)
+    try:
+        archive = tarfile.TarFile(fileobj=io.BytesIO(data), encoding="utf-8", errors="replace")
+        members = list(_forwards(archive))
+    except _BROKEN as error:
+        raise TextError(f"{path} is truncated or no tar archive: {error}") from None
+    if data[archive.offset : archive.offset + tarfile.BLOCKSIZE].strip(b"\0"):
+        raise TextError(f"{path} is corrupted: no header of a member at byte {archive.offset}")
+    chosen = choose([PurePosixPath(member.name) for member in members])
+    size = 0
+    for member in members:
+        if (name := PurePosixPath(member.name)) in chosen:
+            # a sparse member has any size, whatever it takes in the archive
+            size += member.size
+            check_size(size, f"{path}, unpacked up to {name},")
+            yield name, _read(archive, member, path)
+
+
+def _forwards(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members; a negative size would lead back to one that was there before."""
+    before = -1
+    for member in archive:
+        if archive.offset <= before or member.size < 0:
+            raise tarfile.ReadError(f"a member at byte {member.offset} has a negative size")
+        before = archive.offset
+        yield member
+
+
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
+    file = archive.extractfile(member) if member.isfile() else None
+    if file is None:
+        raise TextError(f"{path}, {member.name} is a link or a folder, not a file")
+    try:
+        return file.read()
+    except _BROKEN as error:
+        raise TextError(
+            f"{path} is truncated: {member.name}, at byte {member.offset}: {error}"
+        ) from None

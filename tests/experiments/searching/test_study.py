@@ -1,0 +1,63 @@
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from rnnorm.experiments.searching.study import open_study, read_search
+from rnnorm.experiments.training.score import Score
+
+SCORE = Score("loss", "min")
+
+
+def database(path, *statements):
+    with closing(sqlite3.connect(path)) as made:
+        for statement in statements:
+            made.execute(statement)
+        made.commit()
+
+
+def both_refuse(folder, what):
+    before = (folder / "study.db").read_bytes()
+    with pytest.raises(ValueError, match=rf"study\.db is no study: {what}"):
+        read_search(folder)
+    with (
+        pytest.raises(ValueError, match=rf"study\.db is no study: {what}"),
+        open_study(folder, {}, SCORE),
+    ):
+        pass
+    assert (folder / "study.db").read_bytes() == before
+
+
+def test_an_empty_file_is_no_study_but_may_become_one(tmp_path):
+    (tmp_path / "study.db").touch()
+    with pytest.raises(ValueError, match=r"study\.db is empty"):
+        read_search(tmp_path)
+    assert not (tmp_path / "study.db").stat().st_size
+    with open_study(tmp_path, {"seed": 1}, SCORE) as study:
+        assert study.user_attrs == {"seed": 1}
+
+
+@pytest.mark.parametrize("data", [b"not a database at all" * 50, bytes(range(256)) * 16])
+def test_a_file_of_something_else_is_refused(tmp_path, data):
+    (tmp_path / "study.db").write_bytes(data)
+    both_refuse(tmp_path, "file is not a database")
+
+
+def test_another_database_is_refused_and_left_as_it_is(tmp_path):
+    database(tmp_path / "study.db", "CREATE TABLE users (name TEXT)")
+    both_refuse(tmp_path, "it is another database")
+
+
+def test_a_view_that_never_ends_is_refused(tmp_path):
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+    statements = ("CREATE TABLE studies (x)", f"CREATE VIEW trials AS {endless}")
+    database(tmp_path / "study.db", *statements)
+    both_refuse(tmp_path, "it is another database")
+
+
+def test_a_broken_number_in_a_study_is_refused(tmp_path):
+    with open_study(tmp_path, {"recipe": "r"}, SCORE):
+        pass
+    database(tmp_path / "study.db", "UPDATE study_user_attributes SET value_json = '[1'")
+    with pytest.raises(ValueError, match=r"study\.db is no study"):
+        read_search(tmp_path)

@@ -1,0 +1,40 @@
+import pytest
+
+from rnnorm.experiments.training.metrics_file import read_metrics
+
+HEAD = "step,epoch,seconds,name,value\n"
+LINE = "4,0,1.250,val/loss,0.5\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def of(text):
+        (tmp_path / "metrics.csv").write_text(text)
+        return read_metrics(tmp_path / "metrics.csv")
+
+    return of
+
+
+def test_curves_by_name(read):
+    assert read(HEAD + LINE * 2) == {"val/loss": [(4, 1.25, 0.5)] * 2}
+    assert read(HEAD) == {}
+
+
+def test_a_line_that_was_cut_off_is_left_out(read):
+    assert read(HEAD + LINE + "5,0,1.3")["val/loss"] == [(4, 1.25, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (HEAD + LINE + "4,0,1.250,val/loss\n", "in line 3: not enough values"),
+        (HEAD + "4,0,1.250,val/loss,0.5,1\n", "in line 2: too many values"),
+        (HEAD + "4,0,1.250,val/loss,half\n", "in line 2: could not convert"),
+        (HEAD + "4.5,0,1.250,val/loss,0.5\n", "in line 2: invalid literal"),
+        (HEAD + f"4,0,1.250,{'x' * 140_000},0.5\n", "in line 2: field larger than field limit"),
+        ("epoch,step,seconds,name,value\n" + LINE, "in line 1: it must begin with step,epoch"),
+    ],
+)
+def test_a_broken_line_is_named(read, text, what):
+    with pytest.raises(ValueError, match=rf"metrics\.csv is broken {what}"):
+        read(text)
