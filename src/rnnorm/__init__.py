@@ -1,12 +1,18 @@
 """Normalised recurrent networks for PyTorch."""
 
-from rnnorm import init
-from rnnorm.kernels.dispatch import backends, use_backend
-from rnnorm.layers.gru import GRU, GRUCell
-from rnnorm.layers.lstm import LSTM, LSTMCell
-from rnnorm.layers.rnn import RNN, RNNCell
-from rnnorm.layers.update_bn import select_horizon, update_bn
-from rnnorm.norm.spec import BatchNorm, LayerNorm
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rnnorm import init
+    from rnnorm.kernels.dispatch import backends, use_backend
+    from rnnorm.layers.gru import GRU, GRUCell
+    from rnnorm.layers.lstm import LSTM, LSTMCell
+    from rnnorm.layers.rnn import RNN, RNNCell
+    from rnnorm.layers.update_bn import select_horizon, update_bn
+    from rnnorm.norm.spec import BatchNorm, LayerNorm
 
 __all__ = [
     "GRU",
@@ -24,3 +30,29 @@ __all__ = [
     "use_backend",
 ]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "rnnorm.init": (),
+    "rnnorm.kernels.dispatch": ("backends", "use_backend"),
+    "rnnorm.layers.gru": ("GRU", "GRUCell"),
+    "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),
+    "rnnorm.layers.rnn": ("RNN", "RNNCell"),
+    "rnnorm.layers.update_bn": ("select_horizon", "update_bn"),
+    "rnnorm.norm.spec": ("BatchNorm", "LayerNorm"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import everything when the first name is asked for: the help of ``rnnorm`` needs no torch."""
+    # dunder names are asked for by the import system itself
+    if not name.startswith("__"):
+        for home, names in _HOMES.items():
+            module = import_module(home)
+            globals().update({name: getattr(module, name) for name in names})
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module 'rnnorm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
