@@ -234,9 +234,14 @@ def test_a_shape_that_is_none_is_refused(text):
         (["--scale", "small"], "are of recipes"),
         (["demo/digits-bn", "--shape", "4x3x2x5"], "--shape is of layers"),
         (["demo/digits-bn", "demo/digits-bn"], "each recipe must be named once"),
-        (["digits"], "demo/digits-bn"),
     ],
 )
 def test_bad_arguments_are_told(arguments, said, capsys):
     assert main(["bench", *arguments]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_misspelt_recipe_is_answered_with_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "digits"])
+    assert "demo/digits-bn" in capsys.readouterr().err

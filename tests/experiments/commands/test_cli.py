@@ -1,26 +1,55 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
+import rnnorm
 from rnnorm.experiments.commands.cli import main
 
 
-def test_help_lists_the_commands_that_work(capsys):
-    assert main([]) == 0
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_help_lists_the_commands(words, capsys):
+    assert main(words) == 0
     said = capsys.readouterr().out
-    names = ("demo", "fit", "test", "compare", "bench", "report", "recipes")
-    assert all(f"    {name} " in said for name in names)
+    names = ("demo", "fit", "test", "compare", "bench", "report", "recipes", "write", "search")
+    assert all(f"  {name} " in said for name in names)
+    assert "results" not in said
 
 
-def test_help_needs_no_extra():
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rnnorm {rnnorm.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fit", "--help"],
+        ["results", "--help"],
+        ["recipes", "ptb"],
+        ["fly"],
+        ["fit", "nothing"],
+        ["fit", "demo/digits-bn", "--epoch=3"],
+        ["test", "runs/nothing"],
+        ["test", "demo/digits-bn"],
+        ["report", "demo/digits-bn"],
+        ["compare", "demo/digits-bn", "runs/nothing"],
+        ["search", "demo/digits-bn"],
+    ],
+)
+def test_help_recipes_and_usage_errors_import_neither_torch_nor_lightning(words):
     code = (
-        "import sys; from rnnorm.experiments.commands.cli import main; main([])\n"
-        "heavy = {'lightning', 'matplotlib', 'sklearn', 'torchmetrics', 'jsonargparse', 'yaml'}\n"
+        "import sys\nfrom rnnorm.experiments.commands.cli import main\n"
+        f"try: main({words})\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'lightning', 'matplotlib', 'sklearn', 'torchmetrics', 'jsonargparse'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize(
@@ -41,13 +70,6 @@ def test_a_single_missing_package_is_named(name, capsys, monkeypatch):
     assert f"rnnorm fit needs {name}: pip" in capsys.readouterr().err
 
 
-def test_recipes(capsys):
-    assert main(["recipes"]) == 0
-    said = capsys.readouterr().out
-    assert "cooijmans2016/pmnist-bn " in said
-    assert "95.4" in said
-
-
 def failure(arguments, capsys):
     assert main(arguments) == 1
     said = capsys.readouterr().err
@@ -56,8 +78,61 @@ def failure(arguments, capsys):
     return said
 
 
-def test_unknown_recipe(capsys):
-    assert "cooijmans2016/pmnist-bn" in failure(["fit", "pmnist-bn"], capsys)
+def misspelt(arguments, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    assert error.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("usage: rnnorm ")
+    return said.splitlines()[-1]
+
+
+def test_a_misspelt_recipe_is_answered_with_the_nearest(capsys):
+    said = misspelt(["fit", "pmnist-bn"], capsys)
+    assert "no recipe is called 'pmnist-bn': the nearest are" in said
+    assert "cooijmans2016/pmnist-bn" in said
+    assert "'coijmans2016/pmnist-bn'" in misspelt(["fit", "coijmans2016/pmnist-bn"], capsys)
+
+
+@pytest.mark.parametrize("command", ["fit", "test", "compare", "report", "write"])
+def test_a_path_that_is_none_is_called_one(command, capsys):
+    said = misspelt([command, "runs/cooijmans2016-pmnist-bn"], capsys)
+    assert said.endswith("there is no file or folder runs/cooijmans2016-pmnist-bn")
+
+
+def test_a_folder_without_runs_is_called_one(capsys, tmp_path):
+    said = misspelt(["report", str(tmp_path)], capsys)
+    assert f"{tmp_path} is a folder without runs" in said
+
+
+def test_a_recipe_is_no_run(capsys):
+    said = failure(["test", "demo/digits-bn"], capsys)
+    assert "demo/digits-bn is a recipe: name its run folder instead, or add --ckpt FILE" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "near"),
+    [
+        ("--epoch=3", "--epochs"),
+        ("--trainr.max_epochs=3", "--trainer.max_epochs"),
+        ("--trainer.max_epoch=3", "--trainer.max_epochs"),
+        ("--model.hiden_size=8", "--model.hidden_size"),
+        ("--model.init_args.hiden_size=8", "--model.hidden_size"),
+        ("--optimizer.lrr=8", "--optimizer.lr"),
+        ("--seed_everythin=8", "--seed_everything"),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_the_nearest(option, near, capsys):
+    said = misspelt(["fit", "demo/digits-bn", option], capsys)
+    assert f"no option is called {option.partition('=')[0]}" in said.replace("'", "")
+    assert near in said.partition(": the nearest are ")[2].split(", ")
+
+
+def test_help_of_a_recipe_lists_what_it_takes(capsys):
+    assert main(["fit", "demo/digits-bn", "--help"]) == 0
+    lines = {line.strip() for line in capsys.readouterr().out.splitlines()}
+    assert {"--model.hidden_size=100", "--trainer.max_epochs=25", "--model.norm=batch"} <= lines
+    assert {"--optimizer.lr=0.001", "--data.batch_size=100", "--seed_everything=1"} <= lines
 
 
 def test_missing_files(capsys, tmp_path):
@@ -73,7 +148,7 @@ def test_existing_run_folder(capsys, tmp_path):
 
 def test_missing_recipe(capsys):
     assert "needs a recipe" in failure(["fit"], capsys)
-    assert "name the recipe" in failure(["test", "--ckpt", "x"], capsys)
+    assert "arguments are required: RUN" in misspelt(["test", "--ckpt", "x"], capsys)
 
 
 def test_missing_checkpoint(capsys):
@@ -86,7 +161,7 @@ def test_missing_checkpoint(capsys):
     "arguments",
     [
         ["fly"],
-        ["fit", "demo/digits-bn", "--epochs=3"],
+        ["fit", "demo/digits-bn", "--epochs=many"],
         ["fit", "demo/digits-bn", "--scale", "tiny"],
         ["fit", "demo/digits-bn", "--trainer.max_epochs=many"],
         ["fit", "demo/digits-bn", "--trainer.epochs=3"],
@@ -107,22 +182,10 @@ def test_a_misspelt_option_exits_with_2(arguments, capsys):
     assert len(said.splitlines()) < 12
 
 
-@pytest.mark.parametrize("command", ["fit", "test"])
-def test_a_recipe_in_the_wrong_place_is_told_the_right_one(command, capsys):
-    ckpt = ["--ckpt", "x"] if command == "test" else []
-    with pytest.raises(SystemExit) as error:
-        main([command, "--scale", "small", "demo/digits-bn", *ckpt])
-    assert error.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"usage: rnnorm {command} RECIPE")
-    assert f"the recipe stands directly behind {command}: rnnorm {command} demo/digits-bn" in said
-
-
 @pytest.mark.parametrize(
     ("option", "said"),
     [
         ("--model.init_args.hidden_size=many", "\"hidden_size\": Expected a <class 'int'>."),
-        ("--model.init_args.hiden=8", "Option 'hiden' is not accepted"),
         ("--data.init_args.step=column", "['pixel', 'row']. Got value: column"),
     ],
 )
@@ -148,18 +211,47 @@ def test_demo_wants_a_folder(capsys, tmp_path):
     )
 
 
-def test_fit_then_test(capsys, tiny):
-    assert main(["fit", "demo/digits-bn", "--run-dir", "run", *tiny]) == 0
+def test_fit_then_test_knows_everything_from_the_run(capsys, tiny):
+    assert main(["fit", "--run-dir", "run", "demo/digits-bn", *tiny]) == 0
     said = capsys.readouterr().out
+    assert said.startswith("demo/digits-bn, hidden_size=8, shrink=2, train_size=130, batch_size=20")
     assert "epoch 3/3, 21 steps" in said
-    assert "best val/accuracy 0." in said
-    assert "next: rnnorm test demo/digits-bn --ckpt run/checkpoints/best.ckpt" in said
-    command = ["test", "demo/digits-bn", "--ckpt", "run/checkpoints/best.ckpt"]
-    assert main(command) == 0
+    assert "best validation accuracy " in said
+    assert said.endswith("next: rnnorm test run\n")
+    assert main(["test", "run"]) == 0
     first = capsys.readouterr().out
-    assert "test/accuracy  0." in first
-    assert main([*command, "--estimate"]) == 0
+    assert "test accuracy " in first
+    assert " %  population statistics" in first
+    assert main(["test", "run", "--ckpt", "run/checkpoints/best.ckpt"]) == 0
+    assert capsys.readouterr().out == first
+    assert main(["test", "demo/digits-bn", "--ckpt", "run/checkpoints/best.ckpt"]) == 0
+    assert capsys.readouterr().out == first
+    assert main(["test", "run", "--estimate"]) == 0
     assert capsys.readouterr().out != first
+
+
+def test_fit_takes_the_usual_options(capsys, tiny):
+    given = ["--epochs", "1", "--lr", "0.5", "--batch-size", "60", "--seed", "3"]
+    assert main(["fit", "demo/digits-lstm", "--run-dir", "run", *tiny[1:5], *given]) == 0
+    assert "epoch 1/1, 3 steps" in capsys.readouterr().out
+    config = yaml.safe_load(Path("run/config.yaml").read_text())
+    assert config["optimizer"]["init_args"]["lr"] == 0.5
+    assert config["data"]["init_args"]["batch_size"] == 60
+    assert config["seed_everything"] == config["data"]["init_args"]["seed"] == 3
+    assert "epochs must be at least 1" in failure(["fit", "demo/digits-bn", "--epochs=0"], capsys)
+
+
+def test_a_run_is_no_recipe(capsys, tiny):
+    assert main(["fit", "demo/digits-lstm", "--run-dir", "run", *tiny, "--epochs", "1"]) == 0
+    capsys.readouterr()
+    assert "go on with it by rnnorm fit --resume run" in misspelt(["fit", "run"], capsys)
+
+
+def test_an_option_of_the_norm_can_be_none(tiny):
+    given = ["--model.norm_options.cell=null", "--model.norm_options.gamma=0.5", "--epochs", "1"]
+    assert main(["fit", "demo/digits-bn", "--run-dir", "run", *tiny[1:], *given]) == 0
+    config = yaml.safe_load(Path("run/config.yaml").read_text())
+    assert config["model"]["init_args"]["norm_options"] == {"cell": None, "gamma": 0.5}
 
 
 def test_another_model_than_the_checkpoints_is_refused(capsys, tiny):

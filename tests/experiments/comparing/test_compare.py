@@ -78,14 +78,36 @@ def test_a_recipe_is_compared_with_a_run_folder(tmp_path):
     assert [c.model for c in curves] == [LSTM, BN]
 
 
-def test_two_trainings_of_a_recipe_are_told_apart_by_their_folders(tmp_path):
+def test_two_trainings_of_a_recipe_are_told_apart_by_what_was_changed(tmp_path):
     for width in (6, 7):
         given = [*TINY, "--trainer.max_epochs=1", f"--model.init_args.hidden_size={width}"]
-        fit(BN, run_dir=tmp_path / f"w{width}", overrides=given)
-    runs = [str(tmp_path / "w6"), str(tmp_path / "w7")]
-    assert [c.model for c in compare(runs, "out")] == [f"{BN} ({run})" for run in runs]
+        fit(BN, run_dir=tmp_path / f"{13 - width}-units", overrides=given)
+    runs = [str(tmp_path / "7-units"), str(tmp_path / "6-units")]
+    names = [f"{BN}, hidden_size=6", f"{BN}, hidden_size=7"]
+    assert [c.model for c in compare(runs, "out")] == names
+    # a folder of runs is as good as its runs
+    assert [c.model for c in compare([str(tmp_path)], "out")] == names[::-1]
     with pytest.raises(ValueError, match="named twice"):
         compare([runs[0], runs[0], runs[1]], "out")
+
+
+def test_an_option_is_varied(tmp_path, capsys):
+    given = ["--vary", "model.norm=batch,layer,none", "--epochs", "1", "--out", str(tmp_path / "o")]
+    assert main(["compare", LSTM, *given, *TINY]) == 0
+    said = capsys.readouterr().out
+    assert all(said.count(f"{LSTM}, norm={norm}  seed 1") == 1 for norm in ("batch", "layer"))
+    assert f"{LSTM}, norm=null  seed 1" in said
+    folders = {p.name for p in (tmp_path / "o").iterdir() if p.is_dir()}
+    assert folders == {f"demo-digits-lstm-norm={n}-seed1" for n in ("batch", "layer", "null")}
+    # what compare wrote is compared again by its folder, with the same names
+    curves = compare([str(tmp_path / "o")], tmp_path / "again")
+    assert {c.model for c in curves} == {f"{LSTM}, norm={n}" for n in ("batch", "layer", "null")}
+
+
+@pytest.mark.parametrize("vary", ["model.norm", "model.norm=", "=a,b", "a=b,,c", "a=b,b"])
+def test_what_is_varied_must_have_different_values(vary, tmp_path):
+    with pytest.raises(ValueError, match="vary must be OPTION=VALUE,VALUE"):
+        compare([LSTM], tmp_path / "out", vary=vary)
 
 
 def test_a_training_that_diverges_does_not_end_the_comparison(tmp_path, capsys):

@@ -48,8 +48,8 @@ def test_a_broken_file_is_named_and_kept(tmp_path, content):
 
 
 def test_a_line_says_how_it_was_measured():
-    assert str(measurement(0.5, statistics=None)) == "test/accuracy  0.5000"
-    said = "test/accuracy  0.5000  batch statistics  windows of 50"
+    assert str(measurement(0.5, statistics=None)) == "test accuracy 50.00 %"
+    said = "test accuracy 50.00 %  batch statistics  windows of 50"
     assert str(measurement(0.5, statistics="batch", length=50)) == said
 
 

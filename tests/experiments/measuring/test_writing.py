@@ -130,7 +130,7 @@ def test_numbers_out_of_range(checkpoints, arguments, what):
 def test_a_model_of_images_cannot_write(tmp_path, tiny):
     overrides = [*tiny, "--trainer.max_epochs=1"]
     run = fit("demo/digits-lstm", run_dir=tmp_path / "run", overrides=overrides)
-    with pytest.raises(ValueError, match="recipe must be one of characters or words, demo/"):
+    with pytest.raises(ValueError, match="model must be one of characters or words, that of demo/"):
         write("demo/digits-lstm", run.last_checkpoint)
 
 
@@ -145,5 +145,9 @@ def test_the_command(checkpoints, capsys):
         SENTENCES, checkpoints[SENTENCES], ["the cat", "a"], sentences=2, max_length=20
     )
     assert lines == expected
+    # the run folder is enough
+    run = str(checkpoint.parent.parent)
+    assert main(["write", run, *command[4:], "--begin", *begins, "--sentences", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == expected
     assert main([*command, "--begin", "é"]) == 1
     assert "rnnorm write: the beginning 'é' has the character 'é'" in capsys.readouterr().err

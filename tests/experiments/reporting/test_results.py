@@ -155,7 +155,7 @@ def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path):
     page = results(["study"], docs=folder.parent).read_text()
     assert f"Random search with `{recipe}` ({'; '.join(found.overrides)})." in page
     assert f" {found.failures()}." in page
-    assert "| trial | val/accuracy | lr |" in page
+    assert "| trial | validation accuracy, % | lr |" in page
     for number, *cells in found.rows()[1:]:
         assert f"| {number} | {' | '.join(cells)} |" in page
     assert "Not run yet" not in page

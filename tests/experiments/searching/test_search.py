@@ -57,8 +57,8 @@ def test_trials_are_drawn_from_the_ranges_and_listed_best_first(recipe):
         recipe()["recipe"]
     }
     lines = found.table().splitlines()
-    assert lines[0].split() == ["trial", "val/accuracy", "lr", "batch_size"]
-    assert lines[1].split()[:2] == [str(found.trials[0].number), f"{values[0]:.4f}"]
+    assert lines[0].split() == ["trial", "validation", "accuracy,", "%", "lr", "batch_size"]
+    assert lines[1].split()[:2] == [str(found.trials[0].number), f"{100 * values[0]:.4f}"]
     assert lines[-1] == "0 of 3 trials failed"
 
 
@@ -162,5 +162,6 @@ def test_the_command(recipe, capsys):
     command = ["search", given["recipe"], "--out", "study", "--trials", "1", "--epochs", "1"]
     assert main([*command, *given["overrides"]]) == 0
     assert "0 of 1 trials failed" in capsys.readouterr().out
-    assert main(["search", "--out", "study"]) == 1
-    assert "name the recipe" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["search", "--out", "study"])
+    assert "arguments are required: RECIPE" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def test_fit_then_test_says_what_was_left_out(spoken, capsys):
     assert "utterances of more than 10 frames left out" in said
     assert "test: 15 utterances" in said
     assert main(["test", BN, "--ckpt", "run/checkpoints/best.ckpt"]) == 0
-    assert "test/frame_error" in capsys.readouterr().out
+    assert "test frame error " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

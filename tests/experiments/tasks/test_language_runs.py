@@ -80,8 +80,8 @@ def test_the_best_epoch_is_that_of_the_lowest_score(tmp_path, options, capsys):
     values = [value for _, _, value in curve]
     assert run.best == pytest.approx(min(values))
     assert run.best_epoch == values.index(min(values)) + 1
-    assert f"best val/bits_per_character {run.best:.4f}" in run.summary()
-    assert "val/bits_per_character" in capsys.readouterr().out
+    assert f"best validation bits per character {run.best:.4f}" in run.summary()
+    assert "validation bits per character " in capsys.readouterr().out
 
 
 def test_fit_then_test(options, capsys):
@@ -91,7 +91,7 @@ def test_fit_then_test(options, capsys):
     command = ["test", CHARACTERS, "--ckpt", "run/checkpoints/best.ckpt"]
     capsys.readouterr()
     assert main(command) == 0
-    assert "test/bits_per_character  " in capsys.readouterr().out
+    assert "test bits per character " in capsys.readouterr().out
     windows = ["--data.init_args.test_by=windows", "--data.init_args.eval_length=50"]
     assert main([*command, "--estimate", *windows]) == 0
 

@@ -194,9 +194,9 @@ def test_fit_then_test(options, capsys):
     folder = ["--data-dir", str(options["data_dir"])]
     name = "glinskis2017/joint-shared"
     assert main(["fit", name, "--run-dir", "run", *folder, *options["overrides"]]) == 0
-    assert "best val/loss" in capsys.readouterr().out
+    assert "best validation loss" in capsys.readouterr().out
     assert main(["test", name, "--ckpt", "run/checkpoints/best.ckpt"]) == 0
-    assert "test/loss  " in capsys.readouterr().out
+    assert "test loss " in capsys.readouterr().out
 
 
 def explode(folder, seed):

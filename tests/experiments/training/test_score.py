@@ -43,3 +43,18 @@ def test_each_task_has_a_score():
 
 def test_a_model_without_a_score_is_judged_by_its_loss():
     assert score_of(LightningModule()) == ("loss", "min")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("accuracy", 0.9124, "test accuracy 91.24 %"),
+        ("frame_error", 0.333, "test frame error 33.30 %"),
+        ("bits_per_character", 1.32, "test bits per character 1.3200"),
+        ("perplexity", 119.2, "test perplexity 119.20"),
+        ("loss", 1.2517, "test loss 1.2517 nats"),
+        ("error", float("nan"), "test error nan %"),
+    ],
+)
+def test_a_score_is_said_in_its_unit(name, value, said):
+    assert Score(name, "min").said("test", value) == said

@@ -1,14 +1,46 @@
-"""The ``rnnorm`` command. Everything it does is a function that can be called from Python."""
+"""The ``rnnorm`` command. Everything it does is a function that can be called from Python.
+
+Help, usage errors and the list of recipes need neither torch nor Lightning: a command imports what
+it runs when it runs.
+"""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
-from rnnorm.experiments.commands.parser import command_parser
+import rnnorm
+from rnnorm.experiments.commands import (
+    bench,
+    compare,
+    demo,
+    fit,
+    recipes,
+    report,
+    results,
+    search,
+    test,
+    write,
+)
 
+_COMMANDS = {
+    "demo": demo,
+    "recipes": recipes,
+    "fit": fit,
+    "test": test,
+    "compare": compare,
+    "report": report,
+    "write": write,
+    "search": search,
+    "bench": bench,
+    "results": results,
+}
+# for those who keep the project's own page of results
+_UNLISTED = ("results",)
 _NEEDS = (
     "jinja2",
     "jsonargparse",
@@ -26,7 +58,8 @@ _NEEDS = (
     "tqdm",
     "yaml",
 )
-_OF_A_RECIPE = ("fit", "test", "search", "write")
+# where the options of recipes begin
+_OF_RECIPES = ("trainer", "model", "data", "optimizer", "lr_scheduler", "seed_everything")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,205 +71,114 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1 if the command failed, 2 if it was misspelt.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    parser, commands = command_parser()
-    # a recipe stands directly behind the command: a later value may belong to an override
-    recipe = (
-        given.pop(1) if given[:1] and given[0] in _OF_A_RECIPE and _is_value(given[1:2]) else None
-    )
-    options, overrides = parser.parse_known_args(given)
-    if stray := _stray(overrides, options.command):
-        command = options.command
-        # a recipe that was found stands where it should: this is some other word
-        if command in _OF_A_RECIPE and recipe is None and _is_value([stray]):
-            commands[command].error(
-                f"the recipe stands directly behind {command}: rnnorm {command} {stray} ..."
-            )
-        commands.get(command, parser).error(f"unrecognized argument {stray!r}")
-    if options.command is None:
-        parser.print_help()
+    name, *words = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
+    if name in ("-h", "--help", "--version"):
+        print(f"rnnorm {rnnorm.__version__}" if name == "--version" else _whole().format_help())
         return 0
-    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        print(
-            f"rnnorm {options.command} needs {', '.join(missing)}: "
-            'pip install "rnnorm[experiments]"',
-            file=sys.stderr,
-        )
+    if name not in _COMMANDS:
+        what = "option" if name.startswith("-") else "command"
+        _whole().error(f"no {what} is called {name!r}{_nearest(name, [*_COMMANDS, '--version'])}")
+    command = _COMMANDS[name]
+    parser = _parser(name, command)
+    if "-h" in words or "--help" in words:
+        print(_help(parser, words))
+        return 0
+    if missing := [package for package in _NEEDS if importlib.util.find_spec(package) is None]:
+        said = f"rnnorm {name} needs {', '.join(missing)}: "
+        print(f'{said}pip install "rnnorm[experiments]"', file=sys.stderr)
         return 1
     from rnnorm.experiments.training.recipe import OverrideError
 
+    given = _parse(parser, words)
     try:
-        _COMMANDS[options.command](options, recipe, overrides)
+        command.run(**given)
     except OverrideError as error:
-        commands[options.command].error(str(error))
+        parser.error(str(error))
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"rnnorm {options.command}: {_message(error)}", file=sys.stderr)
+        print(f"rnnorm {name}: {_message(error)}", file=sys.stderr)
         return 1
     return 0
 
 
-def _demo(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.commands.demo import demo
-
-    demo(
-        options.out,
-        picture=options.picture,
-        seeds=options.seeds,
-        epochs=options.epochs,
-        overrides=overrides,
+def _whole() -> argparse.ArgumentParser:
+    """For the help and the errors of the whole command line."""
+    width = max(map(len, _COMMANDS))
+    listed = [f"  {n:{width}}  {c.HELP}" for n, c in _COMMANDS.items() if n not in _UNLISTED]
+    return argparse.ArgumentParser(
+        prog="rnnorm",
+        usage="rnnorm COMMAND ...\n       rnnorm COMMAND --help\n       rnnorm --version",
+        description="Train normalised recurrent networks.",
+        epilog="\n".join(["commands:", *listed]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
 
 
-def _fit(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.training.fit import fit
-
-    run = fit(
-        recipe,
-        data_dir=options.data_dir,
-        run_dir=options.run_dir,
-        resume=options.resume,
-        scale=options.scale,
-        every_n_steps=options.checkpoint_every,
-        overrides=overrides,
+def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"rnnorm {name}",
+        usage="\n       ".join(f"rnnorm {name} {usage}" for usage in command.USAGE),
+        description=f"{command.HELP[0].upper()}{command.HELP[1:]}.",
+        allow_abbrev=False,
     )
-    print(run.summary())
+    command.add_options(parser)
+    return parser
 
 
-def _test(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.measuring.measure import measure
-
-    if recipe is None:
-        raise ValueError("name the recipe: rnnorm test RECIPE --ckpt FILE")
-    measured = measure(
-        recipe,
-        options.ckpt,
-        data_dir=options.data_dir,
-        scale=options.scale,
-        estimate=options.estimate,
-        statistics=options.statistics,
-        lengths=options.lengths,
-        overrides=overrides,
-    )
-    print("\n".join(map(str, measured)))
-
-
-def _search(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.searching.search import search
-
-    if recipe is None:
-        raise ValueError("name the recipe: rnnorm search RECIPE --out DIR")
-    found = search(
-        recipe,
-        options.out,
-        data_dir=options.data_dir,
-        scale=options.scale,
-        trials=options.trials,
-        epochs=options.epochs,
-        seed=options.seed,
-        overrides=overrides,
-    )
-    print(found.table())
+def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, object]:
+    """The command's arguments, those of the recipe among them as ``overrides``."""
+    own, overrides = _apart(words)
+    options, unknown = parser.parse_known_intermixed_args(own)
+    given = vars(options)
+    if "overrides" in given:
+        given["overrides"] = overrides
+    else:
+        unknown += overrides
+    if unknown:
+        first = next((word for word in unknown if word.startswith("-")), unknown[0])
+        first = first.partition("=")[0]
+        if not first.startswith("-"):
+            parser.error(f"unexpected argument {first!r}")
+        known = [o for action in parser._actions for o in action.option_strings]
+        known += [f"--{root}{first[len(_root(first)) + 2 :]}" for root in _OF_RECIPES]
+        parser.error(f"no option is called {first!r}{_nearest(first, known)}")
+    return given
 
 
-def _results(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.reporting.results import results
-
-    print(results(options.runs, docs=options.docs))
-
-
-def _compare(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.comparing.compare import compare
-
-    compare(
-        options.runs,
-        options.out,
-        epochs=options.epochs,
-        minutes=options.minutes,
-        seeds=options.seeds,
-        scale=options.scale or "paper",
-        data_dir=options.data_dir,
-        reach=options.reach,
-        overrides=overrides,
-    )
+def _apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The command's own words, and the options of the recipe as ``--name=value``."""
+    own, overrides, left = [], [], list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--") or _root(word) not in _OF_RECIPES:
+            own.append(word)
+        elif "=" not in word and left and not left[0].startswith("--"):
+            overrides.append(f"{word}={left.pop(0)}")
+        else:
+            overrides.append(word)
+    return own, overrides
 
 
-def _write(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.measuring.writing import write
-
-    if recipe is None:
-        raise ValueError("name the recipe: rnnorm write RECIPE --ckpt FILE")
-    for text in write(
-        recipe,
-        options.ckpt,
-        options.begin,
-        temperature=options.temperature,
-        sentences=options.sentences,
-        seed=options.seed,
-        max_length=options.max_length,
-        scale=options.scale,
-        overrides=overrides,
-    ):
-        print(text)
+def _root(option: str) -> str:
+    return option[2:].partition("=")[0].partition(".")[0]
 
 
-def _bench(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    given = {name: getattr(options, name) for name in ("threads", "seconds", "out")}
-    given = {name: value for name, value in given.items() if value is not None}
-    if options.recipes:
-        from rnnorm.experiments.bench.recipes import bench_recipes
-
-        if options.shape:
-            raise ValueError("--shape is of layers: name no recipe")
-        data = {"data_dir": options.data_dir, "scale": options.scale, "overrides": overrides}
-        bench_recipes(options.recipes, **data, **given)
-        return
-    from rnnorm.experiments.bench.layers import read_shape
-    from rnnorm.experiments.bench.machine import SHAPES, bench
-
-    if overrides or options.data_dir or options.scale:
-        raise ValueError("--data-dir, --scale and overrides are of recipes: name one")
-    bench([read_shape(text) for text in options.shape or ()] or SHAPES, **given)
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=3)
+    return f": the nearest are {', '.join(near)}" if near else ""
 
 
-def _report(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.reporting.report import report
+def _help(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """The command's help, and the options of the recipe that is named."""
+    from rnnorm.experiments.training.words import is_recipe
 
-    print(f"page: {report(options.runs, options.out, data_dir=options.data_dir)}")
+    told = parser.format_help()
+    recipe = next((word for word in words if is_recipe(word)), None)
+    if recipe is None or parser.get_default("overrides") is None:
+        return told
+    from rnnorm.experiments.training.building import option_list
 
-
-def _recipes(options: argparse.Namespace, recipe: str | None, overrides: list[str]) -> None:
-    from rnnorm.experiments.training.recipe import recipes_table
-
-    print(recipes_table())
-
-
-_COMMANDS = {
-    "demo": _demo,
-    "fit": _fit,
-    "test": _test,
-    "search": _search,
-    "compare": _compare,
-    "report": _report,
-    "results": _results,
-    "write": _write,
-    "bench": _bench,
-    "recipes": _recipes,
-}
-
-
-def _is_value(word: list[str]) -> bool:
-    return bool(word) and not word[0].startswith("-")
-
-
-def _stray(overrides: list[str], command: str | None) -> str | None:
-    """The first argument that is neither an option of ours nor looks like one of LightningCLI."""
-    if not overrides:
-        return None
-    first = overrides[0]
-    takes = command in ("demo", "bench", "compare", *_OF_A_RECIPE)
-    known = first.startswith(("--trainer.", "--model.", "--data.", "--optimizer", "--lr_scheduler"))
-    return None if takes and (known or first.startswith("--seed_everything")) else first
+    return f"{told}\n{option_list(recipe)}"
 
 
 def _message(error: Exception) -> str:

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rnnorm.experiments.comparing.compare import compare
-from rnnorm.experiments.measuring.curve import Curve
+from rnnorm.experiments.commands import options
 
+if TYPE_CHECKING:
+    from rnnorm.experiments.measuring.curve import Curve
+
+HELP = "train LSTM, BN-LSTM and LN-LSTM side by side on data that comes along"
+USAGE = ("[options]",)
 MODELS = {"LSTM": "demo/digits-lstm", "BN-LSTM": "demo/digits-bn", "LN-LSTM": "demo/digits-ln"}
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of :func:`demo`."""
+    parser.add_argument("--out", default="runs/demo", help="folder for picture and curves")
+    parser.add_argument("--picture", help="another place for the picture")
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds (3)")
+    parser.add_argument("--epochs", type=int, help="epochs of each training")
+    options.overrides(parser)
+
+
+def run(**given: Any) -> None:
+    """Run the demo, which prints."""
+    demo(**given)
 
 
 def demo(
@@ -35,6 +55,8 @@ def demo(
         ValueError: ``seeds`` or ``epochs`` is less than 1, or ``out`` holds other trainings.
         NotADirectoryError: ``out`` is a file.
     """
+    from rnnorm.experiments.comparing.compare import compare
+
     print(
         f"Permuted digits: 1257 images read as 64 pixels in one fixed random order, {seeds} seeds "
         "of each model",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from tqdm import tqdm
 
 from rnnorm.experiments.comparing.budget import Budget
@@ -23,26 +22,33 @@ from rnnorm.experiments.comparing.entry import (
     named_apart,
     refuse_incomparable,
     training_of,
+    variations,
 )
 from rnnorm.experiments.comparing.picture import draw
 from rnnorm.experiments.comparing.table import comparison_table
-from rnnorm.experiments.measuring.curve import Curve, as_csv, in_shown_unit, read_curve, shown
+from rnnorm.experiments.measuring.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.training.building import training_options
 from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.progress import StepsBar, steps_bar
 from rnnorm.experiments.training.run_folder import read_run
 from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.words import is_recipe, runs_in
 
 
 def compare(
     runs: Sequence[str],
     out: str | Path = "runs/compare",
     *,
+    vary: str | None = None,
     epochs: int | None = None,
     minutes: float | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
     seeds: int = 1,
-    scale: str = "paper",
+    scale: str | None = None,
     data_dir: str | Path | None = None,
     reach: float | None = None,
     overrides: Sequence[str] = (),
@@ -56,13 +62,18 @@ def compare(
     call again goes on where it was stopped.
 
     Args:
-        runs: recipes and run folders. Folders that differ in the seed alone are one model.
+        runs: recipes, run folders, and folders of them such as an earlier ``out``. Runs that
+            differ in the seed alone are one model.
         out: folder for the run folders, the picture and the curves.
+        vary: an option and its values, such as ``"model.norm=batch,layer,none"``: each recipe is
+            trained with each of them.
         epochs: budget of each training, in epochs.
         minutes: budget of each training, in minutes of training steps; with ``epochs``, whichever
             is used up first. Without either, the recipes' own, and folders as far as all go.
+        lr: learning rate of all recipes; their own by default, as the batch size.
+        batch_size: rows of a training minibatch of all recipes.
         seeds: how many seeds of each recipe.
-        scale: ``"paper"`` or ``"small"``.
+        scale: ``"paper"`` (the default) or ``"small"``.
         data_dir: where the data set's files are.
         reach: score whose steps and seconds are given, in the unit of the picture; by default the
             best of the first model's mean curve.
@@ -85,24 +96,28 @@ def compare(
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     if out.is_file():
         raise NotADirectoryError(f"{out} is no folder")
-    options = [*overrides, *budget.overrides]
+    varied = variations(vary)
+    options = [*training_options(lr=lr, batch_size=batch_size), *overrides, *budget.overrides]
     entries: list[Entry] = []
     for run, name in zip(runs, names or runs, strict=True):
-        if (Path(run) / "run.json").is_file():
-            entries.append(from_folder(Path(run)))
+        if is_recipe(run):
+            for change in varied:
+                entries += from_recipe(
+                    run, name, seeds, scale or "paper", [*options, *change], out, change
+                )
+        elif vary is not None:
+            raise ValueError(f"vary is for recipes, and {run} is none")
         else:
-            entries += from_recipe(run, name, seeds, scale, options, out)
+            entries += map(from_folder, runs_in(run))
     # a seed of every model before the next seed, so that what is there can be compared
     entries = sorted(named_apart(entries), key=lambda entry: entry.seed)
     refuse_incomparable(entries, budget)
     left = [entry for entry in entries if not _done(entry, budget)]
     out.mkdir(parents=True, exist_ok=True)
     score, curves = entries[0].score, []
-    with tqdm(disable=not sys.stderr.isatty(), unit="step", leave=False) as bar:
+    with steps_bar() as bar:
         for entry in entries:
-            diverged = entry in left and _train(
-                entry, budget, options, data_dir, _Progress(bar, entry, len(left))
-            )
+            diverged = entry in left and _train(entry, budget, data_dir, bar, len(left))
             curve = read_curve(entry.folder, score, entry.model, entry.seed)
             curves.append(replace(curve, diverged=diverged))
             tqdm.write(_line(curve, score))
@@ -113,7 +128,7 @@ def compare(
             last = curve.steps[-1] if curve.steps else 0
             print(f"{curve.model}, seed {curve.seed}: compared over its first {last} steps")
     path = Path(picture) if picture is not None else out / "comparison.png"
-    draw(curves, path, label=f"validation {shown(score)}", title=title, goal=reach)
+    draw(curves, path, label=f"validation {score.label}", title=title, goal=reach)
     write_whole(out / "comparison.csv", as_csv(curves, score).encode())
     print(f"\n{comparison_table(curves, score, reach)}")
     print(f"\npicture: {path}\ncurves: {out / 'comparison.csv'}", flush=True)
@@ -126,7 +141,7 @@ def _line(curve: Curve, score: Score) -> str:
         return f"{said}  no validation yet"
     return (
         f"{said}  {curve.steps[-1]} steps in {curve.seconds[-1]:5.1f} s  "
-        f"validation {shown(score)}: {curve.values[-1]:.4g}"
+        f"validation {score.label}: {curve.values[-1]:.4g}"
     )
 
 
@@ -154,13 +169,14 @@ def _done(entry: Entry, budget: Budget) -> bool:
 def _train(
     entry: Entry,
     budget: Budget,
-    options: Sequence[str],
     data_dir: str | Path | None,
-    progress: Callback,
+    bar: Any,
+    trainings: int,
 ) -> bool:
     """Train an entry, or go on with it. Returns whether it diverged."""
     there = (entry.folder / "config.yaml").is_file()
     own = [f"--trainer.{k}={'null' if v is None else v}" for k, v in entry.own_budget.items()]
+    name = f"{entry.model}, seed {entry.seed}"
     try:
         fit(
             entry.recipe,
@@ -168,41 +184,30 @@ def _train(
             run_dir=None if there else entry.folder,
             resume=entry.folder if there else None,
             scale=entry.scale,
-            overrides=[*options, *own, f"--seed_everything={entry.seed}"],
-            callbacks=[*budget.callbacks(), progress],
+            overrides=[*entry.options, *own, f"--seed_everything={entry.seed}"],
+            callbacks=[
+                *budget.callbacks(),
+                StepsBar(entry.score, bar, name, trainings),
+                _Lines(name),
+            ],
             quiet=True,
         )
     except DivergedError as error:
-        tqdm.write(f"{entry.model}, seed {entry.seed}: {error}")
+        tqdm.write(f"{name}: {error}")
         return True
     return False
 
 
-class _Progress(Callback):
-    """Moves the bar after each step; without a terminal, prints a line a minute."""
+class _Lines(Callback):
+    """Prints a line a minute where there is no terminal."""
 
-    def __init__(self, bar: Any, entry: Entry, trainings: int) -> None:
-        self._bar, self._entry, self._trainings = bar, entry, trainings
-        self._printed = time.monotonic()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say how much there is to do."""
-        steps = trainer.estimated_stepping_batches
-        if not self._bar.total and math.isfinite(steps):
-            self._bar.reset(total=int(steps) * self._trainings)
-        self._bar.set_description(f"{self._entry.model}, seed {self._entry.seed}")
+    def __init__(self, name: str) -> None:
+        self._name, self._printed = name, time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Count."""
-        self._bar.update()
+        """Say where it stands."""
         if sys.stderr.isatty() or time.monotonic() - self._printed < 60:
             return
         self._printed = time.monotonic()
         where = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
-        print(f"{self._entry.model}, seed {self._entry.seed}: {where}", flush=True)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the score."""
-        score = self._entry.score
-        value = in_shown_unit(score, float(trainer.callback_metrics[f"val/{score.name}"]))
-        self._bar.set_postfix_str(f"validation {shown(score)} {value:.4g}")
+        print(f"{self._name}: {where}", flush=True)

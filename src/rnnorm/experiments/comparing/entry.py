@@ -12,6 +12,7 @@ import yaml
 from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.comparing.comparable import data_of, refuse_differences
 from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.label import changes, changes_of
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import default_folder, rebuild
 from rnnorm.experiments.training.score import Score, score_of
@@ -29,6 +30,8 @@ class Entry:
         score: its metric.
         recipe: what to train; None for a run folder that is taken as it is.
         scale: of that recipe.
+        options: how it is trained besides, as LightningCLI has it.
+        changes: what makes it another training than its recipe's.
     """
 
     model: str
@@ -38,6 +41,8 @@ class Entry:
     score: Score
     recipe: str | None = None
     scale: str = "paper"
+    options: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
 
     @property
     def own_budget(self) -> dict[str, Any]:
@@ -53,13 +58,53 @@ def from_folder(folder: Path) -> Entry:
     """
     built, about = rebuild(folder, None, None, [])
     config = yaml.safe_load(built.as_yaml())
-    return Entry(about["recipe"], config["seed_everything"], folder, config, score_of(built.model))
+    return Entry(
+        about["recipe"],
+        config["seed_everything"],
+        folder,
+        config,
+        score_of(built.model),
+        changes=changes_of(about),
+    )
+
+
+def variations(vary: str | None) -> list[list[str]]:
+    """The options that stand for each value of a varied one; one empty list without any.
+
+    Args:
+        vary: such as ``"model.norm=batch,layer,none"``.
+
+    Raises:
+        ValueError: it is not of that form, or has a value twice.
+    """
+    if vary is None:
+        return [[]]
+    name, _, listed = vary.lstrip("-").partition("=")
+    values = ["null" if value == "none" else value for value in listed.split(",")]
+    if not name or not all(values) or len(set(values)) < len(values):
+        raise ValueError(f"vary must be OPTION=VALUE,VALUE,... with different values, got {vary!r}")
+    return [[f"--{name}={value}"] for value in values]
 
 
 def from_recipe(
-    recipe: str, name: str, seeds: int, scale: str, options: Sequence[str], out: Path
+    recipe: str,
+    name: str,
+    seeds: int,
+    scale: str,
+    options: Sequence[str],
+    out: Path,
+    apart: Sequence[str] = (),
 ) -> Iterator[Entry]:
     """Trainings of a recipe with seeds from 1 on, in run folders under ``out``.
+
+    Args:
+        recipe: its name.
+        name: what to call it.
+        seeds: how many.
+        scale: ``"paper"`` or ``"small"``.
+        options: options of LightningCLI.
+        out: where the run folders go.
+        apart: those of the options that the folders' names tell.
 
     Raises:
         ValueError: there is no such recipe or scale.
@@ -69,16 +114,36 @@ def from_recipe(
     built = Built(as_text(chosen.config), options)
     config, score = yaml.safe_load(built.as_yaml()), score_of(built.model)
     for seed in range(1, seeds + 1):
-        folder = out / f"{default_folder(chosen).name}-seed{seed}"
-        yield Entry(name, seed, folder, config, score, recipe, scale)
+        told = "-".join([default_folder(chosen).name, *changes(apart), f"seed{seed}"])
+        yield Entry(
+            name,
+            seed,
+            # a value may be a path
+            out / told.replace("/", "-"),
+            config,
+            score,
+            recipe,
+            scale,
+            tuple(options),
+            changes(options, scale),
+        )
 
 
 def named_apart(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, with the folder in the name where several models have the same one.
+    """The entries, with what was changed of the recipe in the name, or else the folder.
+
+    What was changed of all alike is left out where there are several models.
 
     Raises:
         ValueError: two are of the same model and seed.
     """
+    alike = set(entries[0].changes).intersection(*(e.changes for e in entries))
+    if len({(e.model, e.changes) for e in entries}) == 1:
+        alike = set()
+    entries = [
+        replace(e, model=", ".join([e.model, *(c for c in e.changes if c not in alike)]))
+        for e in entries
+    ]
     models: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
         known = models.setdefault(entry.model, [])

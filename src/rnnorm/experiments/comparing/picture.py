@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +69,8 @@ def draw(
                 axes.axhline(goal, color="#9a9a9a", linestyle=":", linewidth=1.2)
         # outside the panels: a curve may pass anywhere within
         lines = by_steps.get_legend_handles_labels()
-        figure.legend(*lines, frameon=False, loc="outside lower left", ncols=3, fontsize=11)
+        columns = 3 if max(map(len, lines[1]), default=0) < 25 else 1
+        figure.legend(*lines, frameon=False, loc="outside lower left", ncols=columns, fontsize=11)
         seeds = len({c.seed for c in curves})
         if seeds > 1:
             title += f"\nmean of {seeds} seeds, band from lowest to highest"
@@ -79,6 +81,11 @@ def draw(
         figure.savefig(data, format=path.suffix[1:] or "png")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data.getbuffer())
+
+
+def in_lines(name: str) -> str:
+    """A model's name for a legend: with all that was changed it may be wider than the picture."""
+    return textwrap.fill(name, 40)
 
 
 @contextmanager
@@ -124,7 +131,9 @@ def _line(
     colour, dashes = look
     # a single point would have no line
     mark = "o" if len(mean) == 1 else ""
-    axes.plot(x, mean, color=colour, linestyle=dashes, marker=mark, linewidth=2.2, label=model)
+    axes.plot(
+        x, mean, color=colour, linestyle=dashes, marker=mark, linewidth=2.2, label=in_lines(model)
+    )
     if len(own) > 1:
         values = np.array([c.values[: len(mean)] for c in own])
         axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0)

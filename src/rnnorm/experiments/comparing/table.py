@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from rnnorm.experiments.measuring.curve import Curve, best, by_model, mean_curve, reaches, shown
+from rnnorm.experiments.measuring.curve import Curve, best, by_model, mean_curve, reaches
 from rnnorm.experiments.training.score import Score
 
 
@@ -23,7 +23,7 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
         goal = best(mean_curve(models[first]), score)
         note = f"; {_number(goal, score)} is the best of {first}'s mean curve"
     reached = "" if goal is None else f"reaches {_number(goal, score)} after"
-    rows = [("", f"validation {shown(score)}", "best", "steps", "ms per step", reached)]
+    rows = [("", f"validation {score.label}", "best", "steps", "ms per step", reached)]
     for model, own in models.items():
         milliseconds = [1000 * c.seconds[-1] / c.steps[-1] for c in own if c.steps]
         rows.append(
@@ -45,13 +45,13 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
 
 
 def _number(value: float, score: Score) -> str:
-    return f"{value:.1f} %" if shown(score).endswith("%") else f"{value:.4g}"
+    return f"{value:.1f} %" if score.label.endswith("%") else f"{value:.4g}"
 
 
 def _spread(values: Sequence[float], score: Score) -> str:
     if not values:
         return ""
-    digits = 1 if score.name == "perplexity" or shown(score).endswith("%") else 3
+    digits = 1 if score.name == "perplexity" or score.label.endswith("%") else 3
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{spread}"
 

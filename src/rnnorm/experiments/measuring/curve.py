@@ -12,16 +12,6 @@ from pathlib import Path
 from rnnorm.experiments.training.metrics_file import read_metrics
 from rnnorm.experiments.training.score import Score
 
-# how a metric is called, and what it is multiplied by
-_SHOWN = {
-    "accuracy": ("accuracy, %", 100.0),
-    "frame_error": ("frame error, %", 100.0),
-    "error": ("error, %", 100.0),
-    "bits_per_character": ("bits per character", 1.0),
-    "perplexity": ("perplexity", 1.0),
-    "loss": ("loss, nats", 1.0),
-}
-
 
 @dataclass(frozen=True)
 class Curve:
@@ -49,16 +39,6 @@ class Curve:
         return replace(self, **parts)
 
 
-def shown(score: Score) -> str:
-    """What the axis of a score says, such as ``accuracy, %``."""
-    return _SHOWN.get(score.name, (score.name, 1.0))[0]
-
-
-def in_shown_unit(score: Score, value: float) -> float:
-    """A score as it is shown: accuracies and errors in per cent."""
-    return _SHOWN.get(score.name, (score.name, 1.0))[1] * value
-
-
 def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
     """The curve of a run folder.
 
@@ -78,7 +58,7 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
         # a line names the step before it, counted from 0
         steps=[step + 1 for step, _, _ in points],
         seconds=[seconds for _, seconds, _ in points],
-        values=[in_shown_unit(score, value) for _, _, value in points],
+        values=[score.shown(value) for _, _, value in points],
     )
 
 
@@ -116,7 +96,7 @@ def as_csv(curves: Sequence[Curve], score: Score) -> str:
     """All points, one a line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("model", "seed", "step", "seconds", f"validation {shown(score)}"))
+    writer.writerow(("model", "seed", "step", "seconds", f"validation {score.label}"))
     for c in curves:
         for step, seconds, value in zip(c.steps, c.seconds, c.values, strict=True):
             writer.writerow((c.model, c.seed, step, f"{seconds:.3f}", f"{value:.5g}"))

@@ -1,15 +1,16 @@
-"""A trained model, from its recipe and a checkpoint."""
+"""A trained model, from its run folder, or from its recipe and a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rnnorm.experiments.training.building import Built, as_text, data_dir_option
 from rnnorm.experiments.training.checkpoints import check_same, read_checkpoint
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
+from rnnorm.experiments.training.words import checkpoint_of, is_run
 
 # what may differ between training and use
 _FREE = (
@@ -26,37 +27,51 @@ _FREE = (
 )
 
 
+class Trained(NamedTuple):
+    """A trained model.
+
+    Attributes:
+        built: model and data; the data are not read.
+        state: all that the checkpoint holds.
+        checkpoint: its file.
+        folder: the run folder, or None for a checkpoint that lies in none.
+    """
+
+    built: Built
+    state: dict[str, Any]
+    checkpoint: Path
+    folder: Path | None
+
+
 def load_trained(
-    recipe: str,
-    checkpoint: str | Path,
+    run: str | Path,
+    checkpoint: str | Path | None = None,
     *,
     data_dir: str | Path | None = None,
     scale: str | None = None,
     overrides: Sequence[str] = (),
-) -> tuple[Built, dict[str, Any]]:
-    """Build a recipe's model and data, and load the weights; the data are not read.
+) -> Trained:
+    """Build a training's model and data, and load the weights; the data are not read.
 
     Args:
-        recipe: the recipe it was trained with.
-        checkpoint: a ``.ckpt`` file. In a run folder, that folder's ``config.yaml`` is what the
-            recipe was when it was trained, with its scale and overrides.
+        run: the run folder, which knows its recipe, scale and overrides; or the recipe.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. Where it lies in a
+            run folder, that folder's ``config.yaml`` is what the recipe was.
         data_dir: where the data set's files are.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
         overrides: options of LightningCLI.
-
-    Returns:
-        Model and data, and all that the checkpoint holds.
 
     Raises:
         ValueError: the checkpoint is not one of this model and data.
         FileNotFoundError: there is no such checkpoint.
     """
-    chosen, state = read_recipe(recipe, scale or "paper"), read_checkpoint(checkpoint)
-    folder, options = Path(checkpoint).parent.parent, [*data_dir_option(data_dir), *overrides]
-    if (folder / "run.json").is_file():
+    checkpoint = checkpoint_of(run, checkpoint)
+    state, options = read_checkpoint(checkpoint), [*data_dir_option(data_dir), *overrides]
+    folder, recipe = (Path(run), None) if is_run(run) else (checkpoint.parent.parent, str(run))
+    if is_run(folder):
         built, _ = rebuild(folder, recipe, scale, options)
     else:
-        built = Built(as_text(chosen.config), options)
+        built = Built(as_text(read_recipe(str(run), scale or "paper").config), options)
     check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
     built.model.load_state_dict(state["state_dict"])
-    return built, state
+    return Trained(built, state, checkpoint, folder if is_run(folder) else None)

@@ -16,8 +16,8 @@ from rnnorm.experiments.training.progress import progress_bars
 
 
 def measure(
-    recipe: str,
-    checkpoint: str | Path,
+    run: str | Path,
+    checkpoint: str | Path | None = None,
     *,
     data_dir: str | Path | None = None,
     scale: str | None = None,
@@ -31,9 +31,8 @@ def measure(
     Where the checkpoint lies in a run folder, the results are kept there.
 
     Args:
-        recipe: the recipe it was trained with.
-        checkpoint: a ``.ckpt`` file. In a run folder, that folder's ``config.yaml`` is what the
-            recipe was when it was trained, with its scale and overrides.
+        run: the run folder, which knows its recipe, scale and overrides; or the recipe.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default.
         data_dir: where the data set's files are; without it they are downloaded.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
         estimate: first take the population statistics anew, as the exact average over the
@@ -53,8 +52,8 @@ def measure(
             asked for and there are none.
         FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
     """
-    built, state = load_trained(
-        recipe, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
+    built, state, path, folder = load_trained(
+        run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
     )
     built.set_up("test")
     built.datamodule.load_state_dict(state.get(type(built.datamodule).__qualname__, {}))
@@ -64,7 +63,7 @@ def measure(
         estimate_statistics(built.datamodule.train_dataloader(), built.model)
     measured = [
         Measurement(
-            checkpoint=Path(checkpoint).name,
+            checkpoint=path.name,
             epoch=state["epoch"] + 1,
             statistics=kind,
             length=length,
@@ -75,8 +74,7 @@ def measure(
         for length, loader in loaders
         for kind in kinds
     ]
-    folder = Path(checkpoint).parent.parent
-    if (folder / "run.json").is_file():
+    if folder is not None:
         keep_measurements(folder, measured)
     return measured
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rnnorm.experiments.data.text_file import unpack
 from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.score import Score
 
 Statistics = Literal["population", "batch"]
 FILE = "tests.json"
@@ -47,7 +48,10 @@ class Measurement:
                 f"  windows of {self.length}" if self.length else "",
             ]
         )
-        return "\n".join(f"{name}  {value:.4f}{how}" for name, value in self.metrics.items())
+        return "\n".join(
+            f"{Score(name.removeprefix('test/'), 'min').said('test', value)}{how}"
+            for name, value in self.metrics.items()
+        )
 
 
 def read_measurements(folder: str | Path) -> list[Measurement]:

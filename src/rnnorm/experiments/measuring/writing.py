@@ -15,8 +15,8 @@ from rnnorm.experiments.tasks.language import LanguageModel
 
 
 def write(
-    recipe: str,
-    checkpoint: str | Path,
+    run: str | Path,
+    checkpoint: str | Path | None = None,
     beginnings: Sequence[str] = ("the",),
     *,
     temperature: float = 1.0,
@@ -29,8 +29,9 @@ def write(
     """Continue beginnings up to the end of the sentence or line.
 
     Args:
-        recipe: the recipe that the model was trained with, one of characters or words.
-        checkpoint: a ``.ckpt`` file; the data are not needed.
+        run: the run folder of a model of characters or words, or its recipe.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+            needed.
         beginnings: words with spaces between them, or any characters.
         temperature: what the scores are divided by before the softmax; 0 for the most probable
             symbol each time.
@@ -51,10 +52,10 @@ def write(
     for name, value in (("sentences", sentences), ("max_length", max_length)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    built, state = load_trained(recipe, checkpoint, scale=scale, overrides=overrides)
+    built, state, *_ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
     model, data = built.model, built.datamodule
     if not isinstance(model, LanguageModel):
-        raise ValueError(f"recipe must be one of characters or words, {recipe} is not")
+        raise ValueError(f"the model must be one of characters or words, that of {run} is not")
     vocabulary = Vocabulary(state[type(data).__qualname__]["vocabulary"])
     dataset = data.hparams["dataset"]
     started = [_numbers(beginning, vocabulary, dataset) for beginning in beginnings]

@@ -13,9 +13,9 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from rnnorm import diagnostics
-from rnnorm.experiments.comparing.picture import draw_curves, styled_figure
+from rnnorm.experiments.comparing.picture import draw_curves, in_lines, styled_figure
 from rnnorm.experiments.measuring.batch_statistics import SeveralRows
-from rnnorm.experiments.measuring.curve import Curve, shown
+from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.trained_run import TrainedRun
 from rnnorm.experiments.training.score import Score, score_of
 
@@ -44,14 +44,12 @@ def curve_pictures(curves: Sequence[Curve], score: Score) -> list[Picture]:
     """Validation scores against steps and against seconds."""
 
     def panel(against: str) -> Callable[[Axes], None]:
-        return lambda axes: draw_curves(axes, curves, against, f"validation {shown(score)}")
+        return lambda axes: draw_curves(axes, curves, against, f"validation {score.label}")
 
     caption = "Mean over the seeds, band from lowest to highest."
     return [
-        _draw(f"Validation {shown(score)}, against steps", caption, panel("steps"), legend=True),
-        _draw(
-            f"Validation {shown(score)}, against seconds", caption, panel("seconds"), legend=True
-        ),
+        _draw(f"Validation {score.label}, against steps", caption, panel("steps"), legend=True),
+        _draw(f"Validation {score.label}, against seconds", caption, panel("seconds"), legend=True),
     ]
 
 
@@ -76,7 +74,9 @@ def gradient_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
     for run in runs:
         with _or_why(f"Gradient norms of {run.name}") as left_out:
             batch, loss = _batch(run), _Loss(run)
-            norms[run.name] = diagnostics.gradient_norms(loss, _itself, batch, layer=_first(loss))
+            norms[in_lines(run.name)] = diagnostics.gradient_norms(
+                loss, _itself, batch, layer=_first(loss)
+            )
         pictures += left_out
     if norms:
         pictures.append(
@@ -107,7 +107,7 @@ def saturation_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
     measured, pictures = {}, []
     for run in runs:
         with _or_why(f"Inputs of tanh in {run.name}") as left_out:
-            measured[run.name] = diagnostics.tanh_inputs(_Loss(run), _batch(run))
+            measured[in_lines(run.name)] = diagnostics.tanh_inputs(_Loss(run), _batch(run))
         pictures += left_out
     picture = _draw(
         "E[tanh'] against the spread of the input",
@@ -137,14 +137,14 @@ def length_pictures(run: TrainedRun) -> list[Picture]:
         )
         named = {f"{name} statistics": values for name, values in scores.items()}
         if len(named) == 1:
-            named = {run.name: scores["population"]}
+            named = {in_lines(run.name): scores["population"]}
         pictures.append(
             _draw(
                 title,
                 f"About {_SYMBOLS} symbols of the test text in windows that each start from the "
                 f"initial state, {run.weights}.",
                 lambda axes: diagnostics.plot_score_by_length(
-                    axes, lengths, named, f"test {shown(score)}"
+                    axes, lengths, named, f"test {score.label}"
                 ),
             )
         )

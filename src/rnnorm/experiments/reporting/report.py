@@ -22,6 +22,7 @@ from rnnorm.experiments.reporting.figures import (
     statistics_pictures,
 )
 from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.words import runs_in
 
 
 def report(
@@ -36,7 +37,7 @@ def report(
     :mod:`rnnorm.diagnostics`. What needs data that are not there is left out, and the page says so.
 
     Args:
-        runs: run folders; nothing in them is written.
+        runs: run folders, and folders of them that ``compare`` wrote; nothing in them is written.
         out: the page.
         data_dir: where the data sets' files are, if not where they were in the training.
 
@@ -47,7 +48,8 @@ def report(
         FileNotFoundError: a folder holds no run, or no checkpoint yet.
         ValueError: a file is broken or of another version, or a run is named twice.
     """
-    entries = named_apart([from_folder(Path(run)) for run in runs])
+    folders = [folder for run in runs for folder in runs_in(run)]
+    entries = named_apart([from_folder(folder) for folder in folders])
     several = len({e.seed for e in entries}) > 1
     trained = []
     for entry in entries:

@@ -52,9 +52,10 @@ class Search:
         """A heading, and a line for each trial, the best first."""
         options = list(self.trials[0].params) if self.trials else []
         names = [option.rsplit(".", 1)[-1] for option in options]
-        rows = [["trial", f"val/{self.score}", *names]]
+        score = Score(self.score, "min")
+        rows = [["trial", f"validation {score.label}", *names]]
         for trial in self.trials:
-            value = "failed" if trial.value is None else f"{trial.value:.4f}"
+            value = "failed" if trial.value is None else f"{score.shown(trial.value):.4f}"
             given = [f"{trial.params[option]:.4g}" for option in options]
             rows.append([str(trial.number), value, *given])
         return rows

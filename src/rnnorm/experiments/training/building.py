@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import warnings
@@ -18,7 +19,7 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from rnnorm.experiments.training.checkpoints import WholeFiles
-from rnnorm.experiments.training.recipe import OverrideError
+from rnnorm.experiments.training.recipe import OverrideError, read_recipe
 
 
 class Built(LightningCLI):
@@ -51,15 +52,19 @@ class Built(LightningCLI):
                     subclass_mode_data=True,
                     save_config_callback=None,
                     seed_everything_default=1,
-                    parser_kwargs={"prog": "rnnorm", "exit_on_error": False},
-                    args=["--config", config, *overrides],
+                    parser_kwargs={
+                        "prog": "rnnorm",
+                        "exit_on_error": False,
+                        "allow_abbrev": False,
+                    },
+                    args=["--config", *_with_norm_options(config, overrides)],
                     run=False,
                     load_from_checkpoint_support=False,
                 )
             except ArgumentError as error:
-                raise OverrideError(_reason(str(error))) from None
+                raise OverrideError(_reason(str(error), config, overrides)) from None
             except ValueError as error:
-                raise ValueError(_reason(str(error))) from None
+                raise ValueError(_reason(str(error), config, overrides)) from None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed for weights and data."""
@@ -134,8 +139,67 @@ class Built(LightningCLI):
         return "\n".join([*lines, *getattr(self.datamodule, "notes", ())])
 
 
-def _reason(message: str) -> str:
+_NORM_OPTION = re.compile(r"--model\.(?:init_args\.)?norm_options\.(\w+)=(.*)", re.DOTALL)
+
+
+def _with_norm_options(config: str, overrides: Sequence[str]) -> list[str]:
+    """The configuration with single options of the norm in it, and the other overrides.
+
+    On the command line jsonargparse would take the value null of one for the word "None".
+    """
+    matches = [_NORM_OPTION.fullmatch(option) for option in overrides]
+    given = {match[1]: yaml.safe_load(match[2]) for match in matches if match}
+    if given:
+        whole = yaml.safe_load(config)
+        arguments = whole["model"].setdefault("init_args", {})
+        arguments["norm_options"] = {**(arguments.get("norm_options") or {}), **given}
+        config = as_text(whole)
+    return [config, *(o for o, match in zip(overrides, matches, strict=True) if not match)]
+
+
+def _option_values(config: str) -> dict[str, Any]:
+    """What a configuration has, defaults included, by the names of the command line."""
+    found: dict[str, Any] = {}
+
+    def walk(value: Any, name: str) -> None:
+        # a dictionary of arguments is one option
+        if isinstance(value, dict) and not name.endswith("_options"):
+            for key, inner in value.items():
+                walk(inner, name if key == "init_args" else f"{name}.{key}".lstrip("."))
+        elif not name.endswith("class_path"):
+            found[f"--{name}"] = value
+
+    walk(yaml.safe_load(Built(config).as_yaml()), "")
+    return found
+
+
+def option_list(recipe: str) -> str:
+    """Every option that a recipe takes, with its value there, as a text."""
+    chosen = read_recipe(recipe)
+    lines = [f"options of {recipe}, with its values at the paper's scale:"]
+    for name, value in _option_values(as_text(chosen.config)).items():
+        # a list of callbacks or the like is not for the command line
+        if not isinstance(value, list | dict):
+            lines.append(f"  {name}={'null' if value is None else value}")
+    return "\n".join(lines)
+
+
+def _unknown(option: str, config: str) -> str:
+    """That there is no such option, and the nearest that the recipe has."""
+    name = option.partition("=")[0]
+    root, last = name.partition(".")[0], name.rpartition(".")[2]
+    own = {o.rpartition(".")[2]: o for o in _option_values(config) if o.startswith(root)}
+    near = [own[found] for found in difflib.get_close_matches(last, own, n=3)]
+    return f"no option is called {name}" + (f": the nearest are {', '.join(near)}" if near else "")
+
+
+def _reason(message: str, config: str, overrides: Sequence[str]) -> str:
     """What is wrong, out of jsonargparse's report on every type that a value might have had."""
+    if refused := re.search(r"unrecognized arguments: (\S+)|Option '(\w+)' is not acc", message):
+        for option in overrides:
+            name = option.partition("=")[0]
+            if option == refused[1] or name.rpartition(".")[2] == refused[2]:
+                return _unknown(option, config)
     before, found, report = message.partition("Does not validate against any of the Union subtypes")
     if not found:
         return message
@@ -168,6 +232,31 @@ class StopAfter(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Count."""
         trainer.should_stop = trainer.should_stop or trainer.global_step >= self._steps
+
+
+def training_options(
+    epochs: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+) -> list[str]:
+    """The options of LightningCLI for what is changed most often.
+
+    Raises:
+        ValueError: ``epochs`` or ``batch_size`` is less than 1.
+    """
+    for name, number in (("epochs", epochs), ("batch_size", batch_size)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
+    given = {
+        "trainer.max_epochs": epochs,
+        # a budget in epochs is one whatever the recipe's steps are
+        "trainer.max_steps": None if epochs is None else -1,
+        "optimizer.init_args.lr": lr,
+        "data.init_args.batch_size": batch_size,
+        "seed_everything": seed,
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 def as_text(config: dict[str, Any]) -> str:

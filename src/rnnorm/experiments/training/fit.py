@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from rnnorm.experiments.training.building import Built, as_text, data_dir_option, quiet_lightning
+from rnnorm.experiments.training.building import (
+    Built,
+    as_text,
+    data_dir_option,
+    quiet_lightning,
+    training_options,
+)
 from rnnorm.experiments.training.checkpoints import (
     KeepLastAndBest,
     RandomState,
@@ -24,8 +29,9 @@ from rnnorm.experiments.training.checkpoints import (
 )
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
+from rnnorm.experiments.training.label import label
 from rnnorm.experiments.training.metrics_file import MetricsFile
-from rnnorm.experiments.training.progress import ProgressLines, progress_bars
+from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import (
     default_folder,
@@ -75,12 +81,10 @@ class Run:
         """What came out, and the next command."""
         lines = [f"{self.trainer.global_step} steps, {self.seconds:.0f} s in training steps"]
         if self.best is not None:
-            name = score_of(self.built.model).name
-            lines.append(f"best val/{name} {self.best:.4f}, in epoch {self.best_epoch}")
+            best = score_of(self.built.model).said("validation", self.best)
+            lines.append(f"best {best}, in epoch {self.best_epoch}")
         lines.append(f"checkpoints: {self.last_checkpoint.parent}")
-        recipe = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))["recipe"]
-        kept = self.best_checkpoint if self.best_checkpoint.exists() else self.last_checkpoint
-        lines.append(f"next: rnnorm test {recipe} --ckpt {shlex.quote(str(kept))}")
+        lines.append(f"next: rnnorm test {shlex.quote(str(self.folder))}")
         return "\n".join(lines)
 
 
@@ -91,6 +95,10 @@ def fit(
     run_dir: str | Path | None = None,
     resume: str | Path | None = None,
     scale: str | None = None,
+    epochs: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
     every_n_steps: int = 100,
     overrides: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
@@ -106,6 +114,10 @@ def fit(
         run_dir: a folder that does not exist yet; ``runs/`` and the recipe's name by default.
         resume: the run folder of a training to go on with, as its ``config.yaml`` says.
         scale: ``"paper"`` (the default) or ``"small"``, which ends within minutes.
+        epochs: passes over the training data; the recipe's number by default, as in the next three.
+        lr: learning rate.
+        batch_size: rows of a training minibatch.
+        seed: of weights and data.
         every_n_steps: how often a checkpoint is written, besides the end of every epoch.
         overrides: options of LightningCLI, such as ``"--trainer.max_epochs=3"``.
         callbacks: added to the trainer's.
@@ -124,14 +136,15 @@ def fit(
     """
     if every_n_steps < 1:
         raise ValueError(f"--checkpoint-every must be at least 1 step, got {every_n_steps}")
-    overrides = [*data_dir_option(data_dir), *overrides]
+    changed = [*training_options(epochs, lr, batch_size, seed), *overrides]
+    overrides = [*data_dir_option(data_dir), *changed]
     if resume is None:
         if recipe is None:
             raise ValueError("fit needs a recipe's name, or the run folder to resume")
         chosen = read_recipe(recipe, scale or "paper")
         folder = Path(run_dir) if run_dir is not None else default_folder(chosen)
         refuse_existing(folder)
-        built, about = Built(as_text(chosen.config), overrides), describe(chosen)
+        built, about = Built(as_text(chosen.config), overrides), describe(chosen, changed)
     else:
         folder = Path(resume)
         if run_dir is not None and Path(run_dir) != folder:
@@ -151,7 +164,7 @@ def fit(
             clock,
             StopIfNotFinite(),
             RandomState(),
-            *([] if quiet else [ProgressLines(clock), *progress_bars()]),
+            *([] if quiet else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]),
             *callbacks,
             keep,
             _Accepted(built, folder),
@@ -203,7 +216,7 @@ def _train(built: Built, trainer: Trainer, keep: KeepLastAndBest, folder: Path) 
 
 def _introduction(about: dict[str, Any], built: Built, folder: Path) -> str:
     said = about["about"]
-    lines = [f"{about['recipe']}: {said.get('title', '')}"]
+    lines = [f"{label(about)}: {said.get('title', '')}"]
     if said.get("number") is not None:
         lines.append(f"the paper's number: {said['metric']} {said['number']}")
     if about["scale"] == "small":

@@ -81,6 +81,18 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
     return Recipe(name, about, config, scale, search)
 
 
+def recipe_file(name: str) -> Path:
+    """The file of a recipe.
+
+    Raises:
+        ValueError: there is no such recipe.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise ValueError(_unknown(name))
+    return path
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Read what LightningCLI is given from a file.
 
@@ -92,9 +104,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """A recipe's keys, with those of the recipes that it is based on."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        raise ValueError(_unknown(name))
+    path = recipe_file(name)
     if name in above:
         raise ValueError(f"recipe {name} is based on itself: {' on '.join([*above, name])}")
     config = read_yaml(path)
@@ -133,8 +143,13 @@ def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     last = name.rsplit("/", 1)[-1]
     near += [n for n in names if last and last in n and n not in near]
-    what = "the nearest are" if near else "there are"
-    return f"no recipe is called {name!r}: {what} {', '.join(near or names)}"
+    first, slash, _ = name.partition("/")
+    papers = {n.partition("/")[0] for n in names}
+    own = name.endswith((".yaml", ".yml"))
+    if own or (slash and not difflib.get_close_matches(first, papers)):
+        return f"there is no file or folder {name}"
+    listed = f"the nearest are {', '.join(near[:5])}" if near else "rnnorm recipes lists them"
+    return f"no recipe is called {name!r}: {listed}"
 
 
 def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -144,16 +159,3 @@ def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(inner, dict)
         merged[key] = _merge(inner, value) if both else value  # type: ignore[arg-type]
     return merged
-
-
-def recipes_table() -> str:
-    """All recipes as a table: name, what it is, the paper's number."""
-    rows = [("recipe", "what", "the paper's number")]
-    for name in recipe_names():
-        about = read_recipe(name).about
-        number = about.get("number")
-        said = f"{about['metric']} {number}" if number is not None else "none"
-        rows.append((name, about["title"], said))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)

@@ -36,9 +36,14 @@ def refuse_existing(folder: Path) -> None:
         )
 
 
-def describe(recipe: Recipe) -> dict[str, Any]:
-    """What ``run.json`` says about the recipe."""
-    return {"recipe": recipe.name, "scale": recipe.scale, "about": recipe.about}
+def describe(recipe: Recipe, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What ``run.json`` says about the recipe, and what was changed of it."""
+    return {
+        "recipe": recipe.name,
+        "scale": recipe.scale,
+        "overrides": list(overrides),
+        "about": recipe.about,
+    }
 
 
 def start_run(folder: Path, about: dict[str, Any], config: str) -> None:

@@ -18,6 +18,42 @@ class Score(NamedTuple):
     name: str
     mode: Literal["max", "min"]
 
+    @property
+    def label(self) -> str:
+        """What it is called, with its unit, such as ``accuracy, %``."""
+        return _shown(self.name)[0]
+
+    def shown(self, value: float) -> float:
+        """A value in that unit: accuracies and errors in per cent."""
+        return _shown(self.name)[1] * value
+
+    def said(self, part: str, value: float) -> str:
+        """A value with all that belongs to it, such as ``validation accuracy 91.24 %``.
+
+        Args:
+            part: ``"validation"`` or ``"test"``.
+            value: as it is logged.
+        """
+        name, factor = _shown(self.name)
+        name, comma, unit = name.partition(", ")
+        digits = 2 if factor * value >= 10 else 4
+        return f"{part} {name} {factor * value:.{digits}f}{comma and ' '}{unit}"
+
+
+# how a metric is called, and what it is multiplied by
+_SHOWN = {
+    "accuracy": ("accuracy, %", 100.0),
+    "frame_error": ("frame error, %", 100.0),
+    "error": ("error, %", 100.0),
+    "bits_per_character": ("bits per character", 1.0),
+    "perplexity": ("perplexity", 1.0),
+    "loss": ("loss, nats", 1.0),
+}
+
+
+def _shown(name: str) -> tuple[str, float]:
+    return _SHOWN.get(name, (name.replace("_", " "), 1.0))
+
 
 def score_of(model: nn.Module) -> Score:
     """A task's score: its model's field ``score``, or the loss where there is none."""

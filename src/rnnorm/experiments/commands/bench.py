@@ -1,0 +1,60 @@
+"""``rnnorm bench``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Any
+
+from rnnorm.experiments.commands import options
+
+HELP = "time layers beside torch.nn's on this machine, or the training steps of recipes"
+USAGE = ("[options]", "RECIPE ... [options]")
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of ``bench`` and ``bench_recipes`` in :mod:`rnnorm.experiments.bench`."""
+    parser.add_argument(
+        "recipes",
+        metavar="RECIPE",
+        nargs="*",
+        type=options.recipe_name,
+        help="ratios are to the first",
+    )
+    options.data_dir(parser)
+    options.scale(parser)
+    parser.add_argument("--threads", metavar="N", type=int, help="how many (torch's number)")
+    parser.add_argument("--seconds", metavar="S", type=float, help="for each line of the table")
+    parser.add_argument(
+        "--shape",
+        metavar="TxBxIxH",
+        action="append",
+        help="time steps, rows, input size and units of the layers; may be repeated",
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder for a table (CSV) and a picture")
+    options.overrides(parser)
+
+
+def run(
+    recipes: Sequence[str],
+    data_dir: str | None,
+    scale: str | None,
+    shape: Sequence[str] | None,
+    overrides: Sequence[str],
+    **given: Any,
+) -> None:
+    """Time recipes if any are named, else layers; the functions print."""
+    if recipes and shape:
+        raise ValueError("--shape is of layers: name no recipe")
+    if not recipes and (overrides or data_dir or scale):
+        raise ValueError("--data-dir, --scale and overrides are of recipes: name one")
+    given = {name: value for name, value in given.items() if value is not None}
+    if recipes:
+        from rnnorm.experiments.bench.recipes import bench_recipes
+
+        bench_recipes(recipes, data_dir=data_dir, scale=scale, overrides=overrides, **given)
+        return
+    from rnnorm.experiments.bench.layers import read_shape
+    from rnnorm.experiments.bench.machine import SHAPES, bench
+
+    bench([read_shape(text) for text in shape or ()] or SHAPES, **given)

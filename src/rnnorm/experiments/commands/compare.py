@@ -1,0 +1,56 @@
+"""``rnnorm compare``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from rnnorm.experiments.commands import options
+
+HELP = "train recipes with the same data and budget, and compare them"
+USAGE = (
+    "RECIPE|RUN RECIPE|RUN ... [options]",
+    "RECIPE --vary OPTION=VALUE,VALUE,... [options]",
+)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of :func:`rnnorm.experiments.comparing.compare.compare`."""
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RECIPE|RUN",
+        type=options.recipe_or_run,
+        help="recipes, run folders, and folders that compare wrote",
+    )
+    parser.add_argument(
+        "--vary",
+        metavar="OPTION=VALUE,...",
+        help="one recipe with each of these values, such as model.norm=batch,layer,none",
+    )
+    options.data_dir(parser)
+    options.scale(parser)
+    parser.add_argument(
+        "--out", metavar="DIR", default="runs/compare", help="folder for runs, picture and curves"
+    )
+    options.training(parser)
+    parser.add_argument(
+        "--minutes", metavar="M", type=float, help="budget of each, in minutes of training steps"
+    )
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, default=1, help="seeds of each recipe, from 1 on (1)"
+    )
+    parser.add_argument(
+        "--reach",
+        metavar="S",
+        type=float,
+        help="give steps and seconds to this score (the best of the first model)",
+    )
+    options.overrides(parser)
+
+
+def run(**given: Any) -> None:
+    """Compare; the function prints the table."""
+    from rnnorm.experiments.comparing.compare import compare
+
+    compare(**given)

@@ -1,0 +1,48 @@
+"""``rnnorm fit``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from rnnorm.experiments.commands import options
+
+HELP = "train a recipe"
+USAGE = ("RECIPE [options]", "--resume RUN [options]")
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of :func:`rnnorm.experiments.training.fit.fit`."""
+    parser.add_argument(
+        "recipe", metavar="RECIPE", nargs="?", type=options.recipe_name, help="what to train"
+    )
+    options.data_dir(parser)
+    options.scale(parser)
+    options.training(parser)
+    parser.add_argument("--seed", metavar="N", type=int, help="of weights and data (1)")
+    parser.add_argument("--run-dir", metavar="DIR", help="a new folder for this run (runs/RECIPE)")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        type=options.run_folder,
+        help="go on with the run in this folder",
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        metavar="N",
+        type=int,
+        default=100,
+        dest="every_n_steps",
+        help="steps between checkpoints, besides one after every epoch (100)",
+    )
+    options.overrides(parser)
+
+
+def run(**given: Any) -> None:
+    """Train, and say what came out."""
+    if given["recipe"] is None and given["resume"] is None:
+        # before torch is imported
+        raise ValueError("fit needs a recipe, or the run to go on with: rnnorm fit --resume RUN")
+    from rnnorm.experiments.training.fit import fit
+
+    print(fit(**given).summary())

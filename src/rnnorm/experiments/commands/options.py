@@ -1,0 +1,85 @@
+"""Options that several commands share. Each is called as the argument of the function it is for."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
+
+_OVERRIDES = (
+    "Any option of the recipe can be given too, for example --trainer.max_epochs=5 "
+    "--model.hidden_size=50 --optimizer.lr=0.002; rnnorm fit RECIPE --help lists them."
+)
+
+
+def overrides(parser: ArgumentParser) -> None:
+    """Let the command take the options of recipes."""
+    parser.set_defaults(overrides=[])
+    parser.epilog = _OVERRIDES
+
+
+def recipe_name(word: str) -> str:
+    """A recipe, for ``type=``."""
+    from rnnorm.experiments.training.words import refuse_unknown_recipe
+
+    return _checked(refuse_unknown_recipe, word)
+
+
+def recipe_or_run(word: str) -> str:
+    """A recipe, a run folder or a folder of them, for ``type=``."""
+    from rnnorm.experiments.training.words import refuse_unknown
+
+    return _checked(refuse_unknown, word)
+
+
+def run_folder(word: str) -> str:
+    """A run folder or a folder of them, for ``type=``."""
+    from rnnorm.experiments.training.words import runs_in
+
+    return _checked(runs_in, word)
+
+
+def trained(parser: ArgumentParser) -> None:
+    """The model that a command uses."""
+    parser.add_argument(
+        "run", metavar="RUN", type=recipe_or_run, help="its run folder; or a recipe, with --ckpt"
+    )
+    parser.add_argument(
+        "--ckpt",
+        metavar="FILE",
+        dest="checkpoint",
+        help="another checkpoint than the run's best one",
+    )
+
+
+def data_dir(parser: ArgumentParser) -> None:
+    """Where the data are."""
+    parser.add_argument("--data-dir", metavar="DIR", help="folder with the data set's files")
+
+
+def scale(parser: ArgumentParser) -> None:
+    """The paper's scale or a small one."""
+    parser.add_argument(
+        "--scale",
+        choices=("paper", "small"),
+        help="small ends within minutes on two cores; its numbers are not the paper's",
+    )
+
+
+def training(parser: ArgumentParser) -> None:
+    """What is changed most often in a training."""
+    parser.add_argument("--epochs", metavar="N", type=int, help="passes over the training data")
+    parser.add_argument("--lr", metavar="X", type=float, help="learning rate")
+    parser.add_argument("--batch-size", metavar="N", type=int, help="rows of a training minibatch")
+
+
+def draws(parser: ArgumentParser) -> None:
+    """The seed of random draws."""
+    parser.add_argument("--seed", metavar="N", type=int, default=1, help="seed of the draws (1)")
+
+
+def _checked(refuse: Callable[[str], object], word: str) -> str:
+    try:
+        refuse(word)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return word

@@ -1,0 +1,22 @@
+"""``rnnorm recipes``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+HELP = "list the recipes: the paper's number, the data and the time that each needs"
+USAGE = ("[WORD ...]",)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """What the recipes are chosen by."""
+    parser.add_argument(
+        "words", metavar="WORD", nargs="*", help="those alone whose line has all of these, as ptb"
+    )
+
+
+def run(words: list[str]) -> None:
+    """Print the table."""
+    from rnnorm.experiments.training.recipe_table import recipe_table
+
+    print(recipe_table(words))

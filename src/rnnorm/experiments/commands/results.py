@@ -1,0 +1,24 @@
+"""``rnnorm results``, for those who keep the page of results."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+HELP = "write the page of results anew, with more runs"
+USAGE = ("[RUN ...] [options]",)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of :func:`rnnorm.experiments.reporting.results.results`."""
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="run folders to record first")
+    parser.add_argument(
+        "--docs", metavar="DIR", default="docs", help="holds results.md and results/ (docs)"
+    )
+
+
+def run(**given: Any) -> None:
+    """Write the page, and say where it is."""
+    from rnnorm.experiments.reporting.results import results
+
+    print(results(**given))

@@ -1,0 +1,48 @@
+"""``rnnorm test``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from rnnorm.experiments.commands import options
+
+HELP = "measure a trained model on the test set"
+USAGE = ("RUN [options]", "RECIPE --ckpt FILE [options]")
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of :func:`rnnorm.experiments.measuring.measure.measure`."""
+    options.trained(parser)
+    options.data_dir(parser)
+    options.scale(parser)
+    parser.add_argument(
+        "--estimate",
+        action="store_true",
+        help="first take the population statistics anew, exactly, over the training set",
+    )
+    parser.add_argument(
+        "--statistics",
+        choices=("population", "batch"),
+        help="which ones normalise (both, where there are several rows)",
+    )
+    parser.add_argument(
+        "--lengths",
+        metavar="N",
+        type=int,
+        nargs="+",
+        default=[],
+        help="measure on windows of each of these lengths (texts alone)",
+    )
+    options.overrides(parser)
+
+
+def run(**given: Any) -> None:
+    """Measure, and say the numbers."""
+    from rnnorm.experiments.training.words import checkpoint_of
+
+    # before torch is imported
+    given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
+    from rnnorm.experiments.measuring.measure import measure
+
+    print("\n".join(map(str, measure(**given))))

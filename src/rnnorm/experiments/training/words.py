@@ -1,0 +1,93 @@
+"""What a word on the command line names: a recipe, a run folder, or a folder of run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rnnorm.experiments.training.recipe import recipe_file, recipe_names
+
+
+def is_recipe(word: str) -> bool:
+    """Whether there is a recipe of that name."""
+    return word in recipe_names() or (word.endswith((".yaml", ".yml")) and Path(word).is_file())
+
+
+def is_run(folder: str | Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (Path(folder) / "run.json").is_file()
+
+
+def refuse_unknown_recipe(word: str) -> None:
+    """Refuse what is no recipe.
+
+    Raises:
+        ValueError: there is none of that name, or it names a run.
+    """
+    if is_run(word):
+        raise ValueError(f"{word} is a run: go on with it by rnnorm fit --resume {word}")
+    recipe_file(word)
+
+
+def refuse_unknown(word: str) -> None:
+    """Refuse what is neither a recipe nor a folder with runs.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if not is_recipe(word) and not _runs(word):
+        raise ValueError(_neither(word))
+
+
+def runs_in(word: str | Path) -> list[Path]:
+    """The run folder of that name, or the run folders in a folder, as ``compare`` writes one.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    if not (runs := _runs(word)):
+        raise ValueError(_neither(str(word)))
+    return runs
+
+
+def checkpoint_of(run: str | Path, checkpoint: str | Path | None = None) -> Path:
+    """The checkpoint to use of a run folder: the best one, or the last where there is no best one.
+
+    Args:
+        run: a run folder, or the name of a recipe.
+        checkpoint: another one; must be given with a recipe.
+
+    Raises:
+        ValueError: there is neither a run nor a checkpoint.
+        FileNotFoundError: the run has no checkpoint yet.
+    """
+    if checkpoint is not None:
+        return Path(checkpoint)
+    if not is_run(run):
+        if runs := _runs(run):
+            raise ValueError(f"{run} holds several runs: name one, such as {runs[0]}")
+        refuse_unknown(str(run))
+        raise ValueError(f"{run} is a recipe: name its run folder instead, or add --ckpt FILE")
+    kept = [Path(run) / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    for path in kept:
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"the run in {run} has no checkpoint yet")
+
+
+def _runs(word: str | Path) -> list[Path]:
+    folder = Path(word)
+    if is_run(folder):
+        return [folder]
+    runs = sorted(path.parent for path in folder.glob("*/run.json"))
+    # what was killed while it was made is none yet
+    return [run for run in runs if run.suffix != ".partial"]
+
+
+def _neither(word: str) -> str:
+    if Path(word).is_dir():
+        return f"{word} is a folder without runs: neither it nor a folder in it has a run.json"
+    try:
+        recipe_file(word)
+    except ValueError as error:
+        return str(error)
+    return f"{word} is a recipe, and a run folder is needed"

@@ -1,0 +1,30 @@
+import pytest
+
+from rnnorm.experiments.training.label import changes, label
+
+
+def test_a_run_is_called_by_its_recipe_and_what_was_changed():
+    about = {
+        "recipe": "demo/digits-bn",
+        "scale": "small",
+        "overrides": ["--model.init_args.norm=layer", "--optimizer.lr=0.1", "--seed_everything=2"],
+    }
+    assert label(about) == "demo/digits-bn, small, norm=layer, lr=0.1"
+
+
+def test_a_run_of_an_earlier_version_is_called_by_its_recipe():
+    assert label({"recipe": "demo/digits-bn", "scale": "paper"}) == "demo/digits-bn"
+
+
+@pytest.mark.parametrize("option", ["--trainer.max_epochs=3", "--data.init_args.data_dir=/data"])
+def test_how_long_and_where_it_trains_makes_no_other_training(option):
+    assert changes([option]) == ()
+
+
+def test_options_of_the_same_name_are_both_told():
+    given = ["--optimizer.momentum=0.9", "--model.norm_options.momentum=0.1"]
+    assert changes(given) == ("momentum=0.9", "momentum=0.1")
+
+
+def test_the_later_of_two_counts():
+    assert changes(["--model.norm=batch", "--model.init_args.norm=layer"]) == ("norm=layer",)

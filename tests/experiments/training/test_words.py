@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from rnnorm.experiments.training.words import checkpoint_of, runs_in
+
+RECIPE = "demo/digits-bn"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder of two runs, the first with a best checkpoint and the second without any."""
+    for name in ("one", "two", "three.partial"):
+        (tmp_path / "runs" / name / "checkpoints").mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").touch()
+    for name in ("best", "last"):
+        (tmp_path / "runs" / "one" / "checkpoints" / f"{name}.ckpt").touch()
+    return tmp_path / "runs"
+
+
+def test_a_folder_stands_for_the_runs_in_it(runs):
+    assert runs_in(runs) == [runs / "one", runs / "two"]
+    assert runs_in(runs / "one") == [runs / "one"]
+
+
+def test_a_run_has_its_best_checkpoint_or_else_the_last(runs):
+    kept = runs / "one" / "checkpoints"
+    assert checkpoint_of(runs / "one") == kept / "best.ckpt"
+    (kept / "best.ckpt").unlink()
+    assert checkpoint_of(runs / "one") == kept / "last.ckpt"
+    assert checkpoint_of(runs / "one", "other.ckpt") == Path("other.ckpt")
+    with pytest.raises(FileNotFoundError, match="two has no checkpoint yet"):
+        checkpoint_of(runs / "two")
+
+
+def test_one_run_of_several_is_to_be_named(runs):
+    with pytest.raises(ValueError, match=r"holds several runs: name one, such as .*one"):
+        checkpoint_of(runs)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (RECIPE, "is a recipe, and a run folder is needed"),
+        ("demo/digits-bm", "no recipe is called 'demo/digits-bm': the nearest are demo/digits-bn"),
+        ("dmeo/digits-bn", "no recipe is called 'dmeo/digits-bn': the nearest are demo/digits-bn"),
+        ("runs/demo-digits-bn", "there is no file or folder runs/demo-digits-bn"),
+        ("../demo", "there is no file or folder ../demo"),
+        ("own.yaml", "there is no file or folder own.yaml"),
+    ],
+)
+def test_what_names_no_run_is_told_what_it_is(word, said):
+    with pytest.raises(ValueError, match=said):
+        runs_in(word)
+
+
+def test_a_recipe_needs_a_checkpoint():
+    with pytest.raises(ValueError, match="name its run folder instead, or add --ckpt FILE"):
+        checkpoint_of(RECIPE)
