@@ -33,6 +33,8 @@ from rnnorm.experiments.data.questions.babi import read_babi
 from rnnorm.experiments.data.questions.cft import read_cft
 from rnnorm.experiments.data.questions.cmrc import read_cmrc
 from rnnorm.experiments.data.questions.cnn import read_cnn_question
+from rnnorm.experiments.data.series.ts_file import read_ts
+from rnnorm.experiments.data.series.uci_file import read_uci
 from rnnorm.experiments.data.speech.kaldi.matrix import index_archive, read_matrix
 from rnnorm.experiments.data.speech.kaldi.model import read_pdf_ids
 from rnnorm.experiments.data.speech.kaldi.scp import read_scp
@@ -181,6 +183,9 @@ def formats(folder):
     for apart in (False, True):
         yield f"binary{apart}/final.mdl", binary_model(apart), read_pdf_ids
         yield f"text{apart}/final.mdl", text_model(apart), read_pdf_ids
+    header = "@timeStamps false\n@classLabel true 1 2\n@data\n"
+    yield "a.ts", f"{header}1,2.5:3,-4:1\n-1e-3:2:2\n".encode(), read_ts
+    yield "a.tra", b"1,2,3,4,0\n5,6,7,8,1\n", lambda path: read_uci(path, 2)
     metrics = "step,epoch,seconds,name,value\n" + "4,0,1.250,val/loss,0.5\n" * 5
     yield "metrics.csv", metrics.encode(), read_metrics
     yield "recipe.yaml", RECIPE.encode(), lambda path: read_recipe(str(path), "small")

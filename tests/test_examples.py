@@ -1,0 +1,51 @@
+"""The examples run as a user runs them, with a small budget."""
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def data():
+    folder = os.environ.get("RNNORM_DATA")
+    if not folder or not (Path(folder) / "timeseries").is_dir():
+        pytest.skip("RNNORM_DATA does not name a folder with timeseries/")
+    return Path(folder)
+
+
+def run(folder, name, *arguments):
+    command = [sys.executable, EXAMPLES / name, *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_ragged_classification(data, tmp_path):
+    said = run(tmp_path, "ragged_classification.py", "--data-dir", data, "--epochs", 6)
+    accuracy = float(said.splitlines()[0].removeprefix("test accuracy: "))
+    assert accuracy > 0.8
+    assert "streamed as in one pass: True" in said
+
+
+def test_forecasting(data, tmp_path):
+    file = tmp_path / "ETTh1.csv"
+    file.write_bytes(gzip.decompress((data / "timeseries/ETT/ETTh1.csv.gz").read_bytes()))
+    said = run(tmp_path, "forecasting.py", file, "--rows", 4000)
+    errors = {line.split()[0]: float(line.split()[-1]) for line in said.splitlines()}
+    assert errors.keys() == {"none", "batch"}
+    assert max(errors.values()) < 1
+
+
+def test_characters(tmp_path):
+    (tmp_path / "text.txt").write_text("The cat sat on the mat. " * 400, encoding="utf-8")
+    said = run(tmp_path, "characters.py", "text.txt", "--minutes", 0.1)
+    first, *written = said.splitlines()
+    assert float(first.split()[1]) < 2
+    assert "\n".join(written).startswith("The ")
