@@ -152,7 +152,8 @@ class Normaliser:
             return taken[0].mean, taken[0].var
         if whole:
             z = product(self.parameter("weight_ih"), torch.cat(self.frames))
-        if len(z) >= self.norm.min_rows:
+        first = len(z) if whole else len(self.frames)  # rows at the first step of the call
+        if len(z) >= max(2, min(self.norm.min_rows, first)):
             step = 0 if whole else self.steps[0] + t
             taken.append(Statistic(step, len(z), *moments(z)))
             return taken[-1].mean, taken[-1].var
@@ -289,6 +290,12 @@ def cumulative_average(estimates: list[Estimate]) -> Estimate:
     mean = sum(e.rows * e.mean for e in estimates) / rows
     var = sum((e.rows - 1) * e.var for e in estimates) / (rows - batches)
     return Estimate(mean, var, rows, batches)
+
+
+def without_rare_steps(estimates: dict[int, Estimate], min_rows: int) -> dict[int, Estimate]:
+    """What `update_bn` keeps: steps of 4 min_rows rows, or of as many as the first step has."""
+    first = estimates[0].rows if 0 in estimates else 0
+    return {step: e for step, e in estimates.items() if e.rows >= min(4 * min_rows, first)}
 
 
 def population(

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent
 def test_the_code_in_the_readme_runs():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert blocks
-    names = {"x": torch.randn(20, 4, 64)}
+    x = torch.randn(20, 4, 64)
+    names = {"x": x, "loader": [x]}
     for block in blocks:
         exec(block, names)
 

@@ -46,7 +46,8 @@ def test_tanh_network_agrees_with_its_equation_differentiated_by_hand(loss):
 @pytest.mark.parametrize("loss", [last_output, every_output])
 def test_batch_normalised_lstm_agrees_with_a_loop_over_its_cell(loss, training):
     wide = {"dtype": torch.float64}
-    lstm, x = rnnorm.LSTM(I, H, norm="batch", **wide), torch.randn(T, B, I, **wide)
+    lstm = rnnorm.LSTM(I, H, norm="batch", initial_noise=0.0, **wide)
+    x = torch.randn(T, B, I, **wide)
     lstm(torch.randn(T, B, I, **wide))
     lstm.train(training)
     cell = rnnorm.LSTMCell(I, H, norm="batch", **wide).train(training)
@@ -133,9 +134,10 @@ def test_rows_that_have_ended_have_no_part():
 
 
 def test_lower_layers_are_no_steps_of_the_topmost():
-    stack = rnnorm.LSTM(I, H, num_layers=3, norm="batch", dtype=torch.float64)
-    lower = rnnorm.LSTM(I, H, num_layers=2, norm="batch", dtype=torch.float64)
-    upper = rnnorm.LSTM(H, H, norm="batch", dtype=torch.float64)
+    wide = {"norm": "batch", "initial_noise": 0.0, "dtype": torch.float64}
+    stack = rnnorm.LSTM(I, H, num_layers=3, **wide)
+    lower = rnnorm.LSTM(I, H, num_layers=2, **wide)
+    upper = rnnorm.LSTM(H, H, **wide)
     weights = stack.state_dict()
     lower.load_state_dict({n: v for n, v in weights.items() if "l2" not in n})
     upper.load_state_dict({n.replace("l2", "l0"): v for n, v in weights.items() if "l2" in n})
@@ -148,9 +150,9 @@ def test_lower_layers_are_no_steps_of_the_topmost():
 
 def test_each_gamma_is_that_of_a_model_built_with_it():
     x, built = torch.randn(T, B, I), {}
-    rnn = rnnorm.RNN(I, H, norm="batch")
+    rnn = rnnorm.RNN(I, H, norm="batch", initial_noise=0.0)
     for gamma in (0.1, 1.0):
-        other = rnnorm.RNN(I, H, norm=rnnorm.BatchNorm(gamma=gamma))
+        other = rnnorm.RNN(I, H, norm=rnnorm.BatchNorm(gamma=gamma), initial_noise=0.0)
         weights = {n: v for n, v in rnn.state_dict().items() if "gamma" not in n}
         other.load_state_dict(weights, strict=False)
         built[gamma] = gradient_norms(other, last_output, x)

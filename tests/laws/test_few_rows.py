@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import definition
-from rnnorm import BatchNorm
+from rnnorm import LSTM, BatchNorm
 
 INPUT_ONLY = {"recurrent": None, "cell": None}
 
@@ -70,6 +70,36 @@ def test_rows_below_min_rows_take_no_statistic(cell, min_rows):
         gradients(module, sequences, hx, want.outputs, want.states),
         1e-7,
     )
+
+
+@pytest.mark.parametrize("cell", ["RNN_TANH", "LSTM", "GRU"])
+@pytest.mark.parametrize("lengths", [(3, 3), (4, 4, 4, 2, 1), (3,) * 7 + (1,), (3,) * 8 + (1, 2)])
+def test_a_minibatch_below_min_rows_trains_until_one_of_its_rows_ends(cell, lengths):
+    case = Case(cell, BatchNorm(), lengths)
+    module, sequences, hx = case.module(), case.sequences(), case.hx()
+    want = definition.network(module, case.norm, sequences, hx)
+    outputs, states = run(module, sequences, hx)
+    assert_all_close(outputs, want.outputs)
+    assert_all_close(
+        gradients(module, sequences, hx, outputs, states),
+        gradients(module, sequences, hx, want.outputs, want.states),
+        1e-7,
+    )
+    active = [sum(n > t for n in lengths) for t in range(max(lengths))]
+    counts = [n if n >= min(8, len(lengths)) else 0 for n in active]
+    assert module.population_recurrent_l0.rows.tolist() == counts
+
+
+def test_a_tail_of_few_rows_keeps_the_gradient_small_by_default():
+    # statistics of three rows over 60 steps let it grow to about 1e6
+    sizes = {}
+    for min_rows in (2, BatchNorm().min_rows):
+        torch.manual_seed(0)
+        module = LSTM(8, 32, norm=BatchNorm(min_rows=min_rows), initial_noise=0.0).double()
+        x, lengths = torch.randn(80, 32, 8).double(), torch.tensor([80] * 3 + [20] * 29)
+        module(x, lengths=lengths)[1][0].sum().backward()
+        sizes[min_rows] = module.weight_hh_l0.grad.norm().item()
+    assert sizes[8] < 1e2 < 1e-2 * sizes[2]
 
 
 @pytest.mark.parametrize("min_rows", [2, 3, 4])

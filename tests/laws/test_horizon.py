@@ -47,7 +47,7 @@ def test_training_beyond_the_horizon_updates_nothing_and_uses_the_batch(case, ho
 
 
 def test_without_a_horizon_the_population_grows_to_the_longest_sequence_seen():
-    case = Case("GRU", BatchNorm(), lengths=(3, 3, 2))
+    case = Case("GRU", BatchNorm(min_rows=2), lengths=(3, 3, 2))
     module = case.module()
     run(module, case.sequences())
     run(module, replace(case, lengths=(6, 5, 5)).sequences())

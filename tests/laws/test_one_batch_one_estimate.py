@@ -1,6 +1,9 @@
 """Law 5: after one minibatch the population is its own; after update_bn no order is left."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from cases import (
     Case,
     any_case,
     assert_all_close,
+    assert_close,
     assert_estimates,
     assert_population,
     buffers,
@@ -20,7 +24,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 import definition
-from rnnorm import BatchNorm, update_bn
+from rnnorm import LSTM, BatchNorm, update_bn
 
 
 def minibatches(case, count=3):
@@ -97,7 +101,7 @@ def test_update_bn_is_the_row_weighted_average_over_the_loader(case):
     update_bn([pack_sequence(s, enforce_sorted=False) for s in data], module.eval())
     module.train()
     want = [definition.network(module, case.norm, sequences).statistics for sequences in data]
-    assert_population(module, want, replace(case.norm, momentum=None))
+    assert_population(module, want, replace(case.norm, momentum=None), updated=True)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -125,7 +129,7 @@ def test_update_bn_turns_dropout_off():
     want = [definition.network(layer, case.norm, sequences).statistics for sequences in data]
     layer.dropout = 0.5
     update_bn([pack_sequence(s, enforce_sorted=False) for s in data], layer)
-    assert_population(layer, want, replace(case.norm, momentum=None))
+    assert_population(layer, want, replace(case.norm, momentum=None), updated=True)
 
 
 def test_update_bn_estimates_ordinary_batch_norm_as_well():
@@ -191,3 +195,65 @@ def test_normalisation_is_biased_and_the_population_unbiased():
     assert_all_close([torch.cat(outputs)], [want])
     estimate = definition.Estimate(z.mean(0), z.var(0), 3, 1)
     assert_estimates("input", module.population_input_l0, {0: estimate})
+
+
+def test_update_bn_names_forward_where_it_cannot_know_what_the_model_takes():
+    x, lengths, y = torch.randn(6, 4, 3).double(), torch.tensor([6, 3, 2, 2]), torch.zeros(4)
+    layer = Case("GRU", BatchNorm()).module()
+    run(layer, Case("GRU").sequences())
+    before = buffers(layer)
+    with pytest.raises(ValueError, match=r"got 3 elements: .*forward="):
+        update_bn([(x, lengths, y)], layer)
+    assert_all_close(buffers(layer), before, 0)
+    update_bn([(x, lengths, y)], layer, forward=lambda m, batch: m(batch[0], lengths=batch[1]))
+    assert layer.population_input_l0.rows.tolist()[0] == 4
+
+
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_update_bn_of_a_model_without_batch_norm_warns(norm):
+    with pytest.warns(UserWarning, match="no batch norm"):
+        update_bn(failing([]), nn.Sequential(LSTM(3, 4, norm=norm)))
+
+
+def test_after_update_bn_an_earlier_step_serves_those_of_few_rows():
+    # 8 of 12 rows go on in each of five minibatches, and 8 of those in one further
+    norm = BatchNorm(input="frame", recurrent=None, cell=None)
+    batches = [[3] * 8 + [2] * 4 for _ in range(5)]
+    batches[0] = [4] * 8 + [2] * 4
+    layer = Case("GRU", norm).module()
+    data = [Case("GRU", norm, lengths=tuple(n), seed=k) for k, n in enumerate(batches)]
+    update_bn([pack_sequence(case.sequences(), enforce_sorted=False) for case in data], layer)
+    population = layer.population_input_l0
+    assert population.rows.tolist() == [60, 60, 40, 0]
+    mean, _ = population.at(torch.tensor([2, 3]))
+    assert_close("mean", mean[1], mean[0], 0)
+
+
+def average_on_a_rank(rank, store, file):
+    """One of two ranks: a third of the data, or two thirds, and the result."""
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.FileStore(store, 2), rank=rank, world_size=2
+    )
+    case = Case("GRU", BatchNorm(horizon=9), given_state=False)
+    data = [pack_sequence(s, enforce_sorted=False) for s in minibatches(case)]
+    model = Model(case.module(), case.hidden_size)
+    update_bn(data[:1] if rank == 0 else data[1:], nn.parallel.DistributedDataParallel(model))
+    torch.save(buffers(model), f"{file}{rank}")
+    torch.distributed.destroy_process_group()
+
+
+def test_update_bn_averages_over_ranks(tmp_path):
+    case = Case("GRU", BatchNorm(horizon=9), given_state=False)
+    alone = Model(case.module(), case.hidden_size)
+    update_bn([pack_sequence(s, enforce_sorted=False) for s in minibatches(case)], alone)
+    path = str(Path(__file__).parent)
+    code = (
+        f"import sys; sys.path[:0] = [{path!r}, {str(Path(path).parent)!r}]\n"
+        f"import test_one_batch_one_estimate as test\n"
+        f"test.average_on_a_rank(int(sys.argv[1]), {str(tmp_path / 'store')!r}, "
+        f"{str(tmp_path / 'rank')!r})"
+    )
+    ranks = [subprocess.Popen([sys.executable, "-c", code, str(rank)]) for rank in range(2)]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    for rank in range(2):
+        assert_all_close(torch.load(tmp_path / f"rank{rank}"), buffers(alone), 1e-12)

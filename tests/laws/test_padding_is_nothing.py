@@ -215,7 +215,9 @@ def as_function(case):
         padded = pad_sequence(rows, padding_value=float("nan"))
         lengths = torch.tensor(case.lengths)
         arguments = (padded, single(states) if states else None)
-        output, state = functional_call(module, parameters, arguments, {"lengths": lengths})
+        output, state = functional_call(
+            module, parameters, arguments, {"lengths": lengths, "step": 0}
+        )
         return output, *tuple_of(state)
 
     inputs = [p.detach().requires_grad_() for p in module.parameters()]

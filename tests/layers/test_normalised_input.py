@@ -8,6 +8,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import rnnorm
 
+# torch.nn's calls know no step
+pytestmark = pytest.mark.filterwarnings("ignore:hx was given without step")
+
 LENGTHS = (2, 5, 3, 5)
 
 
@@ -190,11 +193,12 @@ def test_one_row_is_enough_in_evaluation_and_for_layer_norm(sequence, close):
     assert layer(sequence.input(rows=1))[0].isfinite().all()
 
 
-def test_fewer_than_min_rows_in_training_is_an_error(plain):
-    layer = plain.rnnorm(norm=rnnorm.BatchNorm(min_rows=4))
-    with pytest.raises(ValueError, match="min_rows=4"):
-        layer(plain.input(rows=3))
-    layer(plain.input(rows=4))
+def test_two_rows_are_enough_in_training_whatever_min_rows_is(plain):
+    layer = plain.rnnorm(norm=rnnorm.BatchNorm(min_rows=100))
+    with pytest.raises(ValueError, match="at least 2 active rows at step 0 in training, got 1"):
+        layer(plain.input(rows=1))
+    layer(plain.input(rows=2))
+    assert (layer.population_recurrent_l0.rows == 2).all()
 
 
 @pytest.mark.parametrize("step", [-1, -5])
@@ -203,7 +207,7 @@ def test_a_negative_step_is_a_value_error(plain, any_norm, step):
         wide(plain, any_norm)(plain.input(), step=step)
 
 
-@pytest.mark.parametrize("step", [1.0, "1", None, True, torch.tensor([1.0, 0.0, 2.0])], ids=repr)
+@pytest.mark.parametrize("step", [1.0, "1", True, torch.tensor([1.0, 0.0, 2.0])], ids=repr)
 def test_a_step_that_is_no_integer_is_a_type_error(plain, any_norm, step):
     with pytest.raises(TypeError, match="step"):
         wide(plain, any_norm).eval()(plain.input(), step=step)
@@ -401,10 +405,25 @@ def test_initial_noise_must_be_a_standard_deviation(plain, wrong):
         plain.rnnorm(initial_noise=wrong)
 
 
-@pytest.mark.parametrize("wrong", ["0.1", None])
+@pytest.mark.parametrize("wrong", ["0.1", True])
 def test_initial_noise_must_be_a_number(plain, wrong):
     with pytest.raises(TypeError):
         plain.rnnorm(initial_noise=wrong)
+
+
+@pytest.mark.parametrize("norm", ["batch", "bn-e*", "joint"])
+def test_batch_norm_in_the_recurrence_has_initial_noise_by_default(norm):
+    layer = rnnorm.LSTM(3, 4, norm=norm)
+    assert layer.initial_noise == 0.1
+    assert "initial_noise" not in repr(layer)
+    assert "initial_noise=0.0" in repr(rnnorm.LSTM(3, 4, norm=norm, initial_noise=0.0))
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "laurent2015-frame", "laurent2015-sequence"])
+def test_nothing_else_has(norm):
+    layer = rnnorm.LSTM(3, 4, norm=norm)
+    assert layer.initial_noise == 0.0
+    assert "initial_noise=0.1" in repr(rnnorm.LSTM(3, 4, norm=norm, initial_noise=0.1))
 
 
 def _map(state, change):

@@ -12,6 +12,9 @@ from torch.nn.utils import parametrizations, prune
 
 import rnnorm
 
+# torch.nn's calls know no step
+pytestmark = pytest.mark.filterwarnings("ignore:hx was given without step")
+
 SITES = {"RNN": ["input", "recurrent"], "LSTM": ["input", "recurrent", "cell"]}
 SITES["GRU"] = SITES["RNN"]
 BUFFERS = ["mean", "var", "rows", "num_batches_tracked"]

@@ -1,3 +1,4 @@
+import copy
 import warnings
 
 import pytest
@@ -60,3 +61,62 @@ def test_cudnn_flattens_plain_layers_alone(monkeypatch):
     assert flattened == []
     plain.flatten_parameters()
     assert flattened == [plain]
+
+
+def said_of_step(module, *calls):
+    """Files from which a warning of a missing step was raised."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for arguments, options in calls:
+            module(*arguments, **options)
+    return [w.filename for w in caught if "population=" in str(w.message)]
+
+
+def streams(cls, norm="batch", steps=6, **options):
+    """A layer or cell with statistics of some steps, in evaluation, a frame and a state."""
+    torch.manual_seed(0)
+    module = cls(3, 5, norm=norm, **options)
+    x, h = torch.randn(4, 3), torch.zeros(4, 5)
+    if "Cell" not in cls.__name__:
+        x, h = x.unsqueeze(0), h.unsqueeze(0)
+        module(x.expand(steps, 4, 3))
+    else:
+        for step in range(steps):
+            module(x, step=step)
+    return module.eval(), x, (h, h) if "LSTM" in cls.__name__ else h
+
+
+@pytest.mark.parametrize("cls", [rnnorm.RNN, rnnorm.LSTM, rnnorm.GRU, rnnorm.LSTMCell])
+def test_a_stream_without_step_warns_once_and_at_the_call(cls):
+    module, x, hx = streams(cls)
+    assert said_of_step(module, ((x, hx), {}), ((x, hx), {})) == [__file__]
+    # a copy is a layer of its own, and remembers
+    assert said_of_step(copy.deepcopy(module), ((x, hx), {})) == []
+
+
+@pytest.mark.parametrize("cls", [rnnorm.LSTM, rnnorm.LSTMCell])
+def test_a_missing_step_means_0(cls):
+    module, x, hx = streams(cls)
+    with pytest.warns(UserWarning, match=r"Pass step.*population=\"shared\""):
+        found = module(x, hx)
+    torch.testing.assert_close(found, module(x, hx, step=0), rtol=0, atol=0)
+
+
+def test_nothing_is_said_where_the_step_is_known_or_makes_no_difference():
+    module, x, hx = streams(rnnorm.GRU)
+    assert said_of_step(module, ((x, hx), {"step": 3}), ((x, hx), {"step": 0}), ((x,), {})) == []
+    assert said_of_step(module.train(), ((x, hx), {})) == []
+    cases = [
+        {"norm": rnnorm.BatchNorm(population="shared")},
+        {"norm": rnnorm.BatchNorm(horizon=1)},
+        {"steps": 1},
+        {"norm": "laurent2015-sequence"},
+        {"norm": "layer"},
+        {"norm": None},
+    ]
+    for options in cases:
+        module, x, hx = streams(rnnorm.GRU, **options)
+        assert said_of_step(module, ((x, hx), {})) == [], options
+    both = rnnorm.GRU(3, 5, bidirectional=True, norm="batch")
+    both(torch.randn(6, 4, 3))
+    assert said_of_step(both.eval(), ((torch.randn(6, 4, 3), torch.zeros(2, 4, 5)), {})) == []

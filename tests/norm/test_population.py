@@ -18,7 +18,8 @@ INPUT_ONLY = {"recurrent": None, "cell": None}
 
 def layer(**options):
     """An RNN whose input term is its input: statistics of the first column are those of x."""
-    module = rnnorm.RNN(1, 1, bias=False, norm=BatchNorm(**(INPUT_ONLY | options)))
+    options = INPUT_ONLY | {"min_rows": 2} | options
+    module = rnnorm.RNN(1, 1, bias=False, norm=BatchNorm(**options))
     with torch.no_grad():
         module.weight_ih_l0.fill_(1.0)
     return module
@@ -82,6 +83,45 @@ def test_a_step_of_few_rows_is_not_counted():
     assert population.rows.tolist()[1:] in ([], [0])
     population = feed(layer(min_rows=3, horizon=2), [1.0, 4.0], [3.0, 5.0], [5.0])
     assert population.rows.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+def test_a_statistic_that_is_not_finite_is_not_taken_in(bad):
+    module = layer()
+    feed(module, [1.0, 5.0], [3.0, 7.0])
+    # 1e30 is finite, and its square is not
+    population = feed(module, [2.0, bad], [4.0, 7.0])
+    assert values(population.mean) == pytest.approx([2.5, 6.0])
+    assert values(population.var) == pytest.approx([2.0, 2.0])
+    assert population.rows.tolist() == [4, 2]
+    assert population.num_batches_tracked.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("options", [{"population": "shared"}, {"momentum": None}])
+def test_nor_is_it_in_a_shared_population_or_the_first_minibatch(options):
+    module = layer(**options)
+    population = feed(module, [float("nan"), 5.0], [3.0, 7.0])
+    assert population.num_batches_tracked.tolist() == [1] if population.shared else [0, 1]
+    assert values(population.mean)[-1] == pytest.approx(6.0)
+    assert all(buffer.isfinite().all() for buffer in population.buffers())
+
+
+def test_reset_running_stats_forgets_every_estimate():
+    cell = rnnorm.LSTMCell(2, 3, norm="batch")
+    for module, x in ((trained(), torch.randn(3, 4, 2)), (cell, torch.randn(4, 2))):
+        module(x)
+        module.reset_running_stats()
+        for population in module.children():
+            assert (population.mean == 0).all()
+            assert (population.var == 1).all()
+            assert not population.rows.any()
+            assert not population.num_batches_tracked.any()
+        with pytest.warns(UserWarning, match="before any statistic"):
+            module.eval()(x)
+
+
+def test_reset_running_stats_without_batch_norm_does_nothing():
+    rnnorm.GRU(2, 3, norm="layer").reset_running_stats()
 
 
 def test_a_shared_population_is_the_row_weighted_mean_of_the_steps():
@@ -358,7 +398,7 @@ def test_select_horizon_tries_the_horizons_it_is_given():
 @pytest.mark.parametrize("bad", [2, 3, 6])
 def test_select_horizon_finds_where_the_statistics_go_bad(bad):
     torch.manual_seed(0)
-    module = rnnorm.LSTM(2, 3, norm=BatchNorm(gamma=1.0, input=None))
+    module = rnnorm.LSTM(2, 3, norm=BatchNorm(gamma=1.0, input=None), initial_noise=0.0)
     x = torch.randn(8, 64, 2)
     want = module(x)[0].detach()
     with torch.no_grad():

@@ -33,7 +33,7 @@ def test_the_defaults_are_the_final_papers():
         "momentum": 0.1,
         "population": "per_step",
         "horizon": None,
-        "min_rows": 2,
+        "min_rows": 8,
     }
     assert dataclasses.asdict(LayerNorm()) == {
         "input": True,

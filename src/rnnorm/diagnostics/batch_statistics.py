@@ -28,7 +28,7 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
 
     So do its ordinary batch norm layers, such as :class:`torch.nn.BatchNorm1d`. There is neither
     dropout nor noise on h_0, and afterwards everything is as it was before: the population
-    statistics, too. A minibatch needs at least ``norm.min_rows`` rows.
+    statistics, too. A minibatch needs at least two rows.
 
     Args:
         model: in evaluation mode.

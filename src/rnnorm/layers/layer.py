@@ -104,6 +104,28 @@ def warn_without_statistics(module: nn.Module) -> None:
         )
 
 
+def warn_without_step(module: nn.Module) -> bool:
+    """Warns of a state without ``step`` if steps have statistics of their own; tells if it did."""
+    populations = [child for child in module.children() if isinstance(child, Population)]
+    differs = any(population.differs_by_step() for population in populations)
+    if differs:
+        warnings.warn(
+            "hx was given without step in evaluation: the first frame gets the statistics of step "
+            "0. Pass step, the number of frames before it (step=0 where a sequence begins), or "
+            'choose norm=BatchNorm(population="shared"), the same statistics at every step',
+            # the call of the module
+            stacklevel=6,
+        )
+    return differs
+
+
+def reset_running_stats(module: nn.Module) -> None:
+    """Forgets the population statistics of a layer or cell."""
+    for child in module.children():
+        if isinstance(child, Population):
+            child.reset_running_stats()
+
+
 def reset_norm(module: nn.Module, norm: Norm | None) -> None:
     """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics."""
     for name, parameter in module.named_parameters(recurse=False):
@@ -112,9 +134,7 @@ def reset_norm(module: nn.Module, norm: Norm | None) -> None:
             nn.init.constant_(parameter, norm.gamma)
         elif name.startswith(("beta_", "h_0", "c_0")):
             nn.init.zeros_(parameter)
-    for child in module.children():
-        if isinstance(child, Population):
-            child.reset()
+    reset_running_stats(module)
 
 
 def run_layer(
@@ -156,7 +176,8 @@ def run_layer(
     if isinstance(norm, BatchNorm):
         populations = {site: getattr(module, f"population_{site}{suffix}") for site in active}
         if module.training:
-            min_rows = norm.min_rows
+            # a minibatch that is smaller from the start still trains
+            min_rows = max(2, min(norm.min_rows, B))
     active_rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
     for site, population in populations.items():
         whole = getattr(norm, site) == "sequence"
@@ -168,9 +189,8 @@ def run_layer(
         counts[site] = torch.where(rows >= min_rows, rows, 0).to(x.device)
         first = known(rows[0])
         if first is None or first < min_rows:
-            expected = f"norm.{site}: expected at least min_rows={min_rows} active "
-            expected += "frames" if whole else "rows"
-            served = (rows[0] >= min_rows) | population.counted_before(step)
+            expected = f"norm.{site}: expected at least 2 active {'frames' if whole else 'rows'}"
+            served = (rows[0] >= 2) | population.counted_before(step)
             if not holds(served, expected):
                 before = ", and no earlier step has a statistic" if step else ""
                 raise ValueError(

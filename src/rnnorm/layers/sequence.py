@@ -20,10 +20,12 @@ from rnnorm.layers.layer import (
     check_step,
     register_norm,
     reset_norm,
+    reset_running_stats,
     run_layer,
     warn_without_statistics,
+    warn_without_step,
 )
-from rnnorm.norm.spec import Norm, check_number, resolve
+from rnnorm.norm.spec import BatchNorm, Norm, check_number, resolve
 from rnnorm.tracing import uncompiled
 
 
@@ -37,13 +39,14 @@ class Sequence(nn.RNNBase):
     weight_ih_l0: Tensor
     cell: Cell
     torch_class: ClassVar[type[nn.RNNBase]]
+    _asked_for_step = False
 
     def __init__(
         self,
         *args: Any,
         norm: str | Norm | None = None,
         learn_initial_state: bool = False,
-        initial_noise: float = 0.0,
+        initial_noise: float | None = None,
         **kwargs: Any,
     ) -> None:
         norm = resolve(norm)
@@ -52,6 +55,8 @@ class Sequence(nn.RNNBase):
                 f"learn_initial_state should be of type bool, got: "
                 f"{type(learn_initial_state).__name__}"
             )
+        if initial_noise is None:
+            initial_noise = _default_noise(norm)
         check_number("initial_noise", initial_noise, 0.0)
         super().__init__(*args, **kwargs)
         like = self.weight_ih_l0
@@ -93,6 +98,10 @@ class Sequence(nn.RNNBase):
         super().reset_parameters()
         reset_norm(self, getattr(self, "norm", None))
 
+    def reset_running_stats(self) -> None:
+        """Forgets the population statistics, as a torch.nn batch norm layer does."""
+        reset_running_stats(self)
+
     def extra_repr(self) -> str:
         """Torch's own, then what differs from the defaults."""
         parts = [super().extra_repr()]
@@ -100,7 +109,7 @@ class Sequence(nn.RNNBase):
             parts.append(f"norm={self.norm}")
         if self.learn_initial_state:
             parts.append("learn_initial_state=True")
-        if self.initial_noise:
+        if self.initial_noise != _default_noise(self.norm):
             parts.append(f"initial_noise={self.initial_noise}")
         return ", ".join(parts)
 
@@ -110,7 +119,7 @@ class Sequence(nn.RNNBase):
         hx: Any = None,
         *,
         lengths: Tensor | SequenceOf[int] | None = None,
-        step: int | Tensor = 0,
+        step: int | Tensor | None = None,
     ) -> tuple[Any, Any]:
         """Runs the layers over a batch of sequences.
 
@@ -121,7 +130,8 @@ class Sequence(nn.RNNBase):
             lengths: ``(B,)`` integers, for a right-padded dense batch; what stands beyond them
                 is never read, and the output is zero there.
             step: index of the first frame where a sequence continues from an earlier call; in
-                evaluation also int64 ``(B,)``, for rows at different ages.
+                evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
+                evaluation, with ``hx`` and statistics that differ between steps, it warns once.
 
         Returns:
             output and final states, in the forms of torch.nn.
@@ -153,7 +163,7 @@ class Sequence(nn.RNNBase):
         input: Tensor | PackedSequence,
         hx: Any,
         lengths: Tensor | SequenceOf[int] | None,
-        step: int | Tensor,
+        step: int | Tensor | None,
     ) -> tuple[Any, Any]:
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]
@@ -174,9 +184,13 @@ class Sequence(nn.RNNBase):
             rows = batches.count_rows(input, given)  # type: ignore[arg-type]
         else:
             rows = data.size(0 if self.batch_first else 1)
+        streams = step is None and given and not self.bidirectional
+        step = 0 if step is None else step
         check_step(step, rows, self.training, self.bidirectional)
         if not self.training:
             warn_without_statistics(self)
+            if streams and not self._asked_for_step:
+                self._asked_for_step = warn_without_step(self)
 
         if kernel.layer is None:
             drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
@@ -264,6 +278,12 @@ class Sequence(nn.RNNBase):
         output, hidden = self.torch_class.forward(self, packed, hx)
         output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
         return output, hidden
+
+
+def _default_noise(norm: Norm | None) -> float:
+    """Noise on h_0 where the recurrence has batch statistics: a constant start has no variance."""
+    recurrent = isinstance(norm, BatchNorm) and (norm.recurrent or norm.joint)
+    return 0.1 if recurrent else 0.0
 
 
 def _as_given(state: State, batched: bool) -> Any:

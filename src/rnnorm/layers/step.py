@@ -15,8 +15,10 @@ from rnnorm.layers.layer import (
     check_step,
     register_norm,
     reset_norm,
+    reset_running_stats,
     run_layer,
     warn_without_statistics,
+    warn_without_step,
 )
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
 from rnnorm.tracing import uncompiled
@@ -28,6 +30,7 @@ class Step(nn.RNNCellBase):
     cell: Cell
     torch_class: ClassVar[type[nn.RNNCellBase]]
     states: ClassVar[int] = 1
+    _asked_for_step = False
 
     def __init__(
         self,
@@ -55,18 +58,23 @@ class Step(nn.RNNCellBase):
         super().reset_parameters()
         reset_norm(self, getattr(self, "norm", None))
 
+    def reset_running_stats(self) -> None:
+        """Forgets the population statistics, as a torch.nn batch norm layer does."""
+        reset_running_stats(self)
+
     def extra_repr(self) -> str:
         """Torch's own, then the norm if there is one."""
         return super().extra_repr() + (f", norm={self.norm}" if self.norm is not None else "")
 
-    def forward(self, input: Tensor, hx: Any = None, step: int | Tensor = 0) -> Any:
+    def forward(self, input: Tensor, hx: Any = None, step: int | Tensor | None = None) -> Any:
         """Runs one step.
 
         Args:
             input: ``(B, I)`` or ``(I,)``.
             hx: the state as torch.nn takes it, zeros if None.
             step: index of this frame, which says whose statistics are taken and used; in
-                evaluation also int64 ``(B,)``, for rows at different ages.
+                evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
+                evaluation, with ``hx`` and statistics that differ between steps, it warns once.
 
         Returns:
             the next state, in the form of torch.nn.
@@ -83,7 +91,9 @@ class Step(nn.RNNCellBase):
         run = self._run if kernel.traceable else uncompiled(self._run)
         return run(kernel, input, hx, step)
 
-    def _run(self, kernel: dispatch.Kernel, input: Tensor, hx: Any, step: int | Tensor) -> Any:
+    def _run(
+        self, kernel: dispatch.Kernel, input: Tensor, hx: Any, step: int | Tensor | None
+    ) -> Any:
         dim = input.dim()
         rest = () if hx is None else (hx,)
         given = tuple(hx) if hx is not None and self.states > 1 else rest
@@ -96,9 +106,13 @@ class Step(nn.RNNCellBase):
         if not fits or any(s.dim() != 2 or s.shape != shape for s in state):
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"hx must have shape {shape}, got {[tuple(s.shape) for s in given]}")
+        streams = step is None and given
+        step = 0 if step is None else step
         check_step(step, rows, self.training)
         if not self.training:
             warn_without_statistics(self)
+            if streams and not self._asked_for_step:
+                self._asked_for_step = warn_without_step(self)
 
         if kernel.layer is None:
             return self.torch_class.forward(self, input, *rest)

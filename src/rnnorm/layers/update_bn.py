@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.layers.sequence import Sequence
@@ -29,21 +31,35 @@ def update_bn(
 
     After :func:`torch.optim.swa_utils.update_bn`, which it replaces: ordinary batch norm layers
     are re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
-    restored afterwards, and if anything fails the statistics too.
+    restored afterwards, and if anything fails the statistics too. A model without batch norm is
+    left alone, with a warning. Under torch.distributed every rank calls it with a loader of its
+    own, and all get the average over all of them. A step seen by fewer rows than four times
+    ``min_rows`` over the whole loader, and than the first step, is served by an earlier one.
 
     Args:
-        loader: minibatches; of a list or tuple the first element is the input, a PackedSequence
-            is one input.
+        loader: minibatches, as mixed as those of training; of a pair the first element is the
+            input, a PackedSequence is one input.
         model: holds the layers.
         device: where the inputs are moved to, if given.
         forward: ``forward(model, batch)`` in place of the call, where a model needs more than the
             first element; ``batch`` is then passed as it comes from the loader.
 
     Raises:
-        ValueError: ``loader`` has no minibatch.
+        ValueError: ``loader`` has no minibatch, or without ``forward`` one of more than two
+            elements.
     """
+    if isinstance(model, DistributedDataParallel):
+        # its forward would copy the first rank's statistics to all
+        model = model.module
     modes = {module: module.training for module in model.modules()}
-    populations = [m for m in modes if isinstance(m, (Population, _BatchNorm))]
+    populations = [
+        m
+        for m in modes
+        if isinstance(m, Population) or (isinstance(m, _BatchNorm) and m.track_running_stats)
+    ]
+    if not populations:
+        warnings.warn("model has no batch norm layer: there is nothing to update", stacklevel=2)
+        return
     layers = [m for m in modes if isinstance(m, (Sequence, Step))]
     momenta = {module: module.momentum for module in populations}
     dropouts = {module: module.dropout for module in layers if isinstance(module, Sequence)}
@@ -56,17 +72,29 @@ def update_bn(
             module.dropout = 0.0
         for module in populations:
             module.momentum = None
-            module.reset() if isinstance(module, Population) else module.reset_running_stats()
+            module.reset_running_stats()
         batch = None
         for batch in loader:
             if forward is not None:
                 forward(model, batch)
                 continue
             if isinstance(batch, (list, tuple)) and not isinstance(batch, PackedSequence):
+                if len(batch) > 2:
+                    raise ValueError(
+                        f"a minibatch is an input or a pair of it and a target, got {len(batch)} "
+                        "elements: say with forward= what the model takes, as in "
+                        "forward=lambda model, batch: model(batch[0], batch[1])"
+                    )
                 batch = batch[0]
             model(batch if device is None else batch.to(device))
         if batch is None:
             raise ValueError("loader has no minibatch to take statistics of")
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for module in populations:
+                _average_over_ranks(module)
+        for module in populations:
+            if isinstance(module, Population):
+                module.forget_rare_steps()
     except BaseException:
         for module, buffers in before.items():
             _put(module, buffers)
@@ -78,6 +106,25 @@ def update_bn(
             module.momentum = momentum
         for module, rate in dropouts.items():
             module.dropout = rate
+
+
+def _average_over_ranks(module: Population | _BatchNorm) -> None:
+    """The cumulative average over the minibatches of all ranks, from that over each one's own."""
+    batches = module.num_batches_tracked
+    assert batches is not None
+    counts, weights = [batches], {"running_mean": batches, "running_var": batches}
+    if isinstance(module, Population):
+        rows = module.rows
+        counts = [rows, batches]
+        weights = {"mean": rows.unsqueeze(1), "var": (rows - batches).unsqueeze(1)}
+    for name, weight in weights.items():
+        moment = getattr(module, name)
+        total, weighted = weight.double(), moment.double() * weight
+        torch.distributed.all_reduce(total)
+        torch.distributed.all_reduce(weighted)
+        moment.copy_(torch.where(total > 0, weighted / total.clamp(min=1), moment))
+    for count in counts:
+        torch.distributed.all_reduce(count)
 
 
 # buffers made in inference mode could not be updated outside it

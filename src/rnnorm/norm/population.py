@@ -23,7 +23,7 @@ class Population(nn.Module):
 
     Args:
         features: width of the site.
-        norm: the spec that holds momentum, population and horizon.
+        norm: the spec that holds momentum, horizon and min_rows.
         shared: whether all steps share one row.
         device: where the buffers live.
         dtype: dtype of the layer; moments are kept in float32 or wider.
@@ -47,6 +47,7 @@ class Population(nn.Module):
         self.shared = shared
         self.horizon = 1 if shared else norm.horizon
         self.momentum = norm.momentum
+        self.min_rows = norm.min_rows
         self._checked = False
         wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
         fresh = self._fresh(self.horizon or 1, features, device, wide)
@@ -64,12 +65,25 @@ class Population(nn.Module):
             torch.zeros(rows, device=device, dtype=torch.int64),
         )
 
-    def reset(self) -> None:
+    def reset_running_stats(self) -> None:
         """Forgets every estimate."""
+        self._forget(torch.ones_like(self.rows, dtype=torch.bool))
+        self._checked = False
+
+    def forget_rare_steps(self) -> None:
+        """Forgets steps with fewer rows than four times ``min_rows``, or than the first step.
+
+        A mean of so few varies more from sample to sample than the statistics of an earlier step
+        differ from it.
+        """
+        self._forget(self.rows < self.rows[0].clamp(max=4 * self.min_rows))
+
+    def _forget(self, steps: Tensor) -> None:
         fresh = self._fresh(len(self), self.mean.size(1), self.mean.device, self.mean.dtype)
         for name, value in zip(_BUFFERS, fresh, strict=True):
-            getattr(self, name).copy_(value)
-        self._checked = False
+            buffer = getattr(self, name)
+            which = steps.view(-1, *[1] * (buffer.dim() - 1))
+            buffer.copy_(torch.where(which, value, buffer))
 
     def resize(self, rows: int) -> None:
         """Keeps the first ``rows`` rows, and adds rows without a count where there are fewer."""
@@ -105,7 +119,7 @@ class Population(nn.Module):
         The population keeps the unbiased variance (Ioffe & Szegedy 2015, algorithm 2). A new
         minibatch weighs ``max(momentum, 1/n)``, n the minibatches that have reached the step;
         with ``momentum=None`` it weighs as its rows, so that the mean is ``Σ m μ / Σ m`` and the
-        variance ``Σ m v / Σ (m - 1)``.
+        variance ``Σ m v / Σ (m - 1)``. A step with a moment that is not finite is left out.
 
         Args:
             batch: mean and biased variance, ``(T, F)``.
@@ -115,6 +129,10 @@ class Population(nn.Module):
         mean, var = (m.to(self.mean.dtype) for m in batch)
         m = counts.to(mean.dtype)
         var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
+        finite = (mean.isfinite() & var.isfinite()).all(1)
+        counts, m = torch.where(finite, counts, 0), torch.where(finite, m, 0)
+        # a weight of 0 would not take nan out
+        mean, var = (torch.where(finite.unsqueeze(1), each, 0) for each in (mean, var))
         if self.shared:
             # no matrix product, which autocast would take in a narrower dtype
             share = (m / m.sum().clamp(min=1)).unsqueeze(1)
@@ -184,6 +202,10 @@ class Population(nn.Module):
             return False
         self._checked = True
         return not counted
+
+    def differs_by_step(self) -> bool:
+        """Whether more than one step has an estimate; False in traced code."""
+        return not self.shared and (known((self.num_batches_tracked > 0).sum()) or 0) > 1
 
     def counted_before(self, step: int) -> Tensor:
         """Whether some row before ``step`` has an estimate, ``()`` bool."""

@@ -74,7 +74,8 @@ class BatchNorm(_Spec):
         population: ``"per_step"`` keeps statistics of every time step, ``"shared"`` one for all.
         horizon: number of steps with statistics of their own; ``None`` grows to the longest
             sequence seen. ``"shared"`` statistics and sequence scope have one row whatever it is.
-        min_rows: a step with fewer active rows takes no statistic of its own.
+        min_rows: a step with fewer active rows takes no statistic of its own; where a call has
+            fewer at its first step, that number counts instead, but never less than two.
 
     Raises:
         ValueError: a value is not one of those named above, ``joint`` is given together with
@@ -92,7 +93,7 @@ class BatchNorm(_Spec):
     momentum: float | None = 0.1
     population: Literal["per_step", "shared"] = "per_step"
     horizon: int | None = None
-    min_rows: int = 2
+    min_rows: int = 8
 
     def __post_init__(self) -> None:
         if self.input not in ("frame", "sequence", None):

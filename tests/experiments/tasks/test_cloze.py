@@ -307,7 +307,8 @@ def test_it_learns(stories, variant):
             cross_entropy(model(batch)[0].T, batch.answers).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
             optimiser.step()
-    rnnorm.update_bn(loader, model, forward=lambda m, b: m.statistics_step(b))
+    if "norm" in VARIANTS[variant]:
+        rnnorm.update_bn(loader, model, forward=lambda m, b: m.statistics_step(b))
     wrong = chance = rows = 0
     for batch in module.val_dataloader():
         with torch.no_grad():

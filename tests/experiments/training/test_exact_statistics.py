@@ -5,8 +5,8 @@ import torch
 
 import rnnorm
 from rnnorm.experiments.training.checkpoints import read_checkpoint
-from rnnorm.experiments.training.exact_statistics import ExactStatistics
 from rnnorm.experiments.training.fit import fit
+from rnnorm.lightning import ExactStatistics
 
 
 def test_checkpoints_hold_the_exact_statistics_of_their_weights(tiny):

@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import nn
 
-from rnnorm.diagnostics import batch_normalised, batch_statistics
+from rnnorm.diagnostics import batch_statistics
 
 
 class BatchStatistics(Callback):
@@ -32,15 +31,11 @@ class SeveralRows:
 
     Args:
         loader: minibatches whose first element is ``(T, B, ...)``.
-        model: what is to normalise them: its layers say in ``norm.min_rows`` how many rows are
-            enough; two are in any case.
     """
 
-    def __init__(self, loader: Iterable[Any], model: nn.Module) -> None:
+    def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
-        norms: list[Any] = [layer.norm for layer in batch_normalised(model)]
-        self.rows: int = max([2, *(norm.min_rows for norm in norms)])
 
     def __iter__(self) -> Iterator[Any]:
         """In the loader's order."""
-        return (batch for batch in self.loader if batch[0].shape[1] >= self.rows)
+        return (batch for batch in self.loader if batch[0].shape[1] >= 2)

@@ -11,8 +11,8 @@ from rnnorm.experiments.measuring.batch_statistics import BatchStatistics, Sever
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, keep_measurements
 from rnnorm.experiments.training.building import Built, quiet_lightning
-from rnnorm.experiments.training.exact_statistics import estimate_statistics
 from rnnorm.experiments.training.progress import progress_bars
+from rnnorm.lightning import estimate_statistics
 
 
 def measure(
@@ -87,11 +87,11 @@ def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Ite
     if windows is None:
         raise ValueError("lengths are for a text: this recipe's data have a length of their own")
     # the same minibatches for both kinds of statistics
-    loaders = [(length, SeveralRows(windows(length), built.model)) for length in lengths]
+    loaders = [(length, SeveralRows(windows(length))) for length in lengths]
     for length, loader in loaders:
         if next(iter(loader), None) is None:
             raise ValueError(
-                f"lengths must leave at least {loader.rows} windows of the test text, got {length}"
+                f"lengths must leave at least 2 windows of the test text, got {length}"
             )
     return list(loaders)
 
@@ -104,7 +104,7 @@ def _kinds(
         if asked is not None:
             raise ValueError(f"statistics must be None, got {asked!r}: the model has none")
         return [None]
-    rows = next(iter(SeveralRows(loader, built.model)), None) is not None
+    rows = next(iter(SeveralRows(loader)), None) is not None
     if asked == "batch" and not rows:
         raise ValueError(
             "statistics must be 'population' where no minibatch has rows enough, got 'batch'. A "
@@ -118,7 +118,7 @@ def _kinds(
 def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
     batch = statistics == "batch"
     trainer = built.make_trainer([*progress_bars(), *([BatchStatistics()] if batch else [])])
-    loader = SeveralRows(loader, built.model) if batch else loader
+    loader = SeveralRows(loader) if batch else loader
     with quiet_lightning():
         metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
     return dict(metrics[0])

@@ -17,6 +17,7 @@ def recurrent(
     hidden_size: int,
     norm: str | None = None,
     norm_options: dict[str, Any] | None = None,
+    initial_noise: float = 0.0,
     **arguments: Any,
 ) -> nn.RNNBase:
     """A recurrent layer.
@@ -27,6 +28,8 @@ def recurrent(
         hidden_size: its units.
         norm: None, ``"batch"``, ``"layer"``, or a preset's name.
         norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
+        initial_noise: standard deviation of the noise on h_0; never the default of that class,
+            which a paper does not know.
         **arguments: others of that class.
 
     Raises:
@@ -35,7 +38,8 @@ def recurrent(
     if cell not in CELLS:
         raise ValueError(f"cell must be 'LSTM', 'GRU' or 'RNN', got {cell!r}")
     spec = _spec(norm, norm_options)
-    layer: nn.RNNBase = getattr(rnnorm, cell)(input_size, hidden_size, norm=spec, **arguments)
+    arguments |= {"norm": spec, "initial_noise": initial_noise}
+    layer: nn.RNNBase = getattr(rnnorm, cell)(input_size, hidden_size, **arguments)
     return layer
 
 

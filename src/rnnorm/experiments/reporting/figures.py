@@ -232,7 +232,7 @@ def _tanh_network(model: LightningModule) -> LightningModule:
 
 def _test_score(model: Any, windows: Iterable[Any], length: int) -> float:
     """Score of the first symbols of a test text."""
-    batches = SeveralRows(windows, model)
+    batches = SeveralRows(windows)
     rows = max(2, _SYMBOLS // length)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*self.log.*")

@@ -95,8 +95,7 @@ class TimeSeriesClassifier(lightning.LightningModule):
             steps of the series.
         init: name of the recipe in :mod:`rnnorm.init` without its underscore, or None for
             ``torch.nn``'s initialisation.
-        initial_noise: standard deviation of the Gaussian noise on h_0 in training, None for the
-            layer's own default.
+        initial_noise: standard deviation of the Gaussian noise on h_0 in training.
 
     Attributes:
         score: the metric of the best checkpoint, the accuracy.

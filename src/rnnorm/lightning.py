@@ -1,4 +1,4 @@
-"""Population statistics of the weights as they are, not of those of the last steps."""
+"""For trainings with Lightning: population statistics of the weights as they are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from itertools import islice
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader
 
-import rnnorm
+from rnnorm.layers.update_bn import update_bn
 
 
 def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
@@ -22,18 +23,24 @@ def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
     """
     step = getattr(model, "statistics_step", None)
     forward = None if step is None else lambda _, batch: step(batch)
-    rnnorm.update_bn(loader, model, model.device, forward=forward)
+    update_bn(loader, model, model.device, forward=forward)
 
 
 class ExactStatistics(Callback):
-    """Takes the population statistics anew before each validation.
+    """Takes the population statistics anew before each validation of ``trainer.fit``.
 
     While weights still move fast, a running average lags behind them and the accuracy in
     evaluation jumps from epoch to epoch. Here the statistics are the exact average over training
-    minibatches (:func:`rnnorm.update_bn`), and so they are in the checkpoints.
+    minibatches (:func:`rnnorm.update_bn`), and so they are in the checkpoints. A model that needs
+    more than the first element of a minibatch has a method ``statistics_step(batch)``, which runs
+    it over a minibatch as the loader gives it.
 
     Args:
         batches: how many minibatches of the epoch's order, or None for all.
+
+    Example:
+        >>> from rnnorm.lightning import ExactStatistics
+        >>> trainer = lightning.Trainer(callbacks=[ExactStatistics()])
     """
 
     def __init__(self, batches: int | None = None) -> None:
@@ -42,8 +49,11 @@ class ExactStatistics(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Estimate them."""
         normalised = any("population_" in name for name, _ in pl_module.named_buffers())
-        if trainer.sanity_checking or not normalised:
+        if trainer.sanity_checking or not normalised or trainer.train_dataloader is None:
             return
         # a copy, so that the training's own place in the data is not lost
-        loader = copy.copy(trainer.datamodule.train_dataloader())  # type: ignore[attr-defined]
+        loader = copy.copy(trainer.train_dataloader)
+        if isinstance(loader, DataLoader):
+            # workers that persist would be taken away from the training
+            loader._iterator = None
         estimate_statistics(islice(iter(loader), self._batches), pl_module)

@@ -1,0 +1,116 @@
+"""The callback in a training of a user's own, without the experiments."""
+
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import rnnorm
+
+lightning = pytest.importorskip("lightning", reason="needs the extra 'experiments'")
+exact = pytest.importorskip("rnnorm.lightning")
+
+
+class Model(lightning.LightningModule):
+    def __init__(self, norm="batch"):
+        super().__init__()
+        # without noise on h_0 the estimate is a function of the weights
+        self.rnn = rnnorm.GRU(3, 4, batch_first=True, norm=norm, initial_noise=0.0)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(self.rnn(x)[1][-1])
+
+    def training_step(self, batch):
+        return nn.functional.cross_entropy(self(batch[0]), batch[-1])
+
+    def validation_step(self, batch):
+        self.training_step(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class ModelOfThree(Model):
+    def statistics_step(self, batch):
+        x, lengths, _ = batch
+        self.rnn(x, lengths=lengths)
+
+
+def loader(workers=0, lengths=False):
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 5, 3), torch.randint(2, (40,))
+    more = (torch.full((40,), 2),) if lengths else ()
+    return DataLoader(
+        TensorDataset(x, *more, y), 8, num_workers=workers, persistent_workers=workers > 0
+    )
+
+
+@contextmanager
+def quiet():
+    """Without Lightning's warnings of few workers, and of what torch will take away."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        yield
+
+
+def fit(model, train, folder, **options):
+    trainer = lightning.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+        callbacks=[exact.ExactStatistics(**options.pop("exact", {}))],
+        **options,
+    )
+    with quiet():
+        trainer.fit(model, train, loader())
+    return trainer
+
+
+def test_after_a_validation_the_statistics_are_exact(tmp_path):
+    model = Model()
+    fit(model, loader(), tmp_path)
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert kept["rnn.population_recurrent_l0.rows"].tolist() == [40] * 5
+    rnnorm.update_bn(loader(), model)
+    for name, buffer in model.named_buffers():
+        torch.testing.assert_close(buffer, kept[name], msg=name)
+
+
+def test_some_minibatches_are_enough(tmp_path):
+    model = Model()
+    fit(model, loader(), tmp_path, exact={"batches": 2})
+    assert (model.rnn.population_input_l0.num_batches_tracked == 2).all()
+
+
+def test_a_statistics_step_says_what_the_model_takes(tmp_path):
+    model = ModelOfThree()
+    fit(model, loader(lengths=True), tmp_path)
+    assert model.rnn.population_input_l0.rows.tolist() == [40, 40, 0, 0, 0]
+
+
+def test_workers_that_persist_stay_with_the_training(tmp_path):
+    assert fit(Model(), loader(workers=1), tmp_path, val_check_interval=2).global_step == 5
+
+
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_a_model_without_statistics_is_left_alone(tmp_path, norm):
+    assert fit(Model(norm), loader(), tmp_path).global_step == 5
+
+
+def test_a_validation_alone_uses_the_statistics_as_they_are(tmp_path):
+    model = Model()
+    trainer = fit(model, loader(), tmp_path)
+    model.rnn.population_input_l0.mean.add_(1)
+    before = [buffer.clone() for buffer in model.buffers()]
+    with quiet():
+        trainer.validate(model, loader(), verbose=False)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
