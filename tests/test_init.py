@@ -12,7 +12,15 @@ LAYERS = [
     rnnorm.RNN(3, 4, norm="batch"),
     rnnorm.LSTMCell(3, 4, norm="layer"),
 ]
-FUNCTIONS = [init.orthogonal_, init.identity_, init.cooijmans2016_, init.laurent2015_]
+FUNCTIONS = [
+    init.orthogonal_,
+    init.joint_orthogonal_,
+    init.identity_,
+    init.cooijmans2016_,
+    init.cooijmans2016_by_gate_,
+    init.laurent2015_,
+]
+PIXELS = [init.cooijmans2016_, init.cooijmans2016_by_gate_]
 
 
 def blocks(layer, prefix):
@@ -40,18 +48,48 @@ def test_every_gate_is_the_identity():
         assert torch.equal(block, torch.eye(4))
 
 
+@pytest.mark.parametrize("prefix", ["weight_ih", "weight_hh", "weight_hr"])
+def test_all_gates_are_drawn_as_one_orthogonal_matrix(prefix):
+    layer = init.joint_orthogonal_(rnnorm.LSTM(3, 4, num_layers=2, proj_size=2))
+    for name, weight in layer.named_parameters():
+        if name.startswith(prefix):
+            small = weight.T if weight.size(0) > weight.size(1) else weight
+            torch.testing.assert_close(small @ small.T, torch.eye(len(small)))
+
+
+def gates_of(layer):
+    """The recurrent weights without the candidate's block."""
+    i, f, _, o = blocks(layer, "weight_hh")
+    return torch.cat((i, f, o)).detach()
+
+
+def test_joint_gates_are_root_three_and_joint_inputs_two_times_smaller():
+    joint, by_gate = (function(rnnorm.LSTM(1, 20)) for function in PIXELS)
+    # the squares of n orthonormal columns add up to n, whatever is drawn
+    torch.testing.assert_close(3**0.5 * gates_of(joint).norm(), gates_of(by_gate).norm())
+    torch.testing.assert_close(2 * joint.weight_ih_l0.norm(), by_gate.weight_ih_l0.norm())
+    torch.testing.assert_close(joint.weight_ih_l0.norm(), torch.tensor(1.0))
+
+
+def test_joint_gates_are_orthonormal_without_the_candidate():
+    gates = gates_of(init.cooijmans2016_(rnnorm.LSTM(1, 20)))
+    torch.testing.assert_close(gates.T @ gates, torch.eye(20), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("function", PIXELS)
 @pytest.mark.parametrize(
     ("layer", "candidate"), [(rnnorm.LSTM, 2), (rnnorm.GRU, 2), (rnnorm.RNN, 0)]
 )
-def test_cooijmans_has_the_identity_in_the_candidate_alone(layer, candidate):
-    found = list(blocks(init.cooijmans2016_(layer(3, 4)), "weight_hh"))
+def test_cooijmans_has_the_identity_in_the_candidate_alone(layer, candidate, function):
+    found = list(blocks(function(layer(3, 4)), "weight_hh"))
     assert [torch.equal(block, torch.eye(4)) for block in found] == [
         k == candidate for k in range(len(found))
     ]
 
 
-def test_cooijmans_biases_are_zero_but_for_the_forget_gate():
-    lstm = init.cooijmans2016_(rnnorm.LSTM(3, 4))
+@pytest.mark.parametrize("function", PIXELS)
+def test_cooijmans_biases_are_zero_but_for_the_forget_gate(function):
+    lstm = function(rnnorm.LSTM(3, 4))
     total = (lstm.bias_ih_l0 + lstm.bias_hh_l0).detach()
     assert total.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
 

@@ -18,13 +18,17 @@ def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
     return (p for name, p in layer.named_parameters(recurse=False) if name.startswith(prefix))
 
 
-def _each_gate(
-    layer: nn.RNNBase | nn.RNNCellBase, prefix: str, fill: Callable[[Tensor], object]
-) -> None:
+def _weights(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
     weights = list(_named(layer, prefix))
     if not weights and prefix != "weight_hr":
         raise ValueError(f"layer must have plain parameters {prefix}*, got {layer}")
-    for weight in weights:
+    return weights
+
+
+def _each_gate(
+    layer: nn.RNNBase | nn.RNNCellBase, prefix: str, fill: Callable[[Tensor], object]
+) -> None:
+    for weight in _weights(layer, prefix):
         for block in torch.split(weight, layer.hidden_size):
             fill(block)
 
@@ -38,6 +42,22 @@ def orthogonal_(layer: Layer) -> Layer:
     """
     for prefix in ("weight_ih", "weight_hh", "weight_hr"):
         _each_gate(layer, prefix, nn.init.orthogonal_)
+    return layer
+
+
+@torch.no_grad()
+def joint_orthogonal_(layer: Layer) -> Layer:
+    """Draws every weight matrix orthogonal as a whole, all gates jointly.
+
+    So the released code of Cooijmans et al. 2016 does for text. The entries of an LSTM are half as
+    large as those of :func:`orthogonal_`, where each gate has a draw of its own.
+
+    Args:
+        layer: its ``weight_*`` parameters are changed.
+    """
+    for prefix in ("weight_ih", "weight_hh", "weight_hr"):
+        for weight in _weights(layer, prefix):
+            nn.init.orthogonal_(weight)
     return layer
 
 
@@ -73,12 +93,47 @@ def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
     return layer
 
 
+def _candidate(weight: Tensor, size: int) -> int:
+    """The first row of the candidate's block; the gate orders are i f g o, r z n, or one block."""
+    return 2 * size if weight.size(0) > size else 0
+
+
+def _forget_gate_open(layer: Layer) -> Layer:
+    """Sets all biases to zero, but that of an LSTM's forget gate to 1."""
+    biases = list(_named(layer, "bias"))
+    for bias in biases:
+        nn.init.zeros_(bias)
+    return forget_bias_(layer) if biases and biases[0].size(0) == 4 * layer.hidden_size else layer
+
+
 @torch.no_grad()
 def cooijmans2016_(layer: Layer) -> Layer:
     """The recipe of Cooijmans et al. 2016 for pixels, as their released code has it.
 
-    Recurrent weights: identity for the candidate, orthogonal for the gates. Input weights
-    orthogonal, biases zero, but 1 for the forget gate of an LSTM.
+    Recurrent weights: the identity for the candidate, one orthogonal matrix for all gates. Input
+    weights: one orthogonal matrix for candidate and gates. Biases zero, but 1 for the forget gate
+    of an LSTM.
+
+    Args:
+        layer: all its weights and biases are changed; γ and β are left alone.
+    """
+    joint_orthogonal_(layer)
+    size = layer.hidden_size
+    for weight in _named(layer, "weight_hh"):
+        if weight.size(1) == size:
+            start = _candidate(weight, size)
+            gates = nn.init.orthogonal_(weight.new_empty(weight.size(0) - size, size))
+            identity = torch.eye(size).to(weight)
+            weight.copy_(torch.cat((gates[:start], identity, gates[start:])))
+    return _forget_gate_open(layer)
+
+
+@torch.no_grad()
+def cooijmans2016_by_gate_(layer: Layer) -> Layer:
+    """As :func:`cooijmans2016_`, but with an orthogonal matrix for each gate by itself.
+
+    An LSTM's recurrent gates are √3 times and its input weights twice as large as in the released
+    code. Batch normalisation hides that, a plain LSTM feels it.
 
     Args:
         layer: all its weights and biases are changed; γ and β are left alone.
@@ -87,13 +142,9 @@ def cooijmans2016_(layer: Layer) -> Layer:
     size = layer.hidden_size
     for weight in _named(layer, "weight_hh"):
         if weight.size(1) == size:
-            # gate orders: i f g o, r z n, or one block
-            candidate = 2 * size if weight.size(0) > size else 0
-            nn.init.eye_(weight[candidate : candidate + size])
-    biases = list(_named(layer, "bias"))
-    for bias in biases:
-        nn.init.zeros_(bias)
-    return forget_bias_(layer) if biases and biases[0].size(0) == 4 * size else layer
+            start = _candidate(weight, size)
+            nn.init.eye_(weight[start : start + size])
+    return _forget_gate_open(layer)
 
 
 @torch.no_grad()

@@ -79,10 +79,28 @@ def test_the_papers_settings_for_pixels(name):
     data = config["data"]["init_args"]
     permuted = "pmnist" in name
     assert data["permutation"] == ("fixed" if permuted else "none")
-    # black borders come first in the image's own order: only there is the noise needed
-    assert config["model"]["init_args"]["initial_noise"] == (0 if permuted else 0.1)
+    model = config["model"]["init_args"]
+    # as in the released code: black borders come first in the image's own order alone
+    assert model["initial_noise"] == (0.1 if name.endswith("smnist-bn") else 0)
+    assert (model["init"], model["learn_initial_state"]) == ("cooijmans2016", True)
+    assert data["batch_size"] == model["hidden_size"] == 100
 
-    assert data["batch_size"] == config["model"]["init_args"]["hidden_size"] == 100
+
+@pytest.mark.parametrize("order", ["smnist", "pmnist"])
+def test_the_released_codes_settings_for_pixels(order):
+    plain, normalised = (
+        read_recipe(f"cooijmans2016/{order}-{norm}-released").config for norm in ("lstm", "bn")
+    )
+    assert plain["optimizer"]["init_args"] == {"lr": 0.001, "alpha": 0.5}
+    permutation = {"smnist": "none", "pmnist": "published"}[order]
+    assert plain["data"]["init_args"]["permutation"] == permutation
+    for key in ("data", "optimizer"):
+        assert plain[key] == normalised[key]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_states_its_noise(name):
+    assert read_recipe(name).config["model"]["init_args"]["initial_noise"] in (0, 0.1)
 
 
 @pytest.mark.parametrize(("name", "settings"), CHARACTERS.items())
@@ -93,7 +111,9 @@ def test_the_papers_settings_for_characters(name, settings):
     got = (model["hidden_size"], data["length"], data["batch_size"], optimizer)
     assert got == settings
     assert config["trainer"]["gradient_clip_val"] == 1
-    assert data["crop"] == (name == "ptb-char-lstm")
+    assert config["trainer"]["max_epochs"] == 50
+    assert (model["init"], model["forget_bias"]) == ("joint_orthogonal", 1)
+    assert data["crop"] == (not name.endswith("-draft"))
     assert data["test_by"] == "stream"
 
 
@@ -172,6 +192,10 @@ PLAIN = {
 @pytest.mark.parametrize(("twin", "plain"), PLAIN.items())
 def test_a_layer_norm_twin_differs_in_the_norm_alone(twin, plain):
     one, two = read_recipe(twin), read_recipe(plain)
+    if "mnist" in twin:
+        # a row of black pixels has no variance over its units
+        noise = [r.config["model"]["init_args"].pop("initial_noise") for r in (one, two)]
+        assert noise == [0.1, 0]
     assert one.config["model"]["init_args"].pop("norm") == "layer"
     assert two.config["model"]["init_args"].pop("norm") is None
     assert one.config == two.config

@@ -139,6 +139,7 @@ class FrameClassifier(lightning.LightningModule):
         reduction: the loss of a minibatch is the ``"sum"`` or the ``"mean"`` over its frames.
         init: name of the recipe in :mod:`rnnorm.init` without its underscore, with zero biases, or
             None for those of ``torch.nn``.
+        initial_noise: standard deviation of the Gaussian noise on h_0 in training.
 
     Attributes:
         score: the metric of the best checkpoint, the frame error; lower is better.
@@ -161,6 +162,7 @@ class FrameClassifier(lightning.LightningModule):
         bidirectional: bool = True,
         reduction: Literal["sum", "mean"] = "sum",
         init: str | None = "laurent2015",
+        initial_noise: float = 0.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -174,6 +176,7 @@ class FrameClassifier(lightning.LightningModule):
             norm_options,
             num_layers=num_layers,
             bidirectional=bidirectional,
+            initial_noise=initial_noise,
         )
         self.classifier = nn.Linear(hidden_size * (1 + bidirectional), num_classes)
         if init is not None:
