@@ -15,7 +15,15 @@ ifneq ($(wildcard ../shared/data),)
 export RNNORM_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: venv demo test lint format pytest docs doctest wheel sanitize aarch64 clean
+# for `make older`: another seed draws other tests
+SEED ?= $(shell date +%Y%m%d)
+ifneq ($(shell grep -m1 -o avx512f /proc/cpuinfo 2>/dev/null),)
+OLDER := RNNORM_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
+else
+OLDER := RNNORM_CPU_ISA=portable ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
+endif
+
+.PHONY: venv demo test lint format pytest older docs doctest wheel sanitize aarch64 clean
 
 venv: $(STAMP)
 
@@ -46,6 +54,10 @@ format: venv
 # a worker a core, each with one thread
 pytest: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
+# kernels, layers and laws as an older processor
+older: venv
+	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --third $(SEED) tests/kernels tests/layers tests/laws
 
 docs: venv
 	$(BIN)/sphinx-build -q -W -n -b html docs docs/_build/html

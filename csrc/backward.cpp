@@ -173,6 +173,9 @@ struct Backward : Layer<Cell, T> {
                  int64_t stride, bool accumulate) const {
     constexpr int64_t C = G * tile_units;
     const int64_t full = P / tile_units;
+    // without hidden units no product writes the sum
+    if (P == 0 && !accumulate)
+      for (int64_t r = 0; r < n; ++r) zero(to + r * stride, N);
     for (int64_t tile = 0; tile < full; tile += panel_tiles) {
       const Rows<T> some{dz + C * (tile * rows + row), C, 1, smaller(panel_tiles, full - tile), C,
                          C * rows};

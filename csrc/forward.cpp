@@ -19,7 +19,7 @@ struct Forward : Layer<Cell, T> {
     // few inputs: W_x x just before it is used; many: while a tile of W_x is in cache
     steps_at_once = plan.whole       ? T_
                     : plan.recompute ? 1
-                                     : smaller(T_, quotient_up(chunk_rows / 2, B));
+                                     : smaller(T_, quotient_up(chunk_rows / 2, larger(B, 1)));
     room = this->affine_room(a.site[RNNORM_INPUT], G) +
            this->affine_room(a.site[RNNORM_HIDDEN], G) +
            this->affine_room(a.site[RNNORM_CELL], 1);
@@ -153,7 +153,7 @@ struct Forward : Layer<Cell, T> {
       team.barrier();
       if (rank == 0) {
         const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0, n = a.sizes[t];
-        if (n > next)
+        if (H && n > next)
           std::memcpy(static_cast<T*>(a.h_n) + next * H, this->h_rows(t) + next * H,
                       size_t((n - next) * H) * sizeof(T));
       }
@@ -171,7 +171,7 @@ struct Forward : Layer<Cell, T> {
   // zeros where rows have ended
   void finish_rows(int64_t t) const {
     const int64_t n = a.sizes[t];
-    if (n < B)
+    if (H && n < B)
       std::memset(static_cast<T*>(a.output) + (t * B + n) * H, 0, size_t((B - n) * H) * sizeof(T));
   }
 };

@@ -69,7 +69,7 @@ class Layer {
 
   void normalise(int which, Numbers& z, int64_t n, int64_t t) const {
     const rnnorm_site& site = a.site[which];
-    if (!site.scope) return;
+    if (!site.scope || z.empty()) return;
     const int64_t features = int64_t(z.size()) / n;
     const bool own = a.min_rows >= 0 && n >= a.min_rows;
     const bool earlier = !own && site.scope == RNNORM_FRAME && last_good >= 0;
@@ -98,11 +98,11 @@ class Layer {
     Numbers all;  // W_x x of every active frame
     for (int64_t t = 0; t < a.T; ++t) {
       Numbers term(size_t(a.sizes[t] * F));
-      product(&x[t * a.B * a.I], a.sizes[t], a.I, weight_ih, term.data());
+      product(x.data() + t * a.B * a.I, a.sizes[t], a.I, weight_ih, term.data());
       all.insert(all.end(), term.begin(), term.end());
     }
     const bool whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
-    if (whole) normalise(RNNORM_INPUT, all, int64_t(all.size()) / F, 0);
+    if (whole && F) normalise(RNNORM_INPUT, all, int64_t(all.size()) / F, 0);
     int64_t start = 0;
     for (int64_t t = 0; t < a.T; ++t) {
       const int64_t n = a.sizes[t];

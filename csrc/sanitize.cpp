@@ -107,7 +107,7 @@ bool run(const Case& c, int64_t threads) {
   const bool has_c = c.cell == RNNORM_LSTM;
   Memory<T> memory;
   std::vector<int64_t> sizes;
-  for (int64_t t = 0; t < c.T; ++t) sizes.push_back(c.ragged ? c.B - t * (c.B - 1) / c.T : c.B);
+  for (int64_t t = 0; t < c.T; ++t) sizes.push_back(c.ragged && c.B ? c.B - t * (c.B - 1) / c.T : c.B);
 
   rnnorm_layer a{};
   a.cell = c.cell;
@@ -173,7 +173,9 @@ bool run(const Case& c, int64_t threads) {
 
 int main() {
   const int64_t shapes[][4] = {{1, 1, 1, 1},    {3, 4, 1, 20},  {4, 7, 9, 16},
-                               {5, 13, 30, 36}, {3, 33, 70, 8}, {9, 70, 5, 24}};
+                               {5, 13, 30, 36}, {3, 33, 70, 8}, {9, 70, 5, 24},
+                               {3, 0, 4, 20},   {1, 4, 0, 20},  {1, 4, 4, 0},
+                               {1, 0, 0, 0}};
   const int64_t scopes[][4] = {{0, 0, 0, 0}, {1, 1, 1, 0}, {2, 1, 0, 0}, {1, 0, 0, 0}, {0, 1, 1, 1}};
   int failures = 0, runs = 0;
   for (int64_t cell = RNNORM_LSTM; cell <= RNNORM_RNN_RELU; ++cell)

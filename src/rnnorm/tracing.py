@@ -30,6 +30,11 @@ def holds(condition: Tensor, otherwise: str) -> bool:
     return bool(condition)
 
 
+def jit_tracing() -> bool:
+    """Whether torch.jit.trace is at work."""
+    return torch._C._get_tracing_state() is not None
+
+
 def constant(function: Function) -> Function:
     """Makes torch.compile call a function while it traces, and keep the result."""
     # as torch.compiler.assume_constant_result, which imports the whole compiler

@@ -205,6 +205,23 @@ def tensors() -> Callable[[Any], list[Tensor]]:
 
 
 @pytest.fixture
+def torch_dtypes(tensors: Callable[[Any], list[Tensor]]) -> Callable[..., Any]:
+    """The dtypes of a module's result under autocast, and whether torch can run it.
+
+    Not every processor has a kernel of torch's for every dtype; ours then give autocast's.
+    """
+
+    def ask(module: nn.Module, *arguments: Any) -> tuple[list[torch.dtype], bool]:
+        try:
+            return [part.dtype for part in tensors(module(*arguments))], True
+        except RuntimeError:
+            parts = 3 if isinstance(module, nn.LSTM) else 2
+            return [torch.get_autocast_dtype("cpu")] * parts, False
+
+    return ask
+
+
+@pytest.fixture
 def gradients(tensors: Callable[[Any], list[Tensor]]) -> Callable[..., list[Tensor]]:
     """Gradients of one fixed weighting of a result with respect to some tensors."""
 

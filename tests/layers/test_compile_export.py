@@ -128,6 +128,31 @@ def test_an_exported_layer_gives_the_same_values(plain, any_norm, close):
         close(exported(*arguments), layer(*arguments))
 
 
+def test_an_exported_layer_trains_though_exported_without_gradients(plain, close):
+    layer = plain.rnnorm(norm="batch")
+    layer(plain.input())
+    layer.eval()
+    with torch.no_grad():
+        exported = torch.export.export(layer, (plain.input(),)).module()
+    x, twin = (plain.input(seed=9).requires_grad_() for _ in range(2))
+    exported(x)[0].pow(2).sum().backward()
+    layer(twin)[0].pow(2).sum().backward()
+    close(x.grad, twin.grad)
+    close(exported.weight_hh_l0.grad, layer.weight_hh_l0.grad)
+
+
+def test_an_exported_layer_takes_any_length(plain, close):
+    layer = plain.rnnorm(norm="batch")
+    layer(plain.input(length=4))
+    layer.eval()
+    steps, rows = (torch.export.Dim(name, min=2, max=64) for name in ("steps", "rows"))
+    sizes = ({0: steps, 1: rows},)
+    exported = torch.export.export(layer, (plain.input(),), dynamic_shapes=sizes).module()
+    for length, count in ((2, 3), (7, 5)):
+        x = plain.input(rows=count, length=length)
+        close(exported(x), layer(x))
+
+
 def test_an_exported_stack_gives_the_same_values(deep, close):
     layer = deep.rnnorm(norm="batch")
     layer(deep.input())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import tensor
 from torch.nn.utils.rnn import pack_sequence
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import definition
 import rnnorm
@@ -247,19 +248,35 @@ def test_the_population_grows_under_inference_and_no_grad():
 
 
 @pytest.fixture
-def one_process():
+def processes():
     distributed = torch.distributed
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
+
+    def start(count):
+        distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+
+    yield start
     distributed.destroy_process_group()
 
 
-@pytest.mark.usefixtures("one_process")
-def test_distributed_training_asks_for_a_horizon():
+def test_training_in_several_processes_asks_for_a_horizon(processes):
+    processes(2)
     with pytest.raises(RuntimeError, match="horizon"):
         trained()
     for options in ({"horizon": 5}, {"population": "shared"}):
         trained(**options)
+
+
+def test_buffers_that_are_long_enough_need_no_horizon_in_several_processes(processes):
+    module = trained()
+    processes(2)
+    module(torch.randn(len(module.population_input_l0), 3, 2))
+    with pytest.raises(RuntimeError, match="horizon"):
+        module(torch.randn(1 + len(module.population_input_l0), 3, 2))
+
+
+def test_buffers_grow_in_the_only_process(processes):
+    processes(1)
+    assert len(trained().population_input_l0) > 1
 
 
 def reloaded(state, **options):

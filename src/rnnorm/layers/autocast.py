@@ -27,13 +27,16 @@ def output_dtype(
     """The dtype of the output and the states of torch.nn's class in the current context.
 
     Under autocast it differs between classes, devices, versions and grad modes, and for
-    ragged input, so torch is asked.
+    ragged input, so torch is asked. Where torch cannot run, it is the dtype of the products.
 
     Args:
         torch_class: torch.nn's class.
         x: the input.
         weight: one of the layer's weights.
         ragged: whether the rows have different lengths.
+
+    Raises:
+        RuntimeError: torch.nn's own, where float64 is mixed with another dtype.
     """
     products = autocast_dtype(x.device)
     if products is None:
@@ -60,8 +63,14 @@ def _ask(
     frame = torch.zeros(1, 1, device=device, dtype=dtype)
     # built on meta, so that no random numbers are drawn
     layer = torch_class(1, 1, device="meta", dtype=weight_dtype).to_empty(device=device)
-    with torch.set_grad_enabled(grad):
-        answer = layer(pack_sequence([frame.expand(2, 1), frame]) if ragged else frame)
+    try:
+        with torch.set_grad_enabled(grad):
+            answer = layer(pack_sequence([frame.expand(2, 1), frame]) if ragged else frame)
+    except RuntimeError:
+        # a processor for which torch has no kernel of this dtype; float64 no kernel mixes
+        if torch.float64 in (dtype, weight_dtype):
+            raise
+        return products
     while not isinstance(answer, torch.Tensor):
         answer = answer[0]
     return answer.dtype

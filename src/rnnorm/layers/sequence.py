@@ -26,7 +26,7 @@ from rnnorm.layers.layer import (
     warn_without_step,
 )
 from rnnorm.norm.spec import BatchNorm, Norm, check_number, resolve
-from rnnorm.tracing import uncompiled
+from rnnorm.tracing import jit_tracing, uncompiled
 
 
 class Sequence(nn.RNNBase):
@@ -74,7 +74,7 @@ class Sequence(nn.RNNBase):
     @property
     def _flat_weights(self) -> list[Any | None]:
         # read by name at each call, so that parametrizations and functional_call are seen
-        return [getattr(self, name) for name in self._flat_weights_names if hasattr(self, name)]
+        return [getattr(self, name, None) for name in self._flat_weights_names]
 
     @_flat_weights.setter
     def _flat_weights(self, value: list[Any | None]) -> None:
@@ -178,6 +178,8 @@ class Sequence(nn.RNNBase):
         if not fits or any(s.dim() != 2 + batched for s in given):
             self.torch_class.forward(self, input, hx)
             raise RuntimeError("torch.nn refuses an input or a state of this form")
+        if jit_tracing():
+            _check_traced(lengths, self.training and kernel.layer is not None)
         data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
         sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
         if packed:
@@ -274,6 +276,9 @@ class Sequence(nn.RNNBase):
             return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
         steps, rows = (input.size(i) for i in ((1, 0) if self.batch_first else (0, 1)))
         lengths = batches.check_lengths(lengths, steps, rows)
+        if rows == 0:
+            # which torch does not pack
+            return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
         packed = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
         output, hidden = self.torch_class.forward(self, packed, hx)
         output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
@@ -284,6 +289,18 @@ def _default_noise(norm: Norm | None) -> float:
     """Noise on h_0 where the recurrence has batch statistics: a constant start has no variance."""
     recurrent = isinstance(norm, BatchNorm) and (norm.recurrent or norm.joint)
     return 0.1 if recurrent else 0.0
+
+
+def _check_traced(lengths: object, training: bool) -> None:
+    """Refuses what torch.jit.trace would keep as it was in its example.
+
+    Raises:
+        RuntimeError: ``lengths`` are given, or statistics taken.
+    """
+    if lengths is not None:
+        raise RuntimeError("lengths must be None in torch.jit.trace, which keeps their values")
+    if training:
+        raise RuntimeError("torch.jit.trace takes a normalised layer in evaluation: call eval()")
 
 
 def _as_given(state: State, batched: bool) -> Any:

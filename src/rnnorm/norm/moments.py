@@ -44,7 +44,10 @@ class BatchSite:
         if self.min_rows is not None and n >= self.min_rows:
             mean, var = z.new_zeros(z.size(1)), z.new_zeros(z.size(1))
             # momentum 1 leaves the minibatch's mean and unbiased variance in the two tensors
-            out = batch_norm(z, mean, var, self.gamma, self.shift, True, 1.0, self.eps)
+            out = z
+            # which refuses to have no features
+            if z.size(1):
+                out = batch_norm(z, mean, var, self.gamma, self.shift, True, 1.0, self.eps)
             self._taken.append((mean, var, (n - 1) / n))
             return out
         if self._taken:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import known
+from rnnorm.tracing import jit_tracing, known
 
 _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
 
@@ -99,18 +99,20 @@ class Population(nn.Module):
         """Makes room for ``steps`` steps, as far as the horizon goes.
 
         Raises:
-            RuntimeError: the buffers would have to grow under torch.distributed, where the ranks
-                would end up with different shapes.
+            RuntimeError: the buffers would have to grow in one of several processes of
+                torch.distributed, where the ranks would end up with different shapes.
         """
+        needed = steps if self.horizon is None else min(steps, self.horizon)
+        if needed <= len(self):
+            return
         distributed = torch.distributed
-        if self.horizon is None and distributed.is_available() and distributed.is_initialized():
+        together = distributed.is_available() and distributed.is_initialized()
+        if self.horizon is None and together and distributed.get_world_size() > 1:
             raise RuntimeError(
                 f"norm.horizon must be a number under torch.distributed, got None: this sequence "
                 f"has {steps} steps, and buffers that grow differ from rank to rank"
             )
-        needed = steps if self.horizon is None else min(steps, self.horizon)
-        if needed > len(self):
-            self.resize(needed)
+        self.resize(needed)
 
     @torch.no_grad()
     def update(self, batch: Moments, counts: Tensor, step: int) -> None:
@@ -193,6 +195,7 @@ class Population(nn.Module):
             self.mean.device.type == "cpu"
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
+            and not jit_tracing()
             and not torch._C._are_functorch_transforms_active()
         )
 

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.problem import Inputs, Options, describe, forward_shapes
+from rnnorm.tracing import jit_tracing
 
 Results = tuple[
     Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
@@ -85,9 +86,7 @@ def _(*arguments: Any) -> Results:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-    *ctx.options, save = inputs[18:]
-    if not save:
-        raise RuntimeError("the CPU kernel was called without save=True, but a gradient is needed")
+    *ctx.options, ctx.saved = inputs[18:]
     ctx.save_for_backward(*inputs[:18], *output)
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
@@ -96,8 +95,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     tensors = ctx.saved_tensors
     grads = tuple(None if g is None else g.contiguous() for g in grads[:3])
+    observed = not unobserved((*tensors, *grads))
+    if not ctx.saved:
+        # a graph captured without gradients asks for none to be saved
+        with torch.no_grad():
+            forward = cpu_forward(*tensors[:18], *ctx.options, True)
+        tensors = (*tensors[:18], *forward)
     # only a second derivative needs the operator
-    run = cpu_backward if torch.is_grad_enabled() or not unobserved(tensors) else run_backward
+    run = cpu_backward if torch.is_grad_enabled() or observed else run_backward
     results = run(*tensors, *grads, *ctx.options, ctx.needs_input_grad[0])
     wanted = [
         result if ctx.needs_input_grad[position] else None
@@ -125,9 +130,16 @@ class Unobserved(torch.autograd.Function):
 
 
 def unobserved(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether no compiler, dispatch mode or subclass of Tensor wants to see an operator on them."""
+    """Whether no tracer, dispatch mode, subclass or vmap wants to see an operator on them."""
     return (
         not torch.compiler.is_compiling()
+        and not jit_tracing()
         and torch._C._len_torch_dispatch_stack() == 0
-        and all(t is None or type(t) in (Tensor, Parameter) for t in tensors)
+        and all(t is None or (type(t) in (Tensor, Parameter) and not _batched(t)) for t in tensors)
     )
+
+
+def _batched(tensor: Tensor) -> bool:
+    """Whether vmap, or ``is_grads_batched``, stands behind a tensor, which then has no memory."""
+    functorch = torch._C._functorch
+    return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)

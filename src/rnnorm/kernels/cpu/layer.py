@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels.cpu.forward import Unobserved, cpu_forward, run_forward, unobserved
@@ -32,6 +33,8 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
         return "it does not normalise the carried cell"
     if torch._C._are_functorch_transforms_active():
         return "its operators have no torch.func transforms"
+    if forward_ad._current_level >= 0:
+        return "its operators have no forward-mode derivative"
     return ""
 
 

@@ -1,0 +1,91 @@
+"""Whoever else looks on while a layer runs: tracers, forward-mode AD, batched gradients."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+
+import rnnorm
+
+F64 = {"dtype": torch.float64}
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(0)
+    layer = rnnorm.LSTM(3, 4, norm="batch", **F64)
+    layer(torch.randn(6, 5, 3, **F64))
+    return layer.eval()
+
+
+def draw(steps=5, rows=4):
+    return torch.randn(steps, rows, 3, **F64)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_traced_layer_gives_the_same_values_at_other_sizes(layer, grad):
+    with torch.set_grad_enabled(grad):
+        traced = torch.jit.trace(layer, (draw(),), check_trace=False)
+    # the population has 6 steps
+    for x in (draw(), draw(steps=2), draw(steps=9), draw(rows=7)):
+        torch.testing.assert_close(traced(x), layer(x))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_tracing_refuses_what_it_would_freeze(layer):
+    class WithLengths(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x, lengths=[5, 5, 5, 3])
+
+    with pytest.raises(RuntimeError, match="lengths"):
+        torch.jit.trace(WithLengths(), (draw(),))
+    with pytest.raises(RuntimeError, match="evaluation"):
+        torch.jit.trace(layer.train(), (draw(),))
+
+
+def test_a_symbolic_trace_needs_the_layer_as_a_leaf(layer):
+    class Leaves(torch.fx.Tracer):
+        def is_leaf_module(self, module, name):
+            return isinstance(module, nn.RNNBase) or super().is_leaf_module(module, name)
+
+    model = nn.Sequential(layer)
+    with pytest.raises(torch.fx.proxy.TraceError):
+        torch.fx.symbolic_trace(model)
+    traced, x = torch.fx.GraphModule(model, Leaves().trace(model)), draw()
+    torch.testing.assert_close(traced(x), model(x))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_forward_mode_derivatives_are_right(layer, grad):
+    x, direction, small = draw(), draw(), 1e-6
+    with torch.set_grad_enabled(grad), forward_ad.dual_level():
+        output, _ = layer(forward_ad.make_dual(x, direction))
+        found = forward_ad.unpack_dual(output).tangent
+    with torch.no_grad():
+        after, before = layer(x + small * direction)[0], layer(x - small * direction)[0]
+    torch.testing.assert_close(found, (after - before) / (2 * small), rtol=1e-6, atol=1e-8)
+
+
+def test_batched_gradients_are_those_one_by_one(layer):
+    x = draw().requires_grad_()
+    output, _ = layer(x)
+    upstream = torch.randn(3, *output.shape, **F64)
+    (found,) = torch.autograd.grad(output, x, upstream, retain_graph=True, is_grads_batched=True)
+    one_by_one = [torch.autograd.grad(output, x, g, retain_graph=True)[0] for g in upstream]
+    torch.testing.assert_close(found, torch.stack(one_by_one))
+
+
+def test_a_subclass_of_tensor_gets_the_same_values(layer):
+    class Labelled(torch.Tensor):
+        pass
+
+    x = draw()
+    output, _ = layer(x.as_subclass(Labelled))
+    assert isinstance(output, Labelled)
+    torch.testing.assert_close(output.as_subclass(torch.Tensor), layer(x)[0])
