@@ -1,7 +1,11 @@
+import errno
+import os
 import shutil
 
 import pytest
 
+from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.measuring import measurement
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.measurement import read_measurements
 from rnnorm.experiments.training.fit import fit
@@ -110,3 +114,20 @@ def test_a_minibatch_of_fewer_rows_than_a_statistic_needs_is_left_out(tiny):
             m.statistics for m in measure(RECIPE, run.best_checkpoint, overrides=overrides)
         ]
     assert kinds == {2: ["population", "batch"], 1: ["population"]}
+
+
+def test_figures_are_shown_even_where_they_cannot_be_kept(tiny, capsys, monkeypatch):
+    run = fit(RECIPE, overrides=[*tiny, "--trainer.max_epochs=1"], quiet=True)
+    capsys.readouterr()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(measurement, "write_whole", full)
+    assert main(["test", RECIPE, "--ckpt", str(run.best_checkpoint)]) == 1
+    said = capsys.readouterr()
+    assert said.out.count("test accuracy") == 2
+    path = run.folder / "tests.json"
+    assert said.err == (
+        f"rnnorm test: could not keep the measurements in {path} (No space left on device)\n"
+    )

@@ -1,6 +1,7 @@
 import errno
 import os
 import stat
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,14 @@ import torch
 
 from rnnorm.experiments.training import checkpoints
 from rnnorm.experiments.training.checkpoints import (
-    KeepLastAndBest,
     WholeFiles,
+    load_weights,
+    partial_of,
     read_checkpoint,
     write_whole,
 )
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.last_and_best import KeepLastAndBest
 from rnnorm.experiments.training.score import Score
 
 
@@ -43,7 +46,7 @@ def full_disk(monkeypatch):
 
     def opened(path, mode="r", *args, **kwargs):
         file = real(path, mode, *args, **kwargs)
-        if not path.name.endswith(".ckpt.partial") or left[0] is None:
+        if not fnmatch(path.name, "*.ckpt.*.partial") or left[0] is None:
             return file
         left[0] -= 1
         return FullDisk(file) if left[0] < 0 else file
@@ -102,7 +105,10 @@ def test_the_folder_is_flushed_after_the_file_has_its_name(tmp_path, monkeypatch
     (tmp_path / "new").mkdir()
     monkeypatch.setattr(checkpoints.os, "fsync", fsync)
     write_whole(tmp_path / "new" / "last.ckpt", b"new")
-    assert flushed == [("file", ["last.ckpt.partial"]), ("folder", ["last.ckpt"])]
+    (first, (partial,)), second = flushed
+    assert first == "file"
+    assert partial.endswith(".partial")
+    assert second == ("folder", ["last.ckpt"])
 
 
 class Validated:
@@ -121,17 +127,114 @@ def test_nan_is_never_the_best(tmp_path):
     keep = KeepLastAndBest(tmp_path, Score("accuracy", "max"))
     keep.on_train_epoch_end(Validated(0, float("nan")), None)
     assert keep.best is None
-    assert not keep.best_path.exists()
+    assert not (tmp_path / "best.ckpt").exists()
     keep.on_train_epoch_end(Validated(1, 0.25), None)
     keep.on_train_epoch_end(Validated(2, float("inf")), None)
     assert (keep.best, keep.best_epoch) == (0.25, 2)
 
 
-def test_a_left_over_partial_file_does_no_harm(tmp_path):
-    Path("last.ckpt.partial").write_bytes(b"half")
-    write_whole(Path("last.ckpt"), b"new")
-    assert Path("last.ckpt").read_bytes() == b"new"
-    assert os.listdir() == ["last.ckpt"]
+def test_partial_files_have_names_of_their_own():
+    path = Path("last.ckpt")
+    assert len({partial_of(path) for _ in range(100)}) == 100
+
+
+def test_what_a_kill_left_behind_is_removed_and_what_another_process_writes_is_not():
+    path, writing, stale = (
+        Path("last.ckpt"),
+        partial_of(Path("last.ckpt")),
+        Path("last.ckpt.0.partial"),
+    )
+    other = Path("last.ckpt-2.0.partial")
+    for left in (writing, stale, other):
+        left.write_bytes(b"half")
+    for left in (stale, other):
+        os.utime(left, (0, 0))
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert set(os.listdir()) == {path.name, writing.name, other.name}
+
+
+def test_the_file_before_is_kept_where_asked(tmp_path):
+    path, before = tmp_path / "last.ckpt", tmp_path / "previous.ckpt"
+    for number in (b"1", b"2", b"3"):
+        write_whole(path, number, keep=before)
+    assert (path.read_bytes(), before.read_bytes()) == (b"3", b"2")
+
+
+STATE = {"state_dict": {"a": torch.arange(100.0)}, "epoch": 1, "global_step": 5}
+
+
+def flipped(data, bit):
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def assert_every_flip_is_refused(path, bits):
+    data = path.read_bytes()
+    for bit in bits:
+        path.write_bytes(flipped(data, bit))
+        try:
+            state = read_checkpoint(path)
+        except ValueError as error:
+            assert str(error).startswith(f"{path} is no whole checkpoint: ")  # noqa: PT017
+        else:
+            # the mark alone was hit that says where the digest is: all else is what was written
+            assert torch.equal(state["state_dict"]["a"], STATE["state_dict"]["a"])
+            assert len(data) - 71 <= bit // 8 < len(data) - 64
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_anywhere_is_found(tmp_path):
+    path = tmp_path / "last.ckpt"
+    WholeFiles().save_checkpoint(STATE, path)
+    bits = 8 * path.stat().st_size
+    chosen = torch.randperm(bits, generator=torch.Generator().manual_seed(1))[:1500].tolist()
+    # the directory of the archive and the digest stand at its end
+    assert_every_flip_is_refused(path, [*chosen, *range(bits - 8 * 250, bits)])
+    assert torch.equal(read_checkpoint(path)["state_dict"]["a"], STATE["state_dict"]["a"])
+
+
+def test_a_flipped_bit_in_a_tensor_is_found_without_a_digest_too(tmp_path):
+    path = tmp_path / "torch.ckpt"
+    torch.save(STATE, path)
+    data = path.read_bytes()
+    start = data.index(STATE["state_dict"]["a"].numpy().tobytes())
+    for bit in range(8 * start, 8 * start + 3200, 7):
+        path.write_bytes(flipped(data, bit))
+        with pytest.raises(ValueError, match=r"is no whole checkpoint: the checksum of .*data"):
+            read_checkpoint(path)
+
+
+def test_torch_reads_a_checkpoint_with_a_digest(tmp_path):
+    WholeFiles().save_checkpoint(STATE, tmp_path / "last.ckpt")
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert torch.equal(state["state_dict"]["a"], STATE["state_dict"]["a"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"state_dict": [1]}, "its 'state_dict' must be of type dict, got list"),
+        ({"global_step": None}, "its 'global_step' must be of type int, got NoneType"),
+        ({"epoch": "1"}, "its 'epoch' must be of type int, got str"),
+    ],
+)
+def test_a_state_of_another_form_is_refused_by_name(tmp_path, change, said):
+    path = tmp_path / "last.ckpt"
+    torch.save(STATE | change, path)
+    with pytest.raises(ValueError, match=rf"last\.ckpt is no checkpoint of a training: {said}"):
+        read_checkpoint(path)
+    (name,) = change
+    torch.save({k: v for k, v in STATE.items() if k != name}, path)
+    with pytest.raises(ValueError, match=f"it has no '{name}'"):
+        read_checkpoint(path)
+
+
+def test_weights_of_another_model_are_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"x\.ckpt does not hold this model's weights: ") as error:
+        load_weights(torch.nn.Linear(2, 3), STATE, "x.ckpt")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("size", [0, 10, 500])

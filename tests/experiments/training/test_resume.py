@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from interruption import Interruption, KillAt
-from lightning.pytorch import Callback
 
 import rnnorm
-from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import read_metrics
 
@@ -119,27 +118,6 @@ fit({RECIPE!r}, run_dir={str(folder)!r}, overrides={tiny!r}, every_n_steps=3, ca
     assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
 
 
-class TerminateAt(Callback):
-    """Asks the process to end, as a scheduler does."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_a_terminated_training_says_so_and_resumes(tmp_path, tiny, uninterrupted, capsys):
-    folder = tmp_path / "run"
-    with pytest.raises(SystemExit) as error:
-        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[TerminateAt(9)])
-    assert error.value.code == 143
-    assert f"go on with: rnnorm fit --resume {folder}" in capsys.readouterr().out
-    fit(resume=folder)
-    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
-
-
 def test_a_finished_training_goes_on_with_more_epochs(tmp_path, tiny, uninterrupted):
     folder = tmp_path / "run"
     fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=2"])
@@ -241,14 +219,61 @@ def test_what_the_trainer_refuses_leaves_the_configuration_alone(tmp_path, tiny,
     assert (folder / "config.yaml").read_bytes() == before
 
 
-def test_a_broken_checkpoint_leaves_the_configuration_alone(tmp_path, tiny):
+def test_broken_checkpoints_leave_the_configuration_alone(tmp_path, tiny):
     folder = tmp_path / "run"
     run = fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
     before = (folder / "config.yaml").read_bytes()
-    run.last_checkpoint.write_bytes(run.last_checkpoint.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint"):
+    for path in run.last_checkpoint.parent.iterdir():
+        path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint.*best\.ckpt is no"):
         fit(resume=folder, overrides=["--trainer.max_epochs=2"])
     assert (folder / "config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(("broken", "taken"), [(1, "previous.ckpt"), (2, "best.ckpt")])
+def test_a_broken_checkpoint_is_replaced_by_another_one(
+    tmp_path, tiny, uninterrupted, capsys, broken, taken
+):
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(11)])
+    kept = folder / "checkpoints"
+    for name in ("last.ckpt", "previous.ckpt")[:broken]:
+        data = bytearray((kept / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (kept / name).write_bytes(data)
+    fit(resume=folder)
+    said = capsys.readouterr()
+    step = {"previous.ckpt": 8, "best.ckpt": 7}[taken]
+    assert "last.ckpt is no whole checkpoint: its checksum is another one" in said.err
+    assert f"taking {kept / taken} instead, of step {step}" in said.err
+    assert f"resuming at step {step}" in said.out
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+    # the broken one never took the place of the whole one before it
+    assert read_checkpoint(kept / "previous.ckpt")
+
+
+def test_a_checkpoint_that_lacks_something_is_refused_by_name(tmp_path, tiny):
+    folder = tmp_path / "run"
+    run = fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
+    before = (folder / "config.yaml").read_bytes()
+    state = read_checkpoint(run.last_checkpoint)
+
+    def refused(changed, said):
+        WholeFiles().save_checkpoint(changed, run.last_checkpoint)
+        with pytest.raises(ValueError, match=said) as error:
+            fit(resume=folder, overrides=["--trainer.max_epochs=2"])
+        assert "\n" not in str(error.value)
+        assert (folder / "config.yaml").read_bytes() == before
+
+    for name in ("optimizer_states", "loops", "callbacks", "lr_schedulers"):
+        lacks = {key: value for key, value in state.items() if key != name}
+        refused(lacks, rf"last\.ckpt is no checkpoint of a training: it has no '{name}'")
+        refused(lacks | {name: 7}, rf"last\.ckpt is .*: its '{name}' must be of type")
+    refused(state | {"callbacks": {}}, r"last\.ckpt is .*: it has no 'Clock'")
+    refused(state | {"loops": {"fit_loop": 7}}, r"cannot go on from .*last\.ckpt: ")
+    refused(state | {"optimizer_states": [7]}, r"cannot go on from .*last\.ckpt: ")
+    refused(state | {"state_dict": {"a": 7}}, r"cannot go on from .*last\.ckpt: ")
 
 
 def test_resume_evaluates_in_other_minibatches(tmp_path, tiny):
@@ -271,6 +296,14 @@ def test_resume_refuses_what_is_no_run(tmp_path):
         ("run.json", b"{recipe", r"run\.json is not JSON: Expecting"),
         ("run.json", b"\xff", r"run\.json is not JSON"),
         ("run.json", b"{}", r"run\.json is of no run"),
+        ("run.json", b"null", r"run\.json is of no run: it must be an object, got null"),
+        ("run.json", b"[1]", r"run\.json is of no run: it must be an object, got \[1\]"),
+        ("run.json", b"[" * 10**5, r"run\.json is not JSON"),
+        (
+            "run.json",
+            b'{"recipe": "a", "scale": "paper", "about": null}',
+            r"run\.json is of no run: it needs the key 'about', with a value of type dict",
+        ),
         ("config.yaml", b"", r"config\.yaml is no recipe"),
         ("config.yaml", b"\xff", r"config\.yaml is not YAML"),
         ("config.yaml", b"model: [", r"config\.yaml is not YAML"),

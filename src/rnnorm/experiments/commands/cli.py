@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.util
+import shlex
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -60,6 +61,8 @@ _NEEDS = (
 )
 # where the options of recipes begin
 _OF_RECIPES = ("trainer", "model", "data", "optimizer", "lr_scheduler", "seed_everything")
+# the same command again goes on where it was stopped
+_GO_ON = ("compare", "demo", "search")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the process by default.
 
     Returns:
-        The exit status: 0, 1 if the command failed, 2 if it was misspelt.
+        The exit status: 0, 1 if the command failed, 2 if it was misspelt, 130 after Ctrl-C and 143
+        after SIGTERM.
     """
     name, *words = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
     if name in ("-h", "--help", "--version"):
@@ -88,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f'{said}pip install "rnnorm[experiments]"', file=sys.stderr)
         return 1
     from rnnorm.experiments.training.recipe import OverrideError
+    from rnnorm.experiments.training.stopping import Stopped
 
     given = _parse(parser, words)
     try:
@@ -97,7 +102,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, RuntimeError) as error:
         print(f"rnnorm {name}: {_message(error)}", file=sys.stderr)
         return 1
-    return 0
+    except KeyboardInterrupt:
+        status, on = 130, None
+    except Stopped as stop:
+        status, on = stop.status, ["fit", "--resume", str(stop.folder)]
+    else:
+        return 0
+    if on := [name, *words] if name in _GO_ON else on:
+        print(f"go on with: {shlex.join(['rnnorm', *on])}", flush=True)
+    return status
 
 
 def _whole() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from functools import partial
 from typing import Any
 
 from rnnorm.experiments.commands import options
@@ -45,4 +46,5 @@ def run(**given: Any) -> None:
     given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
     from rnnorm.experiments.measuring.measure import measure
 
-    print("\n".join(map(str, measure(**given))))
+    # shown before they are kept, which may fail
+    measure(**given, tell=partial(print, flush=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
 from rnnorm.experiments.comparing.budget import Budget
@@ -199,10 +199,15 @@ def _train(
 
 
 class _Lines(Callback):
-    """Prints a line a minute where there is no terminal."""
+    """Says where a training goes on; where there is no terminal, a line a minute where it is."""
 
     def __init__(self, name: str) -> None:
         self._name, self._printed = name, time.monotonic()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say where it goes on."""
+        if trainer.global_step:
+            tqdm.write(f"{self._name}: resuming at step {trainer.global_step}")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Say where it stands."""

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rnnorm.experiments.training.building import Built, as_text, data_dir_option
-from rnnorm.experiments.training.checkpoints import check_same, read_checkpoint
+from rnnorm.experiments.training.checkpoints import (
+    check_same,
+    load_weights,
+    read_checkpoint,
+)
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.words import checkpoint_of, is_run
@@ -73,5 +77,5 @@ def load_trained(
     else:
         built = Built(as_text(read_recipe(str(run), scale or "paper").config), options)
     check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
-    built.model.load_state_dict(state["state_dict"])
+    load_weights(built.model, state, checkpoint)
     return Trained(built, state, checkpoint, folder if is_run(folder) else None)

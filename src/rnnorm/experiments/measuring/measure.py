@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ def measure(
     statistics: Statistics | None = None,
     lengths: Sequence[int] = (),
     overrides: Sequence[str] = (),
+    tell: Callable[[Measurement], object] | None = None,
 ) -> list[Measurement]:
     """Measure a trained model on the test set.
 
-    Where the checkpoint lies in a run folder, the results are kept there.
+    Where the checkpoint lies in a run folder, the results are kept there at the end.
 
     Args:
         run: the run folder, which knows its recipe, scale and overrides; or the recipe.
@@ -43,6 +44,7 @@ def measure(
         lengths: measure on windows of each of these lengths instead, every one from the initial
             state (language alone). What is left of the text is left out.
         overrides: options of LightningCLI.
+        tell: called with each measurement as soon as it is there, before anything is written.
 
     Returns:
         A measurement for each length and each kind of statistics.
@@ -51,6 +53,7 @@ def measure(
         ValueError: the checkpoint is not one of this model and data; or batch statistics were
             asked for and there are none.
         FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
+        OSError: the results could not be kept.
     """
     built, state, path, folder = load_trained(
         run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
@@ -61,19 +64,21 @@ def measure(
     kinds = _kinds(built, statistics, loaders[0][1])
     if estimate:
         estimate_statistics(built.datamodule.train_dataloader(), built.model)
-    measured = [
-        Measurement(
-            checkpoint=path.name,
-            epoch=state["epoch"] + 1,
-            statistics=kind,
-            length=length,
-            estimated=estimate,
-            overrides=tuple(overrides),
-            metrics=_test(built, loader, kind),
-        )
-        for length, loader in loaders
-        for kind in kinds
-    ]
+    measured = []
+    for length, loader in loaders:
+        for kind in kinds:
+            measurement = Measurement(
+                checkpoint=path.name,
+                epoch=state["epoch"] + 1,
+                statistics=kind,
+                length=length,
+                estimated=estimate,
+                overrides=tuple(overrides),
+                metrics=_test(built, loader, kind),
+            )
+            measured.append(measurement)
+            if tell is not None:
+                tell(measurement)
     if folder is not None:
         keep_measurements(folder, measured)
     return measured

@@ -87,7 +87,12 @@ def keep_measurements(folder: Path, new: Iterable[Measurement]) -> None:
         kept.pop(_what(measurement), None)
         kept[_what(measurement)] = measurement
     text = json.dumps([asdict(m) for m in kept.values()], indent=2)
-    write_whole(folder / FILE, f"{text}\n".encode())
+    path = folder / FILE
+    try:
+        write_whole(path, f"{text}\n".encode())
+    except OSError as error:
+        message = f"could not keep the measurements in {path} ({error.strerror or error})"
+        raise OSError(error.errno, message, str(path)) from error
 
 
 def _what(measurement: Measurement) -> tuple[Any, ...]:

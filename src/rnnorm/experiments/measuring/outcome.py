@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, read_measurements
-from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.checkpoints import newest_checkpoint
 from rnnorm.experiments.training.run_folder import read_about
 
 
@@ -103,15 +103,16 @@ def read_outcome(folder: str | Path) -> Outcome:
     """
     folder = Path(folder)
     run = read_about(folder)
-    about, last = run["about"], folder / "checkpoints" / "last.ckpt"
-    state = read_checkpoint(last)
+    about = run["about"]
+    last, state = newest_checkpoint(folder / "checkpoints")
     try:
         clock, kept = (state["callbacks"][name] for name in ("Clock", "KeepLastAndBest"))
         epochs = state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
         best, best_epoch = kept["best"], kept["best_epoch"]
         seconds, steps = clock["seconds"], clock["steps"]
-    except KeyError as error:
-        raise ValueError(f"{last} is no checkpoint of rnnorm fit: it lacks {error}") from None
+    except (KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{last} is no checkpoint of rnnorm fit: {reason}") from None
     return Outcome(
         recipe=run["recipe"],
         scale=run["scale"],

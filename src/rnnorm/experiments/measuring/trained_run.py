@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
 from rnnorm.experiments.training.building import data_dir_option
-from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.checkpoints import load_weights, read_checkpoint
 from rnnorm.experiments.training.run_folder import rebuild
 
 
@@ -55,9 +55,10 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
     outcome = read_outcome(folder)
     checkpoints = folder / "checkpoints"
     best = (checkpoints / "best.ckpt").is_file()
-    state = read_checkpoint(checkpoints / ("best.ckpt" if best else "last.ckpt"))
+    path = checkpoints / ("best.ckpt" if best else "last.ckpt")
+    state = read_checkpoint(path)
     built, _ = rebuild(folder, None, None, data_dir_option(data_dir))
-    built.model.load_state_dict(state["state_dict"])
+    load_weights(built.model, state, path)
     data, batch, why = built.datamodule, None, ""
     given = dict(data.hparams)
     if "data_dir" in given and given["data_dir"] is None and given.get("dataset") != "digits":

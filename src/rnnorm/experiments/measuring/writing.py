@@ -52,11 +52,14 @@ def write(
     for name, value in (("sentences", sentences), ("max_length", max_length)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    built, state, *_ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
+    built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
     model, data = built.model, built.datamodule
     if not isinstance(model, LanguageModel):
         raise ValueError(f"the model must be one of characters or words, that of {run} is not")
-    vocabulary = Vocabulary(state[type(data).__qualname__]["vocabulary"])
+    kept = state.get(type(data).__qualname__)
+    if not isinstance(kept, dict) or "vocabulary" not in kept:
+        raise ValueError(f"{checkpoint} is no checkpoint of texts: it has no vocabulary")
+    vocabulary = Vocabulary(kept["vocabulary"])
     dataset = data.hparams["dataset"]
     started = [_numbers(beginning, vocabulary, dataset) for beginning in beginnings]
     end = vocabulary.number(ENDS[dataset]) if dataset in ENDS else None

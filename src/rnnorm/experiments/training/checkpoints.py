@@ -1,42 +1,73 @@
-"""Checkpoints that a full disk or a kill cannot break, and that resume exactly."""
+"""Checkpoint files that a full disk, a kill or a flipped bit cannot turn into a wrong training."""
 
 from __future__ import annotations
 
 import contextlib
-import math
+import glob
+import hashlib
 import os
-import random
-from collections.abc import Collection
+import secrets
+import sys
+import textwrap
+import time
+from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
-import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import nn
 
-from rnnorm.experiments.training.score import Score
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+
+# what a checkpoint ends with, as the comment of its zip archive: the digest of all before it
+_DIGEST = b"sha256:"
+_COMMENT = len(_DIGEST) + 64
 
 
-def write_whole(path: Path, data: bytes | memoryview) -> None:
+def write_whole(path: Path, data: bytes | memoryview, keep: Path | None = None) -> None:
     """Write a file so that it is, at any time, either the old or the new one, never a part.
+
+    Args:
+        path: the file.
+        data: what it will hold.
+        keep: what the old file is called from then on; by default it is gone.
 
     Raises:
         OSError: the disk is full or not writable; the old file stays.
     """
-    partial = path.with_name(f"{path.name}.partial")
+    for stale in stale_partials(path):
+        stale.unlink(missing_ok=True)
+    partial = partial_of(path)
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
         os.replace(partial, path)
-    except OSError:
+    except BaseException:
         partial.unlink(missing_ok=True)
         raise
     _flush_folder(path.parent)
+
+
+def partial_of(path: Path) -> Path:
+    """A name for what will be ``path`` when it is complete, which no other process has."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+
+
+def stale_partials(path: Path, seconds: float = 3600) -> Iterator[Path]:
+    """What kills have left behind: no write takes so many seconds."""
+    for partial in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+        # another process may be quicker to remove it
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - partial.stat().st_mtime > seconds:
+                yield partial
 
 
 def _flush_folder(folder: Path) -> None:
@@ -54,13 +85,19 @@ class WholeFiles(TorchCheckpointIO):
     """Writes a checkpoint under another name and renames it when it is complete.
 
     Lightning's own way goes through the system's temporary folder, from where a file is copied,
-    not renamed, if that is another file system.
+    not renamed, if that is another file system; and torch reads a zip archive without a look at
+    its checksums.
     """
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Path | None = None
     ) -> None:
         """Write it.
+
+        Args:
+            checkpoint: what it holds.
+            path: its file.
+            storage_options: what the file that it replaces is called from then on.
 
         Raises:
             OSError: the disk is full or not writable; the previous checkpoint stays whole.
@@ -68,111 +105,42 @@ class WholeFiles(TorchCheckpointIO):
         path = Path(path)
         buffer = BytesIO()
         torch.save(checkpoint, buffer)
+        _seal(buffer)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, buffer.getbuffer())
+            write_whole(path, buffer.getbuffer(), storage_options)
         except OSError as error:
             kept = f"; the checkpoint before it is whole at {path}" if path.exists() else ""
             message = f"could not write a checkpoint ({error.strerror or error}){kept}"
             raise OSError(error.errno, message, str(path)) from error
 
-
-class KeepLastAndBest(Checkpoint):
-    """Keeps ``last.ckpt``, from which training resumes, and ``best.ckpt``.
-
-    Args:
-        folder: where they are.
-        score: the metric of ``best.ckpt``, on the validation set.
-        every_n_steps: save ``last.ckpt`` this often, and at the end of every epoch.
-
-    Attributes:
-        best: the best value so far.
-        best_epoch: its epoch, counted from 1.
-    """
-
-    def __init__(self, folder: Path, score: Score, every_n_steps: int = 100) -> None:
-        self.last_path = folder / "last.ckpt"
-        self.best_path = folder / "best.ckpt"
-        self.every_n_steps = every_n_steps
-        self.score = score
-        self.best: float | None = None
-        self.best_epoch = 0
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save after every so many steps, and where training stops within an epoch."""
-        due = trainer.should_stop or trainer.global_step % self.every_n_steps == 0
-        # the last step of an epoch is left to the epoch's end, after validation
-        if due and not trainer.is_last_batch:
-            trainer.save_checkpoint(self.last_path)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save after validation."""
-        value = trainer.callback_metrics.get(f"val/{self.score.name}")
-        better = value is not None and self._is_better(float(value))
-        if value is not None and better:
-            self.best, self.best_epoch = float(value), trainer.current_epoch + 1
-            trainer.save_checkpoint(self.best_path)
-        # an epoch that was cut short would count as a whole one when it is resumed
-        if trainer.is_last_batch:
-            trainer.save_checkpoint(self.last_path)
-
-    def _is_better(self, value: float) -> bool:
-        # nothing compares with nan: as the first value it would stay the best
-        if not math.isfinite(value):
-            return False
-        if self.best is None:
-            return True
-        return value > self.best if self.score.mode == "max" else value < self.best
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-        return {"best": self.best, "best_epoch": self.best_epoch}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
+        """Read it, as :func:`read_checkpoint` does."""
+        return read_checkpoint(path)
 
 
-class RandomState(Callback):
-    """Keeps the states of the random numbers of Python, numpy and torch in the checkpoint."""
+def _seal(archive: BytesIO) -> None:
+    """Give a zip archive the digest as its comment, for which the last two bytes are the length."""
+    archive.seek(-2, os.SEEK_END)
+    archive.write(_COMMENT.to_bytes(2, "little"))
+    digest = hashlib.sha256(archive.getvalue()).hexdigest()
+    archive.write(_DIGEST + digest.encode())
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, Any] | None = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """The states, in plain types and tensors: ``torch.load`` needs no pickled code."""
-        version, internal, gauss = random.getstate()
-        # numpy's global state, which is what seed_everything seeds
-        numpy: Any = np.random.get_state()  # noqa: NPY002
-        name, keys, position, has_gauss, cached = numpy
-        return {
-            "python": [version, list(internal), gauss],
-            "numpy": [name, keys.tolist(), position, has_gauss, cached],
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep them until training starts: what comes before may draw numbers of its own."""
-        self._loaded = state_dict
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore them, in the last hook before the next step."""
-        state, self._loaded = self._loaded, None
-        if state is None:
-            return
-        version, internal, gauss = state["python"]
-        random.setstate((version, tuple(internal), gauss))
-        name, keys, position, has_gauss, cached = state["numpy"]
-        numpy = (name, np.array(keys, np.uint32), position, has_gauss, cached)
-        np.random.set_state(numpy)  # noqa: NPY002
-        torch.set_rng_state(state["torch"])
-        if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(state["cuda"])
+def _check_sum(data: bytes) -> None:
+    """Raise a ValueError if a byte of the archive is not what was written."""
+    content, comment = memoryview(data)[:-_COMMENT], data[-_COMMENT:]
+    if not comment.startswith(_DIGEST):
+        # not written by this class: the archive's own checksums, which leave its directory out
+        with ZipFile(BytesIO(data)) as archive:
+            if damaged := archive.testzip():
+                raise ValueError(f"the checksum of {damaged} is another one")
+    elif hashlib.sha256(content).hexdigest().encode() != comment[len(_DIGEST) :]:
+        raise ValueError("its checksum is another one")
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Load a checkpoint without running any code in it.
+    """Load a checkpoint without running any code in it, if every byte is the one written.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -182,12 +150,92 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        # read once, so that what is loaded is what was checked
+        data = path.read_bytes()
+        _check_sum(data)
+        state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ValueError(f"{path} is no whole checkpoint: {error}") from error
-    if not isinstance(state, dict) or "state_dict" not in state:
-        raise ValueError(f"{path} is no checkpoint of a training: it has no 'state_dict'")
+        raise ValueError(f"{path} is no whole checkpoint: {one_line(error)}") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} is no checkpoint of a training: it is a {type(state).__name__}")
+    _require(state, path, {"state_dict": dict, "epoch": int, "global_step": int})
     return state
+
+
+def check_resumable(state: dict[str, Any], path: Path) -> None:
+    """Refuse a checkpoint that lacks what a training goes on with: lightning begins it anew.
+
+    Raises:
+        ValueError: naming what it lacks.
+    """
+    fields = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
+    _require(state, path, fields)
+    for name in ("Clock", "KeepLastAndBest", "RandomState"):
+        _require(state["callbacks"], path, {name: dict})
+
+
+def _require(state: dict[str, Any], path: Path, fields: Mapping[str, type]) -> None:
+    for name, kind in fields.items():
+        if name not in state:
+            raise ValueError(f"{path} is no checkpoint of a training: it has no {name!r}")
+        if not isinstance(state[name], kind):
+            raise ValueError(
+                f"{path} is no checkpoint of a training: its {name!r} must be of type "
+                f"{kind.__name__}, got {type(state[name]).__name__}"
+            )
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The newest whole checkpoint of a run; a line on stderr says if it is not the last one.
+
+    Args:
+        folder: holds ``last.ckpt``, and perhaps the one before it and ``best.ckpt``.
+
+    Returns:
+        Its file, and what it holds.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: none of them is whole.
+    """
+    broken = []
+    for path in (folder / LAST, folder / PREVIOUS, folder / BEST):
+        if not path.exists():
+            continue
+        try:
+            state = read_checkpoint(path)
+        except ValueError as error:
+            broken.append(str(error))
+            continue
+        if broken:
+            instead = f"taking {path} instead, of step {state['global_step']}"
+            print(f"{'; '.join(broken)}: {instead}", file=sys.stderr, flush=True)
+        return path, state
+    if broken:
+        raise ValueError("; ".join(broken))
+    raise FileNotFoundError(f"there is no checkpoint {folder / LAST}")
+
+
+def load_weights(model: nn.Module, state: dict[str, Any], path: str | Path) -> None:
+    """Give a model the weights of a checkpoint.
+
+    Args:
+        model: the model.
+        state: what :func:`read_checkpoint` returned.
+        path: the checkpoint's file, for the message.
+
+    Raises:
+        ValueError: they are not those of this model.
+    """
+    try:
+        model.load_state_dict(state["state_dict"])
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not hold this model's weights: {one_line(error)}") from None
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without its line breaks and no longer than a message should be."""
+    return textwrap.shorten(str(error) or type(error).__name__, 300)
 
 
 def check_same(
@@ -207,7 +255,7 @@ def check_same(
         free: arguments of the data that may differ.
 
     Raises:
-        ValueError: naming each argument that differs.
+        ValueError: naming each argument that differs, or the checkpoint does not say.
     """
     other = []
     for part, key, module, allowed in (
@@ -215,6 +263,8 @@ def check_same(
         ("data", "datamodule_hyper_parameters", datamodule, free),
     ):
         trained, now = state.get(key, {}), dict(module.hparams)
+        if not isinstance(trained, dict):
+            raise ValueError(f"{path} is no checkpoint of a training: its {key!r} is no dict")
         names = [n for n in trained if n in now and n not in allowed and not n.startswith("_")]
         other += [
             f"{part}.init_args.{n} was {trained[n]!r} and is {now[n]!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from rnnorm.experiments.training.building import (
     Built,
@@ -21,17 +21,21 @@ from rnnorm.experiments.training.building import (
     training_options,
 )
 from rnnorm.experiments.training.checkpoints import (
-    KeepLastAndBest,
-    RandomState,
+    LAST,
+    check_resumable,
     check_same,
-    read_checkpoint,
+    newest_checkpoint,
+    one_line,
     write_whole,
 )
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
 from rnnorm.experiments.training.label import label
+from rnnorm.experiments.training.last_and_best import KeepLastAndBest
+from rnnorm.experiments.training.lock import only_process
 from rnnorm.experiments.training.metrics_file import MetricsFile
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
+from rnnorm.experiments.training.random_state import RandomState
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import (
     default_folder,
@@ -41,6 +45,7 @@ from rnnorm.experiments.training.run_folder import (
     start_run,
 )
 from rnnorm.experiments.training.score import score_of
+from rnnorm.experiments.training.stopping import Stopped, StopSignals
 
 # what may change when a training goes on: all else changes what is learnt from which minibatch
 _FREE = ("data_dir", "file", "eval_batch_size")
@@ -132,7 +137,9 @@ def fit(
         FileExistsError: ``run_dir`` exists.
         FileNotFoundError: there is no run to resume, or ``data_dir`` lacks files.
         DivergedError: the loss, a gradient or a parameter is not finite.
+        BlockingIOError: another process trains in the folder.
         OSError: a checkpoint could not be written; the one before it is whole.
+        Stopped: Ctrl-C or SIGTERM ended the training after a step, with a checkpoint.
     """
     if every_n_steps < 1:
         raise ValueError(f"--checkpoint-every must be at least 1 step, got {every_n_steps}")
@@ -150,39 +157,55 @@ def fit(
         if run_dir is not None and Path(run_dir) != folder:
             raise ValueError(f"--run-dir {run_dir} and --resume {folder} are different folders")
         built, about = rebuild(folder, recipe, scale, overrides)
-    last, step = folder / "checkpoints" / "last.ckpt", 0
-    if last.exists():
-        state = read_checkpoint(last)
-        check_same(state, built.model, built.datamodule, last, free=_FREE)
-        step = state["global_step"]
-    # data that is missing or broken is found out before there is a run folder
-    built.set_up("fit")
-    score = score_of(built.model)
-    clock, keep = Clock(), KeepLastAndBest(folder / "checkpoints", score, every_n_steps)
-    trainer = built.make_trainer(
-        [
-            clock,
-            StopIfNotFinite(),
-            RandomState(),
-            *([] if quiet else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]),
-            *callbacks,
-            keep,
-            _Accepted(built, folder),
-        ],
-        default_root_dir=folder,
-    )
-    if resume is None:
-        start_run(folder, about, built.as_yaml())
-    if not quiet:
-        print(_introduction(about, built, folder), flush=True)
-    # only now, since they write into the folder
-    trainer.loggers = [
-        MetricsFile(folder / "metrics.csv", clock, keep_until=step),
-        TensorBoardLogger(
-            folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
-        ),
-    ]
-    _train(built, trainer, keep, folder)
+    with ExitStack() as held:
+        if resume is not None:
+            held.enter_context(only_process(folder))
+        last, step = None, 0
+        with suppress(FileNotFoundError):
+            last, state = newest_checkpoint(folder / "checkpoints")
+            check_resumable(state, last)
+            check_same(state, built.model, built.datamodule, last, free=_FREE)
+            step = state["global_step"]
+            del state
+        # data that is missing or broken is found out before there is a run folder
+        built.set_up("fit")
+        score, clock, signals = score_of(built.model), Clock(), StopSignals(folder)
+        keep = KeepLastAndBest(folder / "checkpoints", score, every_n_steps, signals)
+        if last is not None:
+            keep.step, keep.broken = step, last.name != LAST
+        accepted = _Accepted(built, folder)
+        trainer = built.make_trainer(
+            [
+                clock,
+                StopIfNotFinite(),
+                RandomState(),
+                *(
+                    []
+                    if quiet
+                    else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
+                ),
+                *callbacks,
+                keep,
+                accepted,
+            ],
+            default_root_dir=folder,
+        )
+        if resume is None:
+            start_run(folder, about, built.as_yaml())
+            held.enter_context(only_process(folder))
+        if not quiet:
+            print(_introduction(about, built, folder), flush=True)
+            if resume is not None:
+                print(f"resuming at step {step}", flush=True)
+        # only now, since they write into the folder
+        trainer.loggers = [
+            MetricsFile(folder / "metrics.csv", clock, keep_until=step),
+            TensorBoardLogger(
+                folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
+            ),
+        ]
+        with signals:
+            _train(built, trainer, keep, last, accepted)
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
@@ -190,15 +213,18 @@ class _Accepted(Callback):
     """Writes the configuration of a resumed training once trainer and optimiser have taken it."""
 
     def __init__(self, built: Built, folder: Path) -> None:
-        self._built, self._folder = built, folder
+        self._built, self.folder = built, folder
+        self.done = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The checkpoint is loaded."""
-        write_whole(self._folder / "config.yaml", self._built.as_yaml().encode())
+        write_whole(self.folder / "config.yaml", self._built.as_yaml().encode())
+        self.done = True
 
 
-def _train(built: Built, trainer: Trainer, keep: KeepLastAndBest, folder: Path) -> None:
-    last = keep.last_path if keep.last_path.exists() else None
+def _train(
+    built: Built, trainer: Trainer, keep: KeepLastAndBest, last: Path | None, accepted: _Accepted
+) -> None:
     try:
         with quiet_lightning():
             trainer.fit(built.model, datamodule=built.datamodule, ckpt_path=last, weights_only=True)
@@ -206,11 +232,16 @@ def _train(built: Built, trainer: Trainer, keep: KeepLastAndBest, folder: Path) 
         raise ValueError(str(error)) from None
     except DivergedError as error:
         raise DivergedError(f"{error}. {_kept(keep)}") from None
-    except (KeyboardInterrupt, SystemExit, OSError) as error:
-        print(f"stopped; go on with: rnnorm fit --resume {shlex.quote(str(folder))}", flush=True)
-        if isinstance(error, SIGTERMException):
-            # lightning would exit with 0, as if the training had ended
-            raise SystemExit(143) from None
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if last is None or accepted.done:
+            raise
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise ValueError(f"cannot go on from {last}: {reason}") from error
+    except (SystemExit, OSError):
+        print(f"stopped. {_kept(keep)}", flush=True)
+        # after a second Ctrl-C, lightning would exit with 1
+        if (came := keep.signals.came) is not None:
+            raise Stopped(came, accepted.folder) from None
         raise
 
 
@@ -226,7 +257,6 @@ def _introduction(about: dict[str, Any], built: Built, folder: Path) -> str:
 
 
 def _kept(keep: KeepLastAndBest) -> str:
-    if not keep.last_path.exists():
+    if keep.step is None:
         return "No checkpoint had been written yet"
-    step = read_checkpoint(keep.last_path)["global_step"]
-    return f"The last good checkpoint is {keep.last_path} (step {step})"
+    return f"The last good checkpoint is {keep.folder / LAST} (step {keep.step})"

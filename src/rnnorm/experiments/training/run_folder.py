@@ -12,7 +12,11 @@ import torch
 
 import rnnorm
 from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.checkpoints import (
+    partial_of,
+    stale_partials,
+    write_whole,
+)
 from rnnorm.experiments.training.recipe import OverrideError, Recipe, read_config
 
 
@@ -53,15 +57,22 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
         FileExistsError: the folder exists.
     """
     refuse_existing(folder)
+    for stale in stale_partials(folder):
+        shutil.rmtree(stale, ignore_errors=True)
     # killed at any moment, it leaves no folder under the name itself
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = partial_of(folder)
     partial.mkdir(parents=True)
     versions = {"rnnorm": rnnorm.__version__, "torch": torch.__version__}
     text = json.dumps({**about, **versions}, indent=2)
-    write_whole(partial / "run.json", f"{text}\n".encode())
-    write_whole(partial / "config.yaml", config.encode())
-    partial.rename(folder)
+    try:
+        write_whole(partial / "run.json", f"{text}\n".encode())
+        write_whole(partial / "config.yaml", config.encode())
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        # another process was quicker
+        refuse_existing(folder)
+        raise
 
 
 def read_run(
@@ -104,10 +115,16 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no run in {folder}: it lacks run.json")
     try:
         about = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(about, dict) or not {"recipe", "scale", "about"} <= about.keys():
-        raise ValueError(f"{path} is of no run: it needs the keys 'recipe', 'scale' and 'about'")
+    if not isinstance(about, dict):
+        raise ValueError(f"{path} is of no run: it must be an object, got {json.dumps(about):.20}")
+    for name, kind in (("recipe", str), ("scale", str), ("about", dict)):
+        if not isinstance(about.get(name), kind):
+            raise ValueError(
+                f"{path} is of no run: it needs the key {name!r}, with a value of type "
+                f"{kind.__name__}"
+            )
     return about
 
 

@@ -1,0 +1,122 @@
+"""When a checkpoint is written, and which ones are kept."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from rnnorm.experiments.training.checkpoints import BEST, LAST, PREVIOUS
+from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.stopping import StopSignals
+
+
+class KeepLastAndBest(Checkpoint):
+    """Keeps ``last.ckpt``, from which training resumes, the one before it, and ``best.ckpt``.
+
+    ``last.ckpt`` is written every so many steps, at the end of every epoch, before the last step
+    of an epoch or before another one that a validation follows, and when a signal stops the
+    training. A training that is stopped within a validation goes back one step: no checkpoint is
+    written between a step and its validation, since a resumed training would leave it out.
+
+    Args:
+        folder: where they are.
+        score: the metric of ``best.ckpt``, on the validation set.
+        every_n_steps: save ``last.ckpt`` this often.
+        signals: what stops the training, after a step.
+
+    Attributes:
+        folder, signals: as given.
+        best: the best value so far.
+        best_epoch: its epoch, counted from 1.
+        step: the step of ``last.ckpt``, None while there is none.
+        broken: whether there is a ``last.ckpt`` that cannot be read.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        score: Score,
+        every_n_steps: int = 100,
+        signals: StopSignals | None = None,
+    ) -> None:
+        self.folder = folder
+        self.every_n_steps = every_n_steps
+        self.score = score
+        self.best: float | None = None
+        self.best_epoch = 0
+        self.step: int | None = None
+        self.broken = False
+        self.signals = signals or StopSignals(folder)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on signals are ours alone."""
+        self.signals.listen()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """From here on a signal waits for the end of a step, even while data are read."""
+        self.signals.hold()
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Save after every so many steps, and where training stops within an epoch."""
+        regular = trainer.global_step % self.every_n_steps == 0 or self.signals.came is not None
+        due = (regular or _validates_in(1, trainer)) and not _validates_in(0, trainer)
+        # the last step of an epoch is left to the epoch's end, after validation
+        if (due or trainer.should_stop) and not trainer.is_last_batch:
+            self._save_last(trainer)
+        if trainer.should_stop or _validates_in(0, trainer):
+            self.signals.release()
+        self.signals.check()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on a signal waits until the score is kept."""
+        self.signals.hold()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save after validation."""
+        value = trainer.callback_metrics.get(f"val/{self.score.name}")
+        better = value is not None and self._is_better(float(value))
+        if value is not None and better:
+            self.best, self.best_epoch = float(value), trainer.current_epoch + 1
+            trainer.save_checkpoint(self.folder / BEST)
+        # an epoch that was cut short would count as a whole one when it is resumed
+        if trainer.is_last_batch:
+            self._save_last(trainer)
+        self.signals.check()
+
+    def _save_last(self, trainer: Trainer) -> None:
+        # a broken one must not take the place of the whole one before it
+        keep = None if self.broken else self.folder / PREVIOUS
+        trainer.save_checkpoint(self.folder / LAST, storage_options=keep)
+        self.step, self.broken = trainer.global_step, False
+
+    def _is_better(self, value: float) -> bool:
+        # nothing compares with nan: as the first value it would stay the best
+        if not math.isfinite(value):
+            return False
+        if self.best is None:
+            return True
+        return value > self.best if self.score.mode == "max" else value < self.best
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"best": self.best, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
+
+
+def _validates_in(steps: int, trainer: Trainer) -> bool:
+    """Whether a validation or the end of the epoch comes so many steps after this one."""
+    loop = trainer.fit_loop
+    done = loop.batch_idx + 1 + steps
+    if done == trainer.num_training_batches:
+        return True
+    # without epochs between them, validations are counted over all steps
+    count = loop.total_batch_idx + 1 + steps if trainer.check_val_every_n_epoch is None else done
+    every = trainer.val_check_batch
+    return every is not None and count % every == 0

@@ -1,0 +1,93 @@
+"""Ctrl-C and SIGTERM end a training between two steps, with a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+class Stopped(SystemExit):
+    """A signal has ended a training that can be gone on with.
+
+    Attributes:
+        folder: its run folder.
+        status: the exit status, 130 after Ctrl-C and 143 after SIGTERM.
+    """
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.folder, self.status = folder, 128 + number
+        super().__init__(self.status)
+
+
+class StopSignals:
+    """While it is entered, Ctrl-C and SIGTERM wait for the end of what is held.
+
+    The second signal does what it would have done without this, at once. Signals that the process
+    ignores (``nohup``) stay ignored, and outside the main thread nothing changes.
+
+    Args:
+        folder: the run folder of the training.
+
+    Attributes:
+        came: the first signal, or None.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held = False
+        self._before: dict[int, Any] = {}
+        self.came: int | None = None
+
+    def __enter__(self) -> StopSignals:
+        """Take the place of the handlers."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                # None: the handler is none of Python's
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.getsignal(number)
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        """Take the place of handlers that were set since: lightning's lets a step be lost."""
+        for number in self._before:
+            signal.signal(number, self._received)
+
+    def __exit__(self, *_: object) -> None:
+        """Put the handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def hold(self) -> None:
+        """Let a signal wait."""
+        self._held = True
+
+    def release(self) -> None:
+        """Let a signal end the training at once, also one that waits.
+
+        Raises:
+            Stopped: one has come.
+        """
+        self._held = False
+        self.check()
+
+    def check(self) -> None:
+        """End the training if a signal has come.
+
+        Raises:
+            Stopped: one has.
+        """
+        if self.came is not None:
+            raise Stopped(self.came, self._folder)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        self.__exit__()
+        self.came = number
+        if not self._held:
+            self.release()
+        # not print: the signal may have come in the middle of one
+        os.write(2, b"\nstopping after this step; the next signal stops at once\n")

@@ -1,0 +1,223 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.stopping import Stopped, StopSignals
+
+RECIPE = "demo/digits-bn"
+# a training of 3 epochs of 7 steps
+
+
+@pytest.fixture(autouse=True)
+def _heard():
+    """Whoever started the tests may have had the signals ignored, as a shell does with ``&``."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class Send(Callback):
+    """Sends the process a signal within a hook, once the training has come to a step."""
+
+    def __init__(self, number, hook, step):
+        def send(trainer, *_):
+            if trainer.global_step == step:
+                os.kill(os.getpid(), number)
+
+        setattr(self, hook, send)
+
+
+def last(folder):
+    return read_checkpoint(folder / "checkpoints" / "last.ckpt")
+
+
+def assert_same_training(one, two):
+    for name, value in one["state_dict"].items():
+        assert torch.equal(value, two["state_dict"][name]), name
+    for index, state in one["optimizer_states"][0]["state"].items():
+        other = two["optimizer_states"][0]["state"][index]
+        assert all(
+            torch.equal(torch.as_tensor(v), torch.as_tensor(other[k])) for k, v in state.items()
+        )
+    for name in ("numpy", "python"):
+        assert one["callbacks"]["RandomState"][name] == two["callbacks"]["RandomState"][name]
+    assert torch.equal(*(s["callbacks"]["RandomState"]["torch"] for s in (one, two)))
+    assert one["global_step"] == two["global_step"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folders = {}
+
+    def run(overrides):
+        key = tuple(overrides)
+        if key not in folders:
+            folders[key] = tmp_path_factory.mktemp("whole") / "run"
+            fit(RECIPE, run_dir=folders[key], overrides=overrides, quiet=True)
+        return last(folders[key])
+
+    return run
+
+
+# where the signal comes, and the step that is kept: an epoch's last one is kept after validation
+@pytest.mark.parametrize(
+    ("hook", "step", "kept"),
+    [
+        ("on_train_start", 0, None),
+        ("on_train_batch_start", 0, None),
+        ("on_before_optimizer_step", 0, 1),
+        ("on_before_optimizer_step", 3, 4),
+        ("on_before_zero_grad", 6, 6),
+        ("on_train_batch_end", 7, 6),
+        ("on_validation_start", 7, 6),
+        ("on_validation_batch_end", 14, 13),
+        ("on_train_epoch_end", 14, 14),
+        # between two steps: while data are read
+        ("on_train_batch_start", 10, 11),
+        ("on_train_batch_start", 20, 20),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_training_goes_on_as_if_nothing_had_been(
+    tmp_path, tiny, whole, capsys, number, hook, step, kept
+):
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped) as stopped:
+        fit(RECIPE, run_dir=folder, overrides=tiny, callbacks=[Send(number, hook, step)])
+    assert (stopped.value.status, stopped.value.folder) == (128 + number, folder)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    said = capsys.readouterr().out
+    if kept is None:
+        assert "stopped. No checkpoint had been written yet" in said
+    else:
+        assert f"last.ckpt (step {kept})" in said
+        assert last(folder)["global_step"] == kept
+    fit(resume=folder)
+    assert f"resuming at step {kept or 0}\n" in capsys.readouterr().out
+    assert_same_training(whole(tiny), last(folder))
+
+
+def test_a_training_is_stopped_within_the_pass_that_estimates_statistics(tmp_path, tiny, whole):
+    folder, calls = tmp_path / "run", []
+
+    class Slow(Callback):
+        def on_fit_start(self, trainer, module):
+            module.register_forward_hook(self.forward)
+            self.module = module
+
+        def forward(self, *_):
+            # in update_bn there is no gradient, and not everything is in evaluation
+            training = any(module.training for module in self.module.modules())
+            if training and not torch.is_grad_enabled():
+                calls.append(1)
+                if len(calls) == 3:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Stopped):
+        fit(RECIPE, run_dir=folder, overrides=tiny, callbacks=[Slow()])
+    assert len(calls) == 3
+    assert last(folder)["global_step"] == 6
+    fit(resume=folder)
+    assert_same_training(whole(tiny), last(folder))
+
+
+def test_a_validation_within_an_epoch_is_repeated(tmp_path, tiny, whole):
+    tiny = [*tiny, "--trainer.val_check_interval=3"]
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        fit(
+            RECIPE,
+            run_dir=folder,
+            overrides=tiny,
+            every_n_steps=1,
+            callbacks=[Send(signal.SIGINT, "on_validation_batch_end", 10)],
+        )
+    assert last(folder)["global_step"] == 9
+    fit(resume=folder)
+    assert_same_training(whole(tiny), last(folder))
+
+
+def test_a_second_signal_stops_within_the_step(tmp_path, tiny, whole):
+    folder = tmp_path / "run"
+    twice = [Send(signal.SIGINT, "on_before_zero_grad", 4) for _ in range(2)]
+    with pytest.raises(Stopped) as stopped:
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=3, callbacks=twice)
+    assert stopped.value.status == 130
+    assert last(folder)["global_step"] == 3
+    fit(resume=folder)
+    assert_same_training(whole(tiny), last(folder))
+
+
+@pytest.mark.parametrize(
+    ("command", "goes_on"),
+    [
+        (["fit", RECIPE, "--run-dir", "a b"], ["fit", "--resume", "'a b'"]),
+        (["compare", RECIPE, "demo/digits-ln", "--out", "a b"], None),
+        (["demo", "--seeds", "1", "--out", "a"], None),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_says_how_it_goes_on(tmp_path, tiny, command, goes_on, number):
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from rnnorm.experiments.training.finite import StopIfNotFinite\n"
+        "from rnnorm.experiments.commands.cli import main\n"
+        f"send = lambda *_: os.kill(os.getpid(), {int(number)})\n"
+        "StopIfNotFinite.on_before_optimizer_step = send\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command, *tiny],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 128 + number
+    assert "Traceback" not in done.stderr
+    again = goes_on or [f"'{word}'" if " " in word else word for word in [*command, *tiny]]
+    assert done.stdout.splitlines()[-1] == f"go on with: rnnorm {' '.join(again)}"
+
+
+def test_ctrl_c_before_a_training_is_no_traceback(monkeypatch, capsys):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rnnorm.experiments.commands.recipes.run", interrupted)
+    assert main(["recipes"]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_ignored_signals_stay_ignored(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopSignals(tmp_path) as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signals.came is None
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_outside_the_main_thread_nothing_changes(tmp_path):
+    handlers = []
+
+    def enter():
+        with StopSignals(tmp_path):
+            handlers.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert handlers == [signal.default_int_handler]
