@@ -188,3 +188,24 @@ def test_evaluation_needs_no_rows():
     module.eval()
     outputs, _ = run(module, case.sequences()[:1])
     assert_all_close(outputs, run(module, case.sequences())[0][:1])
+
+
+@pytest.mark.parametrize(("min_rows", "explodes"), [(2, True), (8, False)])
+def test_a_long_tail_of_lengths_trains_by_default(min_rows, explodes):
+    """32 to 388 steps, evenly on a log scale, as recordings of devices have them."""
+    torch.manual_seed(0)
+    lengths = torch.logspace(5, 8.6, 32, base=2).long()
+    lstm = LSTM(4, 32, norm=BatchNorm(min_rows=min_rows))
+    optimizer = torch.optim.Adam(lstm.parameters(), 5e-3)
+    largest = 0.0
+    for _ in range(5):
+        x = torch.randn(int(lengths.max()), 32, 4)
+        output, (h_n, _) = lstm(x, lengths=lengths)
+        loss = (h_n[0].sum(1) - x[0].sum(1)).square().mean() + output.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(lstm.parameters(), float("inf"))
+        largest = max(largest, norm.item())
+        optimizer.step()
+    assert (largest > 1e6) == explodes
+    assert BatchNorm().min_rows == 8
