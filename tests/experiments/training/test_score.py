@@ -4,18 +4,19 @@ from lightning.pytorch import LightningModule
 
 from rnnorm.experiments.tasks.language import LanguageModel
 from rnnorm.experiments.tasks.pixels import PixelClassifier
-from rnnorm.experiments.training.checkpoints import KeepLastAndBest
+from rnnorm.experiments.training.last_and_best import KeepLastAndBest
 from rnnorm.experiments.training.score import Score, score_of
 
 
 class FakeTrainer:
     is_last_batch = True
+    global_step = 0
 
     def __init__(self):
         self.saved = []
         self.callback_metrics = {}
 
-    def save_checkpoint(self, path):
+    def save_checkpoint(self, path, storage_options=None):
         self.saved.append((self.current_epoch, path.name))
 
 

@@ -123,11 +123,12 @@ def prepare(
 
 def make_layer(cell: str, shape: Shape, variant: Variant | None = None) -> nn.RNNBase:
     """A layer of ours, or torch.nn's without a variant."""
-    options = {"bidirectional": shape.bidirectional, "num_layers": shape.layers}
+    options: dict[str, Any] = {"bidirectional": shape.bidirectional, "num_layers": shape.layers}
     if variant is None:
         return cast(nn.RNNBase, getattr(nn, cell)(shape.I, shape.H, **options))
-    layer = getattr(rnnorm, cell)(shape.I, shape.H, norm=variant.norm, **options)
-    return cast(nn.RNNBase, layer)
+    # noise would hide a wrong result
+    options |= {"norm": variant.norm, "initial_noise": 0.0}
+    return cast(nn.RNNBase, getattr(rnnorm, cell)(shape.I, shape.H, **options))
 
 
 def draw_input(shape: Shape) -> Tensor | PackedSequence:
