@@ -159,14 +159,13 @@ def test_a_second_signal_stops_within_the_step(tmp_path, tiny, whole):
 
 
 @pytest.mark.parametrize(
-    ("command", "goes_on"),
+    ("command", "goes_on", "number"),
     [
-        (["fit", RECIPE, "--run-dir", "a b"], ["fit", "--resume", "'a b'"]),
-        (["compare", RECIPE, "demo/digits-ln", "--out", "a b"], None),
-        (["demo", "--seeds", "1", "--out", "a"], None),
+        (["fit", RECIPE, "--run-dir", "a b"], ["fit", "--resume", "'a b'"], signal.SIGTERM),
+        (["compare", RECIPE, "demo/digits-ln", "--out", "a b"], None, signal.SIGTERM),
+        (["demo", "--seeds", "1", "--out", "a"], None, signal.SIGINT),
     ],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_command_says_how_it_goes_on(tmp_path, tiny, command, goes_on, number):
     code = (
         "import os, signal, sys\n"
