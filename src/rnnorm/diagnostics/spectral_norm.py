@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -117,17 +117,18 @@ def plot_spectral_norms(axes: Axes, norms: Mapping[str, SpectralNorm]) -> None:
         norms: what :func:`spectral_norms` returned.
     """
     places = range(len(norms))
-    for shift, field, label, colour in (
-        (-0.2, "weight", "W_hh", "#9a9a9a"),
-        (0.2, "in_evaluation", "in evaluation", "#2467a8"),
+    hollow: dict[str, Any] = {"fill": False, "edgecolor": "#9a9a9a", "linewidth": 1.5}
+    for shift, field, label, look in (
+        (-0.2, "weight", "W_hh", hollow),
+        (0.2, "in_evaluation", "in evaluation", {}),
     ):
         heights = [getattr(norm, field) for norm in norms.values()]
-        axes.bar([p + shift for p in places], heights, 0.4, label=label, color=colour)
+        axes.bar([p + shift for p in places], heights, 0.38, label=label, **look)
     axes.hlines(
         [norm.bound for norm in norms.values()],
         [p - 0.45 for p in places],
         [p + 0.45 for p in places],
-        color="#c8442c",
+        color="#222222",
         linewidth=2,
         label="1/α",
     )

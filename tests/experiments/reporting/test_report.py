@@ -1,10 +1,12 @@
 import json
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
 
+import browser
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.training.fit import fit
@@ -30,11 +32,12 @@ TEXT = [
 
 
 class Page(HTMLParser):
-    """The cells of each row, the captions, and what the page would fetch."""
+    """The headings, the cells of each row, the captions, and what the page would fetch."""
 
     def __init__(self, text):
         super().__init__()
         self.text, self.rows, self.captions, self.fetched, self.tags = text, [], [], [], []
+        self.headings, self.notes, self.ids, self.svgs = [], [], [], []
         self._into = None
         self.feed(text)
 
@@ -42,17 +45,18 @@ class Page(HTMLParser):
         self.tags.append(tag)
         fetching = {"src", "href", "xlink:href", "srcset", "data", "action", "poster"}
         self.fetched += [v for k, v in attributes if k in fetching and not v.startswith("#")]
+        given = dict(attributes)
+        self.ids += [given["id"]] if "id" in given else []
+        self.svgs += [given] if tag == "svg" else []
         if tag == "tr":
             self.rows.append([])
-        elif tag == "td":
-            self.rows[-1].append("")
-            self._into = self.rows[-1]
-        elif tag == "figcaption":
-            self.captions.append("")
-            self._into = self.captions
+        if tag in ("td", "th", "figcaption", "h1", "p"):
+            places = {"figcaption": self.captions, "h1": self.headings, "p": self.notes}
+            self._into = places[tag] if tag in places else self.rows[-1]
+            self._into.append("")
 
     def handle_endtag(self, tag):
-        if tag in ("td", "figcaption"):
+        if tag in ("td", "th", "figcaption", "h1", "p"):
             self._into = None
 
     def handle_data(self, data):
@@ -83,13 +87,41 @@ def page(runs):
     return Page(path.read_text())
 
 
-def test_page_fetches_nothing_and_fits_a_phone(page):
+def test_page_fetches_nothing(page):
     assert page.fetched == []
     assert not {"script", "link", "iframe", "img", "object"} & set(page.tags)
     assert "@import" not in page.text
     assert "url(http" not in page.text
     assert '<meta name="viewport" content="width=device-width' in page.text
-    assert "overflow-x: auto" in page.text
+
+
+@pytest.mark.skipif(not browser.CHROMIUM, reason="needs a browser")
+def test_a_browser_shows_all_of_it_and_fetches_nothing_on_a_screen_and_a_phone(
+    runs, page, tmp_path
+):
+    shown = browser.views(runs.parent / "pages" / "page.html", tmp_path)
+    for (width, scheme), view in shown.items():
+        assert view["width"] == width
+        assert view["scrolled"] <= width
+        assert view["cut"] == view["beyond"] == view["fetched"] == []
+        dark = scheme == "dark"
+        assert view["ground"] == ("rgb(22, 24, 27)" if dark else "rgb(255, 255, 255)")
+        assert view["ink"] in view["fills"]
+        assert view["row"] == ("block" if width == 390 else "table-row")
+    light, dark = (set(shown[1280, scheme]["fills"]) for scheme in ("light", "dark"))
+    assert not light & dark
+
+
+@pytest.mark.skipif(not browser.CHROMIUM, reason="needs a browser")
+def test_a_browser_tells_what_is_cut_off_and_what_is_fetched(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(
+        '<body style="margin: 0"><div style="width: 800px">wide</div><img src="http://127.0.0.1:9/none.png">'
+    )
+    view = browser.views(path, tmp_path)[390, "light"]
+    assert view["scrolled"] == 800
+    assert view["cut"] == ['<div style="width: 800px">wide</div>']
+    assert view["fetched"] == ["http://127.0.0.1:9/none.png"]
 
 
 def test_what_comes_from_files_is_escaped(page):
@@ -97,14 +129,17 @@ def test_what_comes_from_files_is_escaped(page):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
 
 
-def test_the_papers_number_and_the_budget_stand_in_the_same_row(page):
-    _, first, second = page.rows
-    assert first[1:4] == ["87.25", "–", "–"]
-    assert first[5:7] == ["2", "6"]
-    assert second[1] == "–"
+def test_the_score_comes_first_and_columns_without_a_value_are_left_out(page):
+    headings, first, second = page.rows
+    assert headings == [
+        *("run", "best validation accuracy, %", "the paper", "epochs", "steps", "seconds")
+    ]
+    assert first[2].startswith("87.25")
+    assert first[3:5] == ["2", "6"]
+    assert second[2] == "–"
 
 
-def test_every_figure_is_drawn_or_says_why_not(page):
+def test_every_figure_is_drawn_or_named_in_one_line_that_says_why_not(page):
     said = " ".join(page.captions)
     for part in (
         "Validation accuracy, %, against steps",
@@ -117,12 +152,53 @@ def test_every_figure_is_drawn_or_says_why_not(page):
         "demo/digits-lstm: spectral norm of W_hh",
     ):
         assert part in said
-    without = [c for c in page.captions if "Left out" in c]
-    assert without == [
-        "Population statistics of demo/digits-lstm Left out: model has taken no population "
+    assert left_out(page) == [
+        "Left out: Population statistics of demo/digits-lstm, as model has taken no population "
         "statistics per time step."
     ]
-    assert page.tags.count("svg") == len(page.captions) - 1
+    assert len(page.svgs) == len(page.captions)
+
+
+def left_out(page):
+    return [note for note in page.notes if note.startswith("Left out")]
+
+
+def test_figures_have_ids_of_their_own_a_title_and_a_description(page):
+    assert len(page.ids) == len(set(page.ids))
+    for svg in page.svgs:
+        assert svg["role"] == "img"
+        assert {svg["aria-labelledby"], svg["aria-describedby"]} <= set(page.ids)
+    assert (
+        '<desc id="figure-1-description">validation accuracy, % against training steps: '
+        "demo/digits-bn, demo/digits-lstm</desc>"
+    ) in page.text
+
+
+def test_a_model_has_one_colour(page):
+    def drawn(title):
+        return page.text.partition(f'-title">{title}')[2].partition("</svg>")[0]
+
+    assert "--model-1" in drawn("demo/digits-bn: population mean of rnn.cell_l0")
+    assert "--model-2" not in drawn("demo/digits-bn: population mean of rnn.cell_l0")
+    for title in ("demo/digits-lstm: spectral norm", "E[tanh&#x27;]", "Gradient norms of the tr"):
+        assert "--model-2" in drawn(title)
+
+
+def test_without_seeds_nothing_is_said_of_them(page):
+    assert "seed" not in page.text
+
+
+def test_the_same_runs_make_the_same_page(runs, page, tmp_path):
+    again = report([runs / "bn", runs / "lstm"], tmp_path / "page.html")
+    assert again.read_text() == page.text
+
+
+def test_a_bar_shows_on_a_terminal_how_far_it_is(runs, tmp_path, capsys, monkeypatch):
+    report([runs / "lstm"], tmp_path / "page.html")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    report([runs / "lstm"], tmp_path / "page.html")
+    assert "drawing:   0%" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -142,7 +218,7 @@ def test_a_text_has_its_score_by_length_with_both_statistics(text_run, tmp_path)
     page = Page(report([text_run], tmp_path / "page.html").read_text())
     assert "score against test length About 20000 symbols" in " ".join(page.captions)
     assert "test bits per character" in page.text
-    assert not any("Left out" in caption for caption in page.captions)
+    assert left_out(page) == []
 
 
 @pytest.mark.parametrize("given", [None, "gone"])
@@ -151,10 +227,11 @@ def test_without_the_data_the_page_says_what_is_missing(text_run, tmp_path, give
     config["data"]["init_args"]["data_dir"] = given and str(tmp_path / given)
     (text_run / "config.yaml").write_text(yaml.safe_dump(config))
     page = Page(report([text_run], tmp_path / "page.html").read_text())
-    left_out = [caption for caption in page.captions if "Left out" in caption]
-    assert len(left_out) == 4
     why = "name their folder with --data-dir" if given is None else "the data cannot be read"
-    assert all(why in caption for caption in left_out)
+    (line,) = left_out(page)
+    assert why in line
+    assert line.count("cooijmans2016/ptb-char-bn") == 3
+    assert "Gradient norms of a tanh RNN" in line
     assert "population mean of rnn.recurrent_l0" in " ".join(page.captions)
 
 
@@ -169,6 +246,9 @@ def test_seeds_of_a_recipe_are_told_apart(runs, tmp_path):
     names = [row[0].split("permuted")[0] for row in page.rows[1:]]
     assert all(name.startswith("demo/digits-lstm, ") for name in names)
     assert [name.rpartition(", ")[2] for name in names] == ["seed 1", "seed 2"]
+    assert "Mean over the seeds, band from lowest to highest." in " ".join(page.captions)
+    assert "Mean and standard deviation of 2 seeds." in page.notes[0]
+    assert sum("spectral norm" in caption for caption in page.captions) == 1
 
 
 def test_command_writes_what_was_measured_beside_the_papers_number(runs, capsys):
@@ -177,7 +257,9 @@ def test_command_writes_what_was_measured_beside_the_papers_number(runs, capsys)
     capsys.readouterr()
     assert main(["report", str(runs / "lstm"), "--out", "page.html"]) == 0
     assert capsys.readouterr().out == "page: page.html\n"
-    measured = Page(Path("page.html").read_text()).rows[1][2]
+    headings, row = Page(Path("page.html").read_text()).rows
+    assert headings[1] == "test accuracy, %"
+    measured = row[1]
     assert 0 <= float(measured) <= 100
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
+class Look(NamedTuple):
+    """How the lines of a model look.
+
+    Attributes:
+        colour: as ``#rrggbb``.
+        dashes: a line style of matplotlib.
+    """
+
+    colour: str
+    dashes: str
+
+
 # told apart also by the colour-blind
-_COLOURS = ("#767676", "#c8442c", "#2467a8", "#2c8a57", "#8a4fa3")
-_LOOKS = [(colour, dashes) for dashes in ("-", "--", ":") for colour in _COLOURS]
+COLOURS = ("#767676", "#c8442c", "#2467a8", "#2c8a57", "#8a4fa3")
+_LOOKS = [Look(colour, dashes) for dashes in ("-", "--", ":") for colour in COLOURS]
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 11,
@@ -83,6 +96,11 @@ def draw(
     write_whole(path, data.getbuffer())
 
 
+def looks_of(models: Iterable[str]) -> dict[str, Look]:
+    """The look of each model, in the order in which they are named."""
+    return dict(zip(dict.fromkeys(models), itertools.cycle(_LOOKS)))
+
+
 def in_lines(name: str) -> str:
     """A model's name for a legend: with all that was changed it may be wider than the picture."""
     return textwrap.fill(name, 40)
@@ -101,7 +119,13 @@ def styled_figure(width: float, height: float) -> Iterator[Figure]:
         yield figure
 
 
-def draw_curves(axes: Axes, curves: Sequence[Curve], against: str, label: str) -> None:
+def draw_curves(
+    axes: Axes,
+    curves: Sequence[Curve],
+    against: str,
+    label: str,
+    looks: Mapping[str, Look] | None = None,
+) -> None:
     """Draw each model's mean over its seeds as a line, with a band from lowest to highest.
 
     Args:
@@ -109,12 +133,13 @@ def draw_curves(axes: Axes, curves: Sequence[Curve], against: str, label: str) -
         curves: of one or several models.
         against: ``"steps"`` or ``"seconds"``.
         label: what the score is.
+        looks: of each model, by default in their order.
     """
-    drawn = {model: [c for c in own if c.values] for model, own in by_model(curves).items()}
-    for (model, own), look in zip(drawn.items(), itertools.cycle(_LOOKS)):
-        if own:
+    looks = looks or looks_of(c.model for c in curves)
+    for model, whole in by_model(curves).items():
+        if own := [c for c in whole if c.values]:
             mean = mean_curve(own)
-            _line(axes, getattr(mean, against), mean.values, own, model, look)
+            _line(axes, getattr(mean, against), mean.values, own, model, looks[model])
     axes.set(xlabel=f"training {against}", ylabel=label)
     axes.set_xlim(left=0)
     axes.tick_params(length=0)
@@ -126,7 +151,7 @@ def _line(
     mean: Sequence[float],
     own: Sequence[Curve],
     model: str,
-    look: Any,
+    look: Look,
 ) -> None:
     colour, dashes = look
     # a single point would have no line

@@ -21,16 +21,16 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
     first = next(iter(models))
     if goal is None and mean_curve(models[first]).values:
         goal = best(mean_curve(models[first]), score)
-        note = f"; {_number(goal, score)} is the best of {first}'s mean curve"
-    reached = "" if goal is None else f"reaches {_number(goal, score)} after"
+        note = f"; {number(goal, score)} is the best of {first}'s mean curve"
+    reached = "" if goal is None else f"reaches {number(goal, score)} after"
     rows = [("", f"validation {score.label}", "best", "steps", "ms per step", reached)]
     for model, own in models.items():
         milliseconds = [1000 * c.seconds[-1] / c.steps[-1] for c in own if c.steps]
         rows.append(
             (
                 model,
-                _spread([c.values[-1] for c in own if c.values], score) + _diverged(own),
-                _spread([best(c, score) for c in own if c.values], score),
+                spread([c.values[-1] for c in own if c.values], score) + _diverged(own),
+                spread([best(c, score) for c in own if c.values], score),
                 f"{mean_curve(own).steps[-1]}" if mean_curve(own).steps else "",
                 f"{statistics.median(milliseconds):.1f}" if milliseconds else "",
                 "" if goal is None else _reaches(mean_curve(own), score, goal),
@@ -44,16 +44,18 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
     return "\n".join(line.rstrip() for line in [*lines, "", note])
 
 
-def _number(value: float, score: Score) -> str:
+def number(value: float, score: Score) -> str:
+    """A score as it is shown, with its sign where that is per cent."""
     return f"{value:.1f} %" if score.label.endswith("%") else f"{value:.4g}"
 
 
-def _spread(values: Sequence[float], score: Score) -> str:
+def spread(values: Sequence[float], score: Score) -> str:
+    """Mean of the seeds' scores, and their standard deviation where there are several."""
     if not values:
         return ""
     digits = 1 if score.name == "perplexity" or score.label.endswith("%") else 3
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{deviation}"
 
 
 def _diverged(curves: Sequence[Curve]) -> str:

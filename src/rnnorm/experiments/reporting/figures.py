@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,10 +12,11 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from rnnorm import diagnostics
-from rnnorm.experiments.comparing.picture import draw_curves, in_lines, styled_figure
+from rnnorm.experiments.comparing.picture import Look, draw_curves, in_lines, styled_figure
 from rnnorm.experiments.measuring.batch_statistics import SeveralRows
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.trained_run import TrainedRun
+from rnnorm.experiments.reporting.svg import as_svg
 from rnnorm.experiments.training.score import Score, score_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LENGTHS = (50, 100, 200, 500, 1000)
 _SYMBOLS = 20_000
+_INK = "#222222"
 
 
 class Picture(NamedTuple):
@@ -33,30 +34,37 @@ class Picture(NamedTuple):
         title: what it shows.
         caption: how it was made, or why it was left out.
         svg: the figure, None where it was left out.
+        description: the figure in words.
     """
 
     title: str
     caption: str
     svg: str | None = None
+    description: str = ""
 
 
-def curve_pictures(curves: Sequence[Curve], score: Score) -> list[Picture]:
+def curve_pictures(
+    curves: Sequence[Curve], score: Score, looks: Mapping[str, Look]
+) -> list[Picture]:
     """Validation scores against steps and against seconds."""
+    several = len({c.seed for c in curves}) > 1
+    caption = "Mean over the seeds, band from lowest to highest." if several else ""
 
-    def panel(against: str) -> Callable[[Axes], None]:
-        return lambda axes: draw_curves(axes, curves, against, f"validation {score.label}")
+    def panel(against: str) -> Picture:
+        label = f"validation {score.label}"
+        return _draw(
+            f"Validation {score.label}, against {against}",
+            caption,
+            lambda axes: draw_curves(axes, curves, against, label, looks),
+            legend=True,
+        )
 
-    caption = "Mean over the seeds, band from lowest to highest."
-    return [
-        _draw(f"Validation {score.label}, against steps", caption, panel("steps"), legend=True),
-        _draw(f"Validation {score.label}, against seconds", caption, panel("seconds"), legend=True),
-    ]
+    return [panel("steps"), panel("seconds")]
 
 
-def statistics_pictures(run: TrainedRun) -> list[Picture]:
+def statistics_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     """Population mean and variance of some units of the first layer, against the time step."""
-    title = f"Population statistics of {run.name}"
-    with _or_why(title) as pictures:
+    with _or_why(f"Population statistics of {run.name}") as pictures:
         sites = diagnostics.population_statistics(run.model)
         first = {name: moments for name, moments in sites.items() if "_l0" in name}
         for site, moments in first.items():
@@ -64,19 +72,19 @@ def statistics_pictures(run: TrainedRun) -> list[Picture]:
                 plot = partial(diagnostics.plot_statistic, values=values, units=8)
                 title = f"{run.name}: population {name} of {site}"
                 caption = f"Eight units, {run.weights}."
-                pictures.append(_draw(title, caption, partial(plot, label=f"population {name}")))
+                shades = _shades(look.colour, 8)
+                plot = partial(plot, label=f"population {name}")
+                pictures.append(_draw(title, caption, plot, shades))
     return pictures
 
 
-def gradient_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
+def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> list[Picture]:
     """Norms of gradients of the models as they are, and of a tanh RNN for several γ."""
     norms, pictures = {}, []
     for run in runs:
         with _or_why(f"Gradient norms of {run.name}") as left_out:
             batch, loss = _batch(run), _Loss(run)
-            norms[in_lines(run.name)] = diagnostics.gradient_norms(
-                loss, _itself, batch, layer=_first(loss)
-            )
+            norms[run.name] = diagnostics.gradient_norms(loss, _itself, batch, layer=_first(loss))
         pictures += left_out
     if norms:
         pictures.append(
@@ -84,7 +92,8 @@ def gradient_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
                 "Gradient norms of the trained models",
                 "Norm of ∂loss/∂h_t over the rows and units of one training minibatch, at the best "
                 "epoch, in the first recurrent layer that the model names.",
-                lambda axes: diagnostics.plot_gradient_norms(axes, norms),
+                lambda axes: diagnostics.plot_gradient_norms(axes, _legible(norms)),
+                _cycle(looks[name] for name in norms),
             )
         )
     with _or_why("Gradient norms of a tanh RNN for several γ") as sweep:
@@ -97,29 +106,31 @@ def gradient_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
                 f"A batch-normalised tanh RNN as it starts, on a training minibatch of {run.name}: "
                 "W_hh = I, noise of 0.1 on h_0 (Cooijmans et al. 2016, fig. 1).",
                 lambda axes: diagnostics.plot_gradient_norms(axes, found),
+                _shades(_INK, len(found)),
             )
         )
     return [*pictures, *sweep]
 
 
-def saturation_pictures(runs: Sequence[TrainedRun]) -> list[Picture]:
+def saturation_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> list[Picture]:
     """E[tanh'] against the spread of the input: the curve, and where the models are on it."""
     measured, pictures = {}, []
     for run in runs:
         with _or_why(f"Inputs of tanh in {run.name}") as left_out:
-            measured[in_lines(run.name)] = diagnostics.tanh_inputs(_Loss(run), _batch(run))
+            measured[run.name] = diagnostics.tanh_inputs(_Loss(run), _batch(run))
         pictures += left_out
     picture = _draw(
         "E[tanh'] against the spread of the input",
         "The curve is that of Gaussian inputs of mean 0, with its interquartile range. A point is "
         "a call of tanh in a trained model, over rows and units: the candidate and the output of "
         "every step of an LSTM.",
-        lambda axes: diagnostics.plot_tanh_derivative(axes, measured),
+        lambda axes: diagnostics.plot_tanh_derivative(axes, _legible(measured)),
+        {"color": [looks[name].colour for name in measured] or [_INK]},
     )
     return [picture, *pictures]
 
 
-def length_pictures(run: TrainedRun) -> list[Picture]:
+def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     """Test score against the length of the sequences, for a text."""
     title = f"{run.name}: score against test length"
     windows: Any = getattr(run.data, "test_windows", None)
@@ -146,12 +157,13 @@ def length_pictures(run: TrainedRun) -> list[Picture]:
                 lambda axes: diagnostics.plot_score_by_length(
                     axes, lengths, named, f"test {score.label}"
                 ),
+                _cycle(Look(look.colour, dashes) for dashes in ("-", "--")),
             )
         )
     return pictures
 
 
-def spectral_pictures(run: TrainedRun) -> list[Picture]:
+def spectral_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     """Spectral norms of the recurrent weights beside the bound for vanishing."""
     title = f"{run.name}: spectral norm of W_hh"
     with _or_why(title) as pictures:
@@ -162,6 +174,7 @@ def spectral_pictures(run: TrainedRun) -> list[Picture]:
                 "Of each gate, alone and as evaluation scales it. Below 1/α (α = 1 for tanh, 1/4 "
                 f"for the logistic) the gradient through that gate must vanish; {run.weights}.",
                 lambda axes: diagnostics.plot_spectral_norms(axes, norms),
+                {"color": [look.colour]},
             )
         )
     return pictures
@@ -253,19 +266,49 @@ def _or_why(title: str) -> Iterator[list[Picture]]:
     try:
         yield pictures
     except ValueError as error:
-        pictures.append(Picture(title, f"Left out: {error}."))
+        pictures.append(Picture(title, f"{error}"))
 
 
-def _draw(title: str, caption: str, plot: Callable[[Axes], None], legend: bool = False) -> Picture:
+def _legible(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {in_lines(name): value for name, value in named.items()}
+
+
+def _cycle(looks: Iterable[Look]) -> dict[str, list[Any]]:
+    """What matplotlib takes for one line after the other."""
+    colours, dashes = zip(*looks, strict=True)
+    return {"color": list(colours), "linestyle": list(dashes)}
+
+
+def _shades(colour: str, count: int) -> dict[str, list[Any]]:
+    """One colour from light to full, for what belongs to one model or none."""
+    return {
+        "color": [colour] * count,
+        "alpha": [0.3 + 0.7 * i / count for i in range(1, count + 1)],
+    }
+
+
+def _draw(
+    title: str,
+    caption: str,
+    plot: Callable[[Axes], None],
+    cycle: Mapping[str, Sequence[Any]] | None = None,
+    legend: bool = False,
+) -> Picture:
     """A small picture, legible on a phone."""
     with styled_figure(4.8, 3.6) as figure:
         axes = figure.subplots()
+        if cycle:
+            axes.set_prop_cycle(**cycle)
         plot(axes)
-        if legend and (lines := axes.get_legend_handles_labels())[0]:
-            figure.legend(*lines, frameon=False, loc="outside lower left", fontsize=10)
-        data = io.StringIO()
-        # no date and no addresses of vocabularies
-        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(data, format="svg", metadata=metadata)
-    text = data.getvalue()
-    return Picture(title, caption, text[text.index("<svg") :])
+        handles, labels = axes.get_legend_handles_labels()
+        if legend and labels:
+            figure.legend(handles, labels, frameon=False, loc="outside lower left", fontsize=10)
+        svg = as_svg(figure)
+    return Picture(title, caption, svg, _in_words(axes, labels))
+
+
+def _in_words(axes: Axes, labels: Sequence[str]) -> str:
+    """The axes of a figure, and what is drawn on them."""
+    against = f"{axes.get_ylabel()} against {axes.get_xlabel()}".removesuffix(" against ")
+    drawn = ", ".join(" ".join(label.split()) for label in labels)
+    return ": ".join(part for part in (against.strip(), drawn) if part)

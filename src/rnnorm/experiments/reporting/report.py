@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from tqdm import tqdm
 
 from rnnorm.experiments.comparing.entry import Entry, from_folder, named_apart
-from rnnorm.experiments.measuring.curve import read_curve
-from rnnorm.experiments.measuring.trained_run import TrainedRun, read_trained_run
+from rnnorm.experiments.comparing.picture import Look, looks_of
+from rnnorm.experiments.measuring.curve import Curve, read_curve
+from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
+from rnnorm.experiments.measuring.trained_run import read_trained_run
 from rnnorm.experiments.reporting.figures import (
     Picture,
     curve_pictures,
@@ -21,8 +28,15 @@ from rnnorm.experiments.reporting.figures import (
     spectral_pictures,
     statistics_pictures,
 )
+from rnnorm.experiments.reporting.headline import headline
+from rnnorm.experiments.reporting.report_table import columns
+from rnnorm.experiments.reporting.svg import NAMES, SHADES, in_page
 from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.words import runs_in
+
+Item = TypeVar("Item")
+Training = tuple[Entry, Outcome, Curve]
 
 
 def report(
@@ -33,8 +47,9 @@ def report(
 ) -> Path:
     """Write a page about run folders that needs nothing but itself.
 
-    Learning curves, a table beside the papers' numbers, and the figures of
-    :mod:`rnnorm.diagnostics`. What needs data that are not there is left out, and the page says so.
+    Who won and by how much, a table beside the papers' numbers, learning curves, and the figures
+    of :mod:`rnnorm.diagnostics`. What needs data that are not there is left out, and the page says
+    so.
 
     Args:
         runs: run folders, and folders of them that ``compare`` wrote; nothing in them is written.
@@ -50,12 +65,11 @@ def report(
     """
     folders = [folder for run in runs for folder in runs_in(run)]
     entries = named_apart([from_folder(folder) for folder in folders])
-    several = len({e.seed for e in entries}) > 1
-    trained = []
-    for entry in entries:
-        name = f"{entry.model}, seed {entry.seed}" if several else entry.model
-        trained.append(read_trained_run(entry.folder, name, data_dir))
-    page = _page(trained, _sections(entries, trained))
+    trainings = [
+        (e, read_outcome(e.folder), read_curve(e.folder, e.score, e.model, e.seed)) for e in entries
+    ]
+    looks = looks_of(entry.model for entry in entries)
+    page = _page(trainings, looks, _sections(trainings, looks, data_dir))
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(out, page.encode())
@@ -63,33 +77,74 @@ def report(
 
 
 def _sections(
-    entries: Sequence[Entry], runs: Sequence[TrainedRun]
-) -> list[tuple[str, list[Picture]]]:
-    curves = []
-    for score in dict.fromkeys(entry.score for entry in entries):
-        own = [e for e in entries if e.score == score]
-        curves += curve_pictures([read_curve(e.folder, score, e.model, e.seed) for e in own], score)
-    return [
-        ("Learning curves", curves),
-        ("Statistics over time", [p for run in runs for p in statistics_pictures(run)]),
-        ("Gradient flow", [*gradient_pictures(runs), *saturation_pictures(runs)]),
-        ("Spectral norms", [p for run in runs for p in spectral_pictures(run)]),
-        ("Length", [p for run in runs for p in length_pictures(run)]),
-        ("Examples", [p for run in runs for p in example_pictures(run)]),
+    trainings: Sequence[Training], looks: Mapping[str, Look], data_dir: str | Path | None
+) -> dict[str, list[Picture]]:
+    # what shows the inside of a model is drawn of its first seed
+    firsts = {entry.model: entry.folder for entry, _, _ in reversed(trainings)}
+    runs = [
+        read_trained_run(firsts[model], model, data_dir) for model in _progress("reading", looks)
     ]
+    of_score: dict[Score, list[Curve]] = {}
+    for entry, _, curve in trainings:
+        of_score.setdefault(entry.score, []).append(curve)
+    drawings: list[tuple[str, Callable[[], list[Picture]]]] = [
+        *(("Learning curves", partial(curve_pictures, c, s, looks)) for s, c in of_score.items()),
+        *(("Statistics over time", partial(statistics_pictures, r, looks[r.name])) for r in runs),
+        ("Gradient flow", partial(gradient_pictures, runs, looks)),
+        ("Gradient flow", partial(saturation_pictures, runs, looks)),
+        *(("Spectral norms", partial(spectral_pictures, r, looks[r.name])) for r in runs),
+        *(("Length", partial(length_pictures, r, looks[r.name])) for r in runs),
+        *(("Examples", partial(example_pictures, r)) for r in runs),
+    ]
+    sections: dict[str, list[Picture]] = {}
+    for section, draw in _progress("drawing", drawings):
+        sections.setdefault(section, []).extend(draw())
+    return sections
 
 
-def _page(runs: Sequence[TrainedRun], sections: Sequence[tuple[str, Sequence[Picture]]]) -> str:
+def _progress(what: str, items: Collection[Item]) -> Iterable[Item]:
+    """The items, with a bar on a terminal alone."""
+    bar: Iterable[Item] = tqdm(items, what, leave=False, disable=not sys.stderr.isatty())
+    return bar
+
+
+def _page(
+    trainings: Sequence[Training],
+    looks: Mapping[str, Look],
+    sections: Mapping[str, Sequence[Picture]],
+) -> str:
+    entries = [entry for entry, _, _ in trainings]
+    several = len({e.seed for e in entries}) > 1
+    table = columns(trainings)
+    left_out: dict[str, list[str]] = {}
+    number = itertools.count(1)
+    shown: dict[str, list[tuple[Picture, Markup]]] = {}
+    for section, pictures in sections.items():
+        for p in pictures:
+            if p.svg is None:
+                left_out.setdefault(p.caption, []).append(p.title)
+            else:
+                svg = in_page(p.svg, f"figure-{next(number)}", p.title, p.description)
+                shown.setdefault(section, []).append((p, Markup(svg)))
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
     )
     return templates.get_template("report.html").render(
-        runs=runs,
-        sections=[
-            (name, [p._replace(svg=p.svg and Markup(p.svg)) for p in pictures])
-            for name, pictures in sections
-            if pictures
+        headline=headline(entries, [curve for _, _, curve in trainings]),
+        shades=SHADES,
+        headings=[column.heading for column in table],
+        rows=[
+            (
+                f"{e.model}, seed {e.seed}" if several else e.model,
+                NAMES[looks[e.model].colour],
+                o,
+                cells,
+            )
+            for (e, o, _), *cells in zip(trainings, *(c.cells for c in table), strict=True)
         ],
-        versions=sorted({tuple(run.outcome.versions.items()) for run in runs}),
-        number=lambda value: "–" if value is None else f"{value:.4g}",
+        untested=any(not o.tests for _, o, _ in trainings),
+        sections=shown,
+        several=len(entries) > len({e.model for e in entries}),
+        left_out=left_out,
+        versions=sorted({tuple(o.versions.items()) for _, o, _ in trainings}),
     )

@@ -1,0 +1,76 @@
+"""What a report says first: who won, by how much and at what budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from statistics import fmean
+from typing import NamedTuple
+
+from rnnorm.experiments.comparing.budget import Budget
+from rnnorm.experiments.comparing.entry import Entry, refuse_incomparable
+from rnnorm.experiments.comparing.table import spread
+from rnnorm.experiments.measuring.curve import Curve, best, by_model
+from rnnorm.experiments.training.score import Score
+
+
+class Headline(NamedTuple):
+    """The first two lines of a page.
+
+    Attributes:
+        title: the first one.
+        text: what must be known with it.
+    """
+
+    title: str
+    text: str
+
+
+def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
+    """Compare the models at a budget that all have used.
+
+    Args:
+        entries: the trainings.
+        curves: of each of them.
+    """
+    names, score = list(dict.fromkeys(e.model for e in entries)), entries[0].score
+    if len(names) > 1:
+        try:
+            refuse_incomparable(entries, Budget())
+        except ValueError as error:
+            return Headline(", ".join(names), f"No winner is named: {error}.")
+        curves = Budget().cut(curves)
+    if not all(c.values for c in curves):
+        return Headline(", ".join(names), "There is no validation that all have.")
+    found = {model: [best(c, score) for c in own] for model, own in by_model(curves).items()}
+    if not all(isfinite(value) for values in found.values() for value in values):
+        return Headline(", ".join(names), "No winner is named: a score is not finite.")
+    sign = 1 if score.mode == "max" else -1
+    ranked = sorted(names, key=lambda name: -sign * fmean(found[name]))
+    name, _, unit = score.label.partition(", ")
+    # a number and its unit stay in one line
+    scores = [f"{spread(found[model], score)}\u00a0{unit}".rstrip() for model in ranked]
+    seeds = len({e.seed for e in entries})
+    said = f"Mean and standard deviation of {seeds} seeds." if seeds > 1 else ""
+    steps = max(c.steps[-1] for c in curves)
+    if len(names) == 1:
+        return Headline(
+            f"{names[0]}: validation {name} {scores[0]}",
+            f"The best within {steps} training steps. {said}".rstrip(),
+        )
+    ranking = ", ".join(f"{m} {s}" for m, s in zip(ranked, scores, strict=True))
+    first, second = (found[model] for model in ranked[:2])
+    if len(first) > 1 and min(sign * v for v in first) <= max(sign * v for v in second):
+        said += f" Those of {ranked[0]} and {ranked[1]} overlap."
+    return Headline(
+        _won(ranked[0], ranked[1], abs(fmean(first) - fmean(second)), score),
+        f"Best validation {name} within {steps} training steps: {ranking}. {said}".rstrip(),
+    )
+
+
+def _won(first: str, second: str, by: float, score: Score) -> str:
+    name, _, unit = score.label.partition(", ")
+    if by == 0:
+        return f"{first} and {second} are equal in validation {name}"
+    points = " points" if unit == "%" else f" {unit}" if unit else ""
+    return f"{first} wins by {by:.3g}{points} in validation {name}"

@@ -1,0 +1,62 @@
+"""The table of a report: the score first, then the paper's, then what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rnnorm.experiments.comparing.entry import Entry
+from rnnorm.experiments.measuring.curve import Curve, best
+from rnnorm.experiments.measuring.measurement import Statistics
+from rnnorm.experiments.measuring.outcome import Outcome
+
+
+class Cell(NamedTuple):
+    """A number, empty where there is none, and what is said below it."""
+
+    value: str = ""
+    note: str = ""
+
+
+class Column(NamedTuple):
+    """A heading, and a cell for each training."""
+
+    heading: str
+    cells: list[Cell]
+
+
+def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
+    """The columns that have a value in some row."""
+    labels = {entry.score.label for entry, _, _ in trainings}
+
+    def scores(part: str) -> str:
+        return f"{part} {next(iter(labels))}" if len(labels) == 1 else part
+
+    def ours(entry: Entry, value: float, *notes: str) -> Cell:
+        unit = () if len(labels) == 1 else (entry.score.label,)
+        return Cell(f"{value:.4g}", "; ".join((*unit, *notes)))
+
+    def tested(statistics: Statistics) -> list[Cell]:
+        found = [o.tested(statistics).get(f"test/{e.score.name}") for e, o, _ in trainings]
+        return [
+            Cell() if value is None else ours(entry, entry.score.shown(value))
+            for (entry, _, _), value in zip(trainings, found, strict=True)
+        ]
+
+    def validated(entry: Entry, outcome: Outcome, curve: Curve) -> Cell:
+        epoch = (f"epoch {outcome.best_epoch}",) if outcome.best_epoch else ()
+        return ours(entry, best(curve, entry.score), *epoch) if curve.values else Cell()
+
+    def paper(outcome: Outcome) -> Cell:
+        return Cell() if outcome.number is None else Cell(f"{outcome.number:.4g}", outcome.metric)
+
+    every = [
+        Column(scores("test"), tested("population")),
+        Column(f"{scores('test')}, batch statistics", tested("batch")),
+        Column(scores("best validation"), [validated(*training) for training in trainings]),
+        Column("the paper", [paper(o) for _, o, _ in trainings]),
+        Column("epochs", [Cell(f"{o.epochs}") for _, o, _ in trainings]),
+        Column("steps", [Cell(f"{o.steps}") for _, o, _ in trainings]),
+        Column("seconds", [Cell(f"{o.seconds:.0f}") for _, o, _ in trainings]),
+    ]
+    return [column for column in every if any(cell.value for cell in column.cells)]

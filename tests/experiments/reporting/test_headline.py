@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+
+from rnnorm.experiments.comparing.entry import Entry
+from rnnorm.experiments.measuring.curve import Curve
+from rnnorm.experiments.reporting.headline import headline
+from rnnorm.experiments.training.score import Score
+
+ACCURACY = Score("accuracy", "max")
+CONFIG = {"data": {"class_path": "Pixels"}, "trainer": {"max_epochs": 3, "max_steps": -1}}
+
+
+def of(score, *runs, config=CONFIG):
+    """What is said of trainings ``(model, seed, values)`` with a validation every 10 steps."""
+    entries = [Entry(model, seed, Path(), config, score) for model, seed, _ in runs]
+    curves = [
+        Curve(
+            model, seed, [10 * (i + 1) for i in range(len(v))], [float(i) for i in range(len(v))], v
+        )
+        for model, seed, v in runs
+    ]
+    return headline(entries, curves)
+
+
+def test_the_winner_is_named_with_by_how_much_and_at_what_budget():
+    said = of(ACCURACY, ("a", 1, [20.0, 50.0]), ("b", 1, [60.0, 62.5]))
+    assert said.title == "b wins by 12.5 points in validation accuracy"
+    assert said.text == (
+        "Best validation accuracy within 20 training steps: b 62.5\u00a0%, a 50.0\u00a0%."
+    )
+
+
+def test_the_smaller_perplexity_wins():
+    said = of(Score("perplexity", "min"), ("a", 1, [120.0]), ("b", 1, [123.5]))
+    assert said.title == "a wins by 3.5 in validation perplexity"
+
+
+def test_the_longer_training_is_compared_as_far_as_the_other_goes():
+    said = of(ACCURACY, ("a", 1, [20.0, 99.0]), ("b", 1, [30.0]))
+    assert said.title == "b wins by 10 points in validation accuracy"
+    assert "within 10 training steps" in said.text
+
+
+@pytest.mark.parametrize(("last", "overlap"), [(39.0, True), (41.0, False)])
+def test_seeds_that_overlap_are_said(last, overlap):
+    runs = [("a", 1, [30.0]), ("a", 2, [40.0]), ("b", 1, [50.0]), ("b", 2, [last])]
+    said = of(ACCURACY, *runs)
+    assert said.title.startswith("b wins")
+    assert "Mean and standard deviation of 2 seeds." in said.text
+    assert ("Those of b and a overlap." in said.text) is overlap
+
+
+def test_equal_scores_have_no_winner():
+    said = of(ACCURACY, ("a", 1, [30.0]), ("b", 1, [30.0]))
+    assert said.title == "a and b are equal in validation accuracy"
+
+
+def test_one_model_has_its_score():
+    said = of(ACCURACY, ("a", 1, [30.0, 20.0]))
+    assert said == ("a: validation accuracy 30.0\u00a0%", "The best within 20 training steps.")
+
+
+def test_what_cannot_be_compared_has_no_winner_but_a_reason():
+    said = of(ACCURACY, ("a", 1, [30.0]), ("b", 2, [40.0]))
+    assert said.title == "a, b"
+    assert said.text == "No winner is named: a and b cannot be compared: seeds is [1] and [2]."
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([], "There is no validation that all have."),
+        ([float("nan")], "No winner is named: a score is not finite."),
+    ],
+)
+def test_without_a_score_of_each_there_is_no_winner(values, text):
+    assert of(ACCURACY, ("a", 1, [30.0]), ("b", 1, values)) == ("a, b", text)
