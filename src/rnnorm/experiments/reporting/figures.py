@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from rnnorm import diagnostics
-from rnnorm.experiments.comparing.picture import Look, draw_curves, in_lines, styled_figure
+from rnnorm.experiments.comparing.picture import Look, draw_curves, in_lines
 from rnnorm.experiments.measuring.batch_statistics import SeveralRows
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.trained_run import TrainedRun
-from rnnorm.experiments.reporting.svg import as_svg
+from rnnorm.experiments.reporting.drawing import Picture, cycle, draw, or_why, shades
 from rnnorm.experiments.training.score import Score, score_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _LENGTHS = (50, 100, 200, 500, 1000)
 _SYMBOLS = 20_000
 _INK = "#222222"
-
-
-class Picture(NamedTuple):
-    """A figure, or why there is none.
-
-    Attributes:
-        title: what it shows.
-        caption: how it was made, or why it was left out.
-        svg: the figure, None where it was left out.
-        description: the figure in words.
-    """
-
-    title: str
-    caption: str
-    svg: str | None = None
-    description: str = ""
 
 
 def curve_pictures(
@@ -52,7 +32,7 @@ def curve_pictures(
 
     def panel(against: str) -> Picture:
         label = f"validation {score.label}"
-        return _draw(
+        return draw(
             f"Validation {score.label}, against {against}",
             caption,
             lambda axes: draw_curves(axes, curves, against, label, looks),
@@ -64,7 +44,7 @@ def curve_pictures(
 
 def statistics_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     """Population mean and variance of some units of the first layer, against the time step."""
-    with _or_why(f"Population statistics of {run.name}") as pictures:
+    with or_why(f"Population statistics of {run.name}") as pictures:
         sites = diagnostics.population_statistics(run.model)
         first = {name: moments for name, moments in sites.items() if "_l0" in name}
         for site, moments in first.items():
@@ -72,9 +52,8 @@ def statistics_pictures(run: TrainedRun, look: Look) -> list[Picture]:
                 plot = partial(diagnostics.plot_statistic, values=values, units=8)
                 title = f"{run.name}: population {name} of {site}"
                 caption = f"Eight units, {run.weights}."
-                shades = _shades(look.colour, 8)
                 plot = partial(plot, label=f"population {name}")
-                pictures.append(_draw(title, caption, plot, shades))
+                pictures.append(draw(title, caption, plot, shades(look.colour, 8)))
     return pictures
 
 
@@ -82,31 +61,31 @@ def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> 
     """Norms of gradients of the models as they are, and of a tanh RNN for several γ."""
     norms, pictures = {}, []
     for run in runs:
-        with _or_why(f"Gradient norms of {run.name}") as left_out:
+        with or_why(f"Gradient norms of {run.name}") as left_out:
             batch, loss = _batch(run), _Loss(run)
             norms[run.name] = diagnostics.gradient_norms(loss, _itself, batch, layer=_first(loss))
         pictures += left_out
     if norms:
         pictures.append(
-            _draw(
+            draw(
                 "Gradient norms of the trained models",
                 "Norm of ∂loss/∂h_t over the rows and units of one training minibatch, at the best "
                 "epoch, in the first recurrent layer that the model names.",
                 lambda axes: diagnostics.plot_gradient_norms(axes, _legible(norms)),
-                _cycle(looks[name] for name in norms),
+                cycle(looks[name] for name in norms),
             )
         )
-    with _or_why("Gradient norms of a tanh RNN for several γ") as sweep:
+    with or_why("Gradient norms of a tanh RNN for several γ") as sweep:
         run = next((run for run in runs if run.batch is not None), runs[0])
         rnn = _Loss(run, _tanh_network(run.model))
         found = diagnostics.gradient_norms_by_gamma(rnn, _itself, _batch(run))
         sweep.append(
-            _draw(
+            draw(
                 "Gradient norms of a tanh RNN for several γ",
                 f"A batch-normalised tanh RNN as it starts, on a training minibatch of {run.name}: "
                 "W_hh = I, noise of 0.1 on h_0 (Cooijmans et al. 2016, fig. 1).",
                 lambda axes: diagnostics.plot_gradient_norms(axes, found),
-                _shades(_INK, len(found)),
+                shades(_INK, len(found)),
             )
         )
     return [*pictures, *sweep]
@@ -116,10 +95,10 @@ def saturation_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -
     """E[tanh'] against the spread of the input: the curve, and where the models are on it."""
     measured, pictures = {}, []
     for run in runs:
-        with _or_why(f"Inputs of tanh in {run.name}") as left_out:
+        with or_why(f"Inputs of tanh in {run.name}") as left_out:
             measured[run.name] = diagnostics.tanh_inputs(_Loss(run), _batch(run))
         pictures += left_out
-    picture = _draw(
+    picture = draw(
         "E[tanh'] against the spread of the input",
         "The curve is that of Gaussian inputs of mean 0, with its interquartile range. A point is "
         "a call of tanh in a trained model, over rows and units: the candidate and the output of "
@@ -136,7 +115,7 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     windows: Any = getattr(run.data, "test_windows", None)
     if windows is None:
         return []
-    with _or_why(title) as pictures:
+    with or_why(title) as pictures:
         _batch(run)
         score, symbols = score_of(run.model), len(windows(1).symbols)
         # batch statistics need two rows
@@ -150,14 +129,14 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
         if len(named) == 1:
             named = {in_lines(run.name): scores["population"]}
         pictures.append(
-            _draw(
+            draw(
                 title,
                 f"About {_SYMBOLS} symbols of the test text in windows that each start from the "
                 f"initial state, {run.weights}.",
                 lambda axes: diagnostics.plot_score_by_length(
                     axes, lengths, named, f"test {score.label}"
                 ),
-                _cycle(Look(look.colour, dashes) for dashes in ("-", "--")),
+                cycle(Look(look.colour, dashes) for dashes in ("-", "--")),
             )
         )
     return pictures
@@ -166,10 +145,10 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
 def spectral_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     """Spectral norms of the recurrent weights beside the bound for vanishing."""
     title = f"{run.name}: spectral norm of W_hh"
-    with _or_why(title) as pictures:
+    with or_why(title) as pictures:
         norms = diagnostics.spectral_norms(run.model)
         pictures.append(
-            _draw(
+            draw(
                 title,
                 "Of each gate, alone and as evaluation scales it. Below 1/α (α = 1 for tanh, 1/4 "
                 f"for the logistic) the gradient through that gate must vanish; {run.weights}.",
@@ -185,11 +164,11 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
     examples: Any = getattr(run.model, "examples", None)
     if examples is None:
         return []
-    with _or_why(f"Examples of {run.name}") as pictures:
+    with or_why(f"Examples of {run.name}") as pictures:
         _batch(run)
         for title, caption, plot in examples(run.data):
             pictures.append(
-                _draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)
+                draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)
             )
     return pictures
 
@@ -259,56 +238,5 @@ def _test_score(model: Any, windows: Iterable[Any], length: int) -> float:
     return float(model.test_likelihood.compute())
 
 
-@contextmanager
-def _or_why(title: str) -> Iterator[list[Picture]]:
-    """Collects pictures; what cannot be drawn becomes a line that says why."""
-    pictures: list[Picture] = []
-    try:
-        yield pictures
-    except ValueError as error:
-        pictures.append(Picture(title, f"{error}"))
-
-
 def _legible(named: Mapping[str, Any]) -> dict[str, Any]:
     return {in_lines(name): value for name, value in named.items()}
-
-
-def _cycle(looks: Iterable[Look]) -> dict[str, list[Any]]:
-    """What matplotlib takes for one line after the other."""
-    colours, dashes = zip(*looks, strict=True)
-    return {"color": list(colours), "linestyle": list(dashes)}
-
-
-def _shades(colour: str, count: int) -> dict[str, list[Any]]:
-    """One colour from light to full, for what belongs to one model or none."""
-    return {
-        "color": [colour] * count,
-        "alpha": [0.3 + 0.7 * i / count for i in range(1, count + 1)],
-    }
-
-
-def _draw(
-    title: str,
-    caption: str,
-    plot: Callable[[Axes], None],
-    cycle: Mapping[str, Sequence[Any]] | None = None,
-    legend: bool = False,
-) -> Picture:
-    """A small picture, legible on a phone."""
-    with styled_figure(4.8, 3.6) as figure:
-        axes = figure.subplots()
-        if cycle:
-            axes.set_prop_cycle(**cycle)
-        plot(axes)
-        handles, labels = axes.get_legend_handles_labels()
-        if legend and labels:
-            figure.legend(handles, labels, frameon=False, loc="outside lower left", fontsize=10)
-        svg = as_svg(figure)
-    return Picture(title, caption, svg, _in_words(axes, labels))
-
-
-def _in_words(axes: Axes, labels: Sequence[str]) -> str:
-    """The axes of a figure, and what is drawn on them."""
-    against = f"{axes.get_ylabel()} against {axes.get_xlabel()}".removesuffix(" against ")
-    drawn = ", ".join(" ".join(label.split()) for label in labels)
-    return ": ".join(part for part in (against.strip(), drawn) if part)

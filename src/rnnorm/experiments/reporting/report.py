@@ -18,8 +18,8 @@ from rnnorm.experiments.comparing.picture import Look, looks_of
 from rnnorm.experiments.measuring.curve import Curve, read_curve
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
 from rnnorm.experiments.measuring.trained_run import read_trained_run
+from rnnorm.experiments.reporting.drawing import Picture
 from rnnorm.experiments.reporting.figures import (
-    Picture,
     curve_pictures,
     example_pictures,
     gradient_pictures,
