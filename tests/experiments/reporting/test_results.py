@@ -10,7 +10,9 @@ from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome
 from rnnorm.experiments.reporting.results import record, results
+from rnnorm.experiments.reporting.results_files import read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
+from rnnorm.experiments.reporting.results_picture import draw_scores, scores_of
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.training.building import as_text
 from rnnorm.experiments.training.fit import fit
@@ -71,6 +73,32 @@ def cells(page, recipe):
 
 def test_the_page_of_the_docs_is_what_the_command_makes_of_the_committed_files():
     assert page_of(DOCS / "results") == (DOCS / "results.md").read_text()
+
+
+def test_each_table_with_a_score_has_its_picture_in_the_docs():
+    _, tables = read_recorded(DOCS / "results")
+    shown = {table.picture for table in tables if scores_of(table)}
+    assert shown == {path.name for path in (DOCS / "results").glob("*.svg")}
+    assert all(f"(results/{name})" in (DOCS / "results.md").read_text() for name in shown)
+
+
+def test_a_picture_has_a_mark_for_each_score(folder):
+    tests = (measured(1.42, "population"), measured(1.44, "batch"))
+    write(folder, outcome(BN, 1.5, tests=tests))
+    write(folder, outcome(LSTM, 1.5, number=None, tests=(measured(1.7),)))
+    _, (table,) = read_recorded(folder)
+    assert scores_of(table) == {
+        LSTM: {"ours, population statistics": [1.7]},
+        BN: {
+            "the paper's": [1.32],
+            "ours, population statistics": [1.42],
+            "ours, batch statistics": [1.44],
+        },
+    }
+    picture = draw_scores(table)
+    assert picture == draw_scores(table)
+    for text in ("ptb-char-bn", "ptb-char-lstm", "test bits per character", "the paper's"):
+        assert text.encode() in picture
 
 
 def test_what_was_not_run_is_said_with_the_papers_number(folder):

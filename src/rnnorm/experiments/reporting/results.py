@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.reporting.results_files import read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
+from rnnorm.experiments.reporting.results_picture import draw_scores, scores_of
 from rnnorm.experiments.searching.study import FILE as STUDY
 from rnnorm.experiments.searching.study import read_search
 from rnnorm.experiments.training.checkpoints import write_whole
@@ -17,7 +19,7 @@ from rnnorm.experiments.training.recipe import read_recipe
 
 
 def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Path:
-    """Record runs, and write the page anew out of all that is recorded.
+    """Record runs, and write the page and its pictures anew out of all that is recorded.
 
     Args:
         runs: run folders, or those of random searches. A run's file ``sentences.txt``, if there is
@@ -35,6 +37,9 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
     for run in runs:
         record(run, folder)
     write_whole(page, page_of(folder).encode())
+    for table in read_recorded(folder)[1]:
+        if scores_of(table):
+            write_whole(folder / table.picture, draw_scores(table))
     return page
 
 

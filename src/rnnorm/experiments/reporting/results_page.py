@@ -1,21 +1,14 @@
-"""The page of results: what was measured, beside the papers' numbers, out of small files.
-
-A folder holds one JSON for each recorded run or search, CSV files of ``rnnorm bench RECIPE ...``,
-and ``tables.yaml``, which says which recipes share a table and what there is to say about it.
-"""
+"""The page of results: what was measured, beside the papers' numbers, out of small files."""
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome, score_in
+from rnnorm.experiments.reporting.results_files import Recorded, read_recorded, read_steps
+from rnnorm.experiments.reporting.results_picture import scores_of
 from rnnorm.experiments.training.recipe import read_recipe
 
 _HEAD = (
@@ -40,55 +33,37 @@ def page_of(folder: Path) -> str:
         FileNotFoundError: ``tables.yaml`` is missing.
         ValueError: a file is broken, or a recorded run is in no table.
     """
-    tables = yaml.safe_load((folder / "tables.yaml").read_text(encoding="utf-8"))
-    files = sorted(folder.glob("*.json"))
-    recorded = {path: _read(path) for path in files if not path.name.startswith("search-")}
-    searches = {path: _read_search(path) for path in files if path not in recorded}
-    steps = {row["recipe"]: row for path in sorted(folder.rglob("*.csv")) for row in _rows(path)}
-    placed = [name for table in tables["tables"] for name in table["recipes"]]
-    named = {path: outcome.recipe for path, (outcome, _) in recorded.items()}
-    named |= {path: found["recipe"] for path, found in searches.items()}
-    for path, name in named.items():
-        if name not in placed:
-            raise ValueError(f"{folder / 'tables.yaml'} has no table for {path.name}")
-    parts = ["# Results", tables["text"].strip()]
-    for table in tables["tables"]:
-        places = [path for recipe in table["recipes"] for path in files if named[path] == recipe]
-        parts += _section(
-            table,
-            [recorded[path] for path in places if path in recorded],
-            [searches[path] for path in places if path in searches],
-            steps,
-        )
+    text, tables = read_recorded(folder)
+    steps = read_steps(folder)
+    parts = ["# Results", text]
+    for table in tables:
+        parts += _section(table, steps)
     return "\n\n".join(parts) + "\n"
 
 
-def _section(
-    table: dict[str, Any],
-    own: Sequence[tuple[Outcome, list[str]]],
-    searches: Sequence[dict[str, Any]],
-    steps: dict[str, dict[str, str]],
-) -> list[str]:
-    outcomes = [outcome for outcome, _ in own]
-    parts = [f"## {table['title']}"]
+def _section(table: Recorded, steps: dict[str, dict[str, str]]) -> list[str]:
+    outcomes = [outcome for outcome, _ in table.runs]
+    parts = [f"## {table.title}"]
     if outcomes:
         metrics = dict.fromkeys(outcome.metric for outcome in outcomes)
         parts.append(f"{'; '.join(metrics).capitalize()}.")
         parts.append(_table(_HEAD, [_row(o, steps.get(o.recipe)) for o in outcomes]))
-    for found in searches:
+    for found in table.searches:
         parts += _search(found)
-    ran = {outcome.recipe for outcome in outcomes} | {found["recipe"] for found in searches}
-    if missing := [name for name in table["recipes"] if name not in ran]:
+    if scores_of(table):
+        parts.append(f"![The scores of this table](results/{table.picture})")
+    ran = {outcome.recipe for outcome in outcomes} | {found["recipe"] for found in table.searches}
+    if missing := [name for name in table.recipes if name not in ran]:
         numbers = [_name_and_number(name) for name in missing]
         parts.append(f"Not run yet: {', '.join(numbers)}.")
     if lengths := _lengths(outcomes):
         parts += ["Against the length of the test windows:", lengths]
-    for outcome, sentences in own:
+    for outcome, sentences in table.runs:
         if sentences:
             lines = [f"- {' '.join(line.split())}" for line in sentences]
             parts.append("\n".join([f"Written by `{outcome.recipe}`:", "", *lines]))
-    if table.get("text"):
-        parts.append(table["text"].strip())
+    if table.text:
+        parts.append(table.text)
     return parts
 
 
@@ -152,30 +127,3 @@ def _number(value: float | None) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
-
-
-def _read(path: Path) -> tuple[Outcome, list[str]]:
-    try:
-        given = json.loads(path.read_bytes())
-        tests = [Measurement(**t | {"overrides": tuple(t["overrides"])}) for t in given["tests"]]
-        sentences = given.pop("sentences")
-        return Outcome(**given | {"tests": tuple(tests)}), sentences
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is no recorded run: {error}") from None
-
-
-def _read_search(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        _search(found)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is no recorded search: {error}") from None
-    return found
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    if not rows or not {"recipe", "seconds", "ratio"} <= rows[0].keys():
-        raise ValueError(f"{path} is none of rnnorm bench RECIPE: it lacks recipe, seconds, ratio")
-    return rows

@@ -1,0 +1,110 @@
+"""What is recorded of runs, searches and step times, by the tables of the page of results.
+
+A folder holds one JSON for each recorded run or search, CSV files of ``rnnorm bench RECIPE ...``,
+and ``tables.yaml``, which says which recipes share a table and what there is to say about it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from rnnorm.experiments.measuring.measurement import Measurement
+from rnnorm.experiments.measuring.outcome import Outcome
+
+
+class Recorded(NamedTuple):
+    """A table of the page, and what is in it.
+
+    Attributes:
+        title: of the table.
+        recipes: that belong in it.
+        text: what there is to say.
+        runs: each with the sentences that it wrote.
+        searches: as they were recorded.
+    """
+
+    title: str
+    recipes: list[str]
+    text: str
+    runs: list[tuple[Outcome, list[str]]]
+    searches: list[dict[str, Any]]
+
+    @property
+    def picture(self) -> str:
+        """Name of the picture's file."""
+        return re.sub(r"\W+", "-", self.title.lower()) + ".svg"
+
+
+def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
+    """The text before the tables, and the tables.
+
+    Raises:
+        FileNotFoundError: ``tables.yaml`` is missing.
+        ValueError: a file is broken, or a recorded run is in no table.
+    """
+    tables = yaml.safe_load((folder / "tables.yaml").read_text(encoding="utf-8"))
+    files = sorted(folder.glob("*.json"))
+    runs = {path: _read(path) for path in files if not path.name.startswith("search-")}
+    searches = {path: _read_search(path) for path in files if path not in runs}
+    placed = [name for table in tables["tables"] for name in table["recipes"]]
+    named = {path: outcome.recipe for path, (outcome, _) in runs.items()}
+    named |= {path: found["recipe"] for path, found in searches.items()}
+    for path, name in named.items():
+        if name not in placed:
+            raise ValueError(f"{folder / 'tables.yaml'} has no table for {path.name}")
+    found = []
+    for table in tables["tables"]:
+        places = [path for recipe in table["recipes"] for path in files if named[path] == recipe]
+        found.append(
+            Recorded(
+                table["title"],
+                table["recipes"],
+                (table.get("text") or "").strip(),
+                [runs[path] for path in places if path in runs],
+                [searches[path] for path in places if path in searches],
+            )
+        )
+    return tables["text"].strip(), found
+
+
+def read_steps(folder: Path) -> dict[str, dict[str, str]]:
+    """The row of ``rnnorm bench`` of each recipe.
+
+    Raises:
+        ValueError: a file is none of ``rnnorm bench``.
+    """
+    return {row["recipe"]: row for path in sorted(folder.rglob("*.csv")) for row in _rows(path)}
+
+
+def _read(path: Path) -> tuple[Outcome, list[str]]:
+    try:
+        given = json.loads(path.read_bytes())
+        tests = [Measurement(**t | {"overrides": tuple(t["overrides"])}) for t in given["tests"]]
+        sentences = given.pop("sentences")
+        return Outcome(**given | {"tests": tuple(tests)}), sentences
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is no recorded run: {error}") from None
+
+
+def _read_search(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        if missing := {"recipe", "small", "overrides", "rows", "failures"} - found.keys():
+            raise KeyError(*missing)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is no recorded search: {error}") from None
+    return found
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or not {"recipe", "seconds", "ratio"} <= rows[0].keys():
+        raise ValueError(f"{path} is none of rnnorm bench RECIPE: it lacks recipe, seconds, ratio")
+    return rows
