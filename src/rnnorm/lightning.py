@@ -40,7 +40,7 @@ class ExactStatistics(Callback):
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
-        >>> trainer = lightning.Trainer(callbacks=[ExactStatistics()])
+        >>> callbacks = [ExactStatistics()]  # for the argument of lightning.Trainer
     """
 
     def __init__(self, batches: int | None = None) -> None:

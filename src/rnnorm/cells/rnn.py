@@ -14,7 +14,7 @@ def _cell(name: str, activation: Callable[[Tensor], Tensor]) -> Cell:
     def step(
         weights: Weights, x_term: Tensor, state: State, normalise: Normalise, t: int
     ) -> tuple[Tensor, State]:
-        """``h_t = φ(BN(W_x x_t) + BN(W_h h_{t-1}) + b)`` (Laurent et al. 2015, eq. 16, 17)."""
+        """``h_t = φ(BN(W_x x_t) + BN(W_h h_{t-1}) + b)`` (Laurent et al. 2015, eq. 18, 17)."""
         (h,) = state
         h = activation(preactivation(weights, x_term, h, normalise))
         return h, (h,)

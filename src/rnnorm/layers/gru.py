@@ -25,8 +25,16 @@ class GRU(Sequence):
     With ``norm=None`` it is :class:`torch.nn.GRU` in everything but ``isinstance``.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first: as in :class:`torch.nn.GRU`.
-        dropout, bidirectional, device, dtype: as in :class:`torch.nn.GRU`.
+        input_size: features I of a frame.
+        hidden_size: units H.
+        num_layers: layers, each of which reads the outputs of the one before it.
+        bias: whether there are ``b_ih`` and ``b_hh``.
+        batch_first: whether dense input and output are ``(B, T, ·)`` in place of ``(T, B, ·)``;
+            states are not affected.
+        dropout: probability of dropping an output of every layer but the last, in training.
+        bidirectional: whether each layer also reads backwards: D is then 2, else 1.
+        device: where parameters and statistics live.
+        dtype: of the parameters.
         norm: a :class:`BatchNorm` (its input and recurrent sites), a :class:`LayerNorm`, the name
             of a preset, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
@@ -61,7 +69,11 @@ class GRUCell(Step):
     r"""One step of :class:`GRU`, in the place of :class:`torch.nn.GRUCell`.
 
     Args:
-        input_size, hidden_size, bias, device, dtype: as in :class:`torch.nn.GRUCell`.
+        input_size: features I of a frame.
+        hidden_size: units H.
+        bias: whether there are ``b_ih`` and ``b_hh``.
+        device: where parameters and statistics live.
+        dtype: of the parameters.
         norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm`, the name of a preset,
             or None.
 

@@ -25,8 +25,17 @@ class LSTM(Sequence):
     everything but ``isinstance``.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first: as in :class:`torch.nn.LSTM`.
-        dropout, bidirectional, proj_size, device, dtype: as in :class:`torch.nn.LSTM`.
+        input_size: features I of a frame.
+        hidden_size: units H.
+        num_layers: layers, each of which reads the outputs of the one before it.
+        bias: whether there are ``b_ih`` and ``b_hh``.
+        batch_first: whether dense input and output are ``(B, T, ·)`` in place of ``(T, B, ·)``;
+            states are not affected.
+        dropout: probability of dropping an output of every layer but the last, in training.
+        bidirectional: whether each layer also reads backwards: D is then 2, else 1.
+        proj_size: width of h after a projection, less than H; 0 for none, so that ``H_out`` is H.
+        device: where parameters and statistics live.
+        dtype: of the parameters.
         norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds parameters ``h_0`` ``(D * num_layers, H_out)`` and ``c_0``
             ``(D * num_layers, H)``, used where ``hx`` is None.
@@ -73,7 +82,11 @@ class LSTMCell(Step):
     r"""One step of :class:`LSTM`, in the place of :class:`torch.nn.LSTMCell`.
 
     Args:
-        input_size, hidden_size, bias, device, dtype: as in :class:`torch.nn.LSTMCell`.
+        input_size: features I of a frame.
+        hidden_size: units H.
+        bias: whether there are ``b_ih`` and ``b_hh``.
+        device: where parameters and statistics live.
+        dtype: of the parameters.
         norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm`, the name of a preset,
             or None.
 

@@ -34,8 +34,17 @@ class RNN(Sequence):
     With ``norm=None`` it is :class:`torch.nn.RNN` in everything but ``isinstance``.
 
     Args:
-        input_size, hidden_size, num_layers, nonlinearity, bias: as in :class:`torch.nn.RNN`.
-        batch_first, dropout, bidirectional, device, dtype: as in :class:`torch.nn.RNN`.
+        input_size: features I of a frame.
+        hidden_size: units H.
+        num_layers: layers, each of which reads the outputs of the one before it.
+        nonlinearity: ``"tanh"`` or ``"relu"``.
+        bias: whether there are ``b_ih`` and ``b_hh``.
+        batch_first: whether dense input and output are ``(B, T, ·)`` in place of ``(T, B, ·)``;
+            states are not affected.
+        dropout: probability of dropping an output of every layer but the last, in training.
+        bidirectional: whether each layer also reads backwards: D is then 2, else 1.
+        device: where parameters and statistics live.
+        dtype: of the parameters.
         norm: a :class:`BatchNorm` (its input and recurrent, or its joint site), a
             :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
@@ -83,8 +92,12 @@ class RNNCell(Step):
     r"""One step of :class:`RNN`, in the place of :class:`torch.nn.RNNCell`.
 
     Args:
-        input_size, hidden_size, bias, nonlinearity, device, dtype: as in
-            :class:`torch.nn.RNNCell`.
+        input_size: features I of a frame.
+        hidden_size: units H.
+        bias: whether there are ``b_ih`` and ``b_hh``.
+        nonlinearity: ``"tanh"`` or ``"relu"``.
+        device: where parameters and statistics live.
+        dtype: of the parameters.
         norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm`, the name of a preset,
             or None.
 
