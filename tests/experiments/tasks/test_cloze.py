@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy
 
 import rnnorm
 from rnnorm.experiments.data.questions.batches import NO_CANDIDATE, ClozeBatch, QuestionBatches
-from rnnorm.experiments.tasks.cloze import ClozeData, ClozeReader
+from rnnorm.experiments.tasks.cloze.data import ClozeData
+from rnnorm.experiments.tasks.cloze.model import ClozeReader
 
 BN = {"norm": "batch", "norm_options": {"min_rows": 4}}
 SEQUENCE = {"norm": "batch", "norm_options": {"min_rows": 4, "input": "sequence"}}

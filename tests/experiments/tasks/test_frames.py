@@ -14,7 +14,8 @@ from rnnorm.experiments.data.speech.kaldi.matrix import read_matrix
 from rnnorm.experiments.data.speech.kaldi.scp import read_scp
 from rnnorm.experiments.data.speech.utterances import Utterance
 from rnnorm.experiments.data.text.windows import PADDING
-from rnnorm.experiments.tasks.frames import FrameClassifier, FrameData
+from rnnorm.experiments.tasks.frames.data import FrameData
+from rnnorm.experiments.tasks.frames.model import FrameClassifier
 
 NORMS = [None, "laurent2015-sequence", "laurent2015-frame"]
 
@@ -132,7 +133,7 @@ def test_every_cell_and_norm_learns(spoken, cell, norm, bidirectional):
 
 
 def test_weights_are_glorot_and_biases_zero():
-    module = model(hidden_size=50)
+    module = model(hidden_size=50, init="laurent2015")
     named = dict(module.named_parameters())
     biases = [p for name, p in named.items() if "bias" in name]
     assert len(biases) == 9

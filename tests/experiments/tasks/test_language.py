@@ -7,7 +7,8 @@ from torch.nn.functional import cross_entropy
 import rnnorm
 from rnnorm.experiments.data.text.corpora import Text, load_corpus
 from rnnorm.experiments.data.text.windows import CarriedWindows, IndependentWindows, Stream, Window
-from rnnorm.experiments.tasks.language import LanguageData, LanguageModel
+from rnnorm.experiments.tasks.language.data import LanguageData
+from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.norm.population import Population
 
 SYMBOLS = 7
@@ -20,7 +21,7 @@ def text(size, seed=0):
 
 def model(norm=None, cell="LSTM", **arguments):
     torch.manual_seed(0)
-    return LanguageModel(SYMBOLS, cell, norm, hidden_size=5, **arguments)
+    return LanguageModel(SYMBOLS, cell=cell, norm=norm, hidden_size=5, **arguments)
 
 
 def trained(norm, **arguments):

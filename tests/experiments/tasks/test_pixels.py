@@ -27,7 +27,7 @@ def test_unknown_permutation():
 
 
 def data(**arguments):
-    module = PixelData(**arguments)
+    module = PixelData(**{"batch_size": 100, "eval_batch_size": 500} | arguments)
     module.setup()
     return module
 
@@ -91,7 +91,7 @@ def test_bad_data_arguments(arguments, what):
 @pytest.mark.parametrize("norm", [None, "batch", "layer"])
 def test_every_cell_and_norm_gives_scores(cell, norm):
     init = "cooijmans2016" if cell == "LSTM" else "orthogonal"
-    model = PixelClassifier(cell, norm, hidden_size=6, init=init)
+    model = PixelClassifier(cell=cell, norm=norm, hidden_size=6, init=init)
     x = torch.randn(5, 4, 1)
     scores = model(x)
     scores.square().mean().backward()

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.data.text.sentences import Sentences
-from rnnorm.experiments.tasks.language import LanguageModel
+from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.sentences import SentenceData
 from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.finite import DivergedError

@@ -2,7 +2,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
-from rnnorm.experiments.tasks.language import LanguageModel
+from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.pixels import PixelClassifier
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
 from rnnorm.experiments.training.score import Score, score_of

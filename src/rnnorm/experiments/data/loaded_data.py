@@ -15,13 +15,33 @@ class LoadedData(lightning.LightningDataModule):
 
     A subclass says how they are read (:meth:`load`).
 
+    Args:
+        data_dir: folder of the data's files.
+        batch_size: rows of a training minibatch.
+        eval_batch_size: rows of a minibatch in validation and test.
+        seed: seed of the order of the training data, a new one each epoch.
+
     Attributes:
         loaders: minibatches of ``"train"``, ``"val"`` and ``"test"``, once the data are loaded.
         notes: what a user should know of them, such as what was left out.
+
+    Raises:
+        ValueError: an argument that is a length or a size is less than 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        data_dir: str | None = None,
+        batch_size: int = 64,
+        eval_batch_size: int = 64,
+        seed: int = 1,
+    ) -> None:
         super().__init__()
+        # those of the subclass as well
+        self.save_hyperparameters()
+        for name, value in self.hparams.items():
+            if name.endswith(("length", "size")) and value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         self.loaders: Mapping[str, Resumable[Any]] = {}
         self.notes: list[str] = []
 
@@ -38,16 +58,6 @@ class LoadedData(lightning.LightningDataModule):
         """Read the data, once; raises what :meth:`load` does."""
         if not self.loaders:
             self.loaders = self.load()
-
-    def check_sizes(self) -> None:
-        """Refuse a length or a size below 1.
-
-        Raises:
-            ValueError: there is one.
-        """
-        for name, value in self.hparams.items():
-            if name.endswith(("length", "size")) and value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
 
     def train_dataloader(self) -> Resumable[Any]:
         """Training minibatches, in an order that is a function of the seed and the epoch.

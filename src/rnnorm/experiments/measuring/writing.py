@@ -11,7 +11,7 @@ from torch import Tensor
 from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.measuring.loading import load_trained
-from rnnorm.experiments.tasks.language import LanguageModel
+from rnnorm.experiments.tasks.language.model import LanguageModel
 
 
 def write(

@@ -43,18 +43,20 @@ def recurrent(
     return layer
 
 
-def initialise(rnn: nn.Module, name: str, classifier: nn.Linear | None = None) -> None:
+def initialise(rnn: nn.Module, name: str | None, classifier: nn.Linear | None = None) -> None:
     """Draw a layer's weights by a recipe of :mod:`rnnorm.init`, with zero biases where it has none.
 
     Args:
         rnn: the layer.
-        name: of the recipe, without its underscore.
+        name: of the recipe, without its underscore; None leaves the weights as they are.
         classifier: what stands on it: Glorot weights where the recipe's are (``"laurent2015"``),
             else orthogonal ones, and zero biases.
 
     Raises:
         ValueError: there is no such recipe.
     """
+    if name is None:
+        return
     recipe = getattr(rnnorm.init, f"{name}_", None)
     if recipe is None:
         known = sorted(n[:-1] for n in dir(rnnorm.init) if n.endswith("_") and n[0] != "_")

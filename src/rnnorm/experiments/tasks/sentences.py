@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rnnorm.experiments.data.resumable import Resumable
 from rnnorm.experiments.data.text.corpora import ENDS, Corpus, Dataset
 from rnnorm.experiments.data.text.folding import fold
@@ -13,20 +15,14 @@ from rnnorm.experiments.data.text.windows import Window
 class SentenceData(TextData):
     """Sentences or lines of a text in minibatches ``Window``.
 
-    The model is :class:`rnnorm.experiments.tasks.language.LanguageModel`. Validation and test read
-    one sentence a row, folded or not.
+    The model is :class:`rnnorm.experiments.tasks.language.model.LanguageModel`. Validation and test
+    read one sentence a row, folded or not.
 
     Args:
         dataset: ``"ptb-char"``, ``"ptb-word"`` or ``"text"``, see
             :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
-        data_dir: folder of the text's files.
-        file: the file of ``"text"``.
         folded: train on sequences of two sentences, see ``fold``.
-        batch_size: rows of a training minibatch.
-        eval_batch_size: rows of a minibatch in validation and test.
-        train_size: keep only this many training sentences.
-        eval_size: keep only this many sentences for validation and as many for test.
-        seed: seed of the order of the training sentences, a new one each epoch.
+        **shared: of :class:`rnnorm.experiments.data.text.loaded_text.TextData`.
 
     Raises:
         ValueError: the texts of ``dataset`` have no end symbol, or a size is less than 1.
@@ -35,20 +31,12 @@ class SentenceData(TextData):
     def __init__(
         self,
         dataset: Dataset = "ptb-char",
-        data_dir: str | None = None,
-        file: str | None = None,
         folded: bool = False,
-        batch_size: int = 64,
-        eval_batch_size: int = 64,
-        train_size: int | None = None,
-        eval_size: int | None = None,
-        seed: int = 1,
+        **shared: Any,
     ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
+        super().__init__(dataset, **shared)
         if dataset not in ENDS:
             raise ValueError(f"dataset must be one of {', '.join(ENDS)}, got {dataset!r}")
-        self.check_sizes()
 
     def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:
         """Sentences of the three parts.

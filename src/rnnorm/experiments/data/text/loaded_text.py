@@ -6,7 +6,7 @@ from typing import Any
 
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.resumable import Resumable
-from rnnorm.experiments.data.text.corpora import Corpus, load_corpus
+from rnnorm.experiments.data.text.corpora import Corpus, Dataset, load_corpus
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.windows import Window
 
@@ -14,16 +14,29 @@ from rnnorm.experiments.data.text.windows import Window
 class TextData(LoadedData):
     """A text in minibatches :class:`rnnorm.experiments.data.text.windows.Window`.
 
-    A subclass keeps ``dataset``, ``data_dir`` and ``file``
-    (``load_corpus``) in its hyper-parameters and says how the text
-    is cut (:meth:`cut`).
+    A subclass says how the text is cut (:meth:`cut`).
+
+    Args:
+        dataset: ``"ptb-char"``, ``"ptb-word"``, ``"text8"`` or ``"text"``, see
+            :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
+        file: the file of ``"text"``, or another name for that of ``"text8"``.
+        train_size: keep only this many symbols, or sentences, of the training text.
+        eval_size: the same for the validation and for the test text.
+        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
         vocabulary: the symbols, once the data are loaded.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        dataset: Dataset = "ptb-char",
+        file: str | None = None,
+        train_size: int | None = None,
+        eval_size: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
         self.vocabulary = Vocabulary(())
         self._source = ""
 

@@ -1,0 +1,75 @@
+"""What the models of all tasks share: the words for their recurrent layers, and how they report."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import lightning.pytorch as lightning
+
+from rnnorm.experiments.models.layers import recurrent
+from rnnorm.experiments.training.score import Score
+
+
+class RecurrentModel(lightning.LightningModule):
+    """A model with recurrent layers.
+
+    A subclass makes them by ``make_layer(input_size)``, with what else
+    :func:`rnnorm.experiments.models.layers.recurrent` takes, and says what is reported of a
+    minibatch (:meth:`evaluate`).
+
+    Args:
+        cell: ``"LSTM"``, ``"GRU"`` or ``"RNN"``.
+        norm: what is normalised: None, ``"batch"``, ``"layer"``, or a preset's name.
+        norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
+        hidden_size: units of a layer, in each direction.
+        init: name of the recipe in :mod:`rnnorm.init` without its underscore, or None for
+            ``torch.nn``'s initialisation.
+        initial_noise: standard deviation of the Gaussian noise on h_0 in training.
+        learn_initial_state: make h_0 and c_0 parameters.
+
+    Attributes:
+        score: the metric of the best checkpoint.
+    """
+
+    score: Score
+
+    def __init__(
+        self,
+        cell: Literal["LSTM", "GRU", "RNN"] = "LSTM",
+        norm: str | None = None,
+        norm_options: dict[str, Any] | None = None,
+        hidden_size: int = 100,
+        init: str | None = "orthogonal",
+        initial_noise: float = 0.0,
+        learn_initial_state: bool = False,
+    ) -> None:
+        super().__init__()
+        # those of the subclass as well
+        self.save_hyperparameters()
+        self.make_layer = partial(
+            recurrent,
+            cell,
+            hidden_size=hidden_size,
+            norm=norm,
+            norm_options=norm_options,
+            initial_noise=initial_noise,
+            learn_initial_state=learn_initial_state,
+        )
+
+    def evaluate(self, name: str, batch: Any) -> object:
+        """Log the metrics of a minibatch.
+
+        Args:
+            name: what they begin with, ``"val"`` or ``"test"``.
+            batch: the minibatch.
+        """
+        raise NotImplementedError
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Metrics of the validation set."""
+        self.evaluate("val", batch)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Metrics of the test set."""
+        self.evaluate("test", batch)

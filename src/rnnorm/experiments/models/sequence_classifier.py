@@ -1,0 +1,98 @@
+"""One class for a whole sequence."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torchmetrics.classification import MulticlassAccuracy
+
+from rnnorm.experiments.models.layers import initialise
+from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.training.score import Score
+
+
+class SequenceClassifier(RecurrentModel):
+    """Recurrent layers and a softmax on the last output, or on the mean of all.
+
+    A minibatch is ``(x, y)``, or ``(x, lengths, y)`` where sequences end before the last step.
+
+    Args:
+        input_size: values of a time step.
+        num_classes: classes to tell apart.
+        num_layers: layers.
+        bidirectional: whether each layer also reads backwards.
+        readout: ``"last"`` for each direction's last output, ``"mean"`` for the mean over the
+            steps of the sequence.
+        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
+
+    Attributes:
+        score: the metric of the best checkpoint, the accuracy.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+
+    score = Score("accuracy", "max")
+
+    def __init__(
+        self,
+        input_size: int = 1,
+        num_classes: int = 10,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        readout: Literal["last", "mean"] = "last",
+        **layers: Any,
+    ) -> None:
+        super().__init__(**layers)
+        if readout not in ("last", "mean"):
+            raise ValueError(f"readout must be 'last' or 'mean', got {readout!r}")
+        self.rnn = self.make_layer(input_size, num_layers=num_layers, bidirectional=bidirectional)
+        self.classifier = nn.Linear(self.rnn.hidden_size * (1 + bidirectional), num_classes)
+        initialise(self.rnn, self.hparams["init"], self.classifier)
+        self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
+        self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Scores of the classes.
+
+        Args:
+            x: sequences ``(T, B, input_size)``.
+            lengths: steps of each sequence ``(B,)`` if not all have ``T``.
+
+        Returns:
+            scores ``(B, num_classes)``.
+        """
+        output, state = self.rnn(x, lengths=lengths)
+        if self.hparams["readout"] == "mean":
+            steps = len(x) if lengths is None else lengths.to(output).unsqueeze(1)
+            read = output.sum(0) / steps
+        else:
+            h_n = state[0] if isinstance(state, tuple) else state
+            last = h_n[-1 - self.hparams["bidirectional"] :]
+            read = last.transpose(0, 1).flatten(1)
+        scores: Tensor = self.classifier(read)
+        return scores
+
+    def statistics_step(self, batch: tuple[Tensor, ...]) -> None:
+        """Run over a minibatch for its statistics."""
+        x, *lengths, _ = batch
+        self(x.to(self.device), *lengths)
+
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+        """Cross-entropy of a minibatch."""
+        *inputs, y = batch
+        scores = self(*inputs)
+        loss = cross_entropy(scores, y)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(y))
+        self.log("train/accuracy", (scores.argmax(1) == y).float().mean(), batch_size=len(y))
+        return loss
+
+    def evaluate(self, name: str, batch: tuple[Tensor, ...]) -> None:
+        """Log accuracy and cross-entropy of a minibatch."""
+        *inputs, y = batch
+        scores, accuracy = self(*inputs), getattr(self, f"{name}_accuracy")
+        accuracy(scores, y)
+        self.log(f"{name}/loss", cross_entropy(scores, y), batch_size=len(y))
+        self.log(f"{name}/accuracy", accuracy, prog_bar=True, batch_size=len(y))

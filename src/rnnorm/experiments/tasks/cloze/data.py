@@ -1,0 +1,146 @@
+"""Questions, each with a document and a query that lacks a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.questions.batches import QuestionBatches
+from rnnorm.experiments.data.questions.cnn import ENTITY
+from rnnorm.experiments.data.questions.corpora import ClozeDataset, load_questions
+from rnnorm.experiments.data.questions.numbered import Numbering, Raw, read_raw
+from rnnorm.experiments.data.questions.question import BLANK, is_word, most_relevant
+
+#: the tasks of bAbI whose answers stand in their stories; so do those of task 3, which are long
+BABI_TASKS = (1, 2, 4, 5, 11, 12, 13, 14, 16)
+
+
+class ClozeData(LoadedData):
+    """Questions in minibatches :class:`rnnorm.experiments.data.questions.batches.ClozeBatch`.
+
+    A training question whose answer is not in its document is left out; in validation and test it
+    counts as an error. How many there are is told once, when a training starts.
+
+    Args:
+        dataset: ``"cnn"``, ``"babi"`` or ``"chinese"``, see
+            :func:`rnnorm.experiments.data.questions.corpora.load_questions`.
+        tasks: numbers of bAbI's tasks; by default those whose answers stand in their stories.
+        sentences: cut each document to so many sentences
+            (:func:`rnnorm.experiments.data.questions.question.most_relevant`); None for all.
+        words: size of the vocabulary
+            (``Numbering``); None for all words of the
+            training questions.
+        placeholders: how many numbers there are for words that it lacks, shuffled in each text.
+        train_size: keep only this many training questions; the vocabulary is that of all.
+        eval_size: keep only this many questions for validation and as many for test.
+        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+
+    Attributes:
+        numbering: the vocabulary, once the data are loaded.
+
+    Raises:
+        ValueError: an argument is none of these, or less than 1.
+    """
+
+    def __init__(
+        self,
+        dataset: ClozeDataset = "babi",
+        tasks: list[int] | None = None,
+        sentences: int | None = None,
+        words: int | None = None,
+        placeholders: int = 0,
+        train_size: int | None = None,
+        eval_size: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        for name, value in (("sentences", sentences), ("words", words)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be None or at least 1, got {value}")
+        if placeholders < 0:
+            raise ValueError(f"placeholders must be at least 0, got {placeholders}")
+        if tasks is not None and dataset != "babi":
+            raise ValueError(f"tasks must be None for {dataset}, they are bAbI's, got {tasks}")
+        self.numbering: Numbering | None = None
+
+    def load(self) -> dict[str, QuestionBatches]:
+        """Read the questions.
+
+        Raises:
+            ValueError: a file is broken, or no training question has its answer in its document.
+            FileNotFoundError: ``data_dir`` lacks a file.
+        """
+        given = self.hparams
+        dataset, cut = given["dataset"], given["sentences"]
+        tasks = given["tasks"] or (BABI_TASKS if dataset == "babi" else ())
+        numbers: dict[str, int] = {}
+        raw = {}
+        for part, questions in load_questions(dataset, given["data_dir"], tasks).items():
+            if cut is not None:
+                questions = (most_relevant(question, cut) for question in questions)
+            raw[part] = read_raw(questions, numbers)
+        entities = dataset == "cnn"
+        self.numbering = Numbering(
+            numbers,
+            raw["train"],
+            given["words"],
+            given["placeholders"],
+            _is_entity if entities else _is_answer,
+            anonymous=entities,
+        )
+        told, loaders = [], {}
+        for part, some in raw.items():
+            loaders[part], said = self._batches(part, some, self.numbering)
+            told.append(said)
+        self.notes = [f"questions: {'; '.join(told)}"]
+        return loaders
+
+    def _batches(
+        self, part: str, raw: Sequence[Raw], numbering: Numbering
+    ) -> tuple[QuestionBatches, str]:
+        """Minibatches of a part, and what there is to tell of it."""
+        given, train = self.hparams, part == "train"
+        # neighbours are of one story or one task: mix them before some are left out
+        order = np.random.RandomState(0).permutation(len(raw))
+        chosen = [raw[i] for i in order[: given["train_size" if train else "eval_size"]]]
+        questions = [numbering.question(question) for question in chosen]
+        without = [r.source for r, q in zip(chosen, questions, strict=True) if q.answer < 0]
+        said = f"{len(questions)} {part}"
+        if without:
+            fate = "left out" if train else "errors"
+            said += f", {len(without)} of them {fate} since their documents have not their answers"
+            said += f" ({without[0]})"
+        if train:
+            questions = [question for question in questions if question.answer >= 0]
+            if not questions:
+                raise ValueError(f"no document of the training questions has its answer: {said}")
+        batch_size = given["batch_size" if train else "eval_batch_size"]
+        seed = given["seed"] if train else None
+        return QuestionBatches(questions, batch_size, numbering.unknown + 1, seed), said
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the questions: their vocabulary."""
+        assert self.numbering is not None
+        return {"vocabulary": list(self.numbering.vocabulary.symbols)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a checkpoint whose words had other numbers.
+
+        Raises:
+            ValueError: the vocabularies differ.
+        """
+        if "vocabulary" in state_dict:
+            assert self.numbering is not None
+            source = f"the training questions of {self.hparams['dataset']}"
+            self.numbering.vocabulary.check_same(state_dict["vocabulary"], source)
+
+
+def _is_entity(word: str) -> bool:
+    return ENTITY.fullmatch(word) is not None
+
+
+def _is_answer(word: str) -> bool:
+    return is_word(word) and word != BLANK

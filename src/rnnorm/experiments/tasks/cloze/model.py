@@ -1,0 +1,169 @@
+"""The Attentive Reader: which word of a document belongs into the blank of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import rnnorm
+from rnnorm.diagnostics import plot_attention
+from rnnorm.experiments.data.questions.batches import ClozeBatch
+from rnnorm.experiments.models.attention import Attention
+from rnnorm.experiments.models.layers import initialise
+from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.tasks.cloze.data import ClozeData
+from rnnorm.experiments.training.score import Score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class ClozeReader(RecurrentModel):
+    """The Attentive Reader: an LSTM over the document, one over the query, and attention.
+
+    The probability of a candidate a is proportional to exp(w_a · g + b_a), with g of
+    :class:`rnnorm.experiments.models.attention.Attention`.
+
+    Args:
+        vocabulary_size: how many numbers the data have, placeholders among them.
+        attention_norm: batch-normalise the four terms of the attention, too.
+        bidirectional: read in both directions.
+        embedding_size: width of the embedding, which document and query share.
+        forget_bias: the forget gate's bias, or None to leave it as ``init`` has it.
+        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`, without
+            ``cell``; ``hidden_size`` is also that of the attention.
+
+    Attributes:
+        score: the metric of the best checkpoint, the share of wrong answers.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+
+    score = Score("error", "min")
+
+    def __init__(
+        self,
+        vocabulary_size: int = 100,
+        attention_norm: bool = False,
+        bidirectional: bool = False,
+        embedding_size: int = 240,
+        forget_bias: float | None = None,
+        **layers: Any,
+    ) -> None:
+        super().__init__(cell="LSTM", **layers)
+        self.embedding = nn.Embedding(vocabulary_size, embedding_size)
+        self.document_encoder = self.make_layer(embedding_size, bidirectional=bidirectional)
+        self.query_encoder = self.make_layer(embedding_size, bidirectional=bidirectional)
+        hidden_size = self.query_encoder.hidden_size
+        width = hidden_size * (1 + bidirectional)
+        self.attention = Attention(width, hidden_size, attention_norm)
+        self.answer = nn.Linear(hidden_size, vocabulary_size)
+        for layer in (self.document_encoder, self.query_encoder):
+            initialise(layer, self.hparams["init"])
+            if forget_bias is not None:
+                rnnorm.init.forget_bias_(layer, forget_bias)
+
+    def check_data(self, data: ClozeData) -> None:
+        """See whether the data have as many numbers as the model.
+
+        Raises:
+            ValueError: they have not.
+        """
+        assert data.numbering is not None
+        size, numbers = self.hparams["vocabulary_size"], len(data.numbering)
+        if size != numbers:
+            words = len(data.numbering.vocabulary)
+            raise ValueError(
+                f"model.init_args.vocabulary_size must be {numbers}, the {words} words of the "
+                f"training questions, the unknown word and {data.numbering.placeholders} "
+                f"placeholders, got {size}"
+            )
+
+    def forward(self, batch: ClozeBatch) -> tuple[Tensor, Tensor]:
+        """What a minibatch's answers may be, and where the model looks.
+
+        Args:
+            batch: the questions.
+
+        Returns:
+            scores of the candidates ``(C, B)``, minus infinity where there is none, and the
+            attention ``(T, B)``.
+        """
+        y, _ = self._encode(self.document_encoder, batch.x, batch.lengths)
+        _, (h, _) = self._encode(self.query_encoder, batch.query, batch.query_lengths)
+        # the last states of both directions side by side
+        u = h.transpose(0, 1).flatten(1)
+        g, s = self.attention(y, batch.lengths, u)
+        numbers = batch.candidates.clamp(min=0)
+        scores = (self.answer.weight[numbers] * g).sum(2) + self.answer.bias[numbers]
+        return scores.masked_fill(batch.candidates < 0, -torch.inf), s
+
+    def examples(self, data: ClozeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
+        """Title, caption and picture of two validation questions: where the model looks.
+
+        Args:
+            data: the data, loaded.
+        """
+        numbering = data.numbering
+        assert numbering is not None
+        batch = next(iter(data.val_dataloader())).to(self.device)
+        training = self.training
+        with torch.no_grad():
+            scores, s = self.eval()(batch)
+        self.train(training)
+
+        def words(numbers: Tensor) -> list[str]:
+            return [numbering.name(number) for number in numbers.tolist()]
+
+        for i in range(min(2, len(batch.answers))):
+            document = words(batch.x[: batch.lengths[i], i])
+            query = words(batch.query[: batch.query_lengths[i], i])
+            choices, answer = batch.candidates[:, i], int(batch.answers[i])
+            said = words(choices[scores[:, i].argmax().reshape(1)])[0]
+            right = words(choices[[answer]])[0] if answer >= 0 else "none of the document's words"
+            weights = s[: len(document), i].cpu()
+            most = [document[at] for at in weights.argsort(descending=True)[:3].tolist()]
+            yield (
+                f"Attention to a document, question {i + 1}",
+                f"{' '.join(query)} Answer: {right}; the model says: {said}. Most attention: "
+                f"{', '.join(most)}.",
+                partial(plot_attention, words=document, weights=weights),
+            )
+
+    def _encode(self, encoder: nn.Module, words: Tensor, lengths: Tensor) -> Any:
+        longest = int(lengths.max())
+        return encoder(self.embedding(words[:longest]), lengths=lengths)
+
+    def training_step(self, batch: ClozeBatch, batch_idx: int) -> Tensor:
+        """Cross-entropy of a minibatch's answers among its candidates, in nats."""
+        scores, _ = self(batch)
+        loss = cross_entropy(scores.T, batch.answers)
+        rows = len(batch.answers)
+        self.log("train/loss", loss, prog_bar=True, batch_size=rows)
+        self.log("train/error", _error(scores, batch), batch_size=rows)
+        return loss
+
+    def statistics_step(self, batch: ClozeBatch) -> None:
+        """Run over a minibatch for its statistics."""
+        self(batch.to(self.device))
+
+    def evaluate(self, name: str, batch: ClozeBatch) -> None:
+        """Log error and cross-entropy of a minibatch."""
+        scores, _ = self(batch)
+        there = batch.answers >= 0
+        if answerable := int(there.sum()):
+            loss = cross_entropy(scores.T[there], batch.answers[there])
+            self.log(f"{name}/loss", loss, batch_size=answerable)
+        error = _error(scores, batch)
+        self.log(f"{name}/error", error, prog_bar=True, batch_size=len(there))
+
+
+def _error(scores: Tensor, batch: ClozeBatch) -> Tensor:
+    """Share of the questions with a wrong answer."""
+    return (scores.argmax(0) != batch.answers).float().mean()

@@ -1,0 +1,1 @@
+"""Frame classification of speech: the tied state of every frame."""

@@ -1,0 +1,105 @@
+"""Utterances with the tied state of every frame, given by a forced alignment."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.speech.filter_banks import add_deltas, normalise
+from rnnorm.experiments.data.speech.frame_batches import FrameBatches
+from rnnorm.experiments.data.speech.fsdd import Split, load_fsdd
+from rnnorm.experiments.data.speech.kaldi.folder import load_kaldi
+from rnnorm.experiments.data.speech.utterances import Speech
+
+
+class FrameData(LoadedData):
+    """Utterances in minibatches :class:`rnnorm.experiments.data.speech.frame_batches.FrameBatch`.
+
+    Args:
+        dataset: ``"fsdd"``, spoken digits (``load_fsdd``), or
+            ``"kaldi"``, features of one's own (``load_kaldi``).
+        alignments: of ``"fsdd"``: the folder of the alignments, relative to ``data_dir``.
+        split: of ``"fsdd"``: by ``"speaker"`` or ``"random"``.
+        speaker: of ``"fsdd"``: the one to train on, split by speaker.
+        deltas: add slopes and their slopes to the features, which are then thrice as many.
+        normalised: give each utterance's features mean 0 and variance 1, deltas included.
+        max_length: leave longer utterances out of training, None for none.
+        train_size: keep only this many training utterances.
+        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`; ``data_dir`` is the
+            folder that these functions read.
+
+    Attributes:
+        num_features: values of a frame, once the data are loaded.
+        num_targets: how many states there are, once the data are loaded.
+
+    Raises:
+        ValueError: an argument is none of these, or less than 1.
+    """
+
+    def __init__(
+        self,
+        dataset: Literal["fsdd", "kaldi"] = "fsdd",
+        alignments: str = "kaldi/digits/tri1",
+        split: Split = "speaker",
+        speaker: str = "nicolas",
+        deltas: bool = True,
+        normalised: bool = True,
+        max_length: int | None = 1300,
+        train_size: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        for name, value, known in (
+            ("dataset", dataset, ("fsdd", "kaldi")),
+            ("split", split, ("speaker", "random")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
+        self.num_features = self.num_targets = 0
+
+    def load(self) -> dict[str, FrameBatches]:
+        """Read alignments and lengths, and the features too if they come from recordings.
+
+        Raises:
+            ValueError: a file is broken, or no training utterance is left.
+            FileNotFoundError: a file is missing.
+        """
+        given = self.hparams
+        speech = self._speech()
+        train, most = list(speech.train), given["max_length"]
+        if most is not None:
+            train = [u for u in train if len(u.targets) <= most]
+        dropped = len(speech.train) - len(train)
+        if not train:
+            raise ValueError(
+                f"max_length must leave a training utterance: all {dropped} are longer than {most}"
+            )
+        self.notes = list(speech.notes)
+        if dropped:
+            self.notes.append(f"training: {dropped} utterances of more than {most} frames left out")
+        train = train[: given["train_size"]]
+        self.num_features = speech.num_features * (3 if given["deltas"] else 1)
+        self.num_targets = speech.num_targets
+        prepare, rows = self._prepare, given["eval_batch_size"]
+        loaders = {
+            "train": FrameBatches(train, given["batch_size"], given["seed"], prepare),
+            "val": FrameBatches(speech.val, rows, prepare=prepare),
+            "test": FrameBatches(speech.test, rows, prepare=prepare),
+        }
+        for name, loader in loaders.items():
+            frames = sum(len(u.targets) for u in loader.utterances)
+            self.notes.append(f"{name}: {len(loader.utterances)} utterances, {frames} frames")
+        return loaders
+
+    def _speech(self) -> Speech:
+        given = self.hparams
+        if given["dataset"] == "kaldi":
+            return load_kaldi(given["data_dir"])
+        return load_fsdd(*(given[n] for n in ("data_dir", "alignments", "split", "speaker")))
+
+    def _prepare(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        features = add_deltas(features) if self.hparams["deltas"] else features
+        return normalise(features) if self.hparams["normalised"] else features

@@ -1,0 +1,1 @@
+"""Language modelling: predict the next character or word of a text."""

@@ -1,0 +1,98 @@
+"""A text in minibatches of windows, or as one stream."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.data.text.corpora import Corpus, Text
+from rnnorm.experiments.data.text.loaded_text import TextData
+from rnnorm.experiments.data.text.windows import (
+    CarriedWindows,
+    IndependentWindows,
+    Stream,
+    Window,
+)
+
+
+class LanguageData(TextData):
+    """A text in minibatches :class:`rnnorm.experiments.data.text.windows.Window`.
+
+    Args:
+        windows: ``"independent"`` windows in random order, each from the initial state, or
+            ``"carried"``, in the order of the text, with the state going on.
+        length: predictions of a window.
+        crop: start each epoch of independent windows at another random place.
+        val_by: validate by ``"windows"`` as in training, or as one ``"stream"`` with the state and
+            the time step going on from the first symbol to the last.
+        test_by: the same for the test text.
+        eval_length: predictions of a window in validation and test; ``length`` by default.
+        **shared: of :class:`rnnorm.experiments.data.text.loaded_text.TextData`.
+
+    Raises:
+        ValueError: an argument is none of these, or less than 1.
+    """
+
+    def __init__(
+        self,
+        windows: Literal["independent", "carried"] = "independent",
+        length: int = 100,
+        crop: bool = False,
+        val_by: Literal["windows", "stream"] = "windows",
+        test_by: Literal["windows", "stream"] = "stream",
+        eval_length: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        if windows not in ("independent", "carried"):
+            raise ValueError(f"windows must be 'independent' or 'carried', got {windows!r}")
+        if crop and windows == "carried":
+            raise ValueError("crop must be False with windows='carried', which read all in order")
+        for name, value in self.hparams.items():
+            if name.endswith("_by") and value not in ("windows", "stream"):
+                raise ValueError(f"{name} must be 'windows' or 'stream', got {value!r}")
+        self._test: Text | None = None
+
+    def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:
+        """Windows of the three parts."""
+        given = self.hparams
+        loaders = {"train": self._training(_first(corpus.train, given["train_size"]))}
+        for name, whole in (("val", corpus.val), ("test", corpus.test)):
+            text = _first(whole, given["eval_size"])
+            loaders[name] = self._evaluation(text, given[f"{name}_by"])
+        self._test = text
+        return loaders
+
+    def _training(self, text: Text) -> Resumable[Window]:
+        given = self.hparams
+        length, rows = given["length"], given["batch_size"]
+        if given["windows"] == "carried":
+            return CarriedWindows(text, length, rows)
+        return IndependentWindows(text, length, rows, given["seed"], given["crop"])
+
+    def _evaluation(self, text: Text, by: str) -> Resumable[Window]:
+        given = self.hparams
+        if by == "stream":
+            return Stream(text)
+        length, rows = given["eval_length"] or given["length"], given["eval_batch_size"]
+        if given["windows"] == "carried":
+            return CarriedWindows(text, length, rows, whole=False)
+        return IndependentWindows(text, length, rows)
+
+    def test_windows(self, length: int) -> IndependentWindows:
+        """The test text in windows that each start from the initial state.
+
+        Args:
+            length: predictions of a window.
+
+        Raises:
+            ValueError: the text is shorter than a window.
+        """
+        if length < 1:
+            raise ValueError(f"lengths must be at least 1, got {length}")
+        assert self._test is not None
+        return IndependentWindows(self._test, length, self.hparams["eval_batch_size"])
+
+
+def _first(text: Text, size: int | None) -> Text:
+    return Text(text.symbols[:size], text.source)
