@@ -34,6 +34,15 @@ def sparse(name, size):
     return bytes(header)
 
 
+def dated(seconds):
+    """An archive of an empty file, with these bytes for its date."""
+    header = bytearray(tarfile.TarInfo("a").tobuf(tarfile.GNU_FORMAT))
+    header[136:148] = seconds
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    return bytes(header) + bytes(1024)
+
+
 def test_the_files_that_are_chosen_in_their_order(tmp_path):
     path = pack(tmp_path / "a.tar", [(tarfile.TarInfo(f"d/{n}"), n.encode()) for n in "cab"])
     found = read_members(path, lambda names: [n for n in names if n.name in "ac"])
@@ -94,3 +103,25 @@ def test_a_negative_size_does_not_lead_back(tmp_path):
     path.write_bytes(bytes(header) + bytes(1024))
     with pytest.raises(TextError, match=r"a\.tar is truncated or no tar archive"):
         read(path)
+
+
+@pytest.mark.parametrize("seconds", [b"\x80" + b"\xff" * 11, b"\xff" * 12, b"77777777777\0"])
+def test_a_date_that_no_calendar_has_does_no_harm(tmp_path, seconds):
+    path = tmp_path / "a.tar"
+    path.write_bytes(dated(seconds))
+    assert read(path) == {"a": b""}
+
+
+def test_a_date_that_is_no_number_is_refused(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(dated(b"tomorrow\0\0\0\0"))
+    with pytest.raises(TextError, match=r"a\.tar is truncated or no tar archive: invalid header"):
+        read(path)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1e300", "tomorrow"])
+def test_a_long_date_that_is_none_does_no_harm(tmp_path, seconds):
+    member = tarfile.TarInfo("a")
+    member.pax_headers = {"mtime": seconds}
+    path = pack(tmp_path / "a.tar", [(member, b"text")], tarfile.PAX_FORMAT)
+    assert read(path) == {"a": b"text"}

@@ -76,3 +76,18 @@ def test_a_run_that_is_killed_as_it_starts_leaves_no_folder(tmp_path, monkeypatc
     run_folder.start_run(folder, {"recipe": RECIPE}, "model: {}\n")
     assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "run.json"]
     assert not list(tmp_path.glob("run.*"))
+
+
+@pytest.mark.parametrize("old", ["tasks.pixels.DigitData", "pixels.PixelData"])
+def test_a_run_of_an_older_layout_is_refused_in_one_line(folder, old):
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("tasks.pixels.PixelData", old))
+    with pytest.raises(ValueError, match=rf"of an older layout, or was edited.*{old}") as caught:
+        measure(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_description_of_any_size_is_not_held_in_memory(folder):
+    (folder / "run.json").write_text(" " * ((1 << 20) + 1))
+    with pytest.raises(ValueError, match=r"run\.json is too large"):
+        run_folder.read_about(folder)

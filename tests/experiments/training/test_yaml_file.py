@@ -1,5 +1,6 @@
 import pytest
 
+from rnnorm.experiments.training.recipe import recipe_file, recipe_names
 from rnnorm.experiments.training.yaml_file import read_yaml
 
 LAUGHS = "a0: &a0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]\n" + "".join(
@@ -40,3 +41,14 @@ def test_aliases_and_merges_are_read(read):
 def test_what_is_refused_names_the_file(read, text, what):
     with pytest.raises(ValueError, match=rf"own\.yaml.*{what}"):
         read(text)
+
+
+def test_a_trusted_file_is_read_as_any_other():
+    paths = [recipe_file(name) for name in recipe_names()]
+    assert [read_yaml(path, trusted=True) for path in paths] == [read_yaml(path) for path in paths]
+
+
+def test_a_trusted_file_that_is_broken_is_named(tmp_path):
+    (tmp_path / "own.yaml").write_text("a: [1")
+    with pytest.raises(ValueError, match=r"own\.yaml is not YAML"):
+        read_yaml(tmp_path / "own.yaml", trusted=True)

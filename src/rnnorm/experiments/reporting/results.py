@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rnnorm.experiments.data.text_file import unpack
 from rnnorm.experiments.measuring.outcome import read_outcome
 from rnnorm.experiments.reporting.results_files import read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
@@ -70,7 +71,7 @@ def record(run: str | Path, folder: Path) -> Path:
             },
         )
     outcome, written = read_outcome(run), Path(run) / "sentences.txt"
-    lines = written.read_text(encoding="utf-8").splitlines() if written.is_file() else []
+    lines = unpack(written, "").decode().splitlines() if written.is_file() else []
     content = {**asdict(outcome), "sentences": lines}
     return _keep(folder, outcome.recipe, outcome.scale, content)
 

@@ -12,10 +12,13 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from rnnorm.experiments.data.text_file import as_text, unpack
 from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome
+from rnnorm.experiments.training.yaml_file import read_yaml
+
+# bytes of a recorded file
+_LIMIT = 1 << 24
 
 
 class Recorded(NamedTuple):
@@ -48,7 +51,7 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
         FileNotFoundError: ``tables.yaml`` is missing.
         ValueError: a file is broken, or a recorded run is in no table.
     """
-    tables = yaml.safe_load((folder / "tables.yaml").read_text(encoding="utf-8"))
+    tables = read_yaml(folder / "tables.yaml")
     files = sorted(folder.glob("*.json"))
     runs = {path: _read(path) for path in files if not path.name.startswith("search-")}
     searches = {path: _read_search(path) for path in files if path not in runs}
@@ -84,7 +87,7 @@ def read_steps(folder: Path) -> dict[str, dict[str, str]]:
 
 def _read(path: Path) -> tuple[Outcome, list[str]]:
     try:
-        given = json.loads(path.read_bytes())
+        given = json.loads(unpack(path, "", _LIMIT))
         tests = [Measurement(**t | {"overrides": tuple(t["overrides"])}) for t in given["tests"]]
         sentences = given.pop("sentences")
         return Outcome(**given | {"tests": tuple(tests)}), sentences
@@ -94,7 +97,7 @@ def _read(path: Path) -> tuple[Outcome, list[str]]:
 
 def _read_search(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
+        found: dict[str, Any] = json.loads(unpack(path, "", _LIMIT))
         if missing := {"recipe", "small", "overrides", "rows", "failures"} - found.keys():
             raise KeyError(*missing)
     except (ValueError, TypeError, KeyError) as error:
@@ -103,8 +106,7 @@ def _read_search(path: Path) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(as_text(unpack(path, "", _LIMIT), path).splitlines()))
     if not rows or not {"recipe", "seconds", "ratio"} <= rows[0].keys():
         raise ValueError(f"{path} is none of rnnorm bench RECIPE: it lacks recipe, seconds, ratio")
     return rows

@@ -107,7 +107,7 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     path = recipe_file(name)
     if name in above:
         raise ValueError(f"recipe {name} is based on itself: {' on '.join([*above, name])}")
-    config = read_yaml(path)
+    config = read_yaml(path, trusted=path.is_relative_to(FOLDER))
     base = config.pop("base", None) if isinstance(config, dict) else None
     if base is not None:
         if not isinstance(base, str):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import rnnorm
+from rnnorm.experiments.data.text_file import unpack
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.checkpoints import (
     partial_of,
@@ -18,6 +19,9 @@ from rnnorm.experiments.training.checkpoints import (
     write_whole,
 )
 from rnnorm.experiments.training.recipe import OverrideError, Recipe, read_config
+
+# bytes of a run.json
+_LIMIT = 1 << 20
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -114,7 +118,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no run in {folder}: it lacks run.json")
     try:
-        about = json.loads(path.read_bytes())
+        about = json.loads(unpack(path, "", _LIMIT))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(about, dict):
@@ -152,7 +156,8 @@ def rebuild(
         except OverrideError as error:
             raise ValueError(
                 f"{folder / 'config.yaml'} was written by rnnorm {about['rnnorm']}, and this is "
-                f"rnnorm {rnnorm.__version__}, which cannot read it: {error}"
+                f"rnnorm {rnnorm.__version__}, which cannot read it: it is of an older layout, or "
+                f"was edited. {error}"
             ) from None
         raise
 
