@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,6 +34,24 @@ def holds(condition: Tensor, otherwise: str) -> bool:
 def jit_tracing() -> bool:
     """Whether torch.jit.trace is at work."""
     return torch._C._get_tracing_state() is not None
+
+
+def unobserved(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether no tracer, dispatch mode, subclass or vmap wants to see an operator on them."""
+    if (
+        torch.compiler.is_compiling()
+        or jit_tracing()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+    ):
+        return False
+    batched = torch._C._functorch.is_batchedtensor
+    # is_grads_batched still takes the older vmap
+    legacy = torch._C._functorch.is_legacy_batchedtensor
+    for t in tensors:
+        if t is not None and (type(t) not in (Tensor, Parameter) or batched(t) or legacy(t)):
+            return False
+    return True
 
 
 def constant(function: Function) -> Function:

@@ -133,9 +133,9 @@ def test_without_gradients_nothing_is_saved(monkeypatch):
     saves = []
     run = forward.run_forward
 
-    def record(inputs, options, save):
+    def record(inputs, options, save, **rest):
         saves.append(save)
-        return run(inputs, options, save)
+        return run(inputs, options, save, **rest)
 
     monkeypatch.setattr(cpu, "run_forward", record)
     layer = rnnorm.LSTM(3, 5, norm="batch")

@@ -13,6 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import definition
 import rnnorm
 from rnnorm import BatchNorm
+from rnnorm.norm.population import Population
 
 INPUT_ONLY = {"recurrent": None, "cell": None}
 
@@ -528,3 +529,35 @@ def test_autocast_leaves_shared_statistics_in_float32(options):
     assert found.mean.dtype == torch.float32
     torch.testing.assert_close(found.mean, expected.mean, rtol=0.01, atol=0)
     torch.testing.assert_close(found.var, expected.var, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("step", [0, 2, 5, 9])
+@pytest.mark.parametrize("spoilt", [None, float("nan"), float("inf")])
+@pytest.mark.parametrize("options", [{}, {"momentum": None}, {"population": "shared"}])
+def test_one_count_for_all_steps_is_a_count_for_each(options, spoilt, step):
+    norm = BatchNorm(**{"horizon": 6} | options)
+    torch.manual_seed(0)
+    # few of the estimates are the first
+    first = [(torch.randn(4, 3), torch.rand(4, 3)), tensor([5, 5, 0, 7]), 1]
+    populations = [Population(3, norm, shared=norm.population == "shared") for _ in range(2)]
+    mean, var = torch.randn(4, 3), torch.rand(4, 3)
+    if spoilt is not None:
+        var[1, 2] = spoilt
+    for population, counts in zip(populations, (7, torch.full((4,), 7)), strict=True):
+        population.update(*first)
+        for _ in range(3):
+            population.update((mean, var), counts, step)
+    for (name, one), each in zip(
+        populations[0].named_buffers(), populations[1].buffers(), strict=True
+    ):
+        assert torch.equal(one, each), name
+
+
+def test_a_count_that_is_zeroed_in_place_no_longer_serves():
+    layer = rnnorm.RNN(2, 3, norm="batch")
+    layer(torch.randn(3, 6, 2))
+    population = layer.eval().population_input_l0
+    with torch.no_grad():
+        assert torch.equal(population.consecutive(1, 1)[0][0, 0], population.mean[1])
+        population.num_batches_tracked.data[1] = 0
+        assert torch.equal(population.consecutive(1, 1)[0][0, 0], population.mean[0])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,8 +20,7 @@ from rnnorm.norm.spec import Norm, active_sites
 from rnnorm.tracing import constant
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What a layer asks for; ``padded`` rows come with their ``lengths``."""
 
     cell: Cell
@@ -160,7 +159,7 @@ def _choose(
         if why_not:
             passed_over.append(f"{kernel.name}: {why_not}")
             continue
-        if request not in _logged:
+        if _log.isEnabledFor(logging.INFO) and request not in _logged:
             _logged.add(request)
             _log.info("%s runs on %s (%s)", request, kernel.name, "; ".join(passed_over) or "first")
         calls[kernel.name] += 1

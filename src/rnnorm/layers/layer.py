@@ -172,20 +172,24 @@ def run_layer(
     populations: dict[str, Population] = {}
     constants: dict[str, Moments] = {}
     min_rows = None
-    counts: dict[str, Tensor] = {}
+    counts: dict[str, Tensor | int] = {}
     if isinstance(norm, BatchNorm):
         populations = {site: getattr(module, f"population_{site}{suffix}") for site in active}
         if module.training:
             # a minibatch that is smaller from the start still trains
             min_rows = max(2, min(norm.min_rows, B))
-    active_rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
     for site, population in populations.items():
         whole = getattr(norm, site) == "sequence"
         if min_rows is None:
             constants[site] = population.consecutive(*((0, 1) if whole else (step, T)))
             continue
         assert isinstance(step, int)
-        rows = active_rows.sum(0, keepdim=True) if whole else active_rows
+        if batch_sizes is None and min_rows <= B and not torch.compiler.is_compiling():
+            counts[site] = T * B if whole else B
+            population.grow(step + T)
+            continue
+        rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
+        rows = rows.sum(0, keepdim=True) if whole else rows
         counts[site] = torch.where(rows >= min_rows, rows, 0).to(x.device)
         first = known(rows[0])
         if first is None or first < min_rows:

@@ -253,6 +253,8 @@ class Sequence(nn.RNNBase):
                 outputs.append(batches.reverse(result, sizes) if backward else result)
                 final.append(last)
             output = torch.cat(outputs, -1) if directions > 1 else outputs[0]
+        if len(final) == 1:
+            return output, tuple(s.unsqueeze(0) for s in final[0])
         return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
 
     def _initial_state(self, rows: int, like: Tensor) -> State:

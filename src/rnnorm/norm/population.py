@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import jit_tracing, known
+from rnnorm.tracing import jit_tracing, known, unobserved
 
 _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
 
@@ -115,7 +116,7 @@ class Population(nn.Module):
         self.resize(needed)
 
     @torch.no_grad()
-    def update(self, batch: Moments, counts: Tensor, step: int) -> None:
+    def update(self, batch: Moments, counts: Tensor | int, step: int) -> None:
         """Takes in one minibatch.
 
         The population keeps the unbiased variance (Ioffe & Szegedy 2015, algorithm 2). A new
@@ -125,10 +126,15 @@ class Population(nn.Module):
 
         Args:
             batch: mean and biased variance, ``(T, F)``.
-            counts: ``(T,)`` int64, the rows behind each estimate, 0 where none was taken.
+            counts: ``(T,)`` int64, the rows behind each estimate, 0 where none was taken; a
+                number above 1 where all have as many.
             step: index of the first step.
         """
         mean, var = (m.to(self.mean.dtype) for m in batch)
+        if isinstance(counts, int):
+            if self._update_whole(mean, var, counts, step):
+                return
+            counts = torch.full(mean.shape[:1], counts, device=mean.device)
         m = counts.to(mean.dtype)
         var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
         finite = (mean.isfinite() & var.isfinite()).all(1)
@@ -155,6 +161,24 @@ class Population(nn.Module):
             mean_weight = var_weight = mean_weight.clamp(min=self.momentum)
         for old, new, weight in ((self.mean, mean, mean_weight), (self.var, var, var_weight)):
             old[mine].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
+
+    def _update_whole(self, mean: Tensor, var: Tensor, count: int, step: int) -> bool:
+        """The same in few operators, where nothing is left out; tells whether it did."""
+        own = self.mean, self.var, self.rows, self.num_batches_tracked
+        room = min(len(mean), len(own[0]) - step)
+        plain = not self.shared and self.momentum is not None and mean.is_cpu and room > 0
+        if not plain or not unobserved((mean, var, *own)):
+            return False
+        # one operator that is not finite if a moment is not
+        if not math.isfinite(torch.dot(mean.flatten(), var.flatten())):
+            return False
+        own_mean, own_var, rows, batches = (each.narrow(0, step, room) for each in own)
+        rows += count
+        batches += 1
+        weight = batches.to(mean.dtype).reciprocal_().clamp_(min=self.momentum).unsqueeze_(1)
+        own_mean.lerp_(mean[:room], weight)
+        own_var.lerp_(var[:room] * (count / (count - 1)), weight)
+        return True
 
     def at(self, steps: Tensor) -> Moments:
         """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
@@ -183,9 +207,10 @@ class Population(nn.Module):
             steps: how many.
         """
         if isinstance(first, int) and self._readable_in_place():
-            mine = slice(first, first + steps)
-            if first + steps <= len(self) and bool(self.num_batches_tracked[mine].all()):
-                return self.mean[mine].unsqueeze(1), self.var[mine].unsqueeze(1)
+            batches = self.num_batches_tracked
+            if first + steps <= len(batches) and batches.narrow(0, first, steps).all():
+                mean, var = self.mean.narrow(0, first, steps), self.var.narrow(0, first, steps)
+                return mean.unsqueeze(1), var.unsqueeze(1)
         offset = first.to(self.mean.device) if isinstance(first, Tensor) else first
         return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
 

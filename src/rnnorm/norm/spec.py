@@ -206,10 +206,11 @@ def active_sites(norm: Norm | None, cell: str, available: tuple[str, ...]) -> tu
     Raises:
         ValueError: ``norm`` asks for a joint or carry site that the cell does not have.
     """
-    wanted = tuple(site for site in SITES if getattr(norm, site, None))
+    if norm is None:
+        return ()
     for site in ("joint", "carry"):
-        if site in wanted and site not in available:
+        if site not in available and getattr(norm, site, None):
             raise ValueError(
                 f"norm.{site} must be None for {cell}, whose sites are {', '.join(available)}"
             )
-    return tuple(site for site in wanted if site in available)
+    return tuple([site for site in available if getattr(norm, site, None)])

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.problem import Inputs, Options, describe, forward_shapes
-from rnnorm.tracing import jit_tracing
+from rnnorm.tracing import unobserved
 
 Results = tuple[
     Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 ]
 
 
-def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
+def run_forward(inputs: Inputs, options: Options, save: bool, distinct: bool = True) -> Results:
     """Runs the pass, without autograd.
+
+    Args:
+        inputs: of both passes.
+        options: of both passes.
+        save: whether backward follows.
+        distinct: whether each result that is absent is a tensor of its own, as an operator's are.
 
     Returns:
         see ``problem.forward_shapes``.
@@ -28,17 +32,20 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
     Raises:
         MemoryError: scratch memory could not be allocated.
     """
-    results = _allocate(inputs, options, save)
+    results = _allocate(inputs, options, save, distinct)
     run("rnnorm_forward", describe(inputs, options, results))
     return results
 
 
-def _allocate(inputs: Inputs, options: Options, save: bool) -> Results:
-    shapes = forward_shapes(inputs, options, save)
+def _allocate(inputs: Inputs, options: Options, save: bool, distinct: bool = True) -> Results:
+    new_empty, new_zeros = inputs.x.new_empty, inputs.x.new_zeros
+    absent = None if distinct else new_empty(0)
     # a moment stays zero where no statistic is taken
     return tuple(  # type: ignore[return-value]
-        inputs.x.new_zeros(shape) if 3 <= k < 9 else inputs.x.new_empty(shape)
-        for k, shape in enumerate(shapes)
+        absent
+        if absent is not None and shape == (0,)
+        else (new_zeros(shape) if 3 <= k < 9 else new_empty(shape))
+        for k, shape in enumerate(forward_shapes(inputs, options, save))
     )
 
 
@@ -127,19 +134,3 @@ class Unobserved(torch.autograd.Function):
         return results
 
     backward = staticmethod(_backward)
-
-
-def unobserved(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether no tracer, dispatch mode, subclass or vmap wants to see an operator on them."""
-    return (
-        not torch.compiler.is_compiling()
-        and not jit_tracing()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and all(t is None or (type(t) in (Tensor, Parameter) and not _batched(t)) for t in tensors)
-    )
-
-
-def _batched(tensor: Tensor) -> bool:
-    """Whether vmap, or ``is_grads_batched``, stands behind a tensor, which then has no memory."""
-    functorch = torch._C._functorch
-    return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)

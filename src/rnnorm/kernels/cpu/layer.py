@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels.cpu.forward import Unobserved, cpu_forward, run_forward, unobserved
+from rnnorm.kernels.cpu.forward import Unobserved, cpu_forward, run_forward
 from rnnorm.kernels.cpu.library import CELLS
 from rnnorm.kernels.cpu.problem import Inputs, Options
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+from rnnorm.tracing import unobserved
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -61,7 +62,9 @@ def layer(
     wide = torch.promote_types(x.dtype, torch.float32)
 
     def ready(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.to(wide).contiguous()
+        if tensor is None or (tensor.dtype == wide and tensor.is_contiguous()):
+            return tensor
+        return tensor.to(wide).contiguous()
 
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64)
@@ -75,7 +78,7 @@ def layer(
             *map(ready, weights[:4]),
             *(ready(gamma.get(site)) for site in sites),
             ready(beta.get("cell")),
-            *(m if m is None else ready(m.detach()) for m in statistics),
+            *(ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics),
         )
     )
     scopes = [getattr(norm, site) if site in active else "off" for site in sites]
@@ -94,7 +97,7 @@ def layer(
     elif differentiable:
         results = Unobserved.apply(*inputs, *options, True)  # type: ignore[no-untyped-call]
     else:
-        results = run_forward(inputs, options, save=False)
+        results = run_forward(inputs, options, save=False, distinct=False)
     state_n = tuple(s.to(initial.dtype) for s, initial in zip(results[1:3], state, strict=False))
     taken = {}
     if min_rows is not None:

@@ -126,8 +126,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Where a tensor's data begins; None for one that is absent or has no elements."""
-    return None if tensor is None or tensor.numel() == 0 else tensor.data_ptr()
+    """Where a tensor's data begins; None for one that is absent, 0 for one without elements."""
+    return None if tensor is None else tensor.data_ptr()
 
 
 def run(name: str, layer: Layer) -> None:

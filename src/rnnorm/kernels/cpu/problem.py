@@ -106,6 +106,11 @@ def describe(
     """
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
+    output, h_n, c_n, *moments = results[:9]
+    saved_x, saved_h, saved_c = results[9:]
+    tensors = dict(zip(Inputs._fields[:8], inputs, strict=False))
+    tensors |= {"output": output, "h_n": h_n, "c_n": c_n}
+    tensors |= {"saved_x": saved_x, "saved_h": saved_h, "saved_c": saved_c, **others}
     layer = Layer(
         cell=CELLS.index(options.cell),
         is_double=inputs.x.dtype == torch.float64,
@@ -117,18 +122,12 @@ def describe(
         joint=options.joint,
         recompute=recomputes(input_size, H),
         eps=options.eps,
+        **{name: address(tensor) for name, tensor in tensors.items()},
     )
-    named = inputs[:8]
-    for name, tensor in zip(Inputs._fields, named, strict=False):
-        setattr(layer, name, address(tensor))
-    output, h_n, c_n, *moments = results[:9]
-    saved_x, saved_h, saved_c = results[9:]
-    others |= {"output": output, "h_n": h_n, "c_n": c_n}
-    others |= {"saved_x": saved_x, "saved_h": saved_h, "saved_c": saved_c}
-    for name, tensor in others.items():
-        setattr(layer, name, address(tensor))
     gammas, constants = inputs[8:11], inputs[12:]
     for k, (site, scope) in enumerate(zip(layer.site, options.scopes.split(","), strict=True)):
+        if scope == "off":
+            continue
         site.scope = SCOPES.index(scope)
         site.gamma = address(gammas[k])
         site.mean, site.var = address(moments[2 * k]), address(moments[2 * k + 1])
