@@ -9,7 +9,7 @@ from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome
-from rnnorm.experiments.reporting import results_page
+from rnnorm.experiments.reporting import results_files
 from rnnorm.experiments.reporting.results import record, results
 from rnnorm.experiments.reporting.results_files import read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
@@ -216,7 +216,7 @@ def test_a_broken_record_is_named(folder, content):
 
 @pytest.mark.parametrize("name", ["a.json", "search-a.json", "a.csv"])
 def test_a_file_of_any_size_is_not_held_in_memory(folder, monkeypatch, name):
-    monkeypatch.setattr(results_page, "_LIMIT", 1 << 16)
+    monkeypatch.setattr(results_files, "_LIMIT", 1 << 16)
     (folder / name).write_text(" " * (1 << 17))
     with pytest.raises(ValueError, match=rf"{name} is too large"):
         page_of(folder)
