@@ -1,5 +1,7 @@
 """Speech recipes from end to end, on a few tones."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -159,7 +161,7 @@ def test_a_report_has_the_posteriors(tmp_path, spoken):
         runs.append(tmp_path / name.replace("/", "-"))
         fit(name, data_dir=spoken, run_dir=runs[-1], overrides=TINY)
     page = report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.count("<b>Posteriors of nicolas_") == 2
+    assert len(re.findall(r"<b>[^<]*Posteriors of nicolas_", page)) == 2
     assert "frame error, %" in page
     # a bidirectional layer has no single h_t
     assert "must not be bidirectional" in page
