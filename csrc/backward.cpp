@@ -19,7 +19,7 @@ struct Backward : Layer<Cell, T> {
   int64_t columns;  // of the gradient of h: P in whole vectors
   T *panel_x, *panel_t, *panel_i, *ring_x, *ring_h, *all_x, *own_x;
   T *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h, *grad_c;
-  T *gate, *grad_cell, *affines, *block_x;
+  T *gate, *grad_cell, *affines, *block_x, *own_dz;
   T *sum_x, *sum_h, *dot_x, *dot_h, *sum_c, *dot_c;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
@@ -52,6 +52,7 @@ struct Backward : Layer<Cell, T> {
     grad_cell = arena.take<T>(Cell::has_cell ? tile : 0);
     affines = arena.take<T>(a.threads * room);
     block_x = arena.take<T>(a.grad_x ? a.threads * 64 * quotient_up(capacity, a.threads) : 0);
+    own_dz = arena.take<T>(a.threads * own_dz_size());
     for (T** p : {&sum_x, &sum_h, &dot_x, &dot_h}) *p = arena.take<T>(G * P);
     for (T** p : {&sum_c, &dot_c}) *p = arena.take<T>(P);
   }
@@ -148,58 +149,68 @@ struct Backward : Layer<Cell, T> {
 
   // columns [first, last) of dR W_h, from the panels packed by pack_rows
   void recurrent_gradient(int64_t n, int64_t row, int64_t first, int64_t last) const {
-    int64_t start = first;
-    while (start < last) {
-      const int64_t width = smaller(last - start, 64);
-      columns_of_product(ring_h, capacity, row, n, panel_t + G * P * start, width,
-                         grad_h + start, columns, Cell::skips);
-      start += width;
-    }
+    each_panel(first, last, [&](int64_t start, auto width) {
+      this->template in_panels<decltype(width)::value>(ring_h, capacity, row, n,
+                                                       panel_t + G * P * start, grad_h + start,
+                                                       columns, Cell::skips);
+    });
   }
 
-  // to (n x width) = or += rows of dZ, tile after tile, times a panel (G P x width)
-  void columns_of_product(const T* dz, int64_t rows, int64_t row, int64_t n, const T* panel,
-                          int64_t width, T* to, int64_t stride, bool accumulate) const {
-    switch (width) {
-      case 64: return in_panels<64>(dz, rows, row, n, panel, to, stride, accumulate);
-      case 48: return in_panels<48>(dz, rows, row, n, panel, to, stride, accumulate);
-      case 32: return in_panels<32>(dz, rows, row, n, panel, to, stride, accumulate);
-      default: return in_panels<16>(dz, rows, row, n, panel, to, stride, accumulate);
-    }
+  // calls body(first column, number of columns as a type) for panels of at most 64
+  template <class Body>
+  static void each_panel(int64_t first, int64_t last, Body body) {
+    for (; last - first >= 64; first += 64) body(first, Width<64>{});
+    if (last - first == 48)
+      body(first, Width<48>{});
+    else if (last - first == 32)
+      body(first, Width<32>{});
+    else if (last - first == 16)
+      body(first, Width<16>{});
   }
 
+  // how many tiles from this one on are packed together
+  int64_t tiles_together(int64_t tile) const {
+    const int64_t full = P / tile_units;
+    return tile < full ? smaller(panel_tiles, full - tile) : 1;
+  }
+
+  // to (n x N) = or += rows of dZ, tile after tile, times a panel (G P x N)
   template <int N>
   void in_panels(const T* dz, int64_t rows, int64_t row, int64_t n, const T* panel, T* to,
                  int64_t stride, bool accumulate) const {
-    constexpr int64_t C = G * tile_units;
-    const int64_t full = P / tile_units;
     // without hidden units no product writes the sum
     if (P == 0 && !accumulate)
       for (int64_t r = 0; r < n; ++r) zero(to + r * stride, N);
-    for (int64_t tile = 0; tile < full; tile += panel_tiles) {
-      const Rows<T> some{dz + C * (tile * rows + row), C, 1, smaller(panel_tiles, full - tile), C,
-                         C * rows};
-      product<T, N>(some, n, panel + C * tile * N, to, stride, accumulate);
+    for (int64_t tile = 0, count; tile < tiles.count; tile += count) {
+      count = tiles_together(tile);
+      const Units u = tiles[tile];
+      const int64_t C = G * u.width, first = G * u.first;
+      product<T, N>({dz + first * rows + C * row, C, 1, count, C, C * rows}, n, panel + first * N,
+                    to, stride, accumulate);
       accumulate = true;
     }
-    const int64_t rest = G * (P - full * tile_units);
-    if (rest)
-      product<T, N>({dz + C * full * rows + rest * row, rest, 1, 1, rest, 0}, n,
-                    panel + C * full * N, to, stride, accumulate);
   }
 
-  // packs `width` columns of a weight (G H, K) from `first` on, its rows in the order of the tiles
-  void pack_rows(const void* weight, int64_t K, int64_t first, int64_t width, T* panel) const {
+  // packs N columns of a weight (G H, K) from `first` on for in_panels
+  template <int N>
+  void pack_rows(const void* weight, int64_t K, int64_t first, T* panel) const {
+    constexpr int64_t S = slice<T, N>;
     const T* w = static_cast<const T*>(weight);
-    const int64_t real = larger(0, smaller(width, K - first));
-    for (int64_t i = 0; i < tiles.count; ++i) {
-      const Units u = tiles[i];
-      for (int g = 0; g < G; ++g)
-        for (int64_t k = 0; k < u.width; ++k, panel += width) {
-          std::memset(panel, 0, size_t(width) * sizeof(T));
-          if (k < u.count)
-            std::memcpy(panel, w + (g * H + u.first + k) * K + first, size_t(real) * sizeof(T));
+    for (int64_t tile = 0, count; tile < tiles.count; tile += count) {
+      count = tiles_together(tile);
+      for (int64_t column = first; column < first + N; column += S) {
+        const int64_t real = larger(0, smaller(S, K - column));
+        for (int64_t i = tile; i < tile + count; ++i) {
+          const Units u = tiles[i];
+          for (int g = 0; g < G; ++g)
+            for (int64_t k = 0; k < u.width; ++k, panel += S) {
+              std::memset(panel, 0, S * sizeof(T));
+              if (k < u.count)
+                std::memcpy(panel, w + (g * H + u.first + k) * K + column,
+                            size_t(real) * sizeof(T));
+            }
         }
+      }
     }
   }
 
@@ -222,13 +233,30 @@ struct Backward : Layer<Cell, T> {
     }
   }
 
+  // a thread's room for one tile of dz as a panel: none where its rows are one slice
+  int64_t own_dz_size() const {
+    return slice<T, G * int(tile_units)> == G * tile_units ? 0 : G * tile_units * capacity;
+  }
+
+  template <int U>
+  const T* as_panel(const T* dz, int64_t frames, T* room) const {
+    constexpr int C = G * U, S = slice<T, C>;
+    if (S == C) return dz;
+    for (int c = 0; c < C; c += S)
+      for (int64_t r = 0; r < frames; ++r, room += S)
+        std::memcpy(room, dz + r * C + c, S * sizeof(T));
+    return room - frames * C;
+  }
+
+  // adds the gradient of a tile's rows of a weight, from frames packed by pack_frames
   template <int U>
   void weight_gradient(Units u, const T* dz, int64_t frames, const T* activations, int64_t K,
-                       T* grad) const {
+                       int64_t rank, T* grad) const {
     constexpr int C = G * U;
+    const T* panel = this->template as_panel<U>(dz, frames, own_dz + rank * own_dz_size());
     for (int64_t k = 0; k < K; k += packed)
       product<T, C>({activations + k * capacity, 1, packed, 1, frames, 0}, smaller(packed, K - k),
-                    dz, grad + G * u.first * K + k * C, C, true);
+                    panel, grad + G * u.first * K + k * C, C, true, dz + frames * C);
   }
 
   // gradients of W_x and x from the steps [start, stop); dz by tile, `rows` rows each
@@ -240,7 +268,7 @@ struct Backward : Layer<Cell, T> {
       const Units u = tiles[i];
       with_width(u.width, [&](auto width) {
         this->template weight_gradient<decltype(width)::value>(
-            u, dz + G * (u.first * rows + row * u.width), frames, packed_x, I, grad_w_ih);
+            u, dz + G * (u.first * rows + row * u.width), frames, packed_x, I, rank, grad_w_ih);
       });
     }
     if (!a.grad_x) return;
@@ -297,7 +325,7 @@ struct Backward : Layer<Cell, T> {
         with_width(u.width, [&](auto width) {
           this->template weight_gradient<decltype(width)::value>(
               u, ring_h + G * u.first * capacity, offset[stop] - offset[start], packed_h, H,
-              grad_w_hh);
+              rank, grad_w_hh);
         });
       }
       if (!delayed) input_gradients(team, rank, ring_x, capacity, 0, start, stop);
@@ -312,7 +340,11 @@ struct Backward : Layer<Cell, T> {
     for (int64_t i = first; i < last; ++i) {
       const Units u = tiles[i];
       this->prepare_tile(u);
-      if (plan.recompute) this->pack_columns(a.weight_ih, I, u, panel_x + G * u.first * I);
+      if (plan.recompute)
+        with_width(u.width, [&](auto width) {
+          this->template pack_columns<G * decltype(width)::value>(a.weight_ih, I, u,
+                                                                  panel_x + G * u.first * I);
+        });
       zero(grad_w_ih + G * u.first * I, G * u.width * I);
       zero(grad_w_hh + G * u.first * H, G * u.width * H);
       for (T* p : {sum_x, sum_h, dot_x, dot_h}) zero(p + G * u.first, G * u.width);
@@ -326,14 +358,13 @@ struct Backward : Layer<Cell, T> {
             grad_c[B * u.first + b * u.width + k] = c_n && k < u.count ? c_n[at] : T(0);
         }
     }
-    for (int64_t start = from; start < to;) {
-      const int64_t width = smaller(to - start, 64);
-      pack_rows(a.weight_hh, H, start, width, panel_t + G * P * start);
-      start += width;
-    }
+    each_panel(from, to, [&](int64_t start, auto width) {
+      this->template pack_rows<decltype(width)::value>(a.weight_hh, H, start,
+                                                       panel_t + G * P * start);
+    });
     if (a.grad_x)
       for (int64_t column = 64 * rank; column < I; column += 64 * team.size())
-        pack_rows(a.weight_ih, I, column, 64, panel_i + G * P * column);
+        this->template pack_rows<64>(a.weight_ih, I, column, panel_i + G * P * column);
   }
 
   // sequence scope: the statistics depend on all frames, and so does every gradient

@@ -11,11 +11,14 @@ struct Forward : Layer<Cell, T> {
       Base::P;
   static constexpr int G = Cell::gates;
 
+  bool few;               // rows, so few that packing the weights would cost more than the products
   int64_t steps_at_once;  // of the input product
   int64_t room;           // per thread, for the three affine maps
   T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *gate, *affines;
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
+    // evaluation alone: the sums have another order
+    few = a.min_rows < 0 && !a.saved_h && plan.frames <= few_rows;
     // few inputs: W_x x just before it is used; many: while a tile of W_x is in cache
     steps_at_once = plan.whole       ? T_
                     : plan.recompute ? 1
@@ -27,8 +30,8 @@ struct Forward : Layer<Cell, T> {
 
   void take(Arena& arena) {
     Base::take(arena);
-    panel_x = arena.take<T>(G * P * I);
-    panel_h = arena.take<T>(G * P * H);
+    panel_x = arena.take<T>(few ? 0 : G * P * I);
+    panel_h = arena.take<T>(few ? 0 : G * P * H);
     const bool chunked = !plan.recompute && (plan.fused ? !a.saved_h : !a.saved_x);
     chunk = arena.take<T>(chunked ? G * P * steps_at_once * B : 0);
     c_now = arena.take<T>(Cell::has_cell && !a.saved_c ? P * B : 0);
@@ -68,11 +71,16 @@ struct Forward : Layer<Cell, T> {
     if (t % steps_at_once == 0) {
       const int64_t stop = smaller(T_, t + steps_at_once);
       T* to = plan.fused ? h : x;
-      this->template input_product<U>(t, stop, panel_x + G * u.first * I, to);
+      if (!few) this->template input_product<U>(t, stop, panel_x + G * u.first * I, to);
+      for (int64_t i = t; few && i < stop; to += G * U * a.sizes[i++])
+        dots<U>(this->x_rows(i), a.sizes[i], a.weight_ih, I, u, to, false);
       if (plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, plan.frames, u, 0);
     }
-    product<T, C>({this->h_rows(t - 1), H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
-                  plan.fused);
+    if (few)
+      dots<U>(this->h_rows(t - 1), n, a.weight_hh, H, u, h, plan.fused);
+    else
+      product<T, C>({this->h_rows(t - 1), H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
+                    plan.fused);
     if (!plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<C>(*h_site, h, n, u, t);
 
@@ -124,6 +132,15 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
+  // n rows times the rows of a weight (G H, K) that belong to a tile
+  template <int U>
+  void dots(const T* rows, int64_t n, const void* weight, int64_t K, Units u, T* to,
+            bool accumulate) const {
+    for (int g = 0; g < G; ++g)
+      unpacked_product(rows, n, static_cast<const T*>(weight) + (g * H + u.first) * K, u.count, K,
+                       to + g * U, G * U, accumulate);
+  }
+
   template <int C>
   void take_statistic(const rnnorm_site& site, const T* z, int64_t n, Units u, int64_t t) const {
     T mean[C], var[C];
@@ -138,8 +155,12 @@ struct Forward : Layer<Cell, T> {
     for (int64_t i = first; i < last; ++i) {
       const Units u = tiles[i];
       this->prepare_tile(u);
-      this->pack_columns(a.weight_ih, I, u, panel_x + G * u.first * I);
-      this->pack_columns(a.weight_hh, H, u, panel_h + G * u.first * H);
+      if (few) continue;
+      with_width(u.width, [&](auto width) {
+        constexpr int C = G * decltype(width)::value;
+        this->template pack_columns<C>(a.weight_ih, I, u, panel_x + G * u.first * I);
+        this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * H);
+      });
     }
     for (int64_t t = 0; t < T_; ++t) {
       for (int64_t i = first; i < last; ++i) {

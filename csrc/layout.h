@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t tile_units = 16;
 // rows of the weight gradients' products: while they are in cache
 constexpr int64_t chunk_rows = 512;
+// at most so many rows of all steps together are multiplied by weights that are not packed
+constexpr int64_t few_rows = 8;
 
 RNNORM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 RNNORM_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -234,20 +236,21 @@ struct Layer {
         for (int64_t k = squares; k < K; ++k) element(row + j, column + j, k, j < u.count);
     }
   }
-  // packs them as [K][columns]
+  // packs them as a panel of C columns
+  template <int C>
   void pack_columns(const void* weight, int64_t K, Units u, T* panel) const {
     const T* w = static_cast<const T*>(weight);
-    const int64_t C = G * u.width;
     each_weight(
         K, u,
         [&](int64_t row, int64_t column, int64_t k) {
-          transpose<widest<T>>(w + row * K + k, K, panel + k * C + column, C);
+          transpose<widest<T>>(w + row * K + k, K, panel + in_panel<T, C>(K, k, column),
+                               slice<T, C>);
         },
         [&](int64_t row, int64_t column, int64_t k, bool real) {
-          panel[k * C + column] = real ? w[row * K + k] : T(0);
+          panel[in_panel<T, C>(K, k, column)] = real ? w[row * K + k] : T(0);
         });
   }
-  // and the other way round
+  // the way back from rows of the tile's columns
   void unpack_columns(const T* panel, int64_t K, Units u, void* weight) const {
     T* w = static_cast<T*>(weight);
     const int64_t C = G * u.width;

@@ -36,81 +36,165 @@ struct Block {
   static constexpr int R = many ? (N == 4 ? 6 : N == 3 ? 8 : 12) : (N == 1 ? 8 : 12 / N);
 };
 
-template <class T, int W, int R, int N>
-RNNORM_INLINE void block(const Rows<T>& a, const T* first, const T* panel, int64_t panel_stride,
-                         T* c, int64_t c_stride, bool accumulate, const T* ahead) {
-  constexpr int line = 64 / int(sizeof(T));
-  using V = Vec<T, W>;
-  V sum[R][N];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < N; ++v)
-      sum[r][v] = accumulate ? load<W>(c + r * c_stride + v * W) : V{};
-  for (int64_t s = 0; s < a.segments; ++s) {
-    const T* p = first + s * a.jump;
-    for (int64_t k = 0; k < a.length; ++k) {
-      __builtin_prefetch(ahead, 0, 2);
-      ahead += line;
-      V b[N];
-#pragma GCC unroll 4
-      for (int v = 0; v < N; ++v) b[v] = load<W>(panel + v * W);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const T value = p[r * a.stride];
-#pragma GCC unroll 4
-        for (int v = 0; v < N; ++v) sum[r][v] += value * b[v];
-      }
-      p += a.step;
-      panel += panel_stride;
-    }
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < N; ++v) store<W>(c + r * c_stride + v * W, sum[r][v]);
-}
+// columns of a panel that lie together: it is packed as [slice][k][columns of a slice]
+template <class T, int C>
+constexpr int slice = Block<T, C>::N * Block<T, C>::W;
 
-template <class T, int W, int R, int N>
-RNNORM_INLINE void last_rows(int64_t n, const Rows<T>& a, const T* first, const T* panel,
-                             int64_t panel_stride, T* c, int64_t c_stride, bool accumulate,
-                             const T* ahead) {
-  if constexpr (R > 0) {
-    if (n == R)
-      block<T, W, R, N>(a, first, panel, panel_stride, c, c_stride, accumulate, ahead);
-    else
-      last_rows<T, W, R - 1, N>(n, a, first, panel, panel_stride, c, c_stride, accumulate, ahead);
-  }
+// where element (k, column) of a packed panel of `length` rows lies
+template <class T, int C>
+RNNORM_INLINE int64_t in_panel(int64_t length, int64_t k, int64_t column) {
+  constexpr int S = slice<T, C>;
+  return column / S * S * length + k * S + column % S;
 }
 
 // c (n x C) = or += a (n x K) panel (K x C); every element is summed in the order of k
 template <class T, int C>
-void product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride,
-             bool accumulate) {
+class Product {
   using B = Block<T, C>;
-  // a last block of one or two rows would wait for the panel: share its rows with the one before
-  const int64_t rest = n % B::R;
-  const int64_t whole = n - rest - (rest && rest <= B::R / 2 && n > B::R ? B::R : 0);
-  // every block asks for some of what lies behind the panel, which is the next one
-  const int64_t size = a.segments * a.length * C;
-  const T* ahead = panel + size;
-  const auto advance = [&] {
-    ahead += a.segments * a.length * 64 / int(sizeof(T));
-    if (ahead >= panel + 2 * size) ahead = panel;
-  };
-  for (int column = 0; column < C; column += B::N * B::W) {
+  static constexpr int W = B::W, N = B::N, S = slice<T, C>;
+  // 29 instructions for 12 multiply-adds are too many for the narrower processors
+  static constexpr int unrolled = B::many ? 1 : 4;
+  static constexpr int line = 64 / int(sizeof(T));
+
+ public:
+  Product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride, bool accumulate,
+          const T* next)
+      : a(a), size(a.segments * a.length * C), panel(panel), c(c), c_stride(c_stride),
+        accumulate(accumulate), next(next), ahead(next),
+        lines(!B::many && n < 4 * B::R ? unrolled : 1) {
+    // a last block of one or two rows would wait for the panel: share its rows with the one before
+    const int64_t rest = n % B::R;
+    const int64_t whole = n - rest - (rest && rest <= B::R / 2 && n > B::R ? B::R : 0);
     int64_t r = 0;
-    for (; r < whole; r += B::R, advance())
-      block<T, B::W, B::R, B::N>(a, a.data + r * a.stride, panel + column, C,
-                                 c + r * c_stride + column, c_stride, accumulate, ahead);
+    for (; r < whole; r += B::R) rows<B::R>(r);
     while (r < n) {
-      const int64_t rows = n - r < B::R ? n - r : (n - r + 1) / 2;
-      last_rows<T, B::W, B::R - 1, B::N>(rows, a, a.data + r * a.stride, panel + column, C,
-                                         c + r * c_stride + column, c_stride, accumulate, ahead);
-      r += rows;
-      advance();
+      const int64_t count = n - r < B::R ? n - r : (n - r + 1) / 2;
+      last_rows<B::R - 1>(count, r);
+      r += count;
     }
   }
+
+ private:
+  template <int R>
+  RNNORM_INLINE void last_rows(int64_t count, int64_t r) {
+    if constexpr (R > 0) {
+      if (count == R)
+        rows<R>(r);
+      else
+        last_rows<R - 1>(count, r);
+    }
+  }
+
+  template <int R>
+  RNNORM_INLINE void rows(int64_t r) {
+    constexpr int together = slices_at_once(R);
+    for (int s = 0; s < C / S; s += together) {
+      block<R, together>(a.data + r * a.stride, panel + s * (size / C) * S,
+                         c + r * c_stride + s * S);
+      // every block asks for some of what comes next
+      ahead += a.segments * (a.length / unrolled) * lines * line;
+      if (ahead >= next + size) ahead = next;
+    }
+  }
+
+  // few rows take more slices, so that no multiply-add waits for the one before
+  static constexpr int slices_at_once(int rows) {
+    int most = 1;
+    if (!B::many)
+      for (int s = 2; s <= C / S; ++s)
+        if (C / S % s == 0 && s * N <= 8 && rows * s * N <= 12) most = s;
+    return most;
+  }
+
+  template <int R, int Slices>
+  RNNORM_INLINE void block(const T* first, const T* from, T* to) const {
+    using V = Vec<T, W>;
+    constexpr int M = Slices * N;
+    const int64_t apart = size / C * S;
+    const T* ask = ahead;
+    V sum[R][M];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < M; ++v)
+        sum[r][v] = accumulate ? load<W>(to + r * c_stride + v * W) : V{};
+    const auto add = [&](const T* p, const T* b_at) __attribute__((always_inline)) {
+      V b[M];
+#pragma GCC unroll 8
+      for (int v = 0; v < M; ++v) b[v] = load<W>(b_at + v / N * apart + v % N * W);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const T value = p[r * a.stride];
+#pragma GCC unroll 8
+        for (int v = 0; v < M; ++v) sum[r][v] += value * b[v];
+      }
+    };
+    for (int64_t s = 0; s < a.segments; ++s) {
+      const T* p = first + s * a.jump;
+      int64_t k = 0;
+      for (; k + unrolled <= a.length; k += unrolled) {
+        const int64_t asked = B::many ? 1 : lines;
+        for (int64_t l = 0; l < asked; ++l, ask += line) __builtin_prefetch(ask, 0, 2);
+#pragma GCC unroll 4
+        for (int j = 0; j < unrolled; ++j, p += a.step, from += S) add(p, from);
+      }
+      for (; k < a.length; ++k, p += a.step, from += S) add(p, from);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < M; ++v) store<W>(to + r * c_stride + v * W, sum[r][v]);
+  }
+
+  const Rows<T> a;
+  const int64_t size;
+  const T* const panel;
+  T* const c;
+  const int64_t c_stride;
+  const bool accumulate;
+  const T *const next, *ahead;
+  const int64_t lines;
+};
+
+// c (n x C) = or += a panel, while what lies at `next`, behind the panel if null, is asked for
+template <class T, int C>
+void product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride, bool accumulate,
+             const T* next = nullptr) {
+  Product<T, C>(a, n, panel, c, c_stride, accumulate,
+                next ? next : panel + a.segments * a.length * C);
+}
+
+// c (n x J) = or += a (n x K) times J rows of an unpacked weight, transposed
+template <class T, int J>
+RNNORM_INLINE void dot_products(const T* a, int64_t n, const T* w, int64_t K, T* c,
+                                int64_t c_stride, bool accumulate) {
+  constexpr int W = widest<T>;
+  using V = Vec<T, W>;
+  for (int64_t r = 0; r < n; ++r, a += K, c += c_stride) {
+    V sum[J] = {};
+    int64_t k = 0;
+    for (; k + W <= K; k += W) {
+      const V x = load<W>(a + k);
+#pragma GCC unroll 8
+      for (int j = 0; j < J; ++j) sum[j] += x * load<W>(w + j * K + k);
+    }
+    for (int j = 0; j < J; ++j) {
+      T total = accumulate ? c[j] : T(0);
+      for (int lane = 0; lane < W; ++lane) total += sum[j][lane];
+      for (int64_t rest = k; rest < K; ++rest) total += a[rest] * w[j * K + rest];
+      c[j] = total;
+    }
+  }
+}
+
+// the same for any number of rows of the weight: where packing it would cost more than the product
+template <class T>
+void unpacked_product(const T* a, int64_t n, const T* w, int64_t count, int64_t K, T* c,
+                      int64_t c_stride, bool accumulate) {
+  int64_t j = 0;
+  for (; j + 8 <= count; j += 8)
+    dot_products<T, 8>(a, n, w + j * K, K, c + j, c_stride, accumulate);
+  for (; j < count; ++j) dot_products<T, 1>(a, n, w + j * K, K, c + j, c_stride, accumulate);
 }
 
 }  // namespace

@@ -44,6 +44,19 @@ def test_as_the_reference(cell, norm, shape, dtype, min_rows):
     assert_same(problem.results(cpu.layer, dtype, poison=True), expected, TOLERANCE[dtype])
 
 
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
+@pytest.mark.parametrize("size", [(1, 1, 1, 1), (8, 1, 9, 16), (2, 4, 19, 21), (3, 2, 40, 72)])
+@pytest.mark.parametrize(("cell", "norm"), COVERED)
+def test_few_rows_without_gradient(cell, norm, size, dtype):
+    problem = Problem(cell, norm, size, None, None)
+    leaves = {name: leaf.to(dtype) for name, leaf in problem.leaves.items()}
+    expected, _ = problem.run(reference.layer, problem.leaves)
+    found, _ = problem.run(cpu.layer, leaves)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
 @pytest.mark.parametrize("min_rows", [4, 100])
 @pytest.mark.parametrize("norm", ["all", "sequence", "joint-cell"])
 def test_few_rows_take_the_last_good_step_or_the_constants(norm, min_rows):
