@@ -12,9 +12,13 @@
 extern "C" void* rnnorm_scratch(int64_t bytes);
 extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 
-#define DECLARE(isa)                                         \
-  extern "C" int rnnorm_forward_##isa(const rnnorm_layer*);  \
-  extern "C" int rnnorm_backward_##isa(const rnnorm_layer*);
+#define DECLARE(isa)                                                                             \
+  extern "C" int rnnorm_forward_##isa(const rnnorm_layer*);                                      \
+  extern "C" int rnnorm_backward_##isa(const rnnorm_layer*);                                     \
+  extern "C" void rnnorm_pack_##isa(const float*, int64_t, int64_t, float*);                     \
+  extern "C" void rnnorm_product_##isa(const float*, int64_t, int64_t, const float*, int64_t,    \
+                                       float*);                                                  \
+  extern "C" float rnnorm_multiply_adds_##isa(int64_t);
 DECLARE(portable)
 #ifdef RNNORM_X86
 DECLARE(avx2)
@@ -28,7 +32,14 @@ struct Build {
   bool available;
   int (*forward)(const rnnorm_layer*);
   int (*backward)(const rnnorm_layer*);
+  decltype(&rnnorm_pack_portable) pack;
+  decltype(&rnnorm_product_portable) product;
+  decltype(&rnnorm_multiply_adds_portable) multiply_adds;
 };
+
+#define PASSES(isa)                                                                          \
+  rnnorm_forward_##isa, rnnorm_backward_##isa, rnnorm_pack_##isa, rnnorm_product_##isa,      \
+      rnnorm_multiply_adds_##isa
 
 Build choose() {
   const char* wanted = std::getenv("RNNORM_CPU_ISA");
@@ -38,17 +49,17 @@ Build choose() {
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("fma"),
-       rnnorm_forward_avx512, rnnorm_backward_avx512},
+       PASSES(avx512)},
       {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
-       rnnorm_forward_avx2, rnnorm_backward_avx2},
-      {"portable", true, rnnorm_forward_portable, rnnorm_backward_portable},
+       PASSES(avx2)},
+      {"portable", true, PASSES(portable)},
   };
 #else
-  const Build builds[] = {{"portable", true, rnnorm_forward_portable, rnnorm_backward_portable}};
+  const Build builds[] = {{"portable", true, PASSES(portable)}};
 #endif
   for (const Build& build : builds)
     if (build.available && (!wanted || !*wanted || !std::strcmp(wanted, build.name))) return build;
-  return {nullptr, false, nullptr, nullptr};
+  return {};
 }
 
 const Build build = choose();
@@ -87,6 +98,17 @@ const char* rnnorm_isa() { return build.name; }
 int rnnorm_forward(const rnnorm_layer* layer) { return run(build.forward, layer); }
 
 int rnnorm_backward(const rnnorm_layer* layer) { return run(build.backward, layer); }
+
+void rnnorm_pack(const float* weight, int64_t K, int64_t panels, float* to) {
+  build.pack(weight, K, panels, to);
+}
+
+void rnnorm_product(const float* a, int64_t n, int64_t K, const float* panel, int64_t panels,
+                    float* c) {
+  build.product(a, n, K, panel, panels, c);
+}
+
+float rnnorm_multiply_adds(int64_t count) { return build.multiply_adds(count); }
 
 void rnnorm_prefer_huge_pages(void* block, int64_t bytes) {
 #ifdef __linux__

@@ -7,7 +7,7 @@ folder=${2:-$(mktemp -d)}
 mkdir -p "$folder"
 compiler=${CXX:-c++}
 emulator=()
-sources=(forward backward dispatch sanitize)
+sources=(forward backward product dispatch sanitize)
 case $kind in
   address)
     flags=(-O1 -g1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fopenmp) ;;
@@ -27,7 +27,9 @@ case $kind in
   *) echo "the kind must be address, thread or aarch64, got $kind" >&2; exit 2 ;;
 esac
 common=(-std=gnu++17 -fno-math-errno -fno-trapping-math
-  -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable)
+  -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable
+  -DRNNORM_PACK=rnnorm_pack_portable -DRNNORM_PRODUCT=rnnorm_product_portable
+  -DRNNORM_MULTIPLY_ADDS=rnnorm_multiply_adds_portable)
 pids=() objects=()
 for source in "${sources[@]}"; do
   objects+=("$folder/$kind-$source.o")

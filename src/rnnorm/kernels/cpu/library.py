@@ -102,6 +102,11 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         function = getattr(library, name)
         function.restype = ctypes.c_int
         function.argtypes = (ctypes.POINTER(Layer),)
+    library.rnnorm_pack.argtypes = (_POINTER, _INT, _INT, _POINTER)
+    library.rnnorm_product.argtypes = (_POINTER, _INT, _INT, _POINTER, _INT, _POINTER)
+    library.rnnorm_pack.restype = library.rnnorm_product.restype = None
+    library.rnnorm_multiply_adds.argtypes = (_INT,)
+    library.rnnorm_multiply_adds.restype = ctypes.c_float
     if library.rnnorm_isa() is None:
         wanted = os.environ.get("RNNORM_CPU_ISA")
         return None, f"RNNORM_CPU_ISA={wanted} is not an instruction set of this machine"
@@ -140,3 +145,9 @@ def run(name: str, layer: Layer) -> None:
     layer.threads = 1 if _forked else torch.get_num_threads()
     if getattr(_LIBRARY, name)(ctypes.byref(layer)):
         raise MemoryError(f"{name}: no memory for the scratch space of the CPU kernel")
+
+
+def call(name: str, *arguments: int) -> None:
+    """Calls one of the functions for benchmarks, which keep to the calling thread."""
+    assert _LIBRARY is not None
+    getattr(_LIBRARY, name)(*arguments)
