@@ -37,6 +37,13 @@ struct Tile {
   static constexpr int W = U < widest<T> ? U : widest<T>;
   using V = Vec<T, W>;
 
+  // body(row, first unit of a vector) over the tile
+  template <class Body>
+  static RNNORM_INLINE void each(int64_t rows, Body body) {
+    for (int u = 0; u < U; u += W)
+      for (int64_t r = 0; r < rows; ++r) body(r, u);
+  }
+
   template <int C>
   static RNNORM_INLINE V term(const Term<T>& z, int64_t row, int column) {
     const int64_t at = row * z.by.row + column;
@@ -77,17 +84,16 @@ struct Lstm {
   static void forward(const Step<T>& s) {
     using L = Tile<T, U>;
     constexpr int W = L::W, C = 4 * U;
-    for (int u = 0; u < U; u += W)
-      for (int64_t r = 0; r < s.n; ++r) {
-        L::template fetch<C>(s.h, r, u);
-        L::template fetch<C>(s.x, r, u);
-        const auto i = sigmoid<W, T>(L::template both<C, Fused>(s, r, u));
-        const auto f = sigmoid<W, T>(L::template both<C, Fused>(s, r, U + u));
-        const auto g = hyperbolic_tangent<W>(L::template both<C, Fused>(s, r, 2 * U + u));
-        const auto o = sigmoid<W, T>(L::template both<C, Fused>(s, r, 3 * U + u));
-        store<W>(s.c_after + r * U + u, f * load<W>(s.c_before + r * U + u) + i * g);
-        store<W>(s.gate + r * U + u, o);
-      }
+    L::each(s.n, [&](int64_t r, int u) {
+      L::template fetch<C>(s.h, r, u);
+      L::template fetch<C>(s.x, r, u);
+      const auto i = sigmoid<W, T>(L::template both<C, Fused>(s, r, u));
+      const auto f = sigmoid<W, T>(L::template both<C, Fused>(s, r, U + u));
+      const auto g = hyperbolic_tangent<W>(L::template both<C, Fused>(s, r, 2 * U + u));
+      const auto o = sigmoid<W, T>(L::template both<C, Fused>(s, r, 3 * U + u));
+      store<W>(s.c_after + r * U + u, f * load<W>(s.c_before + r * U + u) + i * g);
+      store<W>(s.gate + r * U + u, o);
+    });
   }
 
   // h = o tanh(BN(c))
@@ -95,12 +101,11 @@ struct Lstm {
   static void output(const Step<T>& s) {
     using L = Tile<T, U>;
     constexpr int W = L::W;
-    for (int u = 0; u < U; u += W)
-      for (int64_t r = 0; r < s.n; ++r) {
-        const auto y = hyperbolic_tangent<W>(L::template term<U>(s.cell, r, u));
-        store_some<W, T>(s.h_after + r * s.h_stride + u, load<W>(s.gate + r * U + u) * y,
-                         s.units - u);
-      }
+    L::each(s.n, [&](int64_t r, int u) {
+      const auto y = hyperbolic_tangent<W>(L::template term<U>(s.cell, r, u));
+      store_some<W, T>(s.h_after + r * s.h_stride + u, load<W>(s.gate + r * U + u) * y,
+                       s.units - u);
+    });
   }
 
   // down to the normalised c; leaves dz_o, and for the other gates dz / dc
@@ -108,40 +113,38 @@ struct Lstm {
   static void output_backward(const Step<T>& s) {
     using L = Tile<T, U>;
     constexpr int W = L::W, C = 4 * U;
-    for (int u = 0; u < U; u += W)
-      for (int64_t r = 0; r < s.n; ++r) {
-        L::template fetch<C>(s.h, r, u);
-        L::template fetch<C>(s.x, r, u);
-        const auto i = sigmoid<W, T>(L::template both<C, Fused>(s, r, u));
-        const auto f = sigmoid<W, T>(L::template both<C, Fused>(s, r, U + u));
-        const auto g = hyperbolic_tangent<W>(L::template both<C, Fused>(s, r, 2 * U + u));
-        const auto o = sigmoid<W, T>(L::template both<C, Fused>(s, r, 3 * U + u));
-        L::template fetch<U>(s.cell, r, u);
-        const auto y = hyperbolic_tangent<W>(L::template term<U>(s.cell, r, u));
-        const auto dh = L::grad_output(s, r, u);
-        T* dz = s.grad_zh + r * C + u;
-        store<W>(dz, g * i * (T(1) - i));
-        store<W>(dz + U, load<W>(s.c_before + r * U + u) * f * (T(1) - f));
-        store<W>(dz + 2 * U, i * (T(1) - g * g));
-        store<W>(dz + 3 * U, dh * y * o * (T(1) - o));
-        store<W>(s.gate + r * U + u, f);
-        store<W>(s.grad_cell + r * U + u, dh * o * (T(1) - y * y));
-      }
+    L::each(s.n, [&](int64_t r, int u) {
+      L::template fetch<C>(s.h, r, u);
+      L::template fetch<C>(s.x, r, u);
+      const auto i = sigmoid<W, T>(L::template both<C, Fused>(s, r, u));
+      const auto f = sigmoid<W, T>(L::template both<C, Fused>(s, r, U + u));
+      const auto g = hyperbolic_tangent<W>(L::template both<C, Fused>(s, r, 2 * U + u));
+      const auto o = sigmoid<W, T>(L::template both<C, Fused>(s, r, 3 * U + u));
+      L::template fetch<U>(s.cell, r, u);
+      const auto y = hyperbolic_tangent<W>(L::template term<U>(s.cell, r, u));
+      const auto dh = L::grad_output(s, r, u);
+      T* dz = s.grad_zh + r * C + u;
+      store<W>(dz, g * i * (T(1) - i));
+      store<W>(dz + U, load<W>(s.c_before + r * U + u) * f * (T(1) - f));
+      store<W>(dz + 2 * U, i * (T(1) - g * g));
+      store<W>(dz + 3 * U, dh * y * o * (T(1) - o));
+      store<W>(s.gate + r * U + u, f);
+      store<W>(s.grad_cell + r * U + u, dh * o * (T(1) - y * y));
+    });
   }
 
   template <class T, int U, bool Fused>
   static void backward(const Step<T>& s) {
     using L = Tile<T, U>;
     constexpr int W = L::W, C = 4 * U;
-    for (int u = 0; u < U; u += W)
-      for (int64_t r = 0; r < s.n; ++r) {
-        const auto dc = load<W>(s.grad_c + r * U + u) + load<W>(s.grad_cell + r * U + u);
-        T* dz = s.grad_zh + r * C + u;
-        store<W>(dz, dc * load<W>(dz));
-        store<W>(dz + U, dc * load<W>(dz + U));
-        store<W>(dz + 2 * U, dc * load<W>(dz + 2 * U));
-        store<W>(s.grad_c + r * U + u, dc * load<W>(s.gate + r * U + u));
-      }
+    L::each(s.n, [&](int64_t r, int u) {
+      const auto dc = load<W>(s.grad_c + r * U + u) + load<W>(s.grad_cell + r * U + u);
+      T* dz = s.grad_zh + r * C + u;
+      store<W>(dz, dc * load<W>(dz));
+      store<W>(dz + U, dc * load<W>(dz + U));
+      store<W>(dz + 2 * U, dc * load<W>(dz + 2 * U));
+      store<W>(s.grad_c + r * U + u, dc * load<W>(s.gate + r * U + u));
+    });
   }
 };
 
@@ -156,45 +159,43 @@ struct Gru {
   static void forward(const Step<T>& s) {
     using L = Tile<T, U>;
     constexpr int W = L::W, C = 3 * U;
-    for (int u = 0; u < U; u += W)
-      for (int64_t b = 0; b < s.n; ++b) {
-        L::template fetch<C>(s.h, b, u);
-        L::template fetch<C>(s.x, b, u);
-        const auto r = sigmoid<W, T>(L::template both<C, false>(s, b, u));
-        const auto z = sigmoid<W, T>(L::template both<C, false>(s, b, U + u));
-        const auto n = hyperbolic_tangent<W>(L::template term<C>(s.x, b, 2 * U + u) +
-                                             r * L::template term<C>(s.h, b, 2 * U + u));
-        const auto h = load_some<W>(s.h_before + b * s.h_stride + u, s.units - u);
-        store_some<W, T>(s.h_after + b * s.h_stride + u, n + z * (h - n), s.units - u);
-      }
+    L::each(s.n, [&](int64_t b, int u) {
+      L::template fetch<C>(s.h, b, u);
+      L::template fetch<C>(s.x, b, u);
+      const auto r = sigmoid<W, T>(L::template both<C, false>(s, b, u));
+      const auto z = sigmoid<W, T>(L::template both<C, false>(s, b, U + u));
+      const auto n = hyperbolic_tangent<W>(L::template term<C>(s.x, b, 2 * U + u) +
+                                           r * L::template term<C>(s.h, b, 2 * U + u));
+      const auto h = load_some<W>(s.h_before + b * s.h_stride + u, s.units - u);
+      store_some<W, T>(s.h_after + b * s.h_stride + u, n + z * (h - n), s.units - u);
+    });
   }
 
   template <class T, int U, bool Fused>
   static void backward(const Step<T>& s) {
     using L = Tile<T, U>;
     constexpr int W = L::W, C = 3 * U;
-    for (int u = 0; u < U; u += W)
-      for (int64_t b = 0; b < s.n; ++b) {
-        L::template fetch<C>(s.h, b, u);
-        L::template fetch<C>(s.x, b, u);
-        const auto r = sigmoid<W, T>(L::template both<C, false>(s, b, u));
-        const auto z = sigmoid<W, T>(L::template both<C, false>(s, b, U + u));
-        const auto h_n = L::template term<C>(s.h, b, 2 * U + u);
-        const auto n = hyperbolic_tangent<W>(L::template term<C>(s.x, b, 2 * U + u) + r * h_n);
-        const auto h = load_some<W>(s.h_before + b * s.h_stride + u, s.units - u);
-        const auto dh = L::grad_output(s, b, u);
-        const auto dn = dh * (T(1) - z) * (T(1) - n * n);
-        const auto dz = dh * (h - n) * z * (T(1) - z);
-        const auto dr = dn * h_n * r * (T(1) - r);
-        T *dx = s.grad_zx + b * C + u, *dr_h = s.grad_zh + b * C + u;
-        store<W>(dx, dr);
-        store<W>(dx + U, dz);
-        store<W>(dx + 2 * U, dn);
-        store<W>(dr_h, dr);
-        store<W>(dr_h + U, dz);
-        store<W>(dr_h + 2 * U, dn * r);
-        store<W>(s.grad_h + b * s.grad_h_stride + u, dh * z);
-      }
+    L::each(s.n, [&](int64_t b, int u) {
+      L::template fetch<C>(s.h, b, u);
+      L::template fetch<C>(s.x, b, u);
+      const auto r = sigmoid<W, T>(L::template both<C, false>(s, b, u));
+      const auto z = sigmoid<W, T>(L::template both<C, false>(s, b, U + u));
+      const auto h_n = L::template term<C>(s.h, b, 2 * U + u);
+      const auto n = hyperbolic_tangent<W>(L::template term<C>(s.x, b, 2 * U + u) + r * h_n);
+      const auto h = load_some<W>(s.h_before + b * s.h_stride + u, s.units - u);
+      const auto dh = L::grad_output(s, b, u);
+      const auto dn = dh * (T(1) - z) * (T(1) - n * n);
+      const auto dz = dh * (h - n) * z * (T(1) - z);
+      const auto dr = dn * h_n * r * (T(1) - r);
+      T *dx = s.grad_zx + b * C + u, *dr_h = s.grad_zh + b * C + u;
+      store<W>(dx, dr);
+      store<W>(dx + U, dz);
+      store<W>(dx + 2 * U, dn);
+      store<W>(dr_h, dr);
+      store<W>(dr_h + U, dz);
+      store<W>(dr_h + 2 * U, dn * r);
+      store<W>(s.grad_h + b * s.grad_h_stride + u, dh * z);
+    });
   }
 };
 
@@ -210,31 +211,29 @@ struct Rnn {
   static void forward(const Step<T>& s) {
     using L = Tile<T, U>;
     constexpr int W = L::W;
-    for (int u = 0; u < U; u += W)
-      for (int64_t r = 0; r < s.n; ++r) {
-        auto h = L::template both<U, Fused>(s, r, u);
-        if constexpr (Rectifier)
-          h = h < T(0) ? Vec<T, W>{} : h;
-        else
-          h = hyperbolic_tangent<W>(h);
-        store_some<W, T>(s.h_after + r * s.h_stride + u, h, s.units - u);
-      }
+    L::each(s.n, [&](int64_t r, int u) {
+      auto h = L::template both<U, Fused>(s, r, u);
+      if constexpr (Rectifier)
+        h = h < T(0) ? Vec<T, W>{} : h;
+      else
+        h = hyperbolic_tangent<W>(h);
+      store_some<W, T>(s.h_after + r * s.h_stride + u, h, s.units - u);
+    });
   }
 
   template <class T, int U, bool Fused>
   static void backward(const Step<T>& s) {
     using L = Tile<T, U>;
     constexpr int W = L::W;
-    for (int u = 0; u < U; u += W)
-      for (int64_t r = 0; r < s.n; ++r) {
-        const auto h = load_some<W>(s.h_after + r * s.h_stride + u, s.units - u);
-        auto dz = L::grad_output(s, r, u);
-        if constexpr (Rectifier)
-          dz = h > T(0) ? dz : Vec<T, W>{};
-        else
-          dz = dz * (T(1) - h * h);
-        store<W>(s.grad_zh + r * U + u, dz);
-      }
+    L::each(s.n, [&](int64_t r, int u) {
+      const auto h = load_some<W>(s.h_after + r * s.h_stride + u, s.units - u);
+      auto dz = L::grad_output(s, r, u);
+      if constexpr (Rectifier)
+        dz = h > T(0) ? dz : Vec<T, W>{};
+      else
+        dz = dz * (T(1) - h * h);
+      store<W>(s.grad_zh + r * U + u, dz);
+    });
   }
 };
 

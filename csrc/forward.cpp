@@ -18,7 +18,7 @@ struct Forward : Layer<Cell, T> {
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
     // evaluation alone: the sums have another order
-    few = a.min_rows < 0 && !a.saved_h && plan.frames <= few_rows;
+    few = a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
     // few inputs: W_x x just before it is used; many: while a tile of W_x is in cache
     steps_at_once = plan.whole       ? T_
                     : plan.recompute ? 1
@@ -136,6 +136,8 @@ struct Forward : Layer<Cell, T> {
   template <int U>
   void dots(const T* rows, int64_t n, const void* weight, int64_t K, Units u, T* to,
             bool accumulate) const {
+    // units that do not exist
+    if (u.count < U && !accumulate) std::memset(to, 0, size_t(n * G * U) * sizeof(T));
     for (int g = 0; g < G; ++g)
       unpacked_product(rows, n, static_cast<const T*>(weight) + (g * H + u.first) * K, u.count, K,
                        to + g * U, G * U, accumulate);
