@@ -27,10 +27,11 @@ float RNNORM_MULTIPLY_ADDS(int64_t count) {
   using B = Block<float, columns>;
   constexpr int chains = B::R * B::N;
   using V = Vec<float, B::W>;
-  // unknown to the compiler, and the sums settle at 2
+  // unknown to the compiler, and the sums settle at 2; chains that begin alike would become one
   volatile float half = 0.5f, one = 1.0f;
   const V times = all<B::W>(float(half)), plus = all<B::W>(float(one));
-  V sum[chains] = {};
+  V sum[chains];
+  for (int k = 0; k < chains; ++k) sum[k] = all<B::W>(float(half) + float(k));
   for (; count > 0; count -= chains * B::W)
 #pragma GCC unroll 32
     for (int k = 0; k < chains; ++k) sum[k] = sum[k] * times + plus;
