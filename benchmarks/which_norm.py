@@ -2,7 +2,7 @@
 
     python benchmarks/which_norm.py --data-dir FOLDER    # JapaneseVowels, PenDigits, ETTh1.csv
 
-Prints the mean over the seeds and the standard deviation. On one core it takes ten minutes or so.
+Prints the mean over the seeds and the standard deviation.
 """
 
 from __future__ import annotations

@@ -72,10 +72,9 @@ class Population(nn.Module):
         self._checked = False
 
     def forget_rare_steps(self) -> None:
-        """Forgets steps with fewer rows than four times ``min_rows``, or than the first step.
+        """Forgets steps with fewer rows than four times ``min_rows`` and than the first step.
 
-        A mean of so few varies more from sample to sample than the statistics of an earlier step
-        differ from it.
+        So few sequences may be much alike: the statistics of an earlier step serve better.
         """
         self._forget(self.rows < self.rows[0].clamp(max=4 * self.min_rows))
 
