@@ -2,6 +2,8 @@
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python3.10,\
 	$(shell $(p) -c 'import sys; sys.version_info >= (3, 10) and print("$(p)")' 2>/dev/null)))
 TORCH ?= torch==2.13.0
+# from .venv rather than an environment of pip's own, so that `make wheel` finds the kernels compiled
+BUILD := "scikit-build-core>=0.11" cmake ninja
 
 BIN := .venv/bin
 DEMO := .venv/.rnnorm-demo
@@ -34,7 +36,8 @@ $(DEMO) $(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 	@test -n "$(PYTHON)" || { echo "rnnorm needs Python 3.10 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "Setting up .venv: $(TORCH), then what rnnorm[$(extras)] needs, then its C++ kernels are compiled"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --editable ".[$(extras)]" "$(TORCH)"
+	$(BIN)/python -m pip install $(BUILD)
+	$(BIN)/python -m pip install --no-build-isolation --editable ".[$(extras)]" "$(TORCH)"
 	@touch $(DEMO) $@
 
 demo: $(DEMO)

@@ -13,7 +13,9 @@ root = Path(__file__).resolve().parents[1]
 pip = [sys.executable, "-m", "pip"]
 
 with tempfile.TemporaryDirectory() as folder:
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, root], check=True)
+    # not isolated, as in `make venv`: the kernels are compiled, unless their sources have changed
+    build = [*pip, "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, root]
+    subprocess.run(build, check=True)
     wheels = list(Path(folder).glob("*.whl"))
     print(*(wheel.name for wheel in wheels))
     assert len(wheels) == 1
