@@ -94,10 +94,15 @@ def test_a_misspelt_recipe_is_answered_with_the_nearest(capsys):
     assert "'coijmans2016/pmnist-bn'" in misspelt(["fit", "coijmans2016/pmnist-bn"], capsys)
 
 
-@pytest.mark.parametrize("command", ["fit", "test", "compare", "report", "write"])
+@pytest.mark.parametrize("command", ["fit", "test", "compare", "write"])
 def test_a_path_that_is_none_is_called_one(command, capsys):
     said = misspelt([command, "runs/cooijmans2016-pmnist-bn"], capsys)
     assert said.endswith("there is no file or folder runs/cooijmans2016-pmnist-bn")
+
+
+@pytest.mark.parametrize("command", [["report"], ["fit", "--resume"]])
+def test_a_command_about_runs_speaks_of_runs(command, capsys):
+    assert misspelt([*command, "nothing"], capsys).endswith("there is no run folder 'nothing'")
 
 
 def test_a_folder_without_runs_is_called_one(capsys, tmp_path):

@@ -1,8 +1,14 @@
+import re
 from pathlib import Path
 
 import pytest
 
-from rnnorm.experiments.training.words import checkpoint_of, runs_in
+from rnnorm.experiments.training.words import (
+    checkpoint_of,
+    refuse_unknown,
+    refuse_unknown_recipe,
+    runs_in,
+)
 
 RECIPE = "demo/digits-bn"
 
@@ -41,17 +47,47 @@ def test_one_run_of_several_is_to_be_named(runs):
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        (RECIPE, "is a recipe, and a run folder is needed"),
+        (RECIPE, f"{RECIPE} is a recipe, and a run folder is needed"),
+        ("demo/digits-bm", "there is no run folder 'demo/digits-bm'"),
+        ("nothing", "there is no run folder 'nothing'"),
+        ("", "there is no run folder ''"),
+        ("on", "there is no run folder 'on': the nearest are runs/one"),
+        ("runs/tow", "there is no run folder 'runs/tow': the nearest are runs/two"),
+        ("empty", "empty is a folder without runs: neither it nor a folder in it has a run.json"),
+        ("runs/one/run.json", "runs/one/run.json is a file, and a run is a folder"),
+    ],
+)
+def test_what_names_no_run_is_told_what_it_is(runs, monkeypatch, word, said):
+    monkeypatch.chdir(runs.parent)
+    Path("empty").mkdir()
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        runs_in(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
         ("demo/digits-bm", "no recipe is called 'demo/digits-bm': the nearest are demo/digits-bn"),
         ("dmeo/digits-bn", "no recipe is called 'dmeo/digits-bn': the nearest are demo/digits-bn"),
         ("runs/demo-digits-bn", "there is no file or folder runs/demo-digits-bn"),
         ("../demo", "there is no file or folder ../demo"),
         ("own.yaml", "there is no file or folder own.yaml"),
+        ("empty", "empty is a folder without runs"),
+        ("runs/one/run.json", "runs/one/run.json is a file, and a run is a folder"),
     ],
 )
-def test_what_names_no_run_is_told_what_it_is(word, said):
+def test_what_is_neither_recipe_nor_run_is_told_what_it_is(runs, monkeypatch, word, said):
+    monkeypatch.chdir(runs.parent)
+    Path("empty").mkdir()
     with pytest.raises(ValueError, match=said):
-        runs_in(word)
+        refuse_unknown(word)
+
+
+@pytest.mark.parametrize("word", ["runs", "runs/one/run.json"])
+def test_what_is_there_and_no_recipe_is_told_so(runs, monkeypatch, word):
+    monkeypatch.chdir(runs.parent)
+    with pytest.raises(ValueError, match=r"no recipe: one of your own ends with \.yaml"):
+        refuse_unknown_recipe(word)
 
 
 def test_a_recipe_needs_a_checkpoint():

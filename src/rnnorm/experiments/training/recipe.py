@@ -139,6 +139,9 @@ def _short(value: object) -> str:
 
 
 def _unknown(name: str) -> str:
+    if name and Path(name).exists():
+        what = "folder" if Path(name).is_dir() else "file"
+        return f"{name} is a {what}, and no recipe: one of your own ends with .yaml"
     names = recipe_names()
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     last = name.rsplit("/", 1)[-1]

@@ -116,7 +116,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     """
     path = folder / "run.json"
     if not path.is_file():
-        raise FileNotFoundError(f"there is no run in {folder}: it lacks run.json")
+        lacks = "it lacks run.json" if folder.is_dir() else "it is no folder"
+        raise FileNotFoundError(f"there is no run in {folder}: {lacks}")
     try:
         about = json.loads(unpack(path, "", _LIMIT))
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 from rnnorm.experiments.training.recipe import recipe_file, recipe_names
@@ -34,8 +35,11 @@ def refuse_unknown(word: str) -> None:
     Raises:
         ValueError: it is neither.
     """
-    if not is_recipe(word) and not _runs(word):
-        raise ValueError(_neither(word))
+    if is_recipe(word) or _runs(word):
+        return
+    if Path(word).exists():
+        raise ValueError(_no_run(word))
+    recipe_file(word)
 
 
 def runs_in(word: str | Path) -> list[Path]:
@@ -45,7 +49,7 @@ def runs_in(word: str | Path) -> list[Path]:
         ValueError: there is no run.
     """
     if not (runs := _runs(word)):
-        raise ValueError(_neither(str(word)))
+        raise ValueError(_no_run(str(word)))
     return runs
 
 
@@ -83,11 +87,19 @@ def _runs(word: str | Path) -> list[Path]:
     return [run for run in runs if run.suffix != ".partial"]
 
 
-def _neither(word: str) -> str:
-    if Path(word).is_dir():
+def _no_run(word: str) -> str:
+    """What a word is that names no run."""
+    path = Path(word)
+    if word and path.is_dir():
         return f"{word} is a folder without runs: neither it nor a folder in it has a run.json"
-    try:
-        recipe_file(word)
-    except ValueError as error:
-        return str(error)
-    return f"{word} is a recipe, and a run folder is needed"
+    if path.is_file():
+        return f"{word} is a file, and a run is a folder"
+    if is_recipe(word):
+        return f"{word} is a recipe, and a run folder is needed"
+    # beside the folder that was named, and where runs are by default
+    there = [str(run) for run in dict.fromkeys([*_runs(path.parent), *_runs("runs")])]
+    near = [run for run in there if path.name and path.name in run]
+    near += [n for n in difflib.get_close_matches(word, there, cutoff=0.5) if n not in near]
+    return f"there is no run folder {word!r}" + (
+        f": the nearest are {', '.join(near[:3])}" if near else ""
+    )
