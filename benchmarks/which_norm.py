@@ -2,7 +2,7 @@
 
     python benchmarks/which_norm.py --data-dir FOLDER    # JapaneseVowels, PenDigits, ETTh1.csv
 
-Prints the mean over the seeds and the standard deviation.
+Prints the mean over the seeds, and their standard deviation where there are several.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def train(
 
 def cell(scores: np.ndarray) -> str:
     digits = 1 if scores.max() > 1 else 3
-    return f"{scores.mean():.{digits}f} ± {scores.std(ddof=1):.{digits}f}"
+    deviation = f" ± {scores.std(ddof=1):.{digits}f}" if len(scores) > 1 else ""
+    return f"{scores.mean():.{digits}f}{deviation}"
 
 
 def main() -> None:
@@ -158,10 +159,13 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--lr", type=float, default=5e-3)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, help="of every set, instead of its own number")
     given = parser.parse_args()
     print(f"| set | norm | {' | '.join(KINDS)} |\n|{'---|' * (2 + len(KINDS))}")
     for title, load in PROBLEMS.items():
         problem = load(given.data_dir)
+        if given.epochs is not None:
+            problem = problem._replace(epochs=given.epochs)
         for name, norm in NORMS.items():
             runs = [train(problem, norm, given.lr, seed) for seed in range(given.seeds)]
             cells = [cell(scores) for scores in np.array(runs).T]
