@@ -246,6 +246,21 @@ def test_a_broken_checkpoint_is_refused_by_name(tmp_path, size):
         read_checkpoint(path)
 
 
+def test_a_broken_checkpoint_is_answered_with_the_whole_ones_beside_it(tmp_path):
+    last, before, best = (tmp_path / f"{name}.ckpt" for name in ("last", "previous", "best"))
+    for path, step in ((last, 9), (before, 8), (best, 7)):
+        WholeFiles().save_checkpoint(STATE | {"global_step": step}, path)
+    last.write_bytes(last.read_bytes()[:500])
+    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint: ") as error:
+        read_checkpoint(last)
+    assert str(error.value).endswith(f". Whole beside it: {before} (step 8), {best} (step 7)")
+    best.write_bytes(b"")
+    before.unlink()
+    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint: ") as error:
+        read_checkpoint(last)
+    assert "beside" not in str(error.value)
+
+
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     torch.save([1, 2], tmp_path / "list.ckpt")
     with pytest.raises(ValueError, match="no checkpoint of a training"):

@@ -144,9 +144,26 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is no whole checkpoint.
+        ValueError: the file is no whole checkpoint; the message names those beside it that are.
     """
     path = Path(path)
+    try:
+        return _read(path)
+    except ValueError as error:
+        whole = [f"{other} (step {step})" for other, step in _whole_beside(path)]
+        instead = f". Whole beside it: {', '.join(whole)}" if whole else ""
+        raise ValueError(f"{error}{instead}") from error
+
+
+def _whole_beside(path: Path) -> Iterator[tuple[Path, int]]:
+    """The other checkpoints of a broken one's run, with their steps."""
+    for other in (path.with_name(name) for name in (LAST, PREVIOUS, BEST)):
+        if other != path:
+            with contextlib.suppress(ValueError, OSError):
+                yield other, _read(other)["global_step"]
+
+
+def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
@@ -203,7 +220,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]]:
         if not path.exists():
             continue
         try:
-            state = read_checkpoint(path)
+            state = _read(path)
         except ValueError as error:
             broken.append(str(error))
             continue
