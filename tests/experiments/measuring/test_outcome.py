@@ -1,9 +1,13 @@
 import pytest
 from interruption import Interruption, KillAt
 
+import rnnorm
+from rnnorm.experiments.comparing.budget import StopAfterSeconds
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.training import place
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.place import processor
 from rnnorm.experiments.training.recipe import read_recipe
 
 RECIPE = "demo/digits-bn"
@@ -23,6 +27,12 @@ def test_an_outcome_is_what_the_training_said(run):
     assert outcome.seconds == run.seconds
     assert (outcome.best, outcome.best_epoch) == (run.best, run.best_epoch)
     assert outcome.versions.keys() == {"rnnorm", "torch"}
+    assert (outcome.seed, outcome.minutes) == (1, None)
+    assert "hidden_size=8" in outcome.changes
+    assert outcome.label == f"{RECIPE}, {', '.join(outcome.changes)}"
+    (place,) = outcome.places
+    assert place["processor"] == processor()
+    assert place["kernels"] in rnnorm.backends()
 
 
 def test_an_interrupted_epoch_is_not_counted(tiny):
@@ -30,6 +40,22 @@ def test_an_interrupted_epoch_is_not_counted(tiny):
         fit(RECIPE, run_dir="run", overrides=tiny, every_n_steps=1, callbacks=[KillAt(10)])
     outcome = read_outcome("run")
     assert (outcome.epochs, outcome.steps) == (1, 10)
+
+
+def test_a_part_on_another_machine_is_a_place_of_its_own(run, monkeypatch):
+    monkeypatch.setattr(place, "processor", lambda: "another")
+    fit(resume=run.folder, overrides=["--trainer.max_epochs=4"])
+    fit(resume=run.folder, overrides=["--trainer.max_epochs=5"])
+    first, second = read_outcome(run.folder).places
+    assert first | {"processor": "another"} == second
+
+
+def test_a_budget_of_minutes_is_that_of_the_last_part(tiny):
+    budget = [StopAfterSeconds(90.0)]
+    run = fit(RECIPE, overrides=[*tiny, "--trainer.max_epochs=1"], callbacks=budget)
+    assert read_outcome(run.folder).minutes == 1.5
+    fit(resume=run.folder, overrides=["--trainer.max_epochs=2"])
+    assert read_outcome(run.folder).minutes is None
 
 
 def test_our_number_has_the_papers_unit(run):

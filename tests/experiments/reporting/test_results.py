@@ -3,12 +3,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.measurement import Measurement
-from rnnorm.experiments.measuring.outcome import Outcome
+from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
 from rnnorm.experiments.reporting import results_files
 from rnnorm.experiments.reporting.results import record, results
 from rnnorm.experiments.reporting.results_files import read_recorded
@@ -16,6 +17,7 @@ from rnnorm.experiments.reporting.results_page import page_of
 from rnnorm.experiments.reporting.results_picture import draw_scores, scores_of
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.training.building import as_text
+from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
 
@@ -64,7 +66,8 @@ def folder(tmp_path):
 
 def write(folder, outcome, sentences=()):
     text = json.dumps({**asdict(outcome), "sentences": sentences})
-    (folder / f"{outcome.recipe.replace('/', '-')}.json").write_text(text)
+    name = f"{outcome.label}-{outcome.seed}".replace("/", "-")
+    (folder / f"{name}.json").write_text(text)
 
 
 def cells(page, recipe):
@@ -128,6 +131,43 @@ def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
     assert "1234" not in page
 
 
+def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
+    for seed, value in ((1, 1.40), (2, 1.44), (3, 1.42)):
+        tests = (measured(value, "population"),)
+        write(folder, outcome(BN, 1.5 + seed, tests=tests, seed=seed, best_epoch=2))
+    write(folder, outcome(BN, 1.5, epochs=9, seed=4))
+    write(folder, outcome(BN, 1.6, changes=("norm=layer",), seed=1))
+    page = page_of(folder)
+    assert "Of several seeds, their mean and standard deviation." in page
+    scores = "1.420 ± 0.020 | – | 9.000 ± 0.000 | 3.500 ± 1.000 (epochs 2, 2, 2)"
+    assert f"| `{BN}` (3 seeds) | 1.32 | {scores} | 3 | 600 |" in page
+    assert f"| `{BN}` | 1.32 |" in page
+    assert f"| `{BN}, norm=layer` | 1.32 |" in page
+    _, (table,) = read_recorded(folder)
+    assert scores_of(table)[BN]["the paper's"] == [1.32]
+    assert scores_of(table)[BN]["ours, population statistics"] == [1.40, 1.44, 1.42]
+
+
+def test_another_model_than_the_recipes_has_no_time_of_the_recipe(folder):
+    write(folder, outcome(BN, 1.6, changes=("norm=layer",), seed=1))
+    (folder / "steps.csv").write_text(f"recipe,seconds,ratio\n{BN},0.2,0.8\n")
+    (line,) = (line for line in page_of(folder).splitlines() if "norm=layer" in line)
+    assert line.endswith("| 3 | 600 | – | – | – |")
+
+
+def test_where_runs_were_trained_stands_below_their_table(folder):
+    here = {"processor": "P", "threads": "1", "commit": "abc", "kernels": "cpu"}
+    for seed in (1, 2):
+        write(folder, outcome(BN, 1.5, seed=seed, places=(here,)))
+    there = here | {"processor": "Q", "threads": "2", "commit": ""}
+    write(folder, outcome(LSTM, 1.5, seed=1, places=(here, there), minutes=2.5))
+    page = page_of(folder)
+    assert f"- `{BN}`, seeds 1, 2: P, 1 thread, kernels cpu, commit abc\n" in page
+    told = "P, 1 thread, kernels cpu, commit abc; Q, 2 threads, kernels cpu"
+    assert f"- `{LSTM}`, seed 1: {told}\n" in page
+    assert cells(page, LSTM)[6] == "3 (2.5 minutes)"
+
+
 def test_a_small_scale_is_said_in_its_row(folder):
     write(folder, outcome(BN, 1.5, scale="small", small="8 units"))
     assert cells(page_of(folder), BN)[0] == f"`{BN}` (small: 8 units)"
@@ -156,7 +196,7 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"])
     (run.folder / "sentences.txt").write_text("one\ntwo\n")
     page = results([run.folder], docs=folder.parent)
-    row = cells(page.read_text(), "demo/digits-bn")
+    row = cells(page.read_text(), read_outcome(run.folder).label)
     assert (row[2], row[6], row[7]) == ("–", "1", "7")
     assert "- one\n- two\n" in page.read_text()
 
@@ -164,10 +204,12 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     population, _ = measure("demo/digits-bn", run.best_checkpoint)
     assert main(["results", "--docs", str(folder.parent), str(run.folder)]) == 0
     assert str(page) in capsys.readouterr().out
-    row = cells(page.read_text(), "demo/digits-bn")
+    row = cells(page.read_text(), read_outcome(run.folder).label)
     assert (row[6], row[7]) == ("2", "14")
     assert float(row[2]) == pytest.approx(100 * population.metrics["test/accuracy"], abs=0.006)
-    assert [path.name for path in folder.glob("*.json")] == ["demo-digits-bn.json"]
+    (path,) = folder.glob("*.json")
+    assert path.name.startswith("demo-digits-bn-hidden_size=8-")
+    assert path.name.endswith("-seed1.json")
     before = page.read_text()
     assert results(docs=folder.parent).read_text() == before
 
@@ -198,12 +240,51 @@ def test_a_small_run_has_a_file_of_its_own(folder, tiny):
     run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"])
     about = json.loads((run.folder / "run.json").read_text())
     (run.folder / "run.json").write_text(json.dumps(about | {"scale": "small"}))
-    assert record(run.folder, folder).name == "demo-digits-bn-small.json"
+    assert record(run.folder, folder).name.startswith("demo-digits-bn-small-hidden_size=8-")
+
+
+def test_a_record_names_recipe_changes_and_seed_and_replaces_one_without_a_seed(folder, tiny):
+    old = folder / "demo-digits-bn.json"
+    old.touch()
+    options = [*tiny, "--trainer.max_epochs=1"]
+    changed = fit("demo/digits-bn", run_dir="a", overrides=[*options, "--model.norm=layer"], seed=2)
+    assert record(changed.folder, folder).name.endswith("-norm=layer-seed2.json")
+    assert old.exists()
+    run = fit("demo/digits-bn", run_dir="b", epochs=1, seed=3)
+    path = record(run.folder, folder)
+    assert path.name == "demo-digits-bn-seed3.json"
+    assert not old.exists()
+    (place,) = json.loads(path.read_text())["places"]
+    assert place["kernels"] in ("cpu", "reference")
+    assert place["processor"]
+    assert place["threads"] == str(torch.get_num_threads())
+
+
+def test_a_run_that_does_not_say_where_it_was_trained_may_have_a_file_that_does(folder, tiny):
+    run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"]).folder
+    kept = run / "checkpoints" / "last.ckpt"
+    state = read_checkpoint(kept)
+    del state["callbacks"]["Places"]
+    WholeFiles().save_checkpoint(state, kept)
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({k: v for k, v in about.items() if k != "overrides"}))
+    part = {"processor": "P", "threads": "1", "commit": "abc", "backend": "cpu"}
+    lines = [json.dumps(part | {"overrides": ["--model.init_args.bidirectional=true"]})] * 2
+    (run / "evidence.jsonl").write_text("\n".join(lines) + "\n")
+    found = json.loads(record(run, folder).read_text())
+    assert found["changes"] == ["bidirectional=true"]
+    del part["backend"]
+    assert found["places"] == [part | {"kernels": "cpu"}]
+    (run / "evidence.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match=r"evidence\.jsonl does not say where"):
+        record(run, folder)
 
 
 def test_a_run_without_a_table_is_refused(folder):
     write(folder, replace(outcome(BN, 1.5), recipe="demo/digits-bn"))
-    with pytest.raises(ValueError, match=r"tables\.yaml has no table for demo-digits-bn\.json"):
+    with pytest.raises(
+        ValueError, match=r"tables\.yaml has no table for demo-digits-bn-None\.json"
+    ):
         page_of(folder)
 
 

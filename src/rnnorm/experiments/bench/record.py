@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import rnnorm
+from rnnorm.experiments.training.place import processor
 
 Record = dict[str, Any]
 
@@ -24,7 +25,7 @@ def machine() -> Record:
         if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")
     ]
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "isa": os.environ.get("RNNORM_CPU_ISA") or torch.backends.cpu.get_cpu_capability().lower(),
         "threads": torch.get_num_threads(),
         "malloc": " ".join(settings) or "default",
@@ -32,14 +33,6 @@ def machine() -> Record:
         "rnnorm": rnnorm.__version__,
         "python": platform.python_version(),
     }
-
-
-def _processor() -> str:
-    # linux leaves platform.processor() empty
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
 
 
 def describe(record: Record) -> str:

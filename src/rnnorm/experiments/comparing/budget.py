@@ -78,6 +78,10 @@ class StopAfterSeconds(Callback):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it: it is why the training ended where it did."""
+        return {"minutes": self._seconds / 60}
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take no step if a resumed training has used them all."""
         trainer.should_stop = self._spent(trainer)

@@ -8,6 +8,8 @@ from typing import Literal
 
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, read_measurements
 from rnnorm.experiments.training.checkpoints import newest_checkpoint
+from rnnorm.experiments.training.label import changes
+from rnnorm.experiments.training.recipe import read_config
 from rnnorm.experiments.training.run_folder import read_about
 
 
@@ -30,6 +32,11 @@ class Outcome:
         best_epoch: the epoch that had it, counted from 1.
         tests: what ``rnnorm test`` has measured, of whatever checkpoint, oldest first.
         versions: of rnnorm and torch.
+        seed: of weights and data, or None for a record that does not say.
+        changes: what makes it another training than its recipe's, besides the scale.
+        minutes: the budget in minutes of training steps that it had in ``rnnorm compare``, if any.
+        places: where its parts ran, each with ``processor``, ``threads``, ``commit`` and
+            ``kernels``.
     """
 
     recipe: str
@@ -46,6 +53,15 @@ class Outcome:
     best_epoch: int
     tests: tuple[Measurement, ...]
     versions: dict[str, str]
+    seed: int | None = None
+    changes: tuple[str, ...] = ()
+    minutes: float | None = None
+    places: tuple[dict[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The recipe, and what was changed of it."""
+        return ", ".join([self.recipe, *self.changes])
 
     def tested(
         self, statistics: Statistics | None = "population", length: int | None = None
@@ -110,7 +126,10 @@ def read_outcome(folder: str | Path) -> Outcome:
         epochs = state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
         best, best_epoch = kept["best"], kept["best_epoch"]
         seconds, steps = clock["seconds"], clock["steps"]
-    except (KeyError, TypeError) as error:
+        # a training may have neither
+        minutes = state["callbacks"].get("StopAfterSeconds", {}).get("minutes")
+        places = state["callbacks"].get("Places", {}).get("places", [])
+    except (AttributeError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"{last} is no checkpoint of rnnorm fit: {reason}") from None
     return Outcome(
@@ -128,4 +147,8 @@ def read_outcome(folder: str | Path) -> Outcome:
         best_epoch=best_epoch,
         tests=tuple(read_measurements(folder)),
         versions={name: run[name] for name in ("rnnorm", "torch") if name in run},
+        seed=read_config(folder / "config.yaml").get("seed_everything"),
+        changes=changes(run.get("overrides", ())),
+        minutes=minutes,
+        places=tuple(places),
     )

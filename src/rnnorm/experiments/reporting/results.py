@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.data.text_file import unpack
-from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
 from rnnorm.experiments.reporting.results_files import read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
 from rnnorm.experiments.reporting.results_picture import draw_scores, scores_of
 from rnnorm.experiments.searching.study import FILE as STUDY
 from rnnorm.experiments.searching.study import read_search
 from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.label import changes
 from rnnorm.experiments.training.recipe import read_recipe
 
 
@@ -24,7 +26,9 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
 
     Args:
         runs: run folders, or those of random searches. A run's file ``sentences.txt``, if there is
-            one, is what it has written.
+            one, is what it has written; its file ``evidence.jsonl`` says in a line for each part
+            where that was trained, if its checkpoints do not: ``processor``, ``threads``,
+            ``commit``, ``backend`` and ``overrides``.
         docs: folder of ``results.md`` and of the folder ``results/`` of recorded files.
 
     Returns:
@@ -45,7 +49,9 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
 
 
 def record(run: str | Path, folder: Path) -> Path:
-    """Keep what came out of a run in a small file, which replaces the one of an earlier time.
+    """Keep what came out of a run in a small file, one for each recipe, changes of it, and seed.
+
+    It replaces that of an earlier time, and one of the recipe that does not say its seed.
 
     Args:
         run: its folder, or that of a random search.
@@ -70,15 +76,44 @@ def record(run: str | Path, folder: Path) -> Path:
                 "failures": found.failures(),
             },
         )
-    outcome, written = read_outcome(run), Path(run) / "sentences.txt"
+    outcome, written = _with_evidence(read_outcome(run), Path(run)), Path(run) / "sentences.txt"
     lines = unpack(written, "").decode().splitlines() if written.is_file() else []
     content = {**asdict(outcome), "sentences": lines}
-    return _keep(folder, outcome.recipe, outcome.scale, content)
+    apart = (*outcome.changes, *([] if outcome.seed is None else [f"seed{outcome.seed}"]))
+    path = _keep(folder, outcome.recipe, outcome.scale, content, apart)
+    if apart == (f"seed{outcome.seed}",):
+        _file(folder, outcome.recipe, outcome.scale).unlink(missing_ok=True)
+    return path
 
 
-def _keep(folder: Path, name: str, scale: str, content: dict[str, Any]) -> Path:
-    small = "-small" if scale == "small" else ""
-    path = folder / f"{name.replace('/', '-')}{small}.json"
+def _with_evidence(outcome: Outcome, run: Path) -> Outcome:
+    """What a run of a version that kept neither places nor overrides has beside it."""
+    file = run / "evidence.jsonl"
+    if outcome.places or not file.is_file():
+        return outcome
+    places, overrides = [], []
+    try:
+        for line in unpack(file, "").decode().splitlines():
+            told = json.loads(line)
+            place = {name: str(told[name]) for name in ("processor", "threads", "commit")}
+            place["kernels"] = str(told["backend"])
+            places += [place] if place not in places else []
+            overrides += told["overrides"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} does not say where the run was trained: {error}") from None
+    return replace(outcome, places=tuple(places), changes=outcome.changes or changes(overrides))
+
+
+def _file(folder: Path, name: str, scale: str, apart: Iterable[str] = ()) -> Path:
+    told = "-".join([name, *(["small"] if scale == "small" else []), *apart])
+    name = re.sub(r"[^\w.=+-]+", "-", told)
+    return folder / f"{name}.json"
+
+
+def _keep(
+    folder: Path, name: str, scale: str, content: dict[str, Any], apart: Iterable[str] = ()
+) -> Path:
+    path = _file(folder, name, scale, apart)
     text = json.dumps(content, indent=2, ensure_ascii=False)
     write_whole(path, f"{text}\n".encode())
     return path

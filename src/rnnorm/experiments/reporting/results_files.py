@@ -90,7 +90,8 @@ def _read(path: Path) -> tuple[Outcome, list[str]]:
         given = json.loads(unpack(path, "", _LIMIT))
         tests = [Measurement(**t | {"overrides": tuple(t["overrides"])}) for t in given["tests"]]
         sentences = given.pop("sentences")
-        return Outcome(**given | {"tests": tuple(tests)}), sentences
+        lists = {name: tuple(given.get(name, ())) for name in ("changes", "places")}
+        return Outcome(**given | lists | {"tests": tuple(tests)}), sentences
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is no recorded run: {error}") from None
 

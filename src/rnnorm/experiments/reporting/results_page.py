@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from rnnorm.experiments.measuring.outcome import Outcome, score_in
@@ -43,11 +44,14 @@ def page_of(folder: Path) -> str:
 
 def _section(table: Recorded, steps: dict[str, dict[str, str]]) -> list[str]:
     outcomes = [outcome for outcome, _ in table.runs]
+    models = _models(outcomes)
     parts = [f"## {table.title}"]
     if outcomes:
         metrics = dict.fromkeys(outcome.metric for outcome in outcomes)
-        parts.append(f"{'; '.join(metrics).capitalize()}.")
-        parts.append(_table(_HEAD, [_row(o, steps.get(o.recipe)) for o in outcomes]))
+        several = any(len(seeds) > 1 for seeds in models)
+        said = " Of several seeds, their mean and standard deviation." if several else ""
+        parts.append(f"{'; '.join(metrics).capitalize()}.{said}")
+        parts.append(_table(_HEAD, [_row(seeds, steps) for seeds in models]))
     for found in table.searches:
         parts += _search(found)
     if scores_of(table):
@@ -61,24 +65,61 @@ def _section(table: Recorded, steps: dict[str, dict[str, str]]) -> list[str]:
     for outcome, sentences in table.runs:
         if sentences:
             lines = [f"- {' '.join(line.split())}" for line in sentences]
-            parts.append("\n".join([f"Written by `{outcome.recipe}`:", "", *lines]))
+            parts.append("\n".join([f"Written by `{outcome.label}`:", "", *lines]))
+    parts += _places(models)
     if table.text:
         parts.append(table.text)
     return parts
 
 
-def _row(outcome: Outcome, step: dict[str, str] | None) -> list[str]:
-    small = f" (small: {outcome.small})" if outcome.small else ""
-    row = [f"`{outcome.recipe}`{small}", "none" if outcome.number is None else f"{outcome.number}"]
-    row += [_number(outcome.ours("population")), _number(outcome.ours("batch"))]
-    row.append(_number(outcome.tested("population").get("test/loss")))
-    best = outcome.in_papers_unit(outcome.best)
-    row.append(_number(best) + (f" (epoch {outcome.best_epoch})" if best is not None else ""))
-    row += [str(outcome.epochs), str(outcome.steps)]
+def _models(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+    """The outcomes that differ in the seed alone, together."""
+    models: dict[tuple[Any, ...], list[Outcome]] = {}
+    for o in outcomes:
+        models.setdefault((o.label, o.scale, o.epochs, o.minutes), []).append(o)
+    return list(models.values())
+
+
+def _row(seeds: Sequence[Outcome], steps: dict[str, dict[str, str]]) -> list[str]:
+    one = seeds[0]
+    how = [f"small: {one.small}"] if one.small else []
+    how += [f"{len(seeds)} seeds"] if len(seeds) > 1 else []
+    told = f"`{one.label}`" + (f" ({'; '.join(how)})" if how else "")
+    row = [told, "none" if one.number is None else f"{one.number}"]
+    row += [_spread(o.ours("population") for o in seeds), _spread(o.ours("batch") for o in seeds)]
+    row.append(_spread(o.tested("population").get("test/loss") for o in seeds))
+    best = [o for o in seeds if o.best is not None]
+    epochs = ", ".join(str(o.best_epoch) for o in best)
+    at = f" (epoch{'s' if len(best) > 1 else ''} {epochs})" if best else ""
+    row.append(_spread(o.in_papers_unit(o.best) for o in best) + at)
+    row.append(f"{one.epochs}" + (f" ({one.minutes:g} minutes)" if one.minutes else ""))
+    mean = round(fmean(o.steps for o in seeds))
+    row.append(str(mean))
+    # another model may take another time
+    step = None if one.changes else steps.get(one.recipe)
     if step is None:
         return [*row, "–", "–", "–"]
     seconds = float(step["seconds"])
-    return [*row, f"{seconds:.3f}", f"{float(step['ratio']):.2f}", f"{seconds * outcome.steps:.0f}"]
+    return [*row, f"{seconds:.3f}", f"{float(step['ratio']):.2f}", f"{seconds * mean:.0f}"]
+
+
+def _places(models: Iterable[Sequence[Outcome]]) -> list[str]:
+    """Where the runs that say so were trained."""
+    lines = []
+    for seeds in models:
+        places = list(dict.fromkeys(_place(place) for o in seeds for place in o.places))
+        known = sorted({o.seed for o in seeds if o.seed is not None})
+        if places and known:
+            which = f"seed{'s' if len(known) > 1 else ''} {', '.join(map(str, known))}"
+            lines.append(f"- `{seeds[0].label}`, {which}: {'; '.join(places)}")
+    return ["\n".join(["Trained on:", "", *lines])] if lines else []
+
+
+def _place(place: dict[str, str]) -> str:
+    threads = place["threads"]
+    told = [place["processor"], f"{threads} thread{'' if threads == '1' else 's'}"]
+    told.append(f"kernels {place['kernels']}")
+    return ", ".join([*told, *([f"commit {place['commit']}"] if place["commit"] else [])])
 
 
 def _search(found: dict[str, Any]) -> list[str]:
@@ -91,16 +132,14 @@ def _search(found: dict[str, Any]) -> list[str]:
 
 def _lengths(outcomes: Sequence[Outcome]) -> str | None:
     """Scores against the length of the test windows, a line for each kind of statistics."""
-    of_windows = {
-        (outcome.recipe, statistics): {
-            test.length: outcome.in_papers_unit(score_in(found))
-            for test in outcome.tests
-            if test.length and (found := outcome.tested(statistics, test.length))
-        }
-        for outcome in outcomes
-        for statistics in ("population", "batch")
-    }
-    lines = {key: scores for key, scores in of_windows.items() if scores}
+    lines: dict[tuple[str, str], dict[int, list[float | None]]] = {}
+    for outcome in outcomes:
+        for statistics in ("population", "batch"):
+            for length in dict.fromkeys(test.length for test in outcome.tests if test.length):
+                if found := outcome.tested(statistics, length):
+                    scores = lines.setdefault((outcome.label, statistics), {})
+                    score = outcome.in_papers_unit(score_in(found))
+                    scores.setdefault(length, []).append(score)
     if not lines:
         return None
     columns = sorted({length for scores in lines.values() for length in scores})
@@ -108,7 +147,7 @@ def _lengths(outcomes: Sequence[Outcome]) -> str | None:
         [
             f"`{recipe}`",
             statistics if (recipe, "batch") in lines else "–",
-            *(_number(scores.get(length)) for length in columns),
+            *(_spread(scores.get(length, ())) for length in columns),
         ]
         for (recipe, statistics), scores in lines.items()
     ]
@@ -123,6 +162,15 @@ def _name_and_number(name: str) -> str:
 def _number(value: float | None) -> str:
     """Two decimals, three where the number is small."""
     return "–" if value is None else f"{value:.2f}" if value >= 10 else f"{value:.3f}"
+
+
+def _spread(values: Iterable[float | None]) -> str:
+    """Mean and standard deviation of the seeds that have a value."""
+    found = [value for value in values if value is not None]
+    if len(found) < 2:
+        return _number(found[0] if found else None)
+    mean = fmean(found)
+    return f"{_number(mean)} ± {stdev(found):.{2 if mean >= 10 else 3}f}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -29,8 +29,12 @@ def scores_of(table: Recorded) -> Scores:
             "ours, population statistics": outcome.ours("population"),
             "ours, batch statistics": outcome.ours("batch"),
         }
-        if kinds := {kind: [value] for kind, value in values.items() if value is not None}:
-            scores[outcome.recipe] = kinds
+        kinds = scores.setdefault(outcome.label, {})
+        for kind, value in values.items():
+            # the paper's is one, however many seeds we ran
+            if value is not None and not (kind in kinds and kind == "the paper's"):
+                kinds.setdefault(kind, []).append(value)
+    scores = {name: kinds for name, kinds in scores.items() if kinds}
     for found in table.searches:
         trials = (_number(score) for _, score, *_ in found["rows"][1:])
         scores[found["recipe"]] = {"trials": [score for score in trials if score is not None]}

@@ -286,4 +286,6 @@ def quiet_lightning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
         warnings.filterwarnings("ignore", "GPU available but not used")
+        # the budget of a comparison is none of a training that goes on without it
+        warnings.filterwarnings("ignore", ".*add the following callbacks: .*StopAfterSeconds")
         yield

@@ -34,6 +34,7 @@ from rnnorm.experiments.training.label import label
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
 from rnnorm.experiments.training.lock import only_process
 from rnnorm.experiments.training.metrics_file import MetricsFile
+from rnnorm.experiments.training.place import Places
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.random_state import RandomState
 from rnnorm.experiments.training.recipe import read_recipe
@@ -179,6 +180,7 @@ def fit(
                 clock,
                 StopIfNotFinite(),
                 RandomState(),
+                Places(),
                 *(
                     []
                     if quiet

@@ -1,0 +1,70 @@
+"""Where a training ran: processor, threads, kernels and the commit of the source."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+import rnnorm
+from rnnorm.kernels import dispatch
+
+
+class Places(Callback):
+    """Keeps in the checkpoint where each part of a training ran, one where all ran alike."""
+
+    def __init__(self) -> None:
+        self._before: list[dict[str, str]] = []
+        self._here: dict[str, str] = {}
+        self._calls: Counter[str] = Counter()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look where this part runs."""
+        self._calls = Counter(dispatch.calls)
+        self._here = {
+            "processor": processor(),
+            "threads": str(torch.get_num_threads()),
+            "commit": _commit(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All places so far; a part's kernels are those that ran a layer in it."""
+        kernels = ", ".join(sorted(Counter(dispatch.calls) - self._calls))
+        here = [{**self._here, "kernels": kernels}] if kernels else []
+        return {"places": [*self._before, *(p for p in here if p not in self._before)]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from those of a checkpoint."""
+        self._before = state_dict["places"]
+
+
+def processor() -> str:
+    """The processor's name."""
+    # linux leaves platform.processor() empty
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    """Of the source that runs, with ``-dirty`` where it was changed; empty for an installed one."""
+    file = Path(rnnorm.__file__)
+    git = ["git", "-C", str(file.parent)]
+    try:
+        # a package installed below somebody's repository is none of its files
+        subprocess.run([*git, "ls-files", "--error-unmatch", file.name], **_SILENT)
+        described = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--exclude=*"], **_SILENT
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return str(described.stdout).strip()
+
+
+_SILENT: dict[str, Any] = {"check": True, "capture_output": True, "text": True, "timeout": 30}
