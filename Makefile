@@ -37,7 +37,7 @@ $(DEMO) $(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 	@echo "Setting up .venv: $(TORCH), then what rnnorm[$(extras)] needs, then its C++ kernels are compiled"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install $(BUILD)
-	$(BIN)/python -m pip install --no-build-isolation --editable ".[$(extras)]" "$(TORCH)"
+	$(BIN)/python -m pip install --no-compile --no-build-isolation --editable ".[$(extras)]" "$(TORCH)"
 	@touch $(DEMO) $@
 
 demo: $(DEMO)
@@ -54,13 +54,13 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# a worker a core, each with one thread
+# a worker a core, each with one thread; files of few tests may be the slow ones: none comes last
 pytest: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # kernels, layers and laws as an older processor
 older: venv
-	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --third $(SEED) tests/kernels tests/layers tests/laws
+	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --third $(SEED) tests/kernels tests/layers tests/laws
 
 docs: venv
 	$(BIN)/sphinx-build -q -W -n -b html docs docs/_build/html
