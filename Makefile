@@ -32,7 +32,7 @@ venv: $(STAMP)
 # the demo needs neither the tools of tests nor those of docs
 $(DEMO): extras = experiments
 $(STAMP): extras = experiments,dev,docs
-$(DEMO) $(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*)
+$(DEMO) $(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
 	@test -n "$(PYTHON)" || { echo "rnnorm needs Python 3.10 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "Setting up .venv: $(TORCH), then what rnnorm[$(extras)] needs, then its C++ kernels are compiled"
 	$(PYTHON) -m venv .venv
@@ -74,12 +74,12 @@ wheel: venv
 
 # the C++ kernels under AddressSanitizer and UBSan, and under ThreadSanitizer
 sanitize:
-	csrc/sanitize.sh address build/sanitize
-	csrc/sanitize.sh thread build/sanitize
+	csrc/sanitize.sh address "$(CURDIR)/build/sanitize"
+	csrc/sanitize.sh thread "$(CURDIR)/build/sanitize"
 
 # the C++ kernels for aarch64 in an emulator, where both are installed
 aarch64:
-	csrc/sanitize.sh aarch64 build/sanitize
+	csrc/sanitize.sh aarch64 "$(CURDIR)/build/sanitize"
 
 clean:
 	rm -rf .venv docs/_build build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
