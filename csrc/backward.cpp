@@ -7,6 +7,7 @@ namespace {
 template <class Cell, class T>
 struct Backward : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
+  using Rows = typename Cell::Rows;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P;
   static constexpr int G = Cell::gates;
@@ -19,7 +20,7 @@ struct Backward : Layer<Cell, T> {
   int64_t columns;  // of the gradient of h: P in whole vectors
   T *panel_x, *panel_t, *panel_i, *ring_x, *ring_h, *all_x, *own_x;
   T *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h, *grad_c;
-  T *gate, *grad_cell, *affines, *block_x, *own_dz;
+  T *gate, *grad_cell, *own_c, *affines, *block_x, *own_dz;
   T *sum_x, *sum_h, *dot_x, *dot_h, *sum_c, *dot_c;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
@@ -34,9 +35,8 @@ struct Backward : Layer<Cell, T> {
 
   void take(Arena& arena) {
     Base::take(arena);
-    const int64_t tile = a.threads * B * tile_units;
     panel_x = arena.take<T>(plan.recompute ? G * P * I : 0);
-    own_x = arena.take<T>(plan.recompute ? G * tile : 0);
+    own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
     panel_t = arena.take<T>(G * P * columns);
     panel_i = arena.take<T>(a.grad_x ? G * P * quotient_up(I, 64) * 64 : 0);
     ring_h = arena.take<T>(G * P * capacity);
@@ -48,8 +48,10 @@ struct Backward : Layer<Cell, T> {
     grad_w_hh = arena.take<T>(G * P * H);
     grad_h = arena.take<T>(B * columns);
     grad_c = arena.take<T>(Cell::has_cell ? B * P : 0);
-    gate = arena.take<T>(Cell::has_cell ? tile : 0);
-    grad_cell = arena.take<T>(Cell::has_cell ? tile : 0);
+    gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
+    grad_cell = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
+    own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? this->own_size() : 0);
+    for (int which = 0; which < RNNORM_SITES; ++which) this->take_rows(arena, which, B);
     affines = arena.take<T>(a.threads * room);
     block_x = arena.take<T>(a.grad_x ? a.threads * 64 * quotient_up(capacity, a.threads) : 0);
     own_dz = arena.take<T>(a.threads * own_dz_size());
@@ -80,12 +82,13 @@ struct Backward : Layer<Cell, T> {
     for (int c = 0; c < C; ++c) total[c] += sum[c];
   }
 
+  // where a tile lies at step t; `row` is the step's first in the ring
   template <int U>
-  void step(Units u, int64_t t, int64_t row, int64_t rank, Units next, int64_t next_t) const {
-    constexpr int C = G * U;
+  Step<T> tile_step(Units u, int64_t t, int64_t row, int64_t rank, Units next,
+                    int64_t next_t) const {
     const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN],
                       *c_site = &a.site[RNNORM_CELL];
-    const int64_t n = a.sizes[t], at = G * u.first;
+    const int64_t at = G * u.first;
     const bool more = next_t >= 0;
     const T* next_h = more ? kept(a.saved_h, G, next, next_t) : nullptr;
     const T* next_x = more && a.saved_x ? kept(a.saved_x, G, next, next_t) : nullptr;
@@ -93,18 +96,15 @@ struct Backward : Layer<Cell, T> {
     const T* next_c = next_t > 0 && a.saved_c ? kept(a.saved_c, 1, next, next_t - 1) : nullptr;
     T* spare = affines + rank * room;
     Step<T> s{};
-    s.n = n;
+    s.n = a.sizes[t];
     s.units = u.count;
     s.h = {kept(a.saved_h, G, u, t), this->template affine<U, G>(*h_site, t, u, this->gamma_h + at,
                             this->shift_h + at, spare), next_h};
     spare += this->affine_room(*h_site, G);
-    if (!plan.fused) {
-      const T* x = plan.recompute ? own_x + rank * G * B * tile_units : kept(a.saved_x, G, u, t);
-      if (plan.recompute)
-        this->template input_product<U>(t, t + 1, panel_x + at * I, const_cast<T*>(x));
-      s.x = {x, this->template affine<U, G>(*x_site, t, u, this->gamma_x + at,
-                               this->shift_x + at, spare), next_x};
-    }
+    if (!plan.fused)
+      s.x = {plan.recompute ? own_x + G * this->own(u, rank) : kept(a.saved_x, G, u, t),
+             this->template affine<U, G>(*x_site, t, u, this->gamma_x + at, this->shift_x + at,
+                                         spare), next_x};
     spare += this->affine_room(*x_site, G);
     s.h_before = this->h_rows(t - 1) + u.first;
     s.h_after = const_cast<T*>(this->h_rows(t)) + u.first;
@@ -114,37 +114,153 @@ struct Backward : Layer<Cell, T> {
     s.grad_h = grad_h + u.first;
     s.grad_h_stride = columns;
     s.grad_zh = ring_h + G * (u.first * capacity + row * u.width);
-    T* into_x = delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
-                        : ring_x + G * (u.first * capacity + row * u.width);
-    s.grad_zx = Cell::separate ? into_x : s.grad_zh;
+    s.grad_zx = Cell::separate ? into_x(u, t, row) : s.grad_zh;
     if constexpr (Cell::has_cell) {
-      s.gate = gate + rank * B * tile_units;
-      s.grad_cell = grad_cell + rank * B * tile_units;
+      s.gate = gate + this->own(u, rank);
+      s.grad_cell = grad_cell + this->own(u, rank);
       s.c_before = t == 0 ? this->c_first + B * u.first : kept(a.saved_c, 1, u, t - 1);
-      s.cell = {kept(a.saved_c, 1, u, t),
+      s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
                 this->template affine<U, 1>(*c_site, t, u, this->gamma_c + u.first,
-                                        this->beta_c + u.first, spare), next_c};
+                                            this->beta_c + u.first, spare), next_c};
       s.grad_c = grad_c + B * u.first;
+    }
+    return s;
+  }
+  // where the gradient of a tile's W_x x goes
+  T* into_x(Units u, int64_t t, int64_t row) const {
+    return delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
+                   : ring_x + G * (u.first * capacity + row * u.width);
+  }
+
+  // what forward has not kept
+  template <int U>
+  void again(const Step<T>& s, Units u, int64_t t) const {
+    if (plan.recompute) {
+      T* x = const_cast<T*>(s.x.raw);
+      this->template input_product<U>(t, t + 1, panel_x + G * u.first * I, x);
+      if (this->by_row(RNNORM_INPUT)) by_its_rows<Rows, U>(RNNORM_INPUT, x, t, x);
+    }
+    if (this->by_row(RNNORM_CELL))
+      by_its_rows<Blocks<1>, U>(RNNORM_CELL, kept(a.saved_c, 1, u, t), t,
+                                const_cast<T*>(s.cell.raw));
+  }
+
+  // from h to the normalised c
+  template <int U>
+  void to_cell(const Step<T>& s, Units u) const {
+    if constexpr (Cell::has_cell) {
       if (plan.fused)
         Cell::template output_backward<T, U, true>(s);
       else
         Cell::template output_backward<T, U, false>(s);
-      if (c_site->scope)
-        through_site<U>(*c_site, t, s.grad_cell, s.cell.raw, s.cell.by, n, sum_c + u.first,
-                        dot_c + u.first, s.grad_cell);
+      if (this->by_row(RNNORM_CELL))
+        add_sums<Blocks<1>, U>(RNNORM_CELL, s.grad_cell, s.cell, u, sum_c + u.first,
+                               dot_c + u.first, s.n);
+    }
+  }
+
+  // from there to the terms
+  template <int U>
+  void to_terms(const Step<T>& s, Units u, int64_t t, int64_t rank) const {
+    const int64_t at = G * u.first;
+    if constexpr (Cell::has_cell) {
+      if (a.site[RNNORM_CELL].scope)
+        through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, s.n, sum_c + u.first,
+                              dot_c + u.first, s.grad_cell);
     }
     if (plan.fused)
       Cell::template backward<T, U, true>(s);
     else
       Cell::template backward<T, U, false>(s);
+    if (this->by_row(RNNORM_INPUT))
+      add_sums<Rows, U>(RNNORM_INPUT, s.grad_zx, s.x, u, sum_x + at, dot_x + at, s.n);
+    if (this->by_row(RNNORM_HIDDEN))
+      add_sums<Rows, U>(RNNORM_HIDDEN, s.grad_zh, s.h, u, sum_h + at, dot_h + at, s.n);
+  }
+
+  // from the terms to the products
+  template <int U>
+  void to_products(const Step<T>& s, Units u, int64_t t, int64_t row, int64_t rank) const {
+    const int64_t at = G * u.first;
+    T* to = into_x(u, t, row);
     // the input's first: the hidden term's is taken in place
     if (delayed) {
-      if (into_x != s.grad_zx)
-        std::memcpy(into_x, s.grad_zx, size_t(n * C) * sizeof(T));
+      if (to != s.grad_zx) std::memcpy(to, s.grad_zx, size_t(s.n * G * U) * sizeof(T));
     } else if (apart) {
-      through_site<C>(*x_site, t, s.grad_zx, s.x.raw, s.x.by, n, sum_x + at, dot_x + at, into_x);
+      through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, s.n, sum_x + at, dot_x + at, to);
     }
-    through_site<C>(*h_site, t, s.grad_zh, s.h.raw, s.h.by, n, sum_h + at, dot_h + at, s.grad_zh);
+    through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, s.n, sum_h + at, dot_h + at,
+                     s.grad_zh);
+  }
+
+  // normalises a tile's rows as forward has
+  template <class R, int U>
+  void by_its_rows(int which, const T* from, int64_t t, T* to) const {
+    standardise<R, T, U>(from, a.sizes[t], saved_rows(a.site[which].mean, t),
+                         saved_rows(a.site[which].var, t), plan.frames, to);
+  }
+  const T* saved_rows(const void* statistic, int64_t t) const {
+    return static_cast<const T*>(statistic) + offset[t];
+  }
+
+  // the sums over a tile's columns for the gradients of gamma and shift, and over its rows
+  template <class R, int U>
+  void add_sums(int which, const T* dy, const Term<T>& z, Units u, T* total, T* total_dot,
+                int64_t n) const {
+    constexpr int C = R::all * U;
+    T sum[C], dot[C];
+    gradient_sums<T, C>(dy, z.raw, z.by, n, sum, dot);
+    for (int c = 0; c < C; ++c) total[c] += sum[c], total_dot[c] += dot[c];
+    row_gradient_sums<R, T, U>(dy, z.raw, z.by.scale, n, u, this->row_site[which].parts);
+  }
+
+  // the gradient of a site, given that of what it returns
+  template <class R, int U>
+  void through(int which, int64_t t, int64_t rank, const T* dy, const Term<T>& z, int64_t n,
+               T* total, T* total_dot, T* dx) const {
+    if (!this->by_row(which))
+      return through_site<R::all * U>(a.site[which], t, dy, z.raw, z.by, n, total, total_dot, dx);
+    const auto& site = this->row_site[which];
+    row_gradient<R, T, U>(dy, z.raw, z.by.scale, n, saved_rows(a.site[which].var, t), plan.frames,
+                          site.first(rank), site.second(rank), site.parts.capacity, dx);
+  }
+
+  template <class R>
+  void merge_sums(int which, int64_t n, int64_t rank) const {
+    const auto& site = this->row_site[which];
+    if (this->by_row(which))
+      merge_gradient_sums<R>(site.parts, tiles, n, site.first(rank), site.second(rank));
+  }
+
+  // a row's gradient needs the tiles of all threads
+  template <class Team>
+  void step_by_rows(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t,
+                    int64_t row) const {
+    const auto each_tile = [&](auto body) {
+      for (int64_t i = first; i < last; ++i)
+        with_width(tiles[i].width, [&](auto width) {
+          constexpr int U = decltype(width)::value;
+          body(width, tiles[i], tile_step<U>(tiles[i], t, row, rank, tiles[i], t - 1));
+        });
+    };
+    each_tile([&](auto width, Units u, const Step<T>& s) {
+      constexpr int U = decltype(width)::value;
+      again<U>(s, u, t);
+      to_cell<U>(s, u);
+    });
+    if (this->by_row(RNNORM_CELL)) {
+      team.barrier();
+      merge_sums<Blocks<1>>(RNNORM_CELL, a.sizes[t], rank);
+    }
+    each_tile([&](auto width, Units u, const Step<T>& s) {
+      to_terms<decltype(width)::value>(s, u, t, rank);
+    });
+    team.barrier();
+    merge_sums<Rows>(RNNORM_INPUT, a.sizes[t], rank);
+    merge_sums<Rows>(RNNORM_HIDDEN, a.sizes[t], rank);
+    each_tile([&](auto width, Units u, const Step<T>& s) {
+      to_products<decltype(width)::value>(s, u, t, row, rank);
+    });
   }
 
   // columns [first, last) of dR W_h, from the panels packed by pack_rows
@@ -304,12 +420,21 @@ struct Backward : Layer<Cell, T> {
       start = chunk_start(stop);
       for (int64_t t = stop - 1; t >= start; --t) {
         const int64_t row = offset[t] - offset[start];
-        for (int64_t i = first; i < last; ++i) {
-          const int64_t following = i + 1 < last ? i + 1 : first;
-          with_width(tiles[i].width, [&](auto width) {
-            this->template step<decltype(width)::value>(tiles[i], t, row, rank, tiles[following],
-                                                        t - (following == first));
-          });
+        if (plan.rows) {
+          step_by_rows(team, rank, first, last, t, row);
+        } else {
+          for (int64_t i = first; i < last; ++i) {
+            const int64_t following = i + 1 < last ? i + 1 : first;
+            with_width(tiles[i].width, [&](auto width) {
+              constexpr int U = decltype(width)::value;
+              const Step<T> s = tile_step<U>(tiles[i], t, row, rank, tiles[following],
+                                             t - (following == first));
+              again<U>(s, tiles[i], t);
+              to_cell<U>(s, tiles[i]);
+              to_terms<U>(s, tiles[i], t, rank);
+              to_products<U>(s, tiles[i], t, row, rank);
+            });
+          }
         }
         team.barrier();
         recurrent_gradient(a.sizes[t], row, from, to);

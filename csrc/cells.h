@@ -1,6 +1,7 @@
 // the cells' equations on a tile of U hidden units, forward and backward
 #pragma once
 #include "normalise.h"
+#include "rows.h"
 
 namespace rnnorm {
 namespace {
@@ -78,6 +79,7 @@ struct Lstm {
   static constexpr bool has_cell = true;
   static constexpr bool separate = false;  // whether dz differs between the two products
   static constexpr bool skips = false;     // whether h passes a step without W_h
+  using Rows = Blocks<4>;
 
   // c = f c + i tanh(g)
   template <class T, int U, bool Fused>
@@ -153,6 +155,7 @@ struct Gru {
   static constexpr bool has_cell = false;
   static constexpr bool separate = true;
   static constexpr bool skips = true;
+  using Rows = Blocks<2, 1>;
 
   // h = (1 - z) n + z h, n = tanh(x_n + r h_n)
   template <class T, int U, bool Fused>
@@ -206,6 +209,7 @@ struct Rnn {
   static constexpr bool has_cell = false;
   static constexpr bool separate = false;
   static constexpr bool skips = false;
+  using Rows = Blocks<1>;
 
   template <class T, int U, bool Fused>
   static void forward(const Step<T>& s) {

@@ -9,12 +9,13 @@ struct Forward : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P;
+  using Rows = typename Cell::Rows;
   static constexpr int G = Cell::gates;
 
   bool few;               // rows, so few that packing the weights would cost more than the products
   int64_t steps_at_once;  // of the input product
   int64_t room;           // per thread, for the three affine maps
-  T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *gate, *affines;
+  T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *gate, *affines;
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
     // evaluation alone: the sums have another order
@@ -35,10 +36,13 @@ struct Forward : Layer<Cell, T> {
     const bool chunked = !plan.recompute && (plan.fused ? !a.saved_h : !a.saved_x);
     chunk = arena.take<T>(chunked ? G * P * steps_at_once * B : 0);
     c_now = arena.take<T>(Cell::has_cell && !a.saved_c ? P * B : 0);
-    const int64_t tile = a.threads * B * tile_units;
-    own_x = arena.take<T>(plan.recompute ? G * tile : 0);
-    own_h = arena.take<T>(G * tile);
-    gate = arena.take<T>(tile);
+    own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
+    own_h = arena.take<T>(a.saved_h ? 0 : G * this->own_size());
+    gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
+    own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
+    this->take_rows(arena, RNNORM_INPUT, steps_at_once * B);
+    this->take_rows(arena, RNNORM_HIDDEN, B);
+    this->take_rows(arena, RNNORM_CELL, B);
     affines = arena.take<T>(a.threads * room);
   }
 
@@ -50,24 +54,24 @@ struct Forward : Layer<Cell, T> {
     return chunk + G * (u.first * steps_at_once * B + (offset[t] - offset[start]) * u.width);
   }
   T* x_terms(Units u, int64_t t, int64_t rank) const {
-    if (plan.recompute) return own_x + rank * G * B * tile_units;
+    if (plan.recompute) return own_x + G * this->own(u, rank);
     return a.saved_x ? kept(a.saved_x, G, u, t) : in_chunk(u, t);
   }
   T* h_terms(Units u, int64_t t, int64_t rank) const {
     if (a.saved_h) return kept(a.saved_h, G, u, t);
-    return plan.fused ? in_chunk(u, t) : own_h + rank * G * B * tile_units;
+    return plan.fused ? in_chunk(u, t) : own_h + G * this->own(u, rank);
   }
 
+  // one tile's products at step t, and what its rows and columns add to the statistics
   template <int U>
-  void step(Units u, int64_t t, int64_t rank, Units next, int64_t next_t) const {
+  void products(Units u, int64_t t, int64_t rank) const {
     constexpr int C = G * U;
-    const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN],
-                      *c_site = &a.site[RNNORM_CELL];
+    const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN];
     const int64_t n = a.sizes[t];
     T *x = plan.fused ? nullptr : x_terms(u, t, rank), *h = h_terms(u, t, rank);
     this->fetch_constants(*x_site, t, G, u);
     this->fetch_constants(*h_site, t, G, u);
-    if (Cell::has_cell) this->fetch_constants(*c_site, t, 1, u);
+    if (Cell::has_cell) this->fetch_constants(a.site[RNNORM_CELL], t, 1, u);
     if (t % steps_at_once == 0) {
       const int64_t stop = smaller(T_, t + steps_at_once);
       T* to = plan.fused ? h : x;
@@ -75,6 +79,9 @@ struct Forward : Layer<Cell, T> {
       for (int64_t i = t; few && i < stop; to += G * U * a.sizes[i++])
         dots<U>(this->x_rows(i), a.sizes[i], a.weight_ih, I, u, to, false);
       if (plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, plan.frames, u, 0);
+      if (this->by_row(RNNORM_INPUT))
+        row_moments<Rows, T, U>(x, offset[stop] - offset[t], u,
+                                this->row_site[RNNORM_INPUT].parts, 0);
     }
     if (few)
       dots<U>(this->h_rows(t - 1), n, a.weight_hh, H, u, h, plan.fused);
@@ -83,52 +90,108 @@ struct Forward : Layer<Cell, T> {
                     plan.fused);
     if (!plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<C>(*h_site, h, n, u, t);
+    if (this->by_row(RNNORM_HIDDEN))
+      row_moments<Rows, T, U>(h, n, u, this->row_site[RNNORM_HIDDEN].parts, 0);
+  }
 
+  // the equations of one tile down to c, or to h where there is none
+  template <int U>
+  void gates(Units u, int64_t t, int64_t rank, Units next, int64_t next_t) const {
+    const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN];
+    const int64_t n = a.sizes[t], at = G * u.first;
+    T *x = plan.fused ? nullptr : x_terms(u, t, rank), *h = h_terms(u, t, rank);
     const bool more = next_t < T_;
     const T* next_h = more && a.saved_h ? kept(a.saved_h, G, next, next_t) : nullptr;
     const T* next_x = more && !plan.recompute && a.saved_x ? kept(a.saved_x, G, next, next_t)
                                                           : nullptr;
+    if (this->by_row(RNNORM_INPUT)) by_its_rows<Rows, U>(RNNORM_INPUT, x, n, rank, x);
+    if (this->by_row(RNNORM_HIDDEN)) by_its_rows<Rows, U>(RNNORM_HIDDEN, h, n, rank, h);
     T* spare = affines + rank * room;
-    const int64_t at = G * u.first;
-    Step<T> s{};
-    s.n = n;
-    s.units = u.count;
+    Step<T> s = tile_step(u, t, rank);
     s.h = {h, this->template affine<U, G>(*h_site, t, u, this->gamma_h + at,
                             this->shift_h + at, spare), next_h};
     spare += this->affine_room(*h_site, G);
     if (!plan.fused)
       s.x = {x, this->template affine<U, G>(*x_site, t, u, this->gamma_x + at,
                                this->shift_x + at, spare), next_x};
-    spare += this->affine_room(*x_site, G);
-    s.h_before = this->h_rows(t - 1) + u.first;
-    s.h_after = static_cast<T*>(a.output) + t * B * H + u.first;
-    s.h_stride = H;
-    s.gate = gate + rank * B * tile_units;
-    if constexpr (Cell::has_cell) {
-      s.c_before = t == 0     ? this->c_first + B * u.first
-                   : a.saved_c ? kept(a.saved_c, 1, u, t - 1)
-                               : c_now + B * u.first;
-      s.c_after = a.saved_c ? kept(a.saved_c, 1, u, t) : c_now + B * u.first;
-    }
     if (plan.fused)
       Cell::template forward<T, U, true>(s);
     else
       Cell::template forward<T, U, false>(s);
     if constexpr (Cell::has_cell) {
-      if (this->takes(*c_site, t)) {
+      const rnnorm_site& c_site = a.site[RNNORM_CELL];
+      if (this->takes(c_site, t)) {
         const int64_t step = t * H + u.first;
         T mean[U], var[U];
         moments<T, U>(s.c_after, n, mean, var);
-        std::memcpy(static_cast<T*>(c_site->mean) + step, mean, size_t(u.count) * sizeof(T));
-        std::memcpy(static_cast<T*>(c_site->var) + step, var, size_t(u.count) * sizeof(T));
+        std::memcpy(static_cast<T*>(c_site.mean) + step, mean, size_t(u.count) * sizeof(T));
+        std::memcpy(static_cast<T*>(c_site.var) + step, var, size_t(u.count) * sizeof(T));
       }
-      s.cell = {s.c_after, this->template affine<U, 1>(*c_site, t, u, this->gamma_c + u.first,
-                                        this->beta_c + u.first, spare), nullptr};
+      if (this->by_row(RNNORM_CELL))
+        row_moments<Blocks<1>, T, U>(s.c_after, n, u, this->row_site[RNNORM_CELL].parts, 0);
+    }
+  }
+
+  // from c to h
+  template <int U>
+  void output(Units u, int64_t t, int64_t rank) const {
+    if constexpr (Cell::has_cell) {
+      const rnnorm_site& c_site = a.site[RNNORM_CELL];
+      const int64_t n = a.sizes[t];
+      Step<T> s = tile_step(u, t, rank);
+      const T* c = s.c_after;
+      if (this->by_row(RNNORM_CELL)) {
+        T* to = own_c + rank * B * tile_units;
+        by_its_rows<Blocks<1>, U>(RNNORM_CELL, c, n, rank, to);
+        c = to;
+      }
+      s.cell = {c, this->template affine<U, 1>(c_site, t, u, this->gamma_c + u.first,
+                                this->beta_c + u.first, affines + rank * room), nullptr};
       Cell::template output<T, U>(s);
       const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
       T* c_n = static_cast<T*>(a.c_n);
       for (int64_t b = next; b < n; ++b)
         std::memcpy(c_n + b * H + u.first, s.c_after + b * U, size_t(u.count) * sizeof(T));
+    }
+  }
+
+  Step<T> tile_step(Units u, int64_t t, int64_t rank) const {
+    Step<T> s{};
+    s.n = a.sizes[t];
+    s.units = u.count;
+    s.h_before = this->h_rows(t - 1) + u.first;
+    s.h_after = static_cast<T*>(a.output) + t * B * H + u.first;
+    s.h_stride = H;
+    if constexpr (Cell::has_cell) {
+      s.gate = gate + this->own(u, rank);
+      s.c_before = t == 0     ? this->c_first + B * u.first
+                   : a.saved_c ? kept(a.saved_c, 1, u, t - 1)
+                               : c_now + B * u.first;
+      s.c_after = a.saved_c ? kept(a.saved_c, 1, u, t) : c_now + B * u.first;
+    }
+    return s;
+  }
+
+  // normalises a tile's rows by what merge_rows has left
+  template <class R, int U>
+  void by_its_rows(int which, const T* from, int64_t n, int64_t rank, T* to) const {
+    const auto& site = this->row_site[which];
+    standardise<R, T, U>(from, n, site.first(rank), site.second(rank), site.parts.capacity, to);
+  }
+
+  // the statistics of a site's rows at step t, whose parts begin at a row; every thread its own
+  template <class R>
+  void merge_rows(int which, int64_t t, int64_t row, int64_t rank) const {
+    if (!this->by_row(which)) return;
+    const auto& site = this->row_site[which];
+    const int64_t n = a.sizes[t];
+    merge_moments<R>(site.parts, tiles, row, n, T(a.eps), site.first(rank), site.second(rank));
+    if (rank != 0 || !a.site[which].mean) return;
+    for (int block = 0; block < R::count; ++block) {
+      const int64_t from = block * site.parts.capacity, to = block * plan.frames + offset[t];
+      const size_t bytes = size_t(n) * sizeof(T);
+      std::memcpy(static_cast<T*>(a.site[which].mean) + to, site.first(rank) + from, bytes);
+      std::memcpy(static_cast<T*>(a.site[which].var) + to, site.second(rank) + from, bytes);
     }
   }
 
@@ -165,12 +228,19 @@ struct Forward : Layer<Cell, T> {
       });
     }
     for (int64_t t = 0; t < T_; ++t) {
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t following = i + 1 < last ? i + 1 : first;
-        const Units u = tiles[i], next = tiles[following];
-        with_width(u.width, [&](auto width) {
-          this->template step<decltype(width)::value>(u, t, rank, next, t + (following == first));
-        });
+      if (plan.rows) {
+        step_by_rows(team, rank, first, last, t);
+      } else {
+        for (int64_t i = first; i < last; ++i) {
+          const int64_t following = i + 1 < last ? i + 1 : first;
+          const Units u = tiles[i], next = tiles[following];
+          with_width(u.width, [&](auto width) {
+            constexpr int U = decltype(width)::value;
+            products<U>(u, t, rank);
+            gates<U>(u, t, rank, next, t + (following == first));
+            output<U>(u, t, rank);
+          });
+        }
       }
       if (rank == 0) finish_rows(t);
       team.barrier();
@@ -181,6 +251,30 @@ struct Forward : Layer<Cell, T> {
                       size_t((n - next) * H) * sizeof(T));
       }
     }
+  }
+
+  // a row's statistics need the tiles of all threads
+  template <class Team>
+  void step_by_rows(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t) const {
+    for (int64_t i = first; i < last; ++i)
+      with_width(tiles[i].width, [&](auto width) {
+        products<decltype(width)::value>(tiles[i], t, rank);
+      });
+    team.barrier();
+    merge_rows<Rows>(RNNORM_INPUT, t, offset[t] - offset[t - t % steps_at_once], rank);
+    merge_rows<Rows>(RNNORM_HIDDEN, t, 0, rank);
+    for (int64_t i = first; i < last; ++i)
+      with_width(tiles[i].width, [&](auto width) {
+        gates<decltype(width)::value>(tiles[i], t, rank, tiles[i], t + 1);
+      });
+    if (this->by_row(RNNORM_CELL)) {
+      team.barrier();
+      merge_rows<Blocks<1>>(RNNORM_CELL, t, 0, rank);
+    }
+    for (int64_t i = first; i < last; ++i)
+      with_width(tiles[i].width, [&](auto width) {
+        output<decltype(width)::value>(tiles[i], t, rank);
+      });
   }
 
   void prefer_huge_pages() const {

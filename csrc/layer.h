@@ -7,7 +7,7 @@
 extern "C" {
 
 enum { RNNORM_LSTM, RNNORM_GRU, RNNORM_RNN_TANH, RNNORM_RNN_RELU };
-enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE };
+enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE, RNNORM_ROW };
 enum { RNNORM_INPUT, RNNORM_HIDDEN, RNNORM_CELL, RNNORM_SITES };
 
 // one normalised site; every array has the features of torch's gate order
@@ -19,7 +19,9 @@ struct rnnorm_site {
   const void* constant_var;
   int64_t constant_step;  // elements from one step's constants to the next
   int64_t constant_row;   // and from one row's to the next, 0 where rows share them
-  void* mean;             // statistics taken, (T, features) or (1, features)
+  // statistics taken, (T, features) or (1, features); of rows the mean and, as var, one over the
+  // standard deviation, each (blocks of gates, active frames), null where backward does not follow
+  void* mean;
   void* var;
   void* grad_gamma;
   void* grad_beta;

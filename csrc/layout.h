@@ -1,4 +1,4 @@
-// where things lie: tiles of hidden units, statistics of a step, scratch memory
+// where things lie: weights, statistics of a step, scratch memory
 #pragma once
 #include <initializer_list>
 
@@ -14,45 +14,17 @@ extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 namespace rnnorm {
 namespace {
 
-constexpr int64_t tile_units = 16;
 // rows of the weight gradients' products: while they are in cache
 constexpr int64_t chunk_rows = 512;
 // at most so many rows of all steps together are multiplied by weights that are not packed
 constexpr int64_t few_rows = 8;
-
-RNNORM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-RNNORM_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-RNNORM_INLINE int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// units [first, first + count) of the layer, computed U at a time
-struct Units {
-  int64_t first, count, width;
-};
-
-// hidden units in tiles of 16 and a last one of 4, 8 or 16
-struct Tiling {
-  int64_t H, count, padded;
-
-  explicit Tiling(int64_t hidden) : H(hidden) {
-    const int64_t rest = H % tile_units;
-    count = quotient_up(H, tile_units);
-    padded = H - rest + (rest == 0 ? 0 : rest <= 4 ? 4 : rest <= 8 ? 8 : tile_units);
-  }
-  Units operator[](int64_t index) const {
-    const int64_t first = index * tile_units;
-    return {first, smaller(H - first, tile_units), smaller(padded - first, tile_units)};
-  }
-  // first tile of a thread's share, by the columns that it has to compute
-  int64_t share(int64_t rank, int64_t team) const {
-    return rank == team ? count : (padded * rank + team * tile_units / 2) / (team * tile_units);
-  }
-};
 
 // how the layer's sums are formed and kept
 struct Plan {
   bool fused;      // W_x x + W_h h in one array: nothing needs them apart
   bool recompute;  // W_x x again in backward: cheaper than to keep it
   bool whole;      // statistics of W_x x over all frames at once
+  bool rows;       // a row's statistics: over units of other threads
   int64_t frames;  // sum of sizes
 
   Plan(const rnnorm_layer& a) {
@@ -61,6 +33,8 @@ struct Plan {
     fused = !apart;
     whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
     recompute = a.recompute && !fused && !whole;
+    rows = false;
+    for (const rnnorm_site& site : a.site) rows |= site.scope == RNNORM_ROW;
     frames = 0;
     for (int64_t t = 0; t < a.T; ++t) frames += a.sizes[t];
   }
@@ -94,6 +68,15 @@ struct Layer {
   int64_t last_good = -1;        // last step with a statistic of its own
   int64_t* offset;               // frames before step t
   T *shift_x, *shift_h, *gamma_x, *gamma_h, *gamma_c, *beta_c, *c_first;
+  // a site normalised by row: each tile's two numbers, and what each thread has merged them to
+  struct RowSite {
+    Parts<T> parts;
+    T* merged;
+
+    T* first(int64_t rank) const { return merged + 2 * rank * parts.blocks * parts.capacity; }
+    T* second(int64_t rank) const { return first(rank) + parts.blocks * parts.capacity; }
+  };
+  RowSite row_site[RNNORM_SITES];
 
   explicit Layer(const rnnorm_layer& args)
       : a(args), plan(args), tiles(args.H), T_(args.T), B(args.B), I(args.I), H(args.H),
@@ -108,6 +91,20 @@ struct Layer {
     for (T** p : {&gamma_c, &beta_c}) *p = arena.take<T>(P);
     c_first = arena.take<T>(Cell::has_cell ? B * P : 0);
   }
+
+  // room for a site's rows, if it is normalised by row
+  void take_rows(Arena& arena, int which, int64_t rows) {
+    const int blocks = which == RNNORM_CELL ? 1 : Cell::Rows::count;
+    const int64_t capacity = by_row(which) ? row_capacity(rows) : 0;
+    T* parts = arena.take<T>(2 * tiles.count * blocks * capacity);
+    row_site[which] = {{parts, capacity, blocks},
+                       arena.take<T>(2 * a.threads * blocks * capacity)};
+  }
+  bool by_row(int which) const { return a.site[which].scope == RNNORM_ROW; }
+
+  // where a tile's numbers lie that a step needs again once other threads have added to them
+  int64_t own(Units u, int64_t rank) const { return B * (plan.rows ? u.first : rank * tile_units); }
+  int64_t own_size() const { return B * (plan.rows ? P : a.threads * tile_units); }
 
   // a tile's columns from an array of features in torch's gate order, zero where no unit is
   void gather(const void* features, Units u, T* columns) const {
@@ -155,19 +152,19 @@ struct Layer {
           c_first[B * u.first + b * u.width + k] = k < u.count ? c0[b * H + u.first + k] : T(0);
   }
 
-  // whether step t takes a statistic of its own at a site
+  // whether step t takes a statistic of its own over the rows of a site
   bool takes(const rnnorm_site& site, int64_t t) const {
-    if (!site.scope || a.min_rows < 0) return false;
+    if (!site.scope || site.scope == RNNORM_ROW || a.min_rows < 0) return false;
     return site.scope == RNNORM_SEQUENCE ? plan.frames >= a.min_rows : a.sizes[t] >= a.min_rows;
   }
 
-  // where the statistics that serve step t lie, null without a site, and how far apart its rows are
+  // where the statistics over rows that serve step t lie, null without, and how far apart they are
   struct Statistic {
     const T *mean, *var;
     int64_t row;
   };
   Statistic serving(const rnnorm_site& site, int64_t t, int64_t features) const {
-    if (!site.scope) return {nullptr, nullptr, 0};
+    if (!site.scope || site.scope == RNNORM_ROW) return {nullptr, nullptr, 0};
     const bool whole = site.scope == RNNORM_SEQUENCE;
     if (whole ? takes(site, t) : last_good >= 0) {
       const int64_t at = whole ? 0 : smaller(t, last_good) * features;
@@ -193,7 +190,8 @@ struct Layer {
   }
 
   // prepares y = (x - mean) * scale + shift for one tile at step t, into room for
-  // 4 * rows * columns, rows > 1 where each has constants of its own
+  // 4 * rows * columns, rows > 1 where each has constants of its own; y = gamma * x + shift where
+  // x has been normalised by row
   template <int U, int Gates>
   Affine<T> affine(const rnnorm_site& site, int64_t t, Units u, const T* gamma, const T* shift,
                    T* room) const {
@@ -207,6 +205,7 @@ struct Layer {
         for (int k = 0; k < U; k += W) {
           const int64_t at = g * U + k, to = b * C + at, from = b * row + g * H + u.first + k;
           Vec<T, W> m{}, spread = all<W>(T(1)), times = spread;
+          if (site.scope == RNNORM_ROW) times = load<W>(gamma + at);
           if (mean) {
             m = load_some<W>(mean + from, u.count - k);
             spread = inverse_root<W, T>(load_some<W>(var + from, u.count - k) + T(a.eps));
@@ -283,22 +282,6 @@ struct Layer {
     }
   }
 };
-
-template <int U>
-struct Width {
-  static constexpr int value = U;
-};
-
-// calls the body with a tile's number of units as a type
-template <class Body>
-RNNORM_INLINE void with_width(int64_t width, Body body) {
-  if (width == 16)
-    body(Width<16>{});
-  else if (width == 8)
-    body(Width<8>{});
-  else
-    body(Width<4>{});
-}
 
 // runs a pass in scratch memory; 1 if there is none
 template <class Pass>

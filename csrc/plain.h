@@ -71,6 +71,7 @@ class Layer {
     const rnnorm_site& site = a.site[which];
     if (!site.scope || z.empty()) return;
     const int64_t features = int64_t(z.size()) / n;
+    if (site.scope == RNNORM_ROW) return normalise_rows(which, z, features);
     const bool own = a.min_rows >= 0 && n >= a.min_rows;
     const bool earlier = !own && site.scope == RNNORM_FRAME && last_good >= 0;
     for (int64_t k = 0; k < features; ++k) {
@@ -92,6 +93,21 @@ class Layer {
         value = gamma[which][k] * (value - mean) / std::sqrt(var + a.eps);
       }
     }
+  }
+
+  // a GRU's candidate apart from its two gates
+  void normalise_rows(int which, Numbers& z, int64_t features) const {
+    const int64_t gates = a.cell == RNNORM_GRU ? 2 * a.H : features;
+    for (int64_t row = 0; row < int64_t(z.size()); row += features)
+      for (int64_t start = 0, stop; start < features; start = stop) {
+        stop = start == 0 ? gates : features;
+        const double count = double(stop - start);
+        double mean = 0, var = 0;
+        for (int64_t k = start; k < stop; ++k) mean += z[row + k] / count;
+        for (int64_t k = start; k < stop; ++k) var += (z[row + k] - mean) * (z[row + k] - mean) / count;
+        for (int64_t k = start; k < stop; ++k)
+          z[row + k] = gamma[which][k] * (z[row + k] - mean) / std::sqrt(var + a.eps);
+      }
   }
 
   void run() {

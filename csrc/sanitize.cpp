@@ -132,8 +132,12 @@ bool run(const Case& c, int64_t threads) {
     site.constant_var = memory.positive(steps * rows * features);
     site.constant_row = rows > 1 ? features : 0;
     site.constant_step = steps > 1 ? rows * features : 0;
-    site.mean = c.training ? memory.zeros(steps * features) : nullptr;
-    site.var = c.training ? memory.zeros(steps * features) : nullptr;
+    const bool row = site.scope == RNNORM_ROW;
+    if (row) site.constant_mean = site.constant_var = nullptr;
+    const int64_t blocks = k != RNNORM_CELL && c.cell == RNNORM_GRU ? 2 : 1;
+    const int64_t taken = row ? blocks * frames : steps * features;
+    site.mean = row || c.training ? memory.zeros(taken) : nullptr;
+    site.var = row || c.training ? memory.zeros(taken) : nullptr;
     site.grad_gamma = memory.results(features);
     site.grad_beta = k == RNNORM_CELL ? memory.results(features) : nullptr;
   }
@@ -176,7 +180,8 @@ int main() {
                                {5, 13, 30, 36}, {3, 33, 70, 8}, {9, 70, 5, 24},
                                {2, 4, 19, 21},  {3, 0, 4, 20},  {1, 4, 0, 20},
                                {1, 4, 4, 0},    {1, 0, 0, 0}};
-  const int64_t scopes[][4] = {{0, 0, 0, 0}, {1, 1, 1, 0}, {2, 1, 0, 0}, {1, 0, 0, 0}, {0, 1, 1, 1}};
+  const int64_t scopes[][4] = {{0, 0, 0, 0}, {1, 1, 1, 0}, {2, 1, 0, 0}, {1, 0, 0, 0},
+                               {0, 1, 1, 1}, {3, 3, 3, 0}, {0, 3, 0, 0}, {3, 0, 3, 0}};
   int failures = 0, runs = 0;
   for (int64_t cell = RNNORM_LSTM; cell <= RNNORM_RNN_RELU; ++cell)
     for (const auto& s : shapes)

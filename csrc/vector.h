@@ -74,6 +74,18 @@ RNNORM_INLINE Vec<T, W> all(T value) {
   return Vec<T, W>{} + value;
 }
 
+// the sum of all lanes, by halves
+template <int W, class T>
+RNNORM_INLINE T lane_sum(Vec<T, W> v) {
+  if constexpr (W == 1) {
+    return v[0];
+  } else {
+    Vec<T, W / 2> halves[2];
+    std::memcpy(halves, &v, sizeof(v));
+    return lane_sum<W / 2, T>(halves[0] + halves[1]);
+  }
+}
+
 RNNORM_INLINE float root(float x) { return __builtin_sqrtf(x); }
 RNNORM_INLINE double root(double x) { return __builtin_sqrt(x); }
 

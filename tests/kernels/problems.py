@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rnnorm import BatchNorm
+from rnnorm import BatchNorm, LayerNorm
 from rnnorm.cells.cell import Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
@@ -23,6 +23,10 @@ NORMS = {
     "cell": BatchNorm(input=None, recurrent=None),
     "joint": BatchNorm(input=None, recurrent=None, joint="frame", cell=None),
     "joint-cell": BatchNorm(input=None, recurrent=None, joint="frame"),
+    "layer": LayerNorm(),
+    "layer-input": LayerNorm(recurrent=False, cell=False),
+    "layer-recurrent": LayerNorm(input=False, cell=False),
+    "layer-cell": LayerNorm(input=False, recurrent=False),
 }
 
 
@@ -64,6 +68,8 @@ class Problem:
         for site in self.sites:
             features = sum(cell.blocks(site, H))
             leaves[f"gamma_{site}"] = 0.3 + 0.1 * draw(features)
+            if isinstance(norm, LayerNorm):
+                continue
             whole = getattr(norm, site) == "sequence"
             rows = B if self.age == "own" and not whole else 1
             size = (1 if whole else T, rows, features)

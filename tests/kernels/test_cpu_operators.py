@@ -32,7 +32,7 @@ def captured_calls(monkeypatch, problem):
     return calls
 
 
-@pytest.mark.parametrize("norm", ["all", "sequence", "joint", "none"])
+@pytest.mark.parametrize("norm", ["all", "sequence", "joint", "layer", "none"])
 def test_operators_pass_opcheck(monkeypatch, norm):
     (arguments,) = captured_calls(monkeypatch, Problem("LSTM", norm, (3, 4, 2, 5)))
     torch.library.opcheck(forward.cpu_forward, arguments)
@@ -59,10 +59,11 @@ def test_a_dispatch_mode_sees_the_operators_and_nothing_changes():
     assert all(torch.equal(watched[name], alone[name]) for name in alone)
 
 
+@pytest.mark.parametrize("norm", ["batch", "layer"])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
-def test_the_kernel_runs(cell):
+def test_the_kernel_runs(cell, norm):
     before = dispatch.calls["cpu"]
-    layer = getattr(rnnorm, cell)(3, 5, norm="batch", num_layers=2, bidirectional=True)
+    layer = getattr(rnnorm, cell)(3, 5, norm=norm, num_layers=2, bidirectional=True)
     layer(torch.randn(4, 6, 3))[0].sum().backward()
     assert dispatch.calls["cpu"] == before + 1
 
@@ -70,7 +71,6 @@ def test_the_kernel_runs(cell):
 @pytest.mark.parametrize(
     ("cell", "arguments"),
     [
-        ("LSTM", {"norm": "layer"}),
         ("LSTM", {"norm": "carry"}),
         ("LSTM", {"norm": "batch", "proj_size": 2}),
     ],
@@ -81,9 +81,15 @@ def test_what_it_does_not_cover_runs_the_reference(cell, arguments):
     assert dispatch.calls["reference"] == before + 1
 
 
-@pytest.mark.parametrize("norm", ["all", "sequence", "joint-cell", "none"])
 @pytest.mark.parametrize("lengths", [None, RAGGED], ids=("dense", "ragged"))
-@pytest.mark.parametrize("cell", ["LSTM", "RNN_TANH"])
+@pytest.mark.parametrize(
+    ("cell", "norm"),
+    [
+        *(("LSTM", norm) for norm in ("all", "sequence", "joint-cell", "none", "layer")),
+        *(("RNN_TANH", norm) for norm in ("all", "sequence", "joint-cell", "none", "layer")),
+        ("GRU", "layer"),
+    ],
+)
 def test_any_number_of_threads_gives_the_same_bits(threads, cell, norm, lengths):
     problem = Problem(cell, norm, (9, 7, 40, 100), lengths)
     threads(1)

@@ -27,18 +27,26 @@ COVERED = [
     for cell in CELLS
     for norm in NORMS
     if not (cell == "GRU" and norm.startswith("joint"))
+    if not (cell != "LSTM" and norm == "layer-cell")
+]
+# training, then evaluation where it differs
+PASSES = [
+    (*case, min_rows)
+    for case in COVERED
+    for min_rows in (2, None)
+    if min_rows or not case[1].startswith("layer")
 ]
 
 
 @pytest.mark.usefixtures("fresh_memory_is_nan")
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("cell", "norm"), COVERED)
-@pytest.mark.parametrize("min_rows", [2, None], ids=("training", "evaluation"))
+@pytest.mark.parametrize(("cell", "norm", "min_rows"), PASSES)
 def test_as_the_reference(cell, norm, shape, dtype, min_rows):
     size, lengths = SHAPES[shape]
-    if min_rows and dtype == torch.float32 and size[1] == 2:
-        pytest.skip("statistics of two rows amplify rounding without bound")
+    by_row = norm.startswith("layer")
+    if dtype == torch.float32 and (size[3] == 1 if by_row else min_rows and size[1] == 2):
+        pytest.skip("statistics of two numbers amplify rounding without bound")
     problem = Problem(cell, norm, size, lengths, min_rows, bias=shape != "ragged")
     expected = problem.results(reference.layer, torch.float64)
     assert_same(problem.results(cpu.layer, dtype, poison=True), expected, TOLERANCE[dtype])
@@ -93,8 +101,7 @@ def test_half_types_are_computed_in_float32(dtype):
     assert_same(found, expected, 2e-2)
 
 
-@pytest.mark.parametrize("min_rows", [2, None], ids=("training", "evaluation"))
-@pytest.mark.parametrize(("cell", "norm"), COVERED)
+@pytest.mark.parametrize(("cell", "norm", "min_rows"), PASSES)
 def test_gradients_of_gradients(cell, norm, min_rows):
     problem = Problem(cell, norm, (3, 3, 2, 4), [3, 3, 2], min_rows)
     names = list(problem.leaves)

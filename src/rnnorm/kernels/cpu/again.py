@@ -13,20 +13,22 @@ from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN_RELU, RNN_TANH
 from rnnorm.kernels import reference
 from rnnorm.kernels.cpu.problem import Inputs, Options
-from rnnorm.norm.spec import BatchNorm
+from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
 _CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN_TANH, RNN_RELU)}
 
 
 def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     """Output, h_n and c_n of the same layer."""
-    scopes = [None if scope == "off" else scope for scope in options.scopes.split(",")]
     hidden = "joint" if options.joint else "recurrent"
     sites = ("input", hidden, "cell")
-    norm = BatchNorm(
-        eps=options.eps,
-        **{"recurrent": None, **dict(zip(sites, scopes, strict=True))},  # type: ignore[arg-type]
-    )
+    scopes = dict(zip(sites, options.scopes.split(","), strict=True))
+    norm: Norm
+    if "row" in scopes.values():
+        norm = LayerNorm(eps=options.eps, **{s: scope == "row" for s, scope in scopes.items()})
+    else:
+        given = {s: None if scope == "off" else scope for s, scope in scopes.items()}
+        norm = BatchNorm(eps=options.eps, **{"recurrent": None, **given})  # type: ignore[arg-type]
     gammas, constants = inputs[8:11], inputs[12:]
     output, state_n, _ = reference.layer(
         _CELLS[options.cell],

@@ -28,8 +28,6 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
         return f"it has no {cell.name}"
     if dtype not in _DTYPES:
         return f"it has no {dtype}"
-    if sites and not isinstance(norm, BatchNorm):
-        return f"it has no {type(norm).__name__}"
     if "carry" in sites:
         return "it does not normalise the carried cell"
     if torch._C._are_functorch_transforms_active():
@@ -81,13 +79,16 @@ def layer(
             *(ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics),
         )
     )
-    scopes = [getattr(norm, site) if site in active else "off" for site in sites]
+    batch = isinstance(norm, BatchNorm)
+    scopes = [
+        (getattr(norm, site) if batch else "row") if site in active else "off" for site in sites
+    ]
     options = Options(
         cell.name,
         ",".join(scopes),
         joint,
-        norm.eps if isinstance(norm, BatchNorm) else 1.0,
-        -1 if min_rows is None or not active else min_rows,
+        norm.eps if norm else 1.0,
+        -1 if min_rows is None or not (batch and active) else min_rows,
     )
     differentiable = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in inputs
@@ -100,7 +101,7 @@ def layer(
         results = run_forward(inputs, options, save=False, distinct=False)
     state_n = tuple(s.to(initial.dtype) for s, initial in zip(results[1:3], state, strict=False))
     taken = {}
-    if min_rows is not None:
+    if batch and min_rows is not None:
         for k, site in enumerate(sites):
             if site in active:
                 taken[site] = (results[3 + 2 * k], results[4 + 2 * k])

@@ -12,7 +12,7 @@ from torch import Tensor
 from rnnorm.kernels import cpu
 
 CELLS = ("LSTM", "GRU", "RNN_TANH", "RNN_RELU")
-SCOPES = ("off", "frame", "sequence")
+SCOPES = ("off", "frame", "sequence", "row")
 
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int64

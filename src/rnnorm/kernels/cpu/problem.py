@@ -11,6 +11,8 @@ from torch import Tensor
 from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, address
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+# of gates that share a row's statistic
+BLOCKS = {"LSTM": 1, "GRU": 2, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 class Inputs(NamedTuple):
@@ -45,7 +47,8 @@ class Options(NamedTuple):
 
     Args:
         cell: name of the cell.
-        scopes: of the input, hidden and cell site, separated by commas, "off" for none.
+        scopes: of the input, hidden and cell site, separated by commas, "off" for none, "row" for
+            layer norm.
         joint: whether the hidden site is the joint one.
         eps: added to the variance.
         min_rows: fewest rows that a statistic is taken of, -1 for none.
@@ -72,7 +75,7 @@ def padded_units(hidden_size: int) -> int:
 def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[int, ...]]:
     """Shapes of output, h_n, c_n, three sites' mean and variance, and the saved tensors.
 
-    Saved are ``W_x x``, ``W_h h`` and ``c`` of every frame, tile after tile of hidden units. What
+    Of layer norm these are each frame's mean and one over its standard deviation. Saved are ``W_x x``, ``W_h h`` and ``c`` of every frame, tile after tile of hidden units. What
     is absent has no elements.
     """
     T, B, input_size = inputs.x.shape
@@ -80,9 +83,15 @@ def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[i
     scopes = options.scopes.split(",")
     has_c = options.cell == "LSTM"
     shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (B, H) if has_c else (0,)]
-    for scope, gates in zip(scopes, (GATES[options.cell],) * 2 + (1,), strict=True):
-        taken = options.min_rows >= 0 and scope != "off"
-        shape = (1 if scope == "sequence" else T, gates * H) if taken else (0,)
+    gates, blocks = GATES[options.cell], BLOCKS[options.cell]
+    for scope, features, parts in zip(
+        scopes, (gates * H, gates * H, H), (blocks, blocks, 1), strict=True
+    ):
+        shape: tuple[int, ...] = (0,)
+        if scope == "row" and save:
+            shape = (parts, T * B)
+        elif scope in ("frame", "sequence") and options.min_rows >= 0:
+            shape = (1 if scope == "sequence" else T, features)
         shapes += [shape, shape]
     fused = options.cell != "GRU" and scopes[0] == "off" and (options.joint or scopes[1] == "off")
     terms = (T * B, GATES[options.cell] * padded_units(H))

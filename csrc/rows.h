@@ -1,0 +1,146 @@
+// layer normalisation: what a tile adds to the statistics of its rows, and what all tiles make them
+#pragma once
+#include "tiling.h"
+
+namespace rnnorm {
+namespace {
+
+// how many of a term's gates share a mean and a variance, block after block
+template <int... Gates>
+struct Blocks {
+  static constexpr int count = int(sizeof...(Gates));
+  static constexpr int gates[] = {Gates...};
+  static constexpr int all = (Gates + ...);
+  static constexpr int before(int block) { return block ? before(block - 1) + gates[block - 1] : 0; }
+};
+
+// whole vectors of rows are read
+constexpr int64_t row_capacity(int64_t rows) { return (rows + 31) / 16 * 16; }
+
+// two numbers of every row and block from each tile: the tile's thread writes them, all read them
+template <class T>
+struct Parts {
+  T* data;
+  int64_t capacity;
+  int blocks;
+
+  T* row(int64_t tile, int block, int which) const {
+    return data + ((tile * blocks + block) * 2 + which) * capacity;
+  }
+};
+
+// calls body(block, row, first column, last column) for a tile of n rows
+template <class R, int U, class Body>
+RNNORM_INLINE void each_row(int64_t n, Body body) {
+#pragma GCC unroll 2
+  for (int block = 0; block < R::count; ++block)
+    for (int64_t r = 0; r < n; ++r)
+      body(block, r, U * R::before(block), U * (R::before(block) + R::gates[block]));
+}
+
+// a tile's mean over each row, and the sum of squares about it
+template <class R, class T, int U>
+void row_moments(const T* x, int64_t n, Units u, const Parts<T>& to, int64_t at) {
+  constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
+  T real[U];
+  for (int k = 0; k < U; ++k) real[k] = T(k < u.count);
+  const int64_t tile = u.first / tile_units;
+  each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
+    const T* row = x + r * C;
+    Vec<T, W> sum{}, squares{};
+    for (int c = first; c < last; c += W) sum += load<W>(row + c);
+    const T mean = lane_sum<W, T>(sum) / T(u.count * R::gates[block]);
+    for (int c = first; c < last; c += W) {
+      const auto centred = (load<W>(row + c) - mean) * load<W>(real + c % U);
+      squares += centred * centred;
+    }
+    to.row(tile, block, 0)[at + r] = mean;
+    to.row(tile, block, 1)[at + r] = lane_sum<W, T>(squares);
+  });
+}
+
+// merges the tiles' moments, one after the other (Chan et al. 1979), to the mean and
+// 1 / sqrt(variance + eps) of each row, [block][row]
+template <class R, class T>
+void merge_moments(const Parts<T>& parts, const Tiling& tiles, int64_t at, int64_t n, T eps, T* mean,
+                   T* inverse) {
+  constexpr int W = widest<T>;
+  for (int block = 0; block < R::count; ++block)
+    for (int64_t r = 0; r < n; r += W) {
+      Vec<T, W> middle{}, squares{};
+      T count = 0;
+      for (int64_t tile = 0; tile < tiles.count; ++tile) {
+        const T more = T(tiles[tile].count * R::gates[block]), share = more / (count + more);
+        const auto apart = load<W>(parts.row(tile, block, 0) + at + r) - middle;
+        middle += apart * share;
+        squares += load<W>(parts.row(tile, block, 1) + at + r) + apart * apart * (count * share);
+        count += more;
+      }
+      const int64_t to = block * parts.capacity + r;
+      store<W>(mean + to, middle);
+      store<W>(inverse + to, inverse_root<W, T>(squares / count + eps));
+    }
+}
+
+// (x - mean) * inverse, whose blocks are `stride` apart
+template <class R, class T, int U>
+void standardise(const T* x, int64_t n, const T* mean, const T* inverse, int64_t stride, T* to) {
+  constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
+  each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
+    const T middle = mean[block * stride + r], spread = inverse[block * stride + r];
+    for (int c = first; c < last; c += W)
+      store<W>(to + r * C + c, (load<W>(x + r * C + c) - middle) * spread);
+  });
+}
+
+// a tile's sums over each row of gamma dy, and of that times the normalised x
+template <class R, class T, int U>
+void row_gradient_sums(const T* dy, const T* x, const T* gamma, int64_t n, Units u,
+                       const Parts<T>& to) {
+  constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
+  const int64_t tile = u.first / tile_units;
+  each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
+    Vec<T, W> sum{}, dot{};
+    for (int c = first; c < last; c += W) {
+      const auto inward = load<W>(dy + r * C + c) * load<W>(gamma + c);
+      sum += inward;
+      dot += inward * load<W>(x + r * C + c);
+    }
+    to.row(tile, block, 0)[r] = lane_sum<W, T>(sum);
+    to.row(tile, block, 1)[r] = lane_sum<W, T>(dot);
+  });
+}
+
+// the tiles' sums as means over a row's features, [block][row]
+template <class R, class T>
+void merge_gradient_sums(const Parts<T>& parts, const Tiling& tiles, int64_t n, T* sum, T* dot) {
+  constexpr int W = widest<T>;
+  T* const to[] = {sum, dot};
+  for (int block = 0; block < R::count; ++block)
+    for (int which = 0; which < 2; ++which)
+      for (int64_t r = 0; r < n; r += W) {
+        Vec<T, W> total{};
+        for (int64_t tile = 0; tile < tiles.count; ++tile)
+          total += load<W>(parts.row(tile, block, which) + r);
+        store<W>(to[which] + block * parts.capacity + r, total / T(tiles.H * R::gates[block]));
+      }
+}
+
+// dx = inverse * (gamma dy - mean(gamma dy) - xhat * mean(gamma dy xhat)); the inverse's blocks are
+// `stride` apart, those of the means `capacity`
+template <class R, class T, int U>
+void row_gradient(const T* dy, const T* x, const T* gamma, int64_t n, const T* inverse,
+                  int64_t stride, const T* sum, const T* dot, int64_t capacity, T* dx) {
+  constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
+  each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
+    const T spread = inverse[block * stride + r];
+    const T offset = sum[block * capacity + r], slope = dot[block * capacity + r];
+    for (int c = first; c < last; c += W) {
+      const auto inward = load<W>(dy + r * C + c) * load<W>(gamma + c);
+      store<W>(dx + r * C + c, spread * (inward - offset - load<W>(x + r * C + c) * slope));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace rnnorm
