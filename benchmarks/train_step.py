@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rnnorm.experiments.bench.layers import Shape, Variant, draw_input, make_layer, prepare
-from rnnorm.experiments.bench.memory import peak_bytes, saved_bytes
+from rnnorm.experiments.bench.memory import kept_bytes, peak_bytes
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 
@@ -68,14 +68,11 @@ ROWS = {
     "scaling": Row("LSTM", Variant("batch"), True, SCALING),
 }
 
+MEMORY = {"memory": kept_bytes, "peak": peak_bytes}
+
 
 def measure(what: str, shape: Shape, seconds: float, clock: str) -> dict[str, float | str]:
     cell, variant, train, _ = ROWS[what]
-    if what == "memory":
-        x = draw_input(shape)
-        ours = saved_bytes(make_layer(cell, shape, variant), x) / 2**20
-        theirs = saved_bytes(make_layer(cell, shape), x) / 2**20
-        return {"unit": "MiB", "ours": ours, "torch.nn": theirs, "ratio": ours / theirs}
     steps = prepare(cell, shape, [variant], train=train)
     rival, own = interleave(steps, seconds, clock=clock).values()
     times = {"ours": 1000 * own.seconds, "torch.nn": 1000 * rival.seconds}
@@ -88,15 +85,16 @@ def alone(threads: int, function: Callable[..., Any], *args: Any) -> Any:
         return pool.apply(function, args)
 
 
-def peaks(shape: Shape, threads: int) -> dict[str, float | str]:
-    ours, theirs = (alone(threads, peak, shape, side) for side in (ROWS["peak"].variant, None))
+def memory(what: str, shape: Shape, threads: int) -> dict[str, float | str]:
+    sides = (ROWS[what].variant, None)
+    ours, theirs = (alone(threads, mebibytes, what, shape, side) for side in sides)
     return {"unit": "MiB", "ours": ours, "torch.nn": theirs, "ratio": ours / theirs}
 
 
-def peak(shape: Shape, variant: Variant | None) -> float:
+def mebibytes(what: str, shape: Shape, variant: Variant | None) -> float:
     torch.manual_seed(0)
     x = draw_input(shape)
-    return peak_bytes(make_layer(ROWS["peak"].cell, shape, variant), x) / 2**20
+    return MEMORY[what](make_layer(ROWS[what].cell, shape, variant), x) / 2**20
 
 
 def main() -> None:
@@ -116,8 +114,8 @@ def main() -> None:
         for what in [name for name in ROWS if name in (args.what or ROWS)]:
             for shape in ROWS[what].shapes:
                 numbers = (
-                    peaks(shape, args.threads)
-                    if what == "peak"
+                    memory(what, shape, args.threads)
+                    if what in MEMORY
                     else alone(args.threads, measure, what, shape, args.seconds, args.clock)
                 )
                 r = {"what": what, "shape": str(shape), **numbers}

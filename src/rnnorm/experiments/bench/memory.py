@@ -1,4 +1,4 @@
-"""How much memory a training step keeps from forward to backward."""
+"""How much memory a training step takes, and keeps from forward to backward."""
 
 from __future__ import annotations
 
@@ -6,34 +6,29 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.utils.rnn import PackedSequence
 
 
-def saved_bytes(layer: nn.RNNBase, x: Tensor) -> int:
-    """Bytes that one call of a layer saves for backward.
+def kept_bytes(layer: nn.RNNBase, x: Tensor) -> int:
+    """Bytes of resident memory that a call of a layer adds and backward needs (Linux alone).
 
-    Each storage counts once, and whole; the layer's own parameters and buffers, and the input,
-    do not. The output counts: backward reads it.
+    What is reserved and never touched does not count; the output and what malloc or the kernels
+    keep for the next call do. Measure each layer in a process of its own.
 
     Args:
         layer: of ours or of torch.nn.
-        x: its input.
+        x: its input, dense.
+
+    Raises:
+        OSError: there is no ``/proc``.
     """
-    known = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters(), *layer.buffers())}
-    saved = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(count, lambda tensor: tensor):
-        # alive until the count is done, so that no storage takes the address of another
-        result = layer(x)
+    # threads and libraries are loaded before
+    layer(x[:1])
+    before = _resident("VmRSS")
+    result = layer(x)
+    after = _resident("VmRSS")
     del result
-    return sum(saved.values())
+    return after - before
 
 
 def peak_bytes(layer: nn.RNNBase, x: Tensor | PackedSequence) -> int:

@@ -75,8 +75,9 @@ def padded_units(hidden_size: int) -> int:
 def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[int, ...]]:
     """Shapes of output, h_n, c_n, three sites' mean and variance, and the saved tensors.
 
-    Of layer norm these are each frame's mean and one over its standard deviation. Saved are ``W_x x``, ``W_h h`` and ``c`` of every frame, tile after tile of hidden units. What
-    is absent has no elements.
+    Of layer norm these are each frame's mean and one over its standard deviation. Saved are
+    ``W_x x``, ``W_h h`` and ``c`` of every frame, tile after tile of hidden units. What is absent
+    has no elements.
     """
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
