@@ -25,7 +25,8 @@ struct Step {
   int64_t h_stride;  // h is in rows of the whole layer
   T* gate;           // scratch, n x U: what the second half of the step still needs
 
-  const T* grad_output;  // rows h_stride apart, or null
+  const T* grad_output;       // rows h_stride apart, or null
+  const T* next_grad_output;  // the rows that are read after these, or null
   T* grad_h;             // rows grad_h_stride apart: in dh from the next step, out what skips W_h
   int64_t grad_h_stride;
   T* grad_c;     // n x U: in from the next step, out for the one before
@@ -70,6 +71,7 @@ struct Tile {
   static RNNORM_INLINE V grad_output(const Step<T>& s, int64_t row, int column) {
     const V dh = load<W>(s.grad_h + row * s.grad_h_stride + column);
     if (!s.grad_output) return dh;
+    if (s.next_grad_output) __builtin_prefetch(s.next_grad_output + row * s.h_stride + column);
     return dh + load_some<W>(s.grad_output + row * s.h_stride + column, s.units - column);
   }
 };

@@ -1,0 +1,204 @@
+// the products of the backward pass: of dZ and the weights, and of dZ and what they were multiplied with
+#pragma once
+#include "layout.h"
+
+namespace rnnorm {
+namespace {
+
+template <class Cell, class T>
+struct GradientProducts : Layer<Cell, T> {
+  using Base = Layer<Cell, T>;
+  using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
+      Base::P;
+  static constexpr int G = Cell::gates;
+  static constexpr int packed = Block<T, G * int(tile_units)>::R;  // rows of h^T at a time
+  static constexpr int64_t panel_tiles = 8;  // this many tiles of W, 64 columns wide, fit in cache
+
+  int64_t capacity;  // frames of the ring
+  int64_t columns;   // of the gradient of h: P in whole vectors
+  T *panel_t, *panel_i, *ring_h, *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h;
+  T *block_x, *own_dz;
+
+  explicit GradientProducts(const rnnorm_layer& args) : Base(args) {
+    columns = quotient_up(P, tile_units) * tile_units;
+    capacity = larger(B, smaller(plan.frames, chunk_rows));
+  }
+
+  void take(Arena& arena) {
+    Base::take(arena);
+    panel_t = arena.take<T>(G * P * columns);
+    panel_i = arena.take<T>(a.grad_x ? G * P * quotient_up(I, 64) * 64 : 0);
+    ring_h = arena.take<T>(G * P * capacity);
+    packed_x = arena.take<T>(quotient_up(I, packed) * packed * capacity);
+    packed_h = arena.take<T>(quotient_up(H, packed) * packed * capacity);
+    grad_w_ih = arena.take<T>(G * P * I);
+    grad_w_hh = arena.take<T>(G * P * H);
+    grad_h = arena.take<T>(B * columns);
+    block_x = arena.take<T>(a.grad_x ? a.threads * 64 * quotient_up(capacity, a.threads) : 0);
+    own_dz = arena.take<T>(a.threads * own_dz_size());
+  }
+
+  // a thread's columns [from, to) of W_h, and its share of W_x's, for in_panels
+  template <class Team>
+  void pack_weights(Team& team, int64_t rank, int64_t from, int64_t to) const {
+    each_panel(from, to, [&](int64_t start, auto width) {
+      this->template pack_rows<decltype(width)::value>(a.weight_hh, H, start,
+                                                       panel_t + G * P * start);
+    });
+    if (a.grad_x)
+      for (int64_t column = 64 * rank; column < I; column += 64 * team.size())
+        this->template pack_rows<64>(a.weight_ih, I, column, panel_i + G * P * column);
+  }
+
+  // columns [first, last) of dR W_h, from the panels packed by pack_rows
+  void recurrent_gradient(int64_t n, int64_t row, int64_t first, int64_t last) const {
+    each_panel(first, last, [&](int64_t start, auto width) {
+      this->template in_panels<decltype(width)::value>(ring_h, capacity, row, n,
+                                                       panel_t + G * P * start, grad_h + start,
+                                                       columns, Cell::skips);
+    });
+  }
+
+  // calls body(first column, number of columns as a type) for panels of at most 64
+  template <class Body>
+  static void each_panel(int64_t first, int64_t last, Body body) {
+    for (; last - first >= 64; first += 64) body(first, Width<64>{});
+    if (last - first == 48)
+      body(first, Width<48>{});
+    else if (last - first == 32)
+      body(first, Width<32>{});
+    else if (last - first == 16)
+      body(first, Width<16>{});
+  }
+
+  // how many tiles from this one on are packed together
+  int64_t tiles_together(int64_t tile) const {
+    const int64_t full = P / tile_units;
+    return tile < full ? smaller(panel_tiles, full - tile) : 1;
+  }
+
+  // to (n x N) = or += rows of dZ, tile after tile, times a panel (G P x N)
+  template <int N>
+  void in_panels(const T* dz, int64_t rows, int64_t row, int64_t n, const T* panel, T* to,
+                 int64_t stride, bool accumulate) const {
+    // without hidden units no product writes the sum
+    if (P == 0 && !accumulate)
+      for (int64_t r = 0; r < n; ++r) zero(to + r * stride, N);
+    for (int64_t tile = 0, count; tile < tiles.count; tile += count) {
+      count = tiles_together(tile);
+      const Units u = tiles[tile];
+      const int64_t C = G * u.width, first = G * u.first;
+      product<T, N>({dz + first * rows + C * row, C, 1, count, C, C * rows}, n, panel + first * N,
+                    to, stride, accumulate);
+      accumulate = true;
+    }
+  }
+
+  // packs N columns of a weight (G H, K) from `first` on for in_panels
+  template <int N>
+  void pack_rows(const void* weight, int64_t K, int64_t first, T* panel) const {
+    constexpr int64_t S = slice<T, N>;
+    const T* w = static_cast<const T*>(weight);
+    for (int64_t tile = 0, count; tile < tiles.count; tile += count) {
+      count = tiles_together(tile);
+      for (int64_t column = first; column < first + N; column += S) {
+        const int64_t real = larger(0, smaller(S, K - column));
+        for (int64_t i = tile; i < tile + count; ++i) {
+          const Units u = tiles[i];
+          for (int g = 0; g < G; ++g)
+            for (int64_t k = 0; k < u.width; ++k, panel += S) {
+              std::memset(panel, 0, S * sizeof(T));
+              if (k < u.count)
+                std::memcpy(panel, w + (g * H + u.first + k) * K + column,
+                            size_t(real) * sizeof(T));
+            }
+        }
+      }
+    }
+  }
+
+  // transposes a thread's share of the frames [start, stop) of x or of h one step before:
+  // blocks of `packed` features, each [frame][feature]
+  template <class At>
+  void pack_frames(At rows_of, int64_t K, int64_t start, int64_t stop, int64_t rank, int64_t team,
+                   T* to) const {
+    const int64_t frames = offset[stop] - offset[start];
+    const int64_t first = frames * rank / team, last = frames * (rank + 1) / team;
+    int64_t t = start, begin = 0;
+    for (int64_t r = first; r < last; ++r) {
+      while (begin + a.sizes[t] <= r) begin += a.sizes[t++];
+      const T* from = rows_of(t) + (r - begin) * K;
+      T* out = to + r * packed;
+      int64_t k = 0;
+      for (; k + packed <= K; k += packed, out += packed * capacity)
+        std::memcpy(out, from + k, packed * sizeof(T));
+      for (int64_t j = 0; j < K - k; ++j) out[j] = from[k + j];
+    }
+  }
+
+  // a thread's room for one tile of dz as a panel: none where its rows are one slice
+  int64_t own_dz_size() const {
+    return slice<T, G * int(tile_units)> == G * tile_units ? 0 : G * tile_units * capacity;
+  }
+
+  template <int U>
+  const T* as_panel(const T* dz, int64_t frames, T* room) const {
+    constexpr int C = G * U, S = slice<T, C>;
+    if (S == C) return dz;
+    for (int c = 0; c < C; c += S)
+      for (int64_t r = 0; r < frames; ++r, room += S)
+        std::memcpy(room, dz + r * C + c, S * sizeof(T));
+    return room - frames * C;
+  }
+
+  // adds the gradient of a tile's rows of a weight, from frames packed by pack_frames
+  template <int U>
+  void weight_gradient(Units u, const T* dz, int64_t frames, const T* activations, int64_t K,
+                       int64_t rank, T* grad) const {
+    constexpr int C = G * U;
+    const T* panel = this->template as_panel<U>(dz, frames, own_dz + rank * own_dz_size());
+    for (int64_t k = 0; k < K; k += packed)
+      product<T, C>({activations + k * capacity, 1, packed, 1, frames, 0}, smaller(packed, K - k),
+                    panel, grad + G * u.first * K + k * C, C, true, dz + frames * C);
+  }
+
+  // gradients of W_x and x from the steps [start, stop); dz by tile, `rows` rows each
+  template <class Team>
+  void input_gradients(Team& team, int64_t rank, const T* dz, int64_t rows, int64_t row,
+                       int64_t start, int64_t stop) const {
+    const int64_t frames = offset[stop] - offset[start];
+    for (int64_t i = tiles.share(rank, team.size()); i < tiles.share(rank + 1, team.size()); ++i) {
+      const Units u = tiles[i];
+      with_width(u.width, [&](auto width) {
+        this->template weight_gradient<decltype(width)::value>(
+            u, dz + G * (u.first * rows + row * u.width), frames, packed_x, I, rank, grad_w_ih);
+      });
+    }
+    if (!a.grad_x) return;
+    const int64_t first = frames * rank / team.size(), last = frames * (rank + 1) / team.size();
+    T* block = block_x + rank * 64 * quotient_up(capacity, a.threads);
+    for (int64_t column = 0; column < I && first < last; column += 64) {
+      in_panels<64>(dz, rows, row + first, last - first, panel_i + G * P * column, block, 64,
+                    false);
+      const int64_t width = smaller(64, I - column);
+      int64_t t = start, frame = 0;
+      for (int64_t r = first; r < last; ++r) {
+        while (frame + a.sizes[t] <= r) frame += a.sizes[t++];
+        T* to = static_cast<T*>(a.grad_x) + (t * B + r - frame) * I + column;
+        std::memcpy(to, block + (r - first) * 64, size_t(width) * sizeof(T));
+      }
+    }
+  }
+
+  // the steps [start, stop) whose frames fit into the ring
+  int64_t chunk_start(int64_t stop) const {
+    int64_t start = stop - 1;
+    while (start > 0 && offset[stop] - offset[start - 1] <= capacity) --start;
+    return start;
+  }
+
+  static void zero(T* p, int64_t count) { std::memset(p, 0, size_t(count) * sizeof(T)); }
+};
+
+}  // namespace
+}  // namespace rnnorm
