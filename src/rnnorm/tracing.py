@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+_PLAIN = (Tensor, Parameter)
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -45,13 +47,11 @@ def unobserved(tensors: Iterable[Tensor | None]) -> bool:
         or torch._C._are_functorch_transforms_active()
     ):
         return False
-    batched = torch._C._functorch.is_batchedtensor
-    # is_grads_batched still takes the older vmap
-    legacy = torch._C._functorch.is_legacy_batchedtensor
-    for t in tensors:
-        if t is not None and (type(t) not in (Tensor, Parameter) or batched(t) or legacy(t)):
-            return False
-    return True
+    # is_grads_batched takes the older vmap, which is no transform of functorch
+    batched = torch._C._functorch.is_legacy_batchedtensor
+    return not any(
+        [t is not None and (type(t) not in _PLAIN or batched(t)) for t in tensors]  # noqa: C419
+    )
 
 
 def constant(function: Function) -> Function:

@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import definition
 import rnnorm
 from rnnorm import BatchNorm
-from rnnorm.norm.population import Population
+from rnnorm.norm.population import Population, update
 
 INPUT_ONLY = {"recurrent": None, "cell": None}
 
@@ -546,7 +546,7 @@ def test_one_count_for_all_steps_is_a_count_for_each(options, spoilt, step):
     for population, counts in zip(populations, (7, torch.full((4,), 7)), strict=True):
         population.update(*first)
         for _ in range(3):
-            population.update((mean, var), counts, step)
+            update({"input": population}, {"input": (mean, var)}, {"input": counts}, step)
     for (name, one), each in zip(
         populations[0].named_buffers(), populations[1].buffers(), strict=True
     ):

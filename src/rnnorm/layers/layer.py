@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.population import Population
+from rnnorm.norm.population import Population, update
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, active_sites
 from rnnorm.tracing import holds, known
 
@@ -93,10 +94,13 @@ def register_norm(
             module.add_module(f"population_{site}{suffix}", population)
 
 
+def _populations(module: nn.Module) -> list[Population]:
+    return [child for child in module._modules.values() if isinstance(child, Population)]
+
+
 def warn_without_statistics(module: nn.Module) -> None:
     """Warns, the first time only, of an evaluation before any statistic was taken."""
-    populations = [child for child in module.children() if isinstance(child, Population)]
-    if any([population.first_use_without_count() for population in populations]):  # noqa: C419
+    if any([population.first_use_without_count() for population in _populations(module)]):  # noqa: C419
         warnings.warn(
             "evaluation before any statistic was taken: mean 0 and variance 1 are used",
             # the call of the module
@@ -106,8 +110,7 @@ def warn_without_statistics(module: nn.Module) -> None:
 
 def warn_without_step(module: nn.Module) -> bool:
     """Warns of a state without ``step`` if steps have statistics of their own; tells if it did."""
-    populations = [child for child in module.children() if isinstance(child, Population)]
-    differs = any(population.differs_by_step() for population in populations)
+    differs = any(population.differs_by_step() for population in _populations(module))
     if differs:
         warnings.warn(
             "hx was given without step in evaluation: the first frame gets the statistics of step "
@@ -121,9 +124,8 @@ def warn_without_step(module: nn.Module) -> bool:
 
 def reset_running_stats(module: nn.Module) -> None:
     """Forgets the population statistics of a layer or cell."""
-    for child in module.children():
-        if isinstance(child, Population):
-            child.reset_running_stats()
+    for population in _populations(module):
+        population.reset_running_stats()
 
 
 def reset_norm(module: nn.Module, norm: Norm | None) -> None:
@@ -135,6 +137,13 @@ def reset_norm(module: nn.Module, norm: Norm | None) -> None:
         elif name.startswith(("beta_", "h_0", "c_0")):
             nn.init.zeros_(parameter)
     reset_running_stats(module)
+
+
+def _parameter(module: nn.Module, name: str) -> Any:
+    """A parameter by name, or what stands for it, None if nothing does."""
+    own = module._parameters.get(name)
+    # a parametrization or weight_norm keeps it elsewhere
+    return getattr(module, name, None) if own is None else own
 
 
 def run_layer(
@@ -174,7 +183,10 @@ def run_layer(
     min_rows = None
     counts: dict[str, Tensor | int] = {}
     if isinstance(norm, BatchNorm):
-        populations = {site: getattr(module, f"population_{site}{suffix}") for site in active}
+        populations = {
+            site: module._modules[f"population_{site}{suffix}"]  # type: ignore[misc]
+            for site in active
+        }
         if module.training:
             # a minibatch that is smaller from the start still trains
             min_rows = max(2, min(norm.min_rows, B))
@@ -204,11 +216,11 @@ def run_layer(
             constants[site] = population.consecutive(step - 1, len(rows))
         population.grow(step + T)
 
-    weights = Weights(
-        *(getattr(module, name + suffix, None) for name in Weights._fields)  # type: ignore[arg-type]
-    )
-    gamma = {site: getattr(module, f"gamma_{site}{suffix}") for site in active}
-    beta = {site: getattr(module, f"beta_{site}{suffix}") for site in active if site in CELL_SITES}
+    weights = Weights(*[_parameter(module, name + suffix) for name in Weights._fields])
+    gamma = {site: _parameter(module, f"gamma_{site}{suffix}") for site in active}
+    beta = {
+        site: _parameter(module, f"beta_{site}{suffix}") for site in active if site in CELL_SITES
+    }
     assert kernel.layer is not None
     products = autocast_dtype(x.device)
     if products is not None:
@@ -228,7 +240,7 @@ def run_layer(
         output, state, taken = kernel.layer(
             cell, norm, x, batch_sizes, state, weights, gamma, beta, constants, min_rows
         )
-    for site, batch in taken.items():
+    if taken:
         assert isinstance(step, int)
-        populations[site].update(batch, counts[site], step)
+        update(populations, taken, counts, step)
     return output, state

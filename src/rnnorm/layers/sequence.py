@@ -217,7 +217,8 @@ class Sequence(nn.RNNBase):
 
         output, state = self._run_layers(kernel, batch, state, step)
         dtype = output_dtype(self.torch_class, data, self.weight_ih_l0, batch.ragged)
-        output, state = output.to(dtype), tuple(s.to(dtype) for s in state)
+        if output.dtype != dtype or state[0].dtype != dtype:
+            output, state = output.to(dtype), tuple(s.to(dtype) for s in state)
         if batch.unsorted_indices is not None:
             state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
         hidden = _as_given(state, batched)
@@ -267,7 +268,8 @@ class Sequence(nn.RNNBase):
             else:
                 state.append(like.new_zeros(shape))
         if self.training and self.initial_noise:
-            state[0] = state[0] + self.initial_noise * torch.randn_like(state[0])
+            noise = torch.randn_like(state[0]).mul_(self.initial_noise)
+            state[0] = noise.add_(state[0]) if not self.learn_initial_state else state[0] + noise
         return tuple(state)
 
     def _run_torch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -131,8 +131,6 @@ class Population(nn.Module):
         """
         mean, var = (m.to(self.mean.dtype) for m in batch)
         if isinstance(counts, int):
-            if self._update_whole(mean, var, counts, step):
-                return
             counts = torch.full(mean.shape[:1], counts, device=mean.device)
         m = counts.to(mean.dtype)
         var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
@@ -161,24 +159,6 @@ class Population(nn.Module):
         for old, new, weight in ((self.mean, mean, mean_weight), (self.var, var, var_weight)):
             old[mine].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
 
-    def _update_whole(self, mean: Tensor, var: Tensor, count: int, step: int) -> bool:
-        """The same in few operators, where nothing is left out; tells whether it did."""
-        own = self.mean, self.var, self.rows, self.num_batches_tracked
-        room = min(len(mean), len(own[0]) - step)
-        plain = not self.shared and self.momentum is not None and mean.is_cpu and room > 0
-        if not plain or not unobserved((mean, var, *own)):
-            return False
-        # one operator that is not finite if a moment is not
-        if not math.isfinite(torch.dot(mean.flatten(), var.flatten())):
-            return False
-        own_mean, own_var, rows, batches = (each.narrow(0, step, room) for each in own)
-        rows += count
-        batches += 1
-        weight = batches.to(mean.dtype).reciprocal_().clamp_(min=self.momentum).unsqueeze_(1)
-        own_mean.lerp_(mean[:room], weight)
-        own_var.lerp_(var[:room] * (count / (count - 1)), weight)
-        return True
-
     def at(self, steps: Tensor) -> Moments:
         """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
 
@@ -206,18 +186,30 @@ class Population(nn.Module):
             steps: how many.
         """
         if isinstance(first, int) and self._readable_in_place():
-            batches = self.num_batches_tracked
-            if first + steps <= len(batches) and batches.narrow(0, first, steps).all():
-                mean, var = self.mean.narrow(0, first, steps), self.var.narrow(0, first, steps)
-                return mean.unsqueeze(1), var.unsqueeze(1)
+            stop = first + steps
+            if stop <= len(self):
+                mean, var, batches = self.rows_of(
+                    first, stop, ("mean", "var", "num_batches_tracked")
+                )
+                if batches.min().item() > 0:
+                    return mean.unsqueeze(1), var.unsqueeze(1)
         offset = first.to(self.mean.device) if isinstance(first, Tensor) else first
         return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
+
+    def _held(self, name: str) -> Tensor:
+        """A buffer, without the search that a module makes of its attributes."""
+        return self._buffers[name]  # type: ignore[return-value]
+
+    def rows_of(self, start: int, stop: int, names: Iterable[str] = _BUFFERS) -> list[Tensor]:
+        """Rows of the buffers, which are all on the CPU; views where they are not all of them."""
+        own = [self._held(name) for name in names]
+        return own if stop - start == len(own[0]) else [each[start:stop] for each in own]
 
     def _readable_in_place(self) -> bool:
         """Whether rows need no copy: backward would have to find them unchanged."""
         return (
-            self.mean.device.type == "cpu"
-            and not torch.is_grad_enabled()
+            not torch.is_grad_enabled()
+            and self._held("mean").is_cpu
             and not torch.compiler.is_compiling()
             and not jit_tracing()
             and not torch._C._are_functorch_transforms_active()
@@ -239,7 +231,7 @@ class Population(nn.Module):
         return (self.num_batches_tracked[:step] > 0).any()
 
     def __len__(self) -> int:
-        return self.mean.size(0)
+        return self._held("mean").size(0)
 
     def extra_repr(self) -> str:
         """The width, and how many steps have a row."""
@@ -273,3 +265,58 @@ class Population(nn.Module):
             setattr(self, name, moment.to(torch.promote_types(moment.dtype, torch.float32)))
         self.resize(self.horizon or len(self))
         self._checked = False
+
+
+def update(
+    populations: Mapping[str, Population],
+    batch: Mapping[str, Moments],
+    counts: Mapping[str, Tensor | int],
+    step: int,
+) -> None:
+    """Takes in one minibatch at every site of a layer.
+
+    Args:
+        populations: by site.
+        batch: as that of ``Population.update``, by site.
+        counts: likewise.
+        step: index of the first step.
+    """
+    whole = {s: n for s, n in counts.items() if isinstance(n, int) and not populations[s].shared}
+    own, taken = [populations[site] for site in whole], [batch[site] for site in whole]
+    # they are of one scope, so of as many rows
+    if whole and not _update_whole(own, taken, max(whole.values()), step):
+        whole = {}
+    for site, moments in batch.items():
+        if site not in whole:
+            populations[site].update(moments, counts[site], step)
+
+
+def _update_whole(
+    populations: Sequence[Population], batch: Sequence[Moments], count: int, step: int
+) -> bool:
+    """The same in few operators, where nothing is left out; tells whether it did."""
+    means, variances = ([pair[k] for pair in batch] for k in range(2))
+    momentum, horizon, steps = populations[0].momentum, len(populations[0]), len(means[0])
+    stop = min(step + steps, horizon)
+    alike = all([p.momentum == momentum and len(p) == horizon for p in populations])  # noqa: C419
+    if not (alike and momentum) or stop <= step or not means[0].is_cpu:
+        return False
+    own = [population.rows_of(step, stop) for population in populations]
+    own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
+    moments = [*means, *variances, *own_means, *own_variances]
+    if len({moment.dtype for moment in moments}) > 1 or not unobserved([*moments, *rows, *batches]):
+        return False
+    # where a mean is not finite, no variance is
+    if not math.isfinite(sum([var.sum().item() for var in variances])):
+        return False
+    if stop - step < steps:
+        means, variances = ([m[: stop - step] for m in each] for each in (means, variances))
+    sites = len(own)
+    torch._foreach_add_([*rows, *batches], [count] * sites + [1] * sites)
+    unbiased = torch._foreach_mul(variances, count / (count - 1))
+    weight: Any = momentum
+    if min([each.min().item() for each in batches]) * momentum < 1:
+        first = [each.to(means[0].dtype).reciprocal_() for each in batches]
+        weight = 2 * [each.clamp_(min=momentum).unsqueeze_(1) for each in first]
+    torch._foreach_lerp_([*own_means, *own_variances], [*means, *unbiased], weight)
+    return True

@@ -15,6 +15,10 @@ Gradients = tuple[
     Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 ]
 
+# of the results, then of the inputs
+_GRADIENTS = [f"grad_{name}" for name in ("output", "h_n", "c_n", "x", "h0", "c0")]
+_GRADIENTS += [f"grad_{name}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
 
 def run_backward(*arguments: Any) -> Gradients:
     """Runs the pass, without autograd, on the arguments of ``cpu_backward``.
@@ -23,20 +27,12 @@ def run_backward(*arguments: Any) -> Gradients:
         MemoryError: scratch memory could not be allocated.
     """
     inputs, results, wants_x = Inputs(*arguments[:18]), arguments[18:30], arguments[38]
-    grad_output, grad_h_n, grad_c_n = arguments[30:33]
     grads = _allocate(inputs, wants_x)
     if wants_x and int(inputs.sizes[-1]) < inputs.x.size(1):
         grads[0].zero_()
-    names = ["x", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh"]
-    layer = describe(
-        inputs,
-        Options(*arguments[33:38]),
-        results,
-        grad_output=grad_output,
-        grad_h_n=grad_h_n,
-        grad_c_n=grad_c_n,
-        **{f"grad_{name}": grad for name, grad in zip(names, grads, strict=False)},
-    )
+    layer = describe(inputs, Options(*arguments[33:38]), results)
+    for name, tensor in zip(_GRADIENTS, (*arguments[30:33], *grads[:7]), strict=True):
+        setattr(layer, name, address(tensor))
     for site, grad in zip(layer.site, grads[7:10], strict=True):
         site.grad_gamma = address(grad)
     layer.site[2].grad_beta = address(grads[10])

@@ -17,7 +17,7 @@ Results = tuple[
 ]
 
 
-def run_forward(inputs: Inputs, options: Options, save: bool, distinct: bool = True) -> Results:
+def run_forward(inputs: Inputs, options: Options, save: bool, distinct: bool = False) -> Results:
     """Runs the pass, without autograd.
 
     Args:
@@ -37,15 +37,17 @@ def run_forward(inputs: Inputs, options: Options, save: bool, distinct: bool = T
     return results
 
 
-def _allocate(inputs: Inputs, options: Options, save: bool, distinct: bool = True) -> Results:
+def _allocate(inputs: Inputs, options: Options, save: bool, distinct: bool) -> Results:
     new_empty, new_zeros = inputs.x.new_empty, inputs.x.new_zeros
-    absent = None if distinct else new_empty(0)
+    absent = new_empty(0)
     # a moment stays zero where no statistic is taken
     return tuple(  # type: ignore[return-value]
-        absent
-        if absent is not None and shape == (0,)
-        else (new_zeros(shape) if 3 <= k < 9 else new_empty(shape))
-        for k, shape in enumerate(forward_shapes(inputs, options, save))
+        [
+            absent
+            if not distinct and shape == (0,)
+            else (new_zeros(shape) if 3 <= k < 9 else new_empty(shape))
+            for k, shape in enumerate(forward_shapes(inputs, options, save))
+        ]
     )
 
 
@@ -84,16 +86,19 @@ def cpu_forward(
         gamma_input, gamma_hidden, gamma_cell, beta_cell,
         mean_input, var_input, mean_hidden, var_hidden, mean_cell, var_cell,
     )  # fmt: skip
-    return run_forward(inputs, Options(cell, scopes, joint, eps, min_rows), save)
+    options = Options(cell, scopes, joint, eps, min_rows)
+    return run_forward(inputs, options, save, distinct=True)
 
 
 @cpu_forward.register_fake
 def _(*arguments: Any) -> Results:
-    return _allocate(Inputs(*arguments[:18]), Options(*arguments[18:23]), arguments[23])
+    inputs, options = Inputs(*arguments[:18]), Options(*arguments[18:23])
+    return _allocate(inputs, options, arguments[23], distinct=True)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-    *ctx.options, ctx.saved = inputs[18:]
+    *options, ctx.saved = inputs[18:]
+    ctx.options = Options(*options)
     ctx.save_for_backward(*inputs[:18], *output)
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
@@ -101,21 +106,27 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     tensors = ctx.saved_tensors
-    grads = tuple(None if g is None else g.contiguous() for g in grads[:3])
-    observed = not unobserved((*tensors, *grads))
     if not ctx.saved:
         # a graph captured without gradients asks for none to be saved
         with torch.no_grad():
             forward = cpu_forward(*tensors[:18], *ctx.options, True)
         tensors = (*tensors[:18], *forward)
+    return (*_gradients(ctx, tensors, grads), *[None] * 12)
+
+
+def _gradients(
+    ctx: Any, tensors: tuple[Any, ...], grads: tuple[Tensor | None, ...]
+) -> list[Tensor | None]:
+    """Of the first twelve inputs, from inputs and results and the gradients of the latter."""
+    upstream = [None if g is None else g.contiguous() for g in grads[:3]]
     # only a second derivative needs the operator
-    run = cpu_backward if torch.is_grad_enabled() or observed else run_backward
-    results = run(*tensors, *grads, *ctx.options, ctx.needs_input_grad[0])
-    wanted = [
-        result if ctx.needs_input_grad[position] else None
-        for result, position in zip(results, (0, *range(2, 12)), strict=True)
-    ]
-    return (wanted[0], None, *wanted[1:], *[None] * 12)
+    seen = torch.is_grad_enabled() or not unobserved((*tensors, *upstream))
+    run = cpu_backward if seen else run_backward
+    wanted = ctx.needs_input_grad
+    found = run(*tensors, *upstream, *ctx.options, wanted[0])
+    # sizes have none
+    found = (found[0], None, *found[1:])
+    return [grad if wants else None for grad, wants in zip(found, wanted, strict=False)]
 
 
 cpu_forward.register_autograd(_backward, setup_context=_setup_context)
@@ -125,12 +136,20 @@ class Unobserved(torch.autograd.Function):
     """``cpu_forward`` with ``save=True``, without the operator's dispatch.
 
     That takes longer than a short sequence does. Only where nothing would see the operator.
+    Takes the first twelve inputs, the others, the options and a list for the moments, which as
+    outputs would cost more; returns output, h_n and c_n.
     """
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Results:  # noqa: D102
-        results = run_forward(Inputs(*arguments[:18]), Options(*arguments[18:23]), save=True)
-        _setup_context(ctx, arguments, results)
-        return results
+    def forward(ctx: Any, *arguments: Any) -> Any:  # noqa: D102
+        *first, rest, ctx.options, moments = arguments
+        inputs = Inputs(*first, *rest)
+        results = run_forward(inputs, ctx.options, save=True)
+        ctx.save_for_backward(*inputs, *results)
+        ctx.set_materialize_grads(False)
+        moments += results[3:9]
+        return results[:3]
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:  # noqa: D102
+        return (*_gradients(ctx, ctx.saved_tensors, grads), None, None, None)

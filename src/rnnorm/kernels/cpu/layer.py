@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm, active_sites
 from rnnorm.tracing import unobserved
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_COMPUTED = (torch.float32, torch.float64)
+_DTYPES = (*_COMPUTED, torch.bfloat16, torch.float16)
 
 
 def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:
@@ -57,7 +58,7 @@ def layer(
     active = active_sites(norm, cell.name, cell.sites)
     joint = "joint" in active
     sites = ("input", "joint" if joint else "recurrent", "cell")
-    wide = torch.promote_types(x.dtype, torch.float32)
+    wide = x.dtype if x.dtype in _COMPUTED else torch.float32
 
     def ready(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or (tensor.dtype == wide and tensor.is_contiguous()):
@@ -68,41 +69,49 @@ def layer(
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64)
     statistics = [m for site in sites for m in constants.get(site, (None, None))]
     inputs = Inputs._make(
-        (
+        [
             ready(x),
             batch_sizes.contiguous(),
             ready(state[0]),
             ready(state[1]) if len(state) > 1 else None,
             *map(ready, weights[:4]),
-            *(ready(gamma.get(site)) for site in sites),
+            *[ready(gamma.get(site)) for site in sites],
             ready(beta.get("cell")),
-            *(ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics),
-        )
+            *[ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics],
+        ]
     )
     batch = isinstance(norm, BatchNorm)
-    scopes = [
-        (getattr(norm, site) if batch else "row") if site in active else "off" for site in sites
-    ]
     options = Options(
         cell.name,
-        ",".join(scopes),
+        ",".join(
+            [
+                (getattr(norm, site) if batch else "row") if site in active else "off"
+                for site in sites
+            ]
+        ),
         joint,
         norm.eps if norm else 1.0,
         -1 if min_rows is None or not (batch and active) else min_rows,
     )
     differentiable = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in inputs
+        [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
     )
+    results: Sequence[Tensor]
     if not unobserved(inputs):
         results = cpu_forward(*inputs, *options, differentiable)
     elif differentiable:
-        results = Unobserved.apply(*inputs, *options, True)  # type: ignore[no-untyped-call]
+        moments: list[Tensor] = []
+        results = Unobserved.apply(*inputs[:12], inputs[12:], options, moments)  # type: ignore[no-untyped-call]
+        results = (*results, *moments)
     else:
-        results = run_forward(inputs, options, save=False, distinct=False)
-    state_n = tuple(s.to(initial.dtype) for s, initial in zip(results[1:3], state, strict=False))
+        results = run_forward(inputs, options, save=False)
+    output, *state_n = [
+        result if result.dtype == like.dtype else result.to(like.dtype)
+        for result, like in zip(results, (x, *state), strict=False)
+    ]
     taken = {}
     if batch and min_rows is not None:
         for k, site in enumerate(sites):
             if site in active:
                 taken[site] = (results[3 + 2 * k], results[4 + 2 * k])
-    return results[0].to(x.dtype), state_n, taken
+    return output, tuple(state_n), taken

@@ -82,66 +82,54 @@ def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[i
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
     scopes = options.scopes.split(",")
+    gates = GATES[options.cell]
     has_c = options.cell == "LSTM"
     shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (B, H) if has_c else (0,)]
-    gates, blocks = GATES[options.cell], BLOCKS[options.cell]
-    for scope, features, parts in zip(
-        scopes, (gates * H, gates * H, H), (blocks, blocks, 1), strict=True
-    ):
+    blocks = BLOCKS[options.cell]
+    for scope, wide, parts in zip(scopes, (gates, gates, 1), (blocks, blocks, 1), strict=True):
         shape: tuple[int, ...] = (0,)
-        if scope == "row" and save:
-            shape = (parts, T * B)
-        elif scope in ("frame", "sequence") and options.min_rows >= 0:
-            shape = (1 if scope == "sequence" else T, features)
-        shapes += [shape, shape]
+        if scope == "row":
+            shape = (parts, T * B) if save else (0,)
+        elif scope != "off" and options.min_rows >= 0:
+            shape = (1 if scope == "sequence" else T, wide * H)
+        shapes += (shape, shape)
     fused = options.cell != "GRU" and scopes[0] == "off" and (options.joint or scopes[1] == "off")
-    terms = (T * B, GATES[options.cell] * padded_units(H))
     keeps_x = scopes[0] == "sequence" or (save and not fused and not recomputes(input_size, H))
-    shapes.append(terms if keeps_x else (0,))
-    shapes.append(terms if save else (0,))
+    shapes.append((T * B, gates * padded_units(H)) if keeps_x else (0,))
+    shapes.append((T * B, gates * padded_units(H)) if save else (0,))
     shapes.append((T * B, padded_units(H)) if save and has_c else (0,))
     return shapes
 
 
-def describe(
-    inputs: Inputs, options: Options, results: Sequence[Tensor], **others: Tensor | None
-) -> Layer:
-    """Fills the struct.
+_TENSORS = (*Inputs._fields[:8], "output", "h_n", "c_n", "saved_x", "saved_h", "saved_c")
+
+
+def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Layer:
+    """Fills the struct, without the gradients.
 
     Args:
         inputs: of both passes.
         options: of both passes.
         results: the forward pass's, see ``forward_shapes``.
-        others: the gradients, by the struct's names.
     """
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
-    output, h_n, c_n, *moments = results[:9]
-    saved_x, saved_h, saved_c = results[9:]
-    tensors = dict(zip(Inputs._fields[:8], inputs, strict=False))
-    tensors |= {"output": output, "h_n": h_n, "c_n": c_n}
-    tensors |= {"saved_x": saved_x, "saved_h": saved_h, "saved_c": saved_c, **others}
-    layer = Layer(
-        cell=CELLS.index(options.cell),
-        is_double=inputs.x.dtype == torch.float64,
-        T=T,
-        B=B,
-        I=input_size,
-        H=H,
-        min_rows=options.min_rows,
-        joint=options.joint,
-        recompute=recomputes(input_size, H),
-        eps=options.eps,
-        **{name: address(tensor) for name, tensor in tensors.items()},
-    )
-    gammas, constants = inputs[8:11], inputs[12:]
-    for k, (site, scope) in enumerate(zip(layer.site, options.scopes.split(","), strict=True)):
+    layer = Layer()
+    layer.cell = CELLS.index(options.cell)
+    layer.is_double = inputs.x.dtype == torch.float64
+    layer.T, layer.B, layer.I, layer.H = T, B, input_size, H
+    layer.min_rows, layer.joint, layer.eps = options.min_rows, options.joint, options.eps
+    layer.recompute = recomputes(input_size, H)
+    for name, tensor in zip(_TENSORS, (*inputs[:8], *results[:3], *results[9:]), strict=True):
+        setattr(layer, name, address(tensor))
+    for k, scope in enumerate(options.scopes.split(",")):
         if scope == "off":
             continue
+        site = layer.site[k]
         site.scope = SCOPES.index(scope)
-        site.gamma = address(gammas[k])
-        site.mean, site.var = address(moments[2 * k]), address(moments[2 * k + 1])
-        mean, var = constants[2 * k], constants[2 * k + 1]
+        site.gamma = address(inputs[8 + k])
+        site.mean, site.var = address(results[3 + 2 * k]), address(results[4 + 2 * k])
+        mean, var = inputs[12 + 2 * k], inputs[13 + 2 * k]
         if mean is not None:
             steps, rows, features = mean.shape
             site.constant_mean, site.constant_var = address(mean), address(var)

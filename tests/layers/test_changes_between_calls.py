@@ -1,0 +1,153 @@
+"""Nothing that changes between two calls of a layer is missed by the second."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.utils import parametrize
+
+import rnnorm
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def trained():
+    torch.manual_seed(0)
+    layer = rnnorm.LSTM(3, 4, norm="batch", dtype=torch.float64)
+    layer(torch.randn(5, 6, 3, dtype=torch.float64))
+    return layer.eval()
+
+
+def write_data(layer):
+    layer.weight_hh_l0.data.mul_(2)
+
+
+def write_a_statistic(layer):
+    layer.population_recurrent_l0.mean.data.add_(1)
+
+
+def forget_a_step(layer):
+    layer.population_input_l0.num_batches_tracked.data[2:] = 0
+
+
+def assign_a_parameter(layer):
+    layer.gamma_cell_l0 = nn.Parameter(layer.gamma_cell_l0.detach() + 1)
+
+
+def assign_a_buffer(layer):
+    layer.population_cell_l0.var = layer.population_cell_l0.var + 1
+
+
+def assign_a_population(layer):
+    layer.population_input_l0 = copy.deepcopy(layer.population_input_l0)
+    layer.population_input_l0.mean.add_(1)
+
+
+def parametrize_a_weight(layer):
+    parametrize.register_parametrization(layer, "weight_ih_l0", Twice())
+
+
+def parametrize_a_gamma(layer):
+    parametrize.register_parametrization(layer, "gamma_input_l0", Twice())
+
+
+def load_a_checkpoint(layer):
+    layer.load_state_dict({name: value + 1 for name, value in layer.state_dict().items()})
+
+
+def assign_a_checkpoint(layer):
+    state = {name: value + 1 for name, value in layer.state_dict().items()}
+    layer.load_state_dict(state, assign=True)
+
+
+def grow(layer):
+    layer.train()(torch.randn(9, 6, 3, dtype=torch.float64))
+    layer.eval()
+
+
+CHANGES = [
+    write_data,
+    write_a_statistic,
+    forget_a_step,
+    assign_a_parameter,
+    assign_a_buffer,
+    assign_a_population,
+    parametrize_a_weight,
+    parametrize_a_gamma,
+    load_a_checkpoint,
+    assign_a_checkpoint,
+    grow,
+]
+
+
+@pytest.fixture(params=[True, False], ids=("gradient", "no gradient"))
+def x(request):
+    with torch.set_grad_enabled(request.param):
+        torch.manual_seed(1)
+        yield torch.randn(5, 2, 3, dtype=torch.float64)
+
+
+def reference(layer, x):
+    with rnnorm.use_backend("reference"):
+        return layer(x)[0]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_the_next_call_sees(change, x):
+    layer = trained()
+    before = layer(x)[0]
+    with torch.no_grad():
+        change(layer)
+    after = layer(x)[0]
+    assert not torch.allclose(after, before)
+    torch.testing.assert_close(after, reference(layer, x))
+
+
+def test_functional_call_brings_weights_and_statistics_for_one_call(x):
+    layer = trained()
+    before = layer(x)[0]
+    state = {name: value + 1 for name, value in layer.state_dict().items()}
+    with rnnorm.use_backend("reference"):
+        expected = functional_call(layer, state, (x,))[0]
+    torch.testing.assert_close(functional_call(layer, state, (x,))[0], expected)
+    assert torch.equal(layer(x)[0], before)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copy_keeps_what_the_original_then_loses(copied, x):
+    layer = trained()
+    before = layer(x)[0]
+    twin = copied(layer)
+    for change in (write_data, write_a_statistic, assign_a_parameter):
+        with torch.no_grad():
+            change(layer)
+    assert torch.equal(twin(x)[0], before)
+
+
+def test_another_dtype_is_computed_in(x):
+    layer = trained()
+    before = layer(x)[0]
+    found = layer.float()(x.float())[0]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), before, rtol=1e-4, atol=1e-5)
+    assert layer.bfloat16()(x.bfloat16())[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["RNNCell", "LSTMCell"])
+def test_a_cell_sees_a_statistic_written(name, x):
+    torch.manual_seed(0)
+    cell = getattr(rnnorm, name)(3, 4, norm="batch", dtype=torch.float64)
+    cell(torch.randn(6, 3, dtype=torch.float64))
+    cell.eval()
+    before = cell(x[0])
+    cell.population_input.mean.data.add_(1)
+    after = cell(x[0])
+    with rnnorm.use_backend("reference"):
+        torch.testing.assert_close(after, cell(x[0]))
+    assert not torch.allclose(after[0], before[0])
