@@ -164,37 +164,70 @@ void product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride
                 next ? next : panel + a.segments * a.length * C);
 }
 
-// c (n x J) = or += a (n x K) times J rows of an unpacked weight, transposed
-template <class T, int J>
-RNNORM_INLINE void dot_products(const T* a, int64_t n, const T* w, int64_t K, T* c,
-                                int64_t c_stride, bool accumulate) {
-  constexpr int W = widest<T>;
+// c (R x J) = or += R rows of a (. x K) times J rows of an unpacked weight, transposed; an element's
+// sum has the same order whatever R and J are
+template <class T, int R, int J>
+RNNORM_INLINE void dot_products(const T* a, const T* w, int64_t K, T* c, int64_t c_stride,
+                                bool accumulate) {
+  constexpr int W = widest<T>, N = R * J;
   using V = Vec<T, W>;
-  for (int64_t r = 0; r < n; ++r, a += K, c += c_stride) {
-    V sum[J] = {};
-    int64_t k = 0;
-    for (; k + W <= K; k += W) {
-      const V x = load<W>(a + k);
-#pragma GCC unroll 8
-      for (int j = 0; j < J; ++j) sum[j] += x * load<W>(w + j * K + k);
-    }
+  V sum[N] = {};
+  int64_t k = 0;
+  for (; k + W <= K; k += W) {
+    V x[R];
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) x[r] = load<W>(a + r * K + k);
+#pragma GCC unroll 16
     for (int j = 0; j < J; ++j) {
-      T total = accumulate ? c[j] : T(0);
-      for (int lane = 0; lane < W; ++lane) total += sum[j][lane];
-      for (int64_t rest = k; rest < K; ++rest) total += a[rest] * w[j * K + rest];
-      c[j] = total;
+      const V row = load<W>(w + j * K + k);
+#pragma GCC unroll 2
+      for (int r = 0; r < R; ++r) sum[r * J + j] += x[r] * row;
     }
   }
+  T lanes[N * W], total[N];
+  for (int r = 0; r < R; ++r)
+    for (int j = 0; j < J; ++j) total[r * J + j] = accumulate ? c[r * c_stride + j] : T(0);
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) store<W>(lanes + i * W, sum[i]);
+  if constexpr (N % W == 0) {
+    for (int i = 0; i < N; i += W) {
+      transpose<W>(lanes + i * W, W, lanes + i * W, W);
+      V all = load<W>(total + i);
+#pragma GCC unroll 16
+      for (int lane = 0; lane < W; ++lane) all += load<W>(lanes + (i + lane) * W);
+      store<W>(total + i, all);
+    }
+  } else {
+    for (int i = 0; i < N; ++i)
+      for (int lane = 0; lane < W; ++lane) total[i] += lanes[i * W + lane];
+  }
+  for (int r = 0; r < R; ++r)
+    for (int j = 0; j < J; ++j) {
+      for (int64_t rest = k; rest < K; ++rest) total[r * J + j] += a[r * K + rest] * w[j * K + rest];
+      c[r * c_stride + j] = total[r * J + j];
+    }
 }
 
-// the same for any number of rows of the weight: where packing it would cost more than the product
+// the same for any number of rows of a and of the weight: where packing it would cost more than the
+// product
 template <class T>
 void unpacked_product(const T* a, int64_t n, const T* w, int64_t count, int64_t K, T* c,
                       int64_t c_stride, bool accumulate) {
+  // as many sums as are added up across their lanes at once
+  constexpr int N = widest<T> > 8 ? widest<T> : 8, J = N / 2;
   int64_t j = 0;
-  for (; j + 8 <= count; j += 8)
-    dot_products<T, 8>(a, n, w + j * K, K, c + j, c_stride, accumulate);
-  for (; j < count; ++j) dot_products<T, 1>(a, n, w + j * K, K, c + j, c_stride, accumulate);
+  for (; j + N <= count; j += N) {
+    int64_t r = 0;
+    for (; r + 2 <= n; r += 2)
+      for (int half = 0; half < N; half += J)
+        dot_products<T, 2, J>(a + r * K, w + (j + half) * K, K, c + r * c_stride + j + half,
+                              c_stride, accumulate);
+    if (r < n)
+      dot_products<T, 1, N>(a + r * K, w + j * K, K, c + r * c_stride + j, c_stride, accumulate);
+  }
+  for (; j < count; ++j)
+    for (int64_t r = 0; r < n; ++r)
+      dot_products<T, 1, 1>(a + r * K, w + j * K, K, c + r * c_stride + j, c_stride, accumulate);
 }
 
 }  // namespace

@@ -54,7 +54,9 @@ def test_as_the_reference(cell, norm, shape, dtype, min_rows):
 
 @pytest.mark.usefixtures("fresh_memory_is_nan")
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
-@pytest.mark.parametrize("size", [(1, 1, 1, 1), (8, 1, 9, 16), (2, 4, 19, 21), (3, 2, 40, 72)])
+@pytest.mark.parametrize(
+    "size", [(1, 1, 1, 1), (8, 1, 9, 16), (2, 4, 19, 21), (3, 2, 40, 72), (1, 7, 36, 50)]
+)
 @pytest.mark.parametrize(("cell", "norm"), COVERED)
 def test_few_rows_without_gradient(cell, norm, size, dtype):
     problem = Problem(cell, norm, size, None, None)
