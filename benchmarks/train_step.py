@@ -39,7 +39,9 @@ SCALING = [
     *(Shape(50, B, 64, 128) for B in (4, 12, 40, 120, 400)),
     *(Shape(50, 32, 64, H) for H in (16, 48, 160, 480, 1600)),
 ]
-STREAMING = [Shape(1, 1, 256, 256), Shape(1, 16, 256, 256)]
+STREAMING = [Shape(1, 1, 256, 256), Shape(1, 16, 256, 256), Shape(200, 1, 64, 256)]
+# the first is so small that only the price of a call is left
+SHORT = [Shape(2, 8, 8, 8), Shape(10, 32, 64, 128)]
 
 
 class Row(NamedTuple):
@@ -65,6 +67,8 @@ ROWS = {
     "speech": Row("LSTM", Variant("laurent2015-sequence"), True, SPEECH),
     "peak": Row("LSTM", Variant("laurent2015-sequence"), True, SPEECH),
     "streaming": Row("LSTM", Variant("batch"), False, STREAMING),
+    "short": Row("LSTM", Variant("batch"), True, SHORT),
+    "short-eval": Row("LSTM", Variant("batch"), False, SHORT),
     "scaling": Row("LSTM", Variant("batch"), True, SCALING),
 }
 
@@ -119,7 +123,7 @@ def main() -> None:
                     else alone(args.threads, measure, what, shape, args.seconds, args.clock)
                 )
                 r = {"what": what, "shape": str(shape), **numbers}
-                sides = " ".join(f"{r[side]:9.2f} {r['unit']:3}" for side in ("ours", "torch.nn"))
+                sides = " ".join(f"{r[side]:9.3f} {r['unit']:3}" for side in ("ours", "torch.nn"))
                 print(f"{what:10} {r['shape']:18} {sides} {r['ratio']:6.2f}", flush=True)
                 records.append(r | about)
     if args.out:

@@ -139,8 +139,8 @@ def reset_norm(module: nn.Module, norm: Norm | None) -> None:
     reset_running_stats(module)
 
 
-def _parameter(module: nn.Module, name: str) -> Any:
-    """A parameter by name, or what stands for it, None if nothing does."""
+def parameter(module: nn.Module, name: str) -> Any:
+    """What ``getattr(module, name, None)`` is, sooner for a plain parameter."""
     own = module._parameters.get(name)
     # a parametrization or weight_norm keeps it elsewhere
     return getattr(module, name, None) if own is None else own
@@ -216,10 +216,10 @@ def run_layer(
             constants[site] = population.consecutive(step - 1, len(rows))
         population.grow(step + T)
 
-    weights = Weights(*[_parameter(module, name + suffix) for name in Weights._fields])
-    gamma = {site: _parameter(module, f"gamma_{site}{suffix}") for site in active}
+    weights = Weights(*[parameter(module, name + suffix) for name in Weights._fields])
+    gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
     beta = {
-        site: _parameter(module, f"beta_{site}{suffix}") for site in active if site in CELL_SITES
+        site: parameter(module, f"beta_{site}{suffix}") for site in active if site in CELL_SITES
     }
     assert kernel.layer is not None
     products = autocast_dtype(x.device)

@@ -18,6 +18,7 @@ from rnnorm.layers.batch import Batch
 from rnnorm.layers.layer import (
     check_state_dtype,
     check_step,
+    parameter,
     register_norm,
     reset_norm,
     reset_running_stats,
@@ -74,7 +75,7 @@ class Sequence(nn.RNNBase):
     @property
     def _flat_weights(self) -> list[Any | None]:
         # read by name at each call, so that parametrizations and functional_call are seen
-        return [getattr(self, name, None) for name in self._flat_weights_names]
+        return [parameter(self, name) for name in self._flat_weights_names]
 
     @_flat_weights.setter
     def _flat_weights(self, value: list[Any | None]) -> None:
@@ -269,7 +270,7 @@ class Sequence(nn.RNNBase):
                 state.append(like.new_zeros(shape))
         if self.training and self.initial_noise:
             noise = torch.randn_like(state[0]).mul_(self.initial_noise)
-            state[0] = noise.add_(state[0]) if not self.learn_initial_state else state[0] + noise
+            state[0] = state[0] + noise if self.learn_initial_state else noise
         return tuple(state)
 
     def _run_torch(

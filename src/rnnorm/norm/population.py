@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -291,6 +292,13 @@ def update(
             populations[site].update(moments, counts[site], step)
 
 
+# an operator takes longer over a number than over a tensor that holds it
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _number(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.tensor([value], dtype=dtype, device="cpu")
+
+
 def _update_whole(
     populations: Sequence[Population], batch: Sequence[Moments], count: int, step: int
 ) -> bool:
@@ -311,9 +319,10 @@ def _update_whole(
         return False
     if stop - step < steps:
         means, variances = ([m[: stop - step] for m in each] for each in (means, variances))
-    sites = len(own)
-    torch._foreach_add_([*rows, *batches], [count] * sites + [1] * sites)
-    unbiased = torch._foreach_mul(variances, count / (count - 1))
+    added = [_number(count, torch.int64)] * len(own) + [_number(1, torch.int64)] * len(own)
+    torch._foreach_add_([*rows, *batches], added)
+    factor = _number(count / (count - 1), means[0].dtype)
+    unbiased = [var * factor for var in variances]
     weight: Any = momentum
     if min([each.min().item() for each in batches]) * momentum < 1:
         first = [each.to(means[0].dtype).reciprocal_() for each in batches]

@@ -121,7 +121,8 @@ def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Lay
     layer.min_rows, layer.joint, layer.eps = options.min_rows, options.joint, options.eps
     layer.recompute = recomputes(input_size, H)
     for name, tensor in zip(_TENSORS, (*inputs[:8], *results[:3], *results[9:]), strict=True):
-        setattr(layer, name, address(tensor))
+        if tensor is not None:
+            setattr(layer, name, tensor.data_ptr())
     for k, scope in enumerate(options.scopes.split(",")):
         if scope == "off":
             continue
