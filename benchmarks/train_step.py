@@ -80,7 +80,8 @@ def measure(what: str, shape: Shape, seconds: float, clock: str) -> dict[str, fl
     steps = prepare(cell, shape, [variant], train=train)
     rival, own = interleave(steps, seconds, clock=clock).values()
     times = {"ours": 1000 * own.seconds, "torch.nn": 1000 * rival.seconds}
-    return {"unit": "ms", **times, "ratio": own.ratio}
+    low, high = own.spread
+    return {"unit": "ms", **times, "ratio": own.ratio, "low": low, "high": high}
 
 
 def alone(threads: int, function: Callable[..., Any], *args: Any) -> Any:
@@ -124,8 +125,9 @@ def main() -> None:
                 )
                 r = {"what": what, "shape": str(shape), **numbers}
                 sides = " ".join(f"{r[side]:9.3f} {r['unit']:3}" for side in ("ours", "torch.nn"))
-                print(f"{what:10} {r['shape']:18} {sides} {r['ratio']:6.2f}", flush=True)
-                records.append(r | about)
+                spread = f"[{r['low']:.2f} {r['high']:.2f}]" if "low" in r else ""
+                print(f"{what:10} {r['shape']:18} {sides} {r['ratio']:6.2f} {spread}", flush=True)
+                records.append({"low": "", "high": ""} | r | about)
     if args.out:
         write(
             records,

@@ -17,11 +17,13 @@ class Timing(NamedTuple):
     Attributes:
         seconds: the median of its runs.
         ratio: the median, over the rounds, of its time to that of the first function.
+        spread: the first and the third quartile of the same.
         rounds: how many runs there were.
     """
 
     seconds: float
     ratio: float
+    spread: tuple[float, float]
     rounds: int
 
 
@@ -60,14 +62,16 @@ def interleave(
             step()
             times[name].append(now() - begin)
     first = next(iter(times.values()))
-    return {
-        name: Timing(
-            statistics.median(own),
-            statistics.median(a / b for a, b in zip(own, first, strict=True)),
-            rounds,
+
+    def timing(own: list[float]) -> Timing:
+        ratios = [a / b for a, b in zip(own, first, strict=True)]
+        # one round has no quartiles
+        low, middle, high = statistics.quantiles(
+            ratios * 2 if rounds == 1 else ratios, n=4, method="inclusive"
         )
-        for name, own in times.items()
-    }
+        return Timing(statistics.median(own), middle, (low, high), rounds)
+
+    return {name: timing(own) for name, own in times.items()}
 
 
 @contextmanager
