@@ -57,8 +57,12 @@ def rnn(activation: Callable[[Tensor], Tensor]):
 def lstm(p, x, state, normalise):
     h, c = state
     i, f, g, o = pre_activation(p, x, h, normalise).chunk(4, dim=-1)
+    if p("weight_ci") is not None:
+        i, f = i + p("weight_ci") * c, f + p("weight_cf") * c
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     c = normalise("carry", c)  # in place: the next step and c_n see it
+    if p("weight_co") is not None:
+        o = o + p("weight_co") * c
     h = o.sigmoid() * normalise("cell", c).tanh()  # a copy: the carried c stays as it is
     if p("weight_hr") is not None:
         h = product(p("weight_hr"), h)
@@ -79,7 +83,47 @@ def gru(p, x, state, normalise):
     return ((1 - z) * n + z * h,)
 
 
-CELLS = {"RNN_TANH": rnn(torch.tanh), "RNN_RELU": rnn(torch.relu), "LSTM": lstm, "GRU": gru}
+def gru_before(p, x, state, normalise):
+    (h,) = state
+    H = h.shape[-1]
+    b = p("bias_ih") + p("bias_hh") if p("bias_ih") is not None else torch.zeros(3 * H)
+    x = normalise("input", product(p("weight_ih"), x))
+    rz = x[:, : 2 * H] + normalise("recurrent", product(p("weight_hh")[: 2 * H], h))
+    r, z = (normalise("joint", rz) + b[: 2 * H]).sigmoid().chunk(2, dim=-1)
+    n = normalise("recurrent_candidate", product(p("weight_hh")[2 * H :], r * h))
+    n = (normalise("joint_candidate", x[:, 2 * H :] + n) + b[2 * H :]).tanh()
+    return ((1 - z) * n + z * h,)
+
+
+def ligru(p, x, state, normalise):
+    (h,) = state
+    z, n = pre_activation(p, x, h, normalise).chunk(2, dim=-1)
+    z = z.sigmoid()
+    return (z * h + (1 - z) * n.clamp(min=0),)
+
+
+def indrnn(p, x, state, normalise):
+    (h,) = state
+    z = normalise("input", product(p("weight_ih"), x))
+    z = z if p("bias_ih") is None else z + p("bias_ih")
+    return ((z + normalise("recurrent", p("u") * h)).clamp(min=0),)
+
+
+CELLS = {
+    "RNN_TANH": rnn(torch.tanh),
+    "RNN_RELU": rnn(torch.relu),
+    "LSTM": lstm,
+    "GRU": gru,
+    "GRU(reset_after=False)": gru_before,
+    "LiGRU": ligru,
+    "IndRNN": indrnn,
+}
+
+
+def kind(module) -> str:
+    """Which of the cells above a module has; those of an LSTM differ in their weights."""
+    before = module.mode == "GRU" and not module.cell.reset_after
+    return "GRU(reset_after=False)" if before else module.mode
 
 
 def sites(norm, mode: str) -> dict[str, object]:
@@ -88,6 +132,8 @@ def sites(norm, mode: str) -> dict[str, object]:
     scopes = {name: getattr(norm, name, None) for name in names}
     if mode != "LSTM":
         scopes["cell"] = scopes["carry"] = None
+    if mode == "GRU(reset_after=False)":
+        scopes |= {f"{name}_candidate": scopes[name] for name in ("recurrent", "joint")}
     return {name: scope for name, scope in scopes.items() if scope}
 
 
@@ -121,7 +167,7 @@ class Normaliser:
 
     def __init__(self, module, norm, suffix: str, steps: list[int], frames: list[Tensor]):
         self.module, self.norm, self.suffix, self.steps = module, norm, suffix, steps
-        self.sites = sites(norm, module.mode)
+        self.sites = sites(norm, kind(module))
         self.frames = frames  # the layer's input, for the sequence scope
         self.taken: dict[str, list[Statistic]] = {}
 
@@ -135,7 +181,8 @@ class Normaliser:
         gamma, beta = self.parameter(f"gamma_{site}"), self.parameter(f"beta_{site}")
         if isinstance(self.norm, LayerNorm):
             H = self.module.hidden_size
-            groups = [2 * H, H] if self.module.mode == "GRU" else [z.shape[-1]]
+            gru = self.module.mode == "GRU" and z.shape[-1] == 3 * H
+            groups = [2 * H, H] if gru else [z.shape[-1]]
             z = layer_norm(z, gamma, self.norm.eps, groups)
         else:
             mean, var = self.moments(site, z, t, active)
@@ -174,7 +221,7 @@ class Normaliser:
 def direction(module, norm, suffix, sequences, state, steps):
     """One layer in one direction: rows are aligned at their own first frame and drop out."""
     normaliser = Normaliser(module, norm, suffix, steps, sequences)
-    cell = CELLS[module.mode]
+    cell = CELLS[kind(module)]
     state = [list(part) for part in state]  # one row for each sequence
     outputs: list[list[Tensor]] = [[] for _ in sequences]
     for t in range(max(len(sequence) for sequence in sequences)):

@@ -43,6 +43,14 @@ def test_forecasting(data, tmp_path):
     assert max(errors.values()) < 1
 
 
+def test_own_cell(tmp_path):
+    said = run(tmp_path, "own_cell.py", "--steps", 6, "--minibatches", 200)
+    errors = {tuple(line.split()[:2]): float(line.split()[-1]) for line in said.splitlines()}
+    # the variance of the sum is 1/6
+    assert errors["LiGRU", "laurent2015-frame"] < 0.02
+    assert len(errors) == 4
+
+
 def test_characters(tmp_path):
     (tmp_path / "text.txt").write_text("The cat sat on the mat. " * 400, encoding="utf-8")
     said = run(tmp_path, "characters.py", "text.txt", "--minutes", 0.1)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnorm import init
+    from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
     from rnnorm.layers.gru import GRU, GRUCell
     from rnnorm.layers.lstm import LSTM, LSTMCell
+    from rnnorm.layers.recurrent import Recurrent
     from rnnorm.layers.rnn import RNN, RNNCell
     from rnnorm.layers.update_bn import select_horizon, update_bn
     from rnnorm.norm.spec import BatchNorm, LayerNorm
@@ -19,10 +21,12 @@ __all__ = [
     "LSTM",
     "RNN",
     "BatchNorm",
+    "Cell",
     "GRUCell",
     "LSTMCell",
     "LayerNorm",
     "RNNCell",
+    "Recurrent",
     "backends",
     "init",
     "select_horizon",
@@ -33,9 +37,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "rnnorm.init": (),
+    "rnnorm.cells.cell": ("Cell",),
     "rnnorm.kernels.dispatch": ("backends", "use_backend"),
     "rnnorm.layers.gru": ("GRU", "GRUCell"),
     "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),
+    "rnnorm.layers.recurrent": ("Recurrent",),
     "rnnorm.layers.rnn": ("RNN", "RNNCell"),
     "rnnorm.layers.update_bn": ("select_horizon", "update_bn"),
     "rnnorm.norm.spec": ("BatchNorm", "LayerNorm"),

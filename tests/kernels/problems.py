@@ -10,10 +10,10 @@ from rnnorm import BatchNorm, LayerNorm
 from rnnorm.cells.cell import Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
-from rnnorm.cells.rnn import RNN_RELU, RNN_TANH
+from rnnorm.cells.rnn import RNN
 from rnnorm.norm.spec import active_sites
 
-CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN_TANH, RNN_RELU)}
+CELLS = {cell.name: cell for cell in (LSTM(), GRU(), RNN(), RNN("relu"))}
 NORMS = {
     "none": None,
     "all": BatchNorm(),
@@ -82,7 +82,7 @@ class Problem:
 
     def run(self, kernel, leaves):
         """Output and final states, then the moments taken."""
-        weights = Weights(*(leaves.get(name) for name in Weights._fields))
+        weights = Weights(*(leaves.get(name) for name in Weights._fields[:-1]))
         dtype = torch.promote_types(leaves["x"].dtype, torch.float32)
         output, state, moments = kernel(
             CELLS[self.cell],

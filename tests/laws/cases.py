@@ -1,6 +1,7 @@
 """What the laws are tested on: cells x norms x lengths x directions x layers x seeds, float64."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from hypothesis import settings
@@ -10,8 +11,19 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequenc
 
 import definition
 import rnnorm
+from own_cell import IndRNN, LiGRU
 
-CELLS = ("RNN_TANH", "RNN_RELU", "LSTM", "GRU")
+TORCH = ("RNN_TANH", "RNN_RELU", "LSTM", "GRU")
+OPTIONS = {
+    "LSTM-output": {"peephole": "output"},
+    "LSTM-all": {"peephole": "all"},
+    "GRU-before": {"reset_after": False},
+}
+CELLS = (*TORCH, *OPTIONS, "LiGRU", "IndRNN")
+# cells that users may write
+OWN = {"LiGRU": LiGRU(), "IndRNN": IndRNN()}
+# without a sum of input and recurrent term
+NO_JOINT = ("GRU", "IndRNN")
 
 
 def law(max_examples: int):
@@ -37,6 +49,10 @@ class Case:
     input_size = 3
     hidden_size = 4
 
+    @property
+    def is_lstm(self) -> bool:
+        return self.cell.startswith("LSTM")
+
     def module(self) -> torch.nn.Module:
         """The layer, with parameters drawn anew: no gamma is uniform, no beta zero."""
         torch.manual_seed(self.seed)
@@ -49,10 +65,13 @@ class Case:
             "norm": self.norm,
             "dtype": torch.float64,
         }
-        if self.cell.startswith("RNN"):
+        if self.cell in OWN:
+            cls = partial(rnnorm.Recurrent, OWN[self.cell])
+        elif self.cell.startswith("RNN"):
             cls, options["nonlinearity"] = rnnorm.RNN, self.cell.removeprefix("RNN_").lower()
         else:
-            cls = {"LSTM": rnnorm.LSTM, "GRU": rnnorm.GRU}[self.cell]
+            cls = rnnorm.LSTM if self.is_lstm else rnnorm.GRU
+            options |= OPTIONS.get(self.cell, {})
         if self.proj_size:
             options["proj_size"] = self.proj_size
         module = cls(self.input_size, self.hidden_size, **options)
@@ -78,7 +97,7 @@ class Case:
         torch.manual_seed(self.seed + 2)
         rows = self.num_layers * (2 if self.bidirectional else 1)
         widths = [self.proj_size or self.hidden_size]
-        if self.cell == "LSTM":
+        if self.is_lstm:
             widths.append(self.hidden_size)
         return tuple(
             torch.randn(rows, len(self.lengths), width, dtype=torch.float64).requires_grad_()
@@ -175,7 +194,8 @@ def assert_population(
     names = {n.removeprefix("population_") for n in children if n.startswith("population_")}
     assert names == set().union(*minibatches)
     for name in names:
-        whole = definition.sites(norm, module.mode)[name.rsplit("_l", 1)[0]] == "sequence"
+        site = name.rsplit("_l", 1)[0]
+        whole = definition.sites(norm, definition.kind(module))[site] == "sequence"
         want = definition.population(
             [minibatch[name] for minibatch in minibatches],
             norm.momentum,
@@ -209,12 +229,12 @@ def batch_norms(draw, cell: str, **fixed):
         "horizon": draw(st.sampled_from([None, None, 1, 2, 8])),
         "min_rows": draw(st.sampled_from([2, 3, 8])),
     }
-    if cell != "GRU" and draw(st.integers(0, 3)) == 0:
+    if cell not in NO_JOINT and draw(st.integers(0, 3)) == 0:
         options |= {"joint": "frame", "input": None, "recurrent": None}
     else:
         options["input"] = draw(st.sampled_from(["frame", "sequence", "sequence", None]))
         options["recurrent"] = draw(frame) if options["input"] else "frame"
-    if cell == "LSTM":
+    if cell.startswith("LSTM"):
         options |= {"cell": draw(frame), "carry": draw(st.sampled_from([None, None, "frame"]))}
     return rnnorm.BatchNorm(**(options | fixed))
 
@@ -224,7 +244,7 @@ def layer_norms(draw, cell: str):
     """Any `LayerNorm` that the cell accepts."""
     on = st.booleans()
     options = {"input": draw(on), "recurrent": True, "eps": draw(st.sampled_from([1e-5, 1e-3]))}
-    if cell == "LSTM":
+    if cell.startswith("LSTM"):
         options["cell"] = draw(on)
     return rnnorm.LayerNorm(**options)
 
@@ -256,7 +276,7 @@ def any_case(draw, *, norms: str = "batch", dense: bool = False, cells=CELLS, **
         num_layers=draw(st.sampled_from([1, 1, 2])),
         bidirectional=draw(st.booleans()),
         bias=draw(st.booleans()),
-        proj_size=2 if cell == "LSTM" and draw(st.booleans()) else 0,
+        proj_size=2 if cell.startswith("LSTM") and draw(st.booleans()) else 0,
         given_state=draw(st.booleans()),
         learnt_state=draw(st.booleans()),
         seed=draw(st.integers(0, 1000)),

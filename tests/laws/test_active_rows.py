@@ -27,7 +27,7 @@ def test_a_step_counts_the_rows_that_are_active_there(case):
         assert not any(population.rows.tolist()[len(counts) :])
 
 
-@pytest.mark.parametrize("cell", ["RNN_TANH", "LSTM", "GRU"])
+@pytest.mark.parametrize("cell", ["RNN_TANH", "LSTM", "GRU", "LiGRU"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_backward_direction_starts_at_each_last_frame(cell, reverse):
     case = Case(cell, INPUT_ONLY, lengths=(2, 5, 3, 5), bidirectional=True)

@@ -204,6 +204,12 @@ SMALL = {
     "lstm-layer": Case(norm=LayerNorm(eps=1e-2), lengths=(3, 1), bidirectional=True),
     "rnn-batch": Case("RNN_TANH", every_step(eps=1e-2), (2, 3, 3), bidirectional=True),
     "gru-batch": Case("GRU", every_step(eps=1e-2), (2, 3, 3), learnt_state=True, given_state=False),
+    "peephole-batch": Case("LSTM-all", every_step(eps=1e-2), (2, 3, 3), proj_size=2),
+    "peephole-carry": Case("LSTM-output", every_step(carry="frame", eps=1e-2), (2, 3, 3)),
+    "before-batch": Case("GRU-before", every_step(eps=1e-2), (2, 3, 3)),
+    "before-layer": Case("GRU-before", LayerNorm(eps=1e-2), (3, 1), bidirectional=True),
+    "own-batch": Case("LiGRU", every_step(input="sequence", eps=1e-2), (2, 3, 3), num_layers=2),
+    "own-layer": Case("IndRNN", LayerNorm(eps=1e-2), (3, 1), bidirectional=True),
     "gru-layer": Case("GRU", LayerNorm(eps=1e-2), (3, 1)),
 }
 

@@ -2,56 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 from torch.nn.functional import linear
 
-from rnnorm.norm.spec import CELL_SITES
+from rnnorm.norm.spec import CELL_SITES, field_of
 
 State = tuple[Tensor, ...]
 Normalise = Callable[[str, Tensor], Tensor]
 
 
 class Weights(NamedTuple):
-    """The weights of one layer in one direction, with the shapes of torch.nn."""
+    """The weights of one layer in one direction, with the shapes of torch.nn.
+
+    ``own`` holds those that a cell declares under other names.
+    """
 
     weight_ih: Tensor
     weight_hh: Tensor
     bias_ih: Tensor | None = None
     bias_hh: Tensor | None = None
     weight_hr: Tensor | None = None
-
-
-Step = Callable[[Weights, Tensor, State, Normalise, int], tuple[Tensor, State]]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A recurrent cell.
-
-    Args:
-        name: torch's name of the mode.
-        gates: number of gates in each block that layer norm treats as one.
-        sites: what can be normalised.
-        step: ``(weights, x_term, state, normalise, t) -> (output, state)``. ``x_term`` is the
-            finished input term ``(n, gates * H)``; ``normalise(site, z)`` is the identity where
-            a site is not normalised, and adds the site's shift.
-        shifts: ``(weights, sites) -> {site: bias}``, where the biases enter.
-    """
-
-    name: str
-    gates: tuple[int, ...]
-    sites: tuple[str, ...]
-    step: Step
-    shifts: Callable[[Weights, tuple[str, ...]], dict[str, Tensor]]
-
-    def blocks(self, site: str, hidden_size: int) -> list[int]:
-        """Widths of a site's blocks, each of which layer norm treats as one."""
-        gates = (1,) if site in CELL_SITES else self.gates
-        return [hidden_size * count for count in gates]
+    own: Mapping[str, Tensor] = {}
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -59,13 +34,110 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     return linear(x.to(weight.dtype), weight).to(x.dtype)
 
 
-def preactivation(weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise) -> Tensor:
-    """``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` where joint; for LSTM and RNN."""
-    return normalise("joint", x_term + normalise("recurrent", product(h, weights.weight_hh)))
+@dataclass(frozen=True)
+class Cell:
+    """A recurrent cell: subclass it and write :meth:`step`, for :class:`Recurrent`.
 
+    Options of a cell are the fields of a frozen dataclass, so that two cells with the same
+    options are equal.
 
-def summed_bias(weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-    """``b_ih + b_hh``, after the normalisation of the term that it shifts."""
-    if weights.bias_ih is None or weights.bias_hh is None:
-        return {}
-    return {"joint" if "joint" in sites else "input": weights.bias_ih + weights.bias_hh}
+    Attributes:
+        gates: number of gates in each block that layer norm treats as one. A layer of H units
+            has ``sum(gates) * H`` rows in ``weight_ih`` and ``weight_hh``.
+        sites: what can be normalised. A name is a field of :class:`BatchNorm`, or that and more
+            after an underscore, where a field stands for several sites.
+        states: names of the states, the output first; ``{name}_0`` is a learned initial state.
+        reads_frames: whether ``step`` gets the frame itself in the place of the input term.
+            Input products are then the cell's own, and have no sequence scope.
+    """
+
+    gates: ClassVar[tuple[int, ...]] = (1,)
+    states: ClassVar[tuple[str, ...]] = ("h",)
+    reads_frames: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return type(self).__name__
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """What can be normalised."""
+        return ("input", "recurrent", "joint")
+
+    def step(
+        self,
+        weights: Weights,
+        x_term: Tensor,
+        state: State,
+        normalise: Normalise,
+        t: int | Tensor,
+    ) -> tuple[Tensor, State]:
+        """One time step, for the n rows that are active.
+
+        Args:
+            weights: by name, ``weights.weight_hh``; those of other names ``weights.own["u"]``.
+            x_term: the finished input term ``(n, sum(gates) * H)``: normalised, with its bias.
+            state: ``(n, ·)`` each.
+            normalise: ``normalise(site, z)`` is the normalised term with the site's shift; where
+                the site is not normalised, the term with its shift.
+            t: index of the step in its sequence; for rows of different ages ``(n, 1)`` int64.
+
+        Returns:
+            the output ``(n, ·)`` and the next state.
+        """
+        raise NotImplementedError(f"{self.name} has no step")
+
+    def weights(self, input_size: int, hidden_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the weights of one layer in one direction; torch.nn's as they are.
+
+        Args:
+            input_size: features of a frame.
+            hidden_size: units H.
+            bias: whether there are biases.
+        """
+        rows = sum(self.gates) * hidden_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight_ih": (rows, input_size),
+            "weight_hh": (rows, hidden_size),
+        }
+        return shapes | ({"bias_ih": (rows,), "bias_hh": (rows,)} if bias else {})
+
+    def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
+        """Where the biases enter: after the normalisation of the term that they shift.
+
+        Args:
+            weights: of the layer.
+            sites: those that are normalised.
+
+        Returns:
+            what is added, by site; here ``b_ih + b_hh`` to the input term, or where it is
+            normalised to the joint one.
+        """
+        biases = [bias for bias in (weights.bias_ih, weights.bias_hh) if bias is not None]
+        if not biases:
+            return {}
+        return {"joint" if "joint" in sites else "input": sum(biases[1:], biases[0])}
+
+    def state_sizes(self, hidden_size: int) -> tuple[int, ...]:
+        """Widths of the states, the output's first."""
+        return (hidden_size,) * len(self.states)
+
+    def blocks(self, site: str, hidden_size: int) -> list[int]:
+        """Widths of a site's blocks, each of which layer norm treats as one."""
+        gates = (1,) if field_of(site) in CELL_SITES else self.gates
+        return [hidden_size * count for count in gates]
+
+    def units(self, weights: Weights) -> int:
+        """The number H of units, told from the weights."""
+        return weights.weight_hh.size(0) // sum(self.gates)
+
+    @staticmethod
+    def product(x: Tensor, weight: Tensor) -> Tensor:
+        """``x W^T``, in the dtype that autocast wants."""
+        return product(x, weight)
+
+    @staticmethod
+    def preactivation(weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise) -> Tensor:
+        """``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` where joint."""
+        return normalise("joint", x_term + normalise("recurrent", product(h, weights.weight_hh)))

@@ -1,32 +1,87 @@
-"""The GRU cell, with the reset gate after the recurrent product as in torch.nn."""
+"""The GRU cell, with the reset gate after the recurrent product or before it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights, product
+from rnnorm.cells.cell import Cell, Normalise, State, Weights
 
 
-def _step(
-    weights: Weights, x_term: Tensor, state: State, normalise: Normalise, t: int
-) -> tuple[Tensor, State]:
-    """``n = tanh(BN(W_in x) + b_in + r (BN(W_hn h) + b_hn))``, ``h = (1 - z) n + z h``."""
-    (h,) = state
-    H = h.size(1)
-    x_gates, x_candidate = torch.split(x_term, [2 * H, H], 1)
-    h_term = normalise("recurrent", product(h, weights.weight_hh))
-    h_gates, h_candidate = torch.split(h_term, [2 * H, H], 1)
-    r, z = torch.sigmoid(x_gates + h_gates).chunk(2, 1)
-    n = torch.tanh(torch.addcmul(x_candidate, r, h_candidate))
-    h = torch.lerp(n, h, z)
-    return h, (h,)
+@dataclass(frozen=True)
+class GRU(Cell):
+    """Gated recurrent unit.
 
+    Args:
+        reset_after: whether the reset gate acts on the candidate's recurrent term, as in torch.nn,
+            or on h before the product (Cho et al. 2014).
+    """
 
-def _shifts(weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-    if weights.bias_ih is None or weights.bias_hh is None:
-        return {}
-    return {"input": weights.bias_ih, "recurrent": weights.bias_hh}
+    reset_after: bool = True
+    gates = (2, 1)
 
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """With the reset gate before the product, the candidate's term comes after the gates'."""
+        if self.reset_after:
+            return ("input", "recurrent")
+        return ("input", "recurrent", "recurrent_candidate", "joint", "joint_candidate")
 
-GRU = Cell(name="GRU", gates=(2, 1), sites=("input", "recurrent"), step=_step, shifts=_shifts)
+    def step(
+        self,
+        weights: Weights,
+        x_term: Tensor,
+        state: State,
+        normalise: Normalise,
+        t: int | Tensor,
+    ) -> tuple[Tensor, State]:
+        """``n = tanh(BN(W_in x) + b_in + r (BN(W_hn h) + b_hn))``, ``h = (1 - z) n + z h``."""
+        (h,) = state
+        H = h.size(1)
+        x_gates, x_candidate = torch.split(x_term, [2 * H, H], 1)
+        if not self.reset_after:
+            return self._reset_before(weights, x_gates, x_candidate, h, normalise)
+        h_term = normalise("recurrent", self.product(h, weights.weight_hh))
+        h_gates, h_candidate = torch.split(h_term, [2 * H, H], 1)
+        r, z = torch.sigmoid(x_gates + h_gates).chunk(2, 1)
+        n = torch.tanh(torch.addcmul(x_candidate, r, h_candidate))
+        h = torch.lerp(n, h, z)
+        return h, (h,)
+
+    def _reset_before(
+        self,
+        weights: Weights,
+        x_gates: Tensor,
+        x_candidate: Tensor,
+        h: Tensor,
+        normalise: Normalise,
+    ) -> tuple[Tensor, State]:
+        """``n = tanh(BN(W_in x) + b_in + BN(W_hn (r h)) + b_hn)``."""
+        H = h.size(1)
+        W_gates, W_candidate = torch.split(weights.weight_hh, [2 * H, H])
+        h_gates = normalise("recurrent", self.product(h, W_gates))
+        r, z = torch.sigmoid(normalise("joint", x_gates + h_gates)).chunk(2, 1)
+        h_candidate = normalise("recurrent_candidate", self.product(r * h, W_candidate))
+        n = torch.tanh(normalise("joint_candidate", x_candidate + h_candidate))
+        h = torch.lerp(n, h, z)
+        return h, (h,)
+
+    def blocks(self, site: str, hidden_size: int) -> list[int]:
+        """The gates' terms are one block, the candidate's another."""
+        if self.reset_after or site == "input":
+            return super().blocks(site, hidden_size)
+        return [hidden_size if site.endswith("_candidate") else 2 * hidden_size]
+
+    def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
+        """``b_h`` stands within the reset gate's product where that comes after it."""
+        if weights.bias_ih is None or weights.bias_hh is None:
+            return {}
+        if self.reset_after:
+            return {"input": weights.bias_ih, "recurrent": weights.bias_hh}
+        bias = weights.bias_ih + weights.bias_hh
+        if "joint" not in sites:
+            return {"input": bias}
+        H = self.units(weights)
+        return {"joint": bias[: 2 * H], "joint_candidate": bias[2 * H :]}

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import (
-    Cell,
-    Normalise,
-    State,
-    Weights,
-    preactivation,
-    product,
-    summed_bias,
-)
+from rnnorm.cells.cell import Cell, Normalise, State, Weights
 
 
-def _step(
-    weights: Weights, x_term: Tensor, state: State, normalise: Normalise, t: int
-) -> tuple[Tensor, State]:
-    """Cooijmans et al. 2016, eq. 6–8; the projection is torch.nn's ``proj_size``."""
-    h, c = state
-    i, f, g, o = preactivation(weights, x_term, h, normalise).chunk(4, 1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    c = normalise("carry", c)
-    h = torch.sigmoid(o) * torch.tanh(normalise("cell", c))
-    if weights.weight_hr is not None:
-        h = product(h, weights.weight_hr)
-    return h, (h, c)
+@dataclass(frozen=True)
+class LSTM(Cell):
+    """Long short-term memory.
 
+    Args:
+        peephole: None, ``"output"`` (o sees c_t; Laurent et al. 2015) or ``"all"`` (i and f see
+            c_{t-1} too; Graves 2013), by one weight a unit.
+    """
 
-LSTM = Cell(
-    name="LSTM",
-    gates=(4,),
-    sites=("input", "recurrent", "joint", "cell", "carry"),
-    step=_step,
-    shifts=summed_bias,
-)
+    peephole: str | None = None
+    gates = (4,)
+    states = ("h", "c")
+    sites = ("input", "recurrent", "joint", "cell", "carry")
+
+    def weights(self, input_size: int, hidden_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
+        """Torch.nn's, then the peepholes."""
+        names = {None: "", "output": "o", "all": "ifo"}[self.peephole]
+        peepholes = {f"weight_c{gate}": (hidden_size,) for gate in names}
+        return super().weights(input_size, hidden_size, bias) | peepholes
+
+    def step(
+        self,
+        weights: Weights,
+        x_term: Tensor,
+        state: State,
+        normalise: Normalise,
+        t: int | Tensor,
+    ) -> tuple[Tensor, State]:
+        """Cooijmans et al. 2016, eq. 6–8; the projection is torch.nn's ``proj_size``.
+
+        A peephole sees the carried c, not its normalised copy, after the terms are normalised.
+        """
+        h, c = state
+        i, f, g, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
+        if self.peephole == "all":
+            i = i + weights.own["weight_ci"] * c
+            f = f + weights.own["weight_cf"] * c
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        c = normalise("carry", c)
+        if self.peephole is not None:
+            o = o + weights.own["weight_co"] * c
+        h = torch.sigmoid(o) * torch.tanh(normalise("cell", c))
+        if weights.weight_hr is not None:
+            h = self.product(h, weights.weight_hr)
+        return h, (h, c)

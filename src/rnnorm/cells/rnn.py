@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights, preactivation, summed_bias
+from rnnorm.cells.cell import Cell, Normalise, State, Weights
+
+_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 
 
-def _cell(name: str, activation: Callable[[Tensor], Tensor]) -> Cell:
+@dataclass(frozen=True)
+class RNN(Cell):
+    """Elman network.
+
+    Args:
+        nonlinearity: ``"tanh"`` or ``"relu"``.
+    """
+
+    nonlinearity: str = "tanh"
+
+    @property
+    def name(self) -> str:
+        """Torch's name of the mode."""
+        return f"RNN_{self.nonlinearity.upper()}"
+
     def step(
-        weights: Weights, x_term: Tensor, state: State, normalise: Normalise, t: int
+        self,
+        weights: Weights,
+        x_term: Tensor,
+        state: State,
+        normalise: Normalise,
+        t: int | Tensor,
     ) -> tuple[Tensor, State]:
         """``h_t = φ(BN(W_x x_t) + BN(W_h h_{t-1}) + b)`` (Laurent et al. 2015, eq. 18, 17)."""
+        if self.nonlinearity not in _ACTIVATIONS:
+            # torch.nn.RNNCell too finds out when it is called
+            raise RuntimeError("Unknown nonlinearity: it must be 'tanh' or 'relu'")
         (h,) = state
-        h = activation(preactivation(weights, x_term, h, normalise))
+        activation = _ACTIVATIONS[self.nonlinearity]
+        h = activation(self.preactivation(weights, x_term, h, normalise))
         return h, (h,)
-
-    return Cell(
-        name=name,
-        gates=(1,),
-        sites=("input", "recurrent", "joint"),
-        step=step,
-        shifts=summed_bias,
-    )
-
-
-RNN_TANH = _cell("RNN_TANH", torch.tanh)
-RNN_RELU = _cell("RNN_RELU", torch.relu)

@@ -154,7 +154,9 @@ def _record(layer: Sequence) -> list[Tensor]:
                 hidden.append(state[0])
             return output, state
 
-        result = reference.layer(replace(cell, step=step), *arguments)
+        watched = copy.copy(cell)
+        object.__setattr__(watched, "step", step)
+        result = reference.layer(watched, *arguments)
         below = (below + 1) % layer.num_layers
         return result
 

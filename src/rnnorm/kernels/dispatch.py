@@ -13,11 +13,16 @@ from typing import Any, NamedTuple
 import torch
 
 from rnnorm.cells.cell import Cell
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.lstm import LSTM
+from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.norm.spec import Norm, active_sites
 from rnnorm.tracing import constant
+
+_TORCH = (LSTM(), GRU())
 
 
 class Request(NamedTuple):
@@ -58,6 +63,9 @@ class Kernel:
 
 
 def _aten_refuses(request: Request) -> str:
+    # torch itself refuses an RNN of another nonlinearity
+    if request.cell not in _TORCH and type(request.cell) is not RNN:
+        return f"torch.nn has no {request.cell}"
     sites = active_sites(request.norm, request.cell.name, request.cell.sites)
     if sites:
         return "torch.nn has no normalised recurrence"

@@ -31,6 +31,7 @@ def layer(
     beta: dict[str, Tensor],
     constants: Mapping[str, Moments],
     min_rows: int | None,
+    step: int | Tensor = 0,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """Runs a cell over the active rows of every step.
 
@@ -49,11 +50,13 @@ def layer(
             ``(T, 1, F)``, or ``(T, B, F)`` for rows at different ages; ``(1, 1, F)`` for
             sequence scope.
         min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
+        step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
 
     Returns:
         output ``(T, B, H_out)``, zero where padded; the state of each row after its last frame;
         mean and biased variance taken at each batch-normalised site, ``(T, F)``, or ``(1, F)``
-        for sequence scope, zero where none was, empty with ``min_rows=None``.
+        for sequence scope, zero where none was, NaN where the cell has no such term at a step;
+        empty with ``min_rows=None``.
     """
     T, B, _ = x.shape
     sizes = [B] * T if batch_sizes is None else batch_sizes.tolist()
@@ -77,13 +80,14 @@ def layer(
                 gamma[site], shift, norm.eps, constants.get(site), min_rows
             )
         elif isinstance(norm, LayerNorm):
-            widths = cell.blocks(site, weights.weight_hh.size(0) // sum(cell.gates))
+            widths = cell.blocks(site, cell.units(weights))
             sites[site] = partial(_normalise_rows, widths, gamma[site], shift, norm.eps)
 
     def normalise(site: str, z: Tensor) -> Tensor:
         return sites[site](z, t)
 
-    x_terms = _input_terms(x, sizes, weights.weight_ih, wide)
+    weight = None if cell.reads_frames else weights.weight_ih
+    x_terms = _input_terms(x, sizes, weight, wide)
     if whole:
         rows = [len(term) for term in x_terms]
         x_terms = list(torch.split(sites["input"](torch.cat(x_terms), 0), rows))
@@ -94,9 +98,10 @@ def layer(
         if n < state[0].size(0):
             finished.append(tuple(s[n:] for s in state))
             state = tuple(s[:n] for s in state)
-        if not whole:
+        if not whole and not cell.reads_frames:
             x_term = normalise("input", x_term)
-        output, state = cell.step(weights, x_term, state, normalise, t)
+        age = (step[:n] + t).unsqueeze(1) if isinstance(step, Tensor) else step + t
+        output, state = cell.step(weights, x_term, state, normalise, age)
         outputs.append(output if n == B else pad(output, (0, 0, 0, B - n)))
 
     finished.append(state)
@@ -111,15 +116,21 @@ def layer(
     return torch.stack(outputs).to(x.dtype), state_n, taken
 
 
-def _input_terms(x: Tensor, sizes: list[int], weight: Tensor, wide: torch.dtype) -> list[Tensor]:
-    """``W_x x_t`` of the active rows of every step, ``(n_t, gates * H)``, from one product."""
+def _input_terms(
+    x: Tensor, sizes: list[int], weight: Tensor | None, wide: torch.dtype
+) -> list[Tensor]:
+    """``W_x x_t`` of the active rows of every step, ``(n_t, gates * H)``, from one product.
+
+    Without a weight, the rows of the frames themselves.
+    """
     starts = [t for t in range(len(sizes)) if t == 0 or sizes[t] != sizes[t - 1]]
     frames = [
         x[start:stop, : sizes[start]].flatten(0, 1)
         for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)
     ]
-    term = product(torch.cat(frames) if len(frames) > 1 else frames[0], weight).to(wide)
-    return list(torch.split(term, sizes))
+    term = torch.cat(frames) if len(frames) > 1 else frames[0]
+    term = term if weight is None else product(term, weight)
+    return list(torch.split(term.to(wide), sizes))
 
 
 def _add(shift: Tensor | None, z: Tensor, t: int) -> Tensor:

@@ -22,7 +22,9 @@ class GRU(Sequence):
                + r_t \odot (\mathrm{BN}(W_{hn} h_{t-1}) + b_{hn})) \\
         h_t &= (1 - z_t) \odot n_t + z_t \odot h_{t-1}
 
-    With ``norm=None`` it is :class:`torch.nn.GRU` in everything but ``isinstance``.
+    With ``reset_after=False`` the reset gate acts before the product, as in Cho et al. 2014:
+    :math:`n_t = \tanh(\mathrm{BN}(W_{in} x_t) + \mathrm{BN}(W_{hn} (r_t \odot h_{t-1})) + b)`.
+    Else, with ``norm=None``, it is :class:`torch.nn.GRU` in everything but ``isinstance``.
 
     Args:
         input_size: features I of a frame.
@@ -41,6 +43,9 @@ class GRU(Sequence):
         initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, where ``hx`` is
             None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
             that begin alike have no variance without it.
+        reset_after: whether the reset gate acts after the recurrent product, as in torch.nn. Layers
+            where it acts before it run in plain PyTorch, have a joint site too, and for the
+            candidate ``gamma_recurrent_candidate_l{k}{_reverse}``.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -49,20 +54,29 @@ class GRU(Sequence):
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.GRU`, and for a ``norm`` that does not exist or
-            that asks for the joint or the carry site.
+            that asks for the carry site, or for the joint one with ``reset_after``.
 
     Example:
         >>> gru = rnnorm.GRU(8, 16, norm="batch")
         >>> output, h_n = gru(torch.randn(5, 3, 8))
     """
 
-    cell = gru.GRU
+    cell: gru.GRU
     torch_class = nn.GRU
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, reset_after: bool = True, **kwargs: Any) -> None:
         if "proj_size" in kwargs:
             raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        if not isinstance(reset_after, bool):
+            raise TypeError(
+                f"reset_after should be of type bool, got: {type(reset_after).__name__}"
+            )
+        self.cell = gru.GRU(reset_after)
         super().__init__("GRU", *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """Torch's own, then what differs from the defaults."""
+        return super().extra_repr() + ("" if self.cell.reset_after else ", reset_after=False")
 
 
 class GRUCell(Step):
@@ -88,7 +102,7 @@ class GRUCell(Step):
         >>> h = cell(torch.randn(3, 8))
     """
 
-    cell = gru.GRU
+    cell = gru.GRU()
     torch_class = nn.GRUCell
 
     def __init__(

@@ -14,7 +14,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, update
-from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, active_sites
+from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, active_sites, field_of
 from rnnorm.tracing import holds, known
 
 
@@ -79,17 +79,26 @@ def register_norm(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Adds γ, β and the population of every normalised site to a module."""
+    """Adds γ, β and the population of every normalised site to a module.
+
+    Raises:
+        ValueError: the cell has no such site, or no such scope.
+    """
+    if cell.reads_frames and isinstance(norm, BatchNorm) and norm.input == "sequence":
+        raise ValueError(
+            f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it reads its "
+            "input step by step"
+        )
     for site in active_sites(norm, cell.name, cell.sites):
         assert norm is not None
         features = sum(cell.blocks(site, hidden_size))
         gamma = torch.full((features,), float(norm.gamma), device=device, dtype=dtype)
         module.register_parameter(f"gamma_{site}{suffix}", nn.Parameter(gamma))
-        if site in CELL_SITES:
+        if field_of(site) in CELL_SITES:
             beta = torch.zeros(features, device=device, dtype=dtype)
             module.register_parameter(f"beta_{site}{suffix}", nn.Parameter(beta))
         if isinstance(norm, BatchNorm):
-            shared = norm.population == "shared" or getattr(norm, site) == "sequence"
+            shared = norm.population == "shared" or getattr(norm, field_of(site)) == "sequence"
             population = Population(features, norm, shared=shared, device=device, dtype=dtype)
             module.add_module(f"population_{site}{suffix}", population)
 
@@ -128,13 +137,14 @@ def reset_running_stats(module: nn.Module) -> None:
         population.reset_running_stats()
 
 
-def reset_norm(module: nn.Module, norm: Norm | None) -> None:
+def reset_norm(module: nn.Module, norm: Norm | None, states: tuple[str, ...] = ()) -> None:
     """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics."""
+    learned = [f"{name}_0" for name in states]
     for name, parameter in module.named_parameters(recurse=False):
         if name.startswith("gamma_"):
             assert norm is not None
             nn.init.constant_(parameter, norm.gamma)
-        elif name.startswith(("beta_", "h_0", "c_0")):
+        elif name.startswith("beta_") or name in learned:
             nn.init.zeros_(parameter)
     reset_running_stats(module)
 
@@ -191,7 +201,7 @@ def run_layer(
             # a minibatch that is smaller from the start still trains
             min_rows = max(2, min(norm.min_rows, B))
     for site, population in populations.items():
-        whole = getattr(norm, site) == "sequence"
+        whole = getattr(norm, field_of(site)) == "sequence"
         if min_rows is None:
             constants[site] = population.consecutive(*((0, 1) if whole else (step, T)))
             continue
@@ -216,11 +226,12 @@ def run_layer(
             constants[site] = population.consecutive(step - 1, len(rows))
         population.grow(step + T)
 
-    weights = Weights(*[parameter(module, name + suffix) for name in Weights._fields])
+    own = {name: parameter(module, name + suffix) for name in module.own_weights}  # type: ignore[union-attr]
+    # those of torch.nn, then the cell's own
+    weights = Weights._make([*[parameter(module, n + suffix) for n in Weights._fields[:-1]], own])
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
-    beta = {
-        site: parameter(module, f"beta_{site}{suffix}") for site in active if site in CELL_SITES
-    }
+    shifted = [site for site in active if field_of(site) in CELL_SITES]
+    beta = {site: parameter(module, f"beta_{site}{suffix}") for site in shifted}
     assert kernel.layer is not None
     products = autocast_dtype(x.device)
     if products is not None:
@@ -229,16 +240,16 @@ def run_layer(
             return tensor if tensor.dtype == torch.float64 else tensor.to(products)
 
         x = cast(x)
-        weights = weights._replace(
-            **{
-                name: cast(weight)
-                for name, weight in weights._asdict().items()
-                if name.startswith("weight") and weight is not None
-            }
-        )
+        matrices = {
+            name: cast(weight)
+            for name, weight in {**weights._asdict(), **weights.own}.items()
+            if name.startswith("weight") and weight is not None and weight.dim() == 2
+        }
+        own = {name: matrices.pop(name, weight) for name, weight in weights.own.items()}
+        weights = weights._replace(**matrices, own=own)
     with nullcontext() if products is None else torch.autocast(x.device.type, enabled=False):
         output, state, taken = kernel.layer(
-            cell, norm, x, batch_sizes, state, weights, gamma, beta, constants, min_rows
+            cell, norm, x, batch_sizes, state, weights, gamma, beta, constants, min_rows, step
         )
     if taken:
         assert isinstance(step, int)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -24,6 +24,11 @@ class LSTM(Sequence):
     (Cooijmans et al. 2016, eq. 6–8.) With ``norm=None`` it is :class:`torch.nn.LSTM` in
     everything but ``isinstance``.
 
+    Peepholes are added after the normalisation. With ``peephole="all"`` they are
+    :math:`w_{ci} \odot c_{t-1}` in i, :math:`w_{cf} \odot c_{t-1}` in f and
+    :math:`w_{co} \odot c_t` in o (Graves 2013); with ``"output"`` the last alone (Laurent et al.
+    2015).
+
     Args:
         input_size: features I of a frame.
         hidden_size: units H.
@@ -42,6 +47,7 @@ class LSTM(Sequence):
         initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, where ``hx`` is
             None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
             that begin alike have no variance without it.
+        peephole: None, ``"output"`` or ``"all"``. Layers with peepholes run in plain PyTorch.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -52,10 +58,12 @@ class LSTM(Sequence):
     Attributes:
         gamma_{site}_l{k}{_reverse}: scale of a normalised site, ``(4H,)``, or ``(H,)`` for the
             cell and carry sites, which have a ``beta_{site}_l{k}{_reverse}`` too.
+        weight_ci_l{k}{_reverse}: also ``weight_cf``, ``weight_co``: the peepholes, ``(H,)``.
         population_{site}_l{k}{_reverse}: its population statistics (batch norm).
 
     Raises:
-        ValueError, TypeError: as :class:`torch.nn.LSTM`, and for a ``norm`` that does not exist.
+        ValueError, TypeError: as :class:`torch.nn.LSTM`, and for a ``norm`` or a ``peephole``
+            that does not exist.
 
     Example:
         >>> lstm = rnnorm.LSTM(8, 16, norm="batch")
@@ -64,15 +72,25 @@ class LSTM(Sequence):
         torch.Size([5, 3, 16])
     """
 
-    cell = lstm.LSTM
+    cell: lstm.LSTM
     torch_class = nn.LSTM
 
     get_expected_cell_size = nn.LSTM.get_expected_cell_size
     check_forward_args = nn.LSTM.check_forward_args  # type: ignore[assignment]
     permute_hidden = nn.LSTM.permute_hidden  # type: ignore[assignment]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, peephole: Literal["output", "all"] | None = None, **kwargs: Any
+    ) -> None:
+        if peephole not in (None, "output", "all"):
+            raise ValueError(f"peephole must be None, 'output' or 'all', got {peephole!r}")
+        self.cell = lstm.LSTM(peephole)
         super().__init__("LSTM", *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """Torch's own, then what differs from the defaults."""
+        peephole = self.cell.peephole
+        return super().extra_repr() + (f", peephole={peephole!r}" if peephole else "")
 
     def _state_sizes(self) -> tuple[int, ...]:
         return (self.proj_size or self.hidden_size, self.hidden_size)
@@ -102,7 +120,7 @@ class LSTMCell(Step):
         >>> h, c = cell(torch.randn(3, 8), (h, c), step=1)
     """
 
-    cell = lstm.LSTM
+    cell = lstm.LSTM()
     torch_class = nn.LSTMCell
     states = 2
 

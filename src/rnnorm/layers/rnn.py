@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,15 +13,7 @@ from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
 from rnnorm.norm.spec import Norm
 
-_CELLS = {"tanh": rnn.RNN_TANH, "relu": rnn.RNN_RELU}
-
-
-def _refuse(*args: Any) -> NoReturn:
-    raise RuntimeError("Unknown nonlinearity: it must be 'tanh' or 'relu'")
-
-
-# torch.nn.RNNCell too finds out when it is called
-_UNKNOWN = replace(rnn.RNN_TANH, name="RNN of unknown nonlinearity", step=_refuse)
+_CELLS = {kind: rnn.RNN(kind) for kind in ("tanh", "relu")}
 
 
 class RNN(Sequence):
@@ -132,4 +123,4 @@ class RNNCell(Step):
     @property
     def cell(self) -> Cell:  # type: ignore[override]
         """The equations."""
-        return _CELLS.get(self.nonlinearity, _UNKNOWN)
+        return _CELLS.get(self.nonlinearity) or rnn.RNN(self.nonlinearity)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from rnnorm.cells.cell import Cell, State
+from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
 from rnnorm.layers.autocast import output_dtype
@@ -40,6 +40,8 @@ class Sequence(nn.RNNBase):
     weight_ih_l0: Tensor
     cell: Cell
     torch_class: ClassVar[type[nn.RNNBase]]
+    #: weights that the cell has beside torch's
+    own_weights: tuple[str, ...] = ()
     _asked_for_step = False
 
     def __init__(
@@ -65,12 +67,13 @@ class Sequence(nn.RNNBase):
         self.learn_initial_state = learn_initial_state
         self.initial_noise = float(initial_noise)
         place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+        self._register_weights(**place)
         for suffix in self._suffixes():
             register_norm(self, self.cell, norm, self.hidden_size, suffix, **place)
         if learn_initial_state:
-            for name, size in zip(("h_0", "c_0"), self._state_sizes(), strict=False):
+            for name, size in zip(self.cell.states, self._state_sizes(), strict=True):
                 zeros = torch.zeros(len(self._suffixes()), size, **place)
-                self.register_parameter(name, nn.Parameter(zeros))
+                self.register_parameter(f"{name}_0", nn.Parameter(zeros))
 
     @property
     def _flat_weights(self) -> list[Any | None]:
@@ -89,6 +92,21 @@ class Sequence(nn.RNNBase):
         """Widths of the states, output first."""
         return (self.proj_size or self.hidden_size,)
 
+    def _register_weights(self, **place: Any) -> None:
+        """Adds the weights that the cell declares and torch's constructor has not made."""
+        own: dict[str, None] = {}
+        for i, suffix in enumerate(self._suffixes()):
+            directions = 2 if self.bidirectional else 1
+            below = self.input_size if i < directions else directions * self._state_sizes()[0]
+            for name, shape in self.cell.weights(below, self.hidden_size, self.bias).items():
+                if not hasattr(self, name + suffix):
+                    weight = torch.empty(shape, **place)
+                    self.register_parameter(name + suffix, nn.Parameter(weight))
+                    nn.init.uniform_(weight, -(self.hidden_size**-0.5), self.hidden_size**-0.5)
+                if name not in Weights._fields:
+                    own[name] = None
+        self.own_weights = tuple(own)
+
     def flatten_parameters(self) -> None:
         """Torch's own, for cuDNN, where nothing is normalised; else nothing."""
         if getattr(self, "norm", None) is None:
@@ -97,7 +115,7 @@ class Sequence(nn.RNNBase):
     def reset_parameters(self) -> None:
         """Draws the weights as torch.nn does; γ, β and learned states get their initial values."""
         super().reset_parameters()
-        reset_norm(self, getattr(self, "norm", None))
+        reset_norm(self, getattr(self, "norm", None), self.cell.states)
 
     def reset_running_stats(self) -> None:
         """Forgets the population statistics, as a torch.nn batch norm layer does."""
@@ -177,8 +195,7 @@ class Sequence(nn.RNNBase):
         given = () if hx is None else tuple(hx) if states > 1 else (hx,)
         fits = (packed or dim in (2, 3)) and len(given) in (0, states)
         if not fits or any(s.dim() != 2 + batched for s in given):
-            self.torch_class.forward(self, input, hx)
-            raise RuntimeError("torch.nn refuses an input or a state of this form")
+            self._refuse(input, hx)
         if jit_tracing():
             _check_traced(lengths, self.training and kernel.layer is not None)
         data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
@@ -228,6 +245,11 @@ class Sequence(nn.RNNBase):
         output = batches.to_dense(output, batch, self.batch_first, data)
         return (output if batched else output.squeeze(0 if self.batch_first else 1)), hidden
 
+    def _refuse(self, input: Any, hx: Any) -> NoReturn:
+        """Raises torch.nn's error of an input or a state of a wrong form."""
+        self.torch_class.forward(self, input, hx)
+        raise RuntimeError("torch.nn refuses an input or a state of this form")
+
     def _run_layers(
         self, kernel: dispatch.Kernel, batch: Batch, state: State, step: int | Tensor
     ) -> tuple[Tensor, State]:
@@ -262,10 +284,10 @@ class Sequence(nn.RNNBase):
     def _initial_state(self, rows: int, like: Tensor) -> State:
         """States ``(D * num_layers, rows, ·)`` where none are given."""
         state = []
-        for name, size in zip(("h_0", "c_0"), self._state_sizes(), strict=False):
+        for name, size in zip(self.cell.states, self._state_sizes(), strict=True):
             shape = (len(self._suffixes()), rows, size)
             if self.learn_initial_state:
-                state.append(getattr(self, name).unsqueeze(1).expand(shape))
+                state.append(getattr(self, f"{name}_0").unsqueeze(1).expand(shape))
             else:
                 state.append(like.new_zeros(shape))
         if self.training and self.initial_noise:

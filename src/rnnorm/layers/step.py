@@ -30,6 +30,7 @@ class Step(nn.RNNCellBase):
     cell: Cell
     torch_class: ClassVar[type[nn.RNNCellBase]]
     states: ClassVar[int] = 1
+    own_weights: ClassVar[tuple[str, ...]] = ()
     _asked_for_step = False
 
     def __init__(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm, layer_norm, pad
@@ -37,10 +39,12 @@ class BatchSite:
         self.gamma, self.shift, self.eps, self.min_rows = gamma, shift, eps, min_rows
         self._constants = constants and [m.unbind(0) for m in constants]
         self._taken: list[tuple[Tensor, Tensor, float]] = []
+        self._asked: list[int] = []
 
     def __call__(self, z: Tensor, t: int) -> Tensor:
         """Normalises ``z`` ``(n, F)``, the active rows of step t."""
         n = z.size(0)
+        self._asked.append(t)
         if self.min_rows is not None and n >= self.min_rows:
             mean, var = z.new_zeros(z.size(1)), z.new_zeros(z.size(1))
             # momentum 1 leaves the minibatch's mean and unbiased variance in the two tensors
@@ -61,16 +65,23 @@ class BatchSite:
         return centred * scale if self.shift is None else torch.addcmul(self.shift, centred, scale)
 
     def taken(self, steps: int) -> Moments:
-        """The statistics taken: mean and biased variance ``(steps, F)``, zero where none was."""
+        """The statistics taken: mean and biased variance ``(steps, F)``.
+
+        Zero where there were too few rows, NaN where a cell has not asked for the site.
+        """
         like = self.gamma.detach()
         if not self._taken:
-            zeros = like.new_zeros(steps, like.size(0))
-            return zeros, zeros
+            none = like.new_full((steps, like.size(0)), nan if len(self._asked) < steps else 0.0)
+            return none, none
         means, variances, biases = zip(*self._taken, strict=True)
-        var = torch.stack(variances)
+        mean, var = torch.stack(means), torch.stack(variances)
         var = var * torch.tensor(biases, dtype=var.dtype, device=var.device).unsqueeze(1)
+        if len(self._asked) < steps:
+            at = torch.tensor(self._asked[: len(means)], device=var.device)
+            none = like.new_full((steps, like.size(0)), nan)
+            return none.index_copy(0, at, mean), none.index_copy(0, at, var)
         missing = (0, 0, 0, steps - len(means))
-        return pad(torch.stack(means), missing), pad(var, missing)
+        return pad(mean, missing), pad(var, missing)
 
 
 def normalise_rows(

@@ -14,6 +14,11 @@ SITES = ("input", "recurrent", "joint", "cell", "carry")
 CELL_SITES = ("cell", "carry")
 
 
+def field_of(site: str) -> str:
+    """The field of a spec that a site belongs to: ``"input"`` of ``"input_period4"``."""
+    return site.partition("_")[0]
+
+
 class _Spec:
     """Answers an unknown field with the fields that exist."""
 
@@ -209,8 +214,8 @@ def active_sites(norm: Norm | None, cell: str, available: tuple[str, ...]) -> tu
     if norm is None:
         return ()
     for site in ("joint", "carry"):
-        if site not in available and getattr(norm, site, None):
+        if getattr(norm, site, None) and site not in map(field_of, available):
             raise ValueError(
                 f"norm.{site} must be None for {cell}, whose sites are {', '.join(available)}"
             )
-    return tuple([site for site in available if getattr(norm, site, None)])
+    return tuple([site for site in available if getattr(norm, field_of(site), None)])

@@ -10,12 +10,12 @@ from torch import Tensor
 from rnnorm.cells.cell import Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
-from rnnorm.cells.rnn import RNN_RELU, RNN_TANH
+from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference
 from rnnorm.kernels.cpu.problem import Inputs, Options
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
-_CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN_TANH, RNN_RELU)}
+CELLS = {cell.name: cell for cell in (LSTM(), GRU(), RNN(), RNN("relu"))}
 
 
 def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
@@ -31,7 +31,7 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
         norm = BatchNorm(eps=options.eps, **{"recurrent": None, **given})  # type: ignore[arg-type]
     gammas, constants = inputs[8:11], inputs[12:]
     output, state_n, _ = reference.layer(
-        _CELLS[options.cell],
+        CELLS[options.cell],
         norm,
         inputs.x,
         inputs.sizes,

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.kernels.cpu.again import CELLS
 from rnnorm.kernels.cpu.forward import Unobserved, cpu_forward, run_forward
-from rnnorm.kernels.cpu.library import CELLS
 from rnnorm.kernels.cpu.problem import Inputs, Options
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm, active_sites
@@ -25,8 +25,8 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
     sites = active_sites(norm, cell.name, cell.sites)
     if device.type != "cpu":
         return f"it runs on the CPU, not on {device.type}"
-    if cell.name not in CELLS:
-        return f"it has no {cell.name}"
+    if CELLS.get(cell.name) != cell:
+        return f"it has no {cell}"
     if dtype not in _DTYPES:
         return f"it has no {dtype}"
     if "carry" in sites:
@@ -49,8 +49,9 @@ def layer(
     beta: Mapping[str, Tensor],
     constants: Mapping[str, Moments],
     min_rows: int | None,
+    step: int | Tensor = 0,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
-    """As ``reference.layer``; half types are computed in float32.
+    """As ``reference.layer``; half types are computed in float32, no cell here asks for ``step``.
 
     Raises:
         MemoryError: scratch memory could not be allocated.

@@ -1,0 +1,159 @@
+"""Layers of any cell."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from rnnorm.cells.cell import Cell
+from rnnorm.layers.sequence import Sequence
+from rnnorm.norm.spec import Norm
+
+
+class Recurrent(Sequence):
+    """Layers of a cell of your own.
+
+    Whoever writes the equations of a step (:class:`Cell`) gets what :class:`LSTM` has: layers,
+    directions, packing, ``lengths``, every norm and scope, statistics per step, streams,
+    :func:`update_bn`, double backward and ``torch.export``. It runs in plain PyTorch, on any
+    device.
+
+    Args:
+        cell: the equations, their sites and weights.
+        input_size: features I of a frame.
+        hidden_size: units H.
+        num_layers: layers, each of which reads the outputs of the one before it.
+        bias: whether there are biases.
+        batch_first: whether dense input and output are ``(B, T, ·)`` in place of ``(T, B, ·)``;
+            states are not affected.
+        dropout: probability of dropping an output of every layer but the last, in training.
+        bidirectional: whether each layer also reads backwards: D is then 2, else 1.
+        device: where parameters and statistics live.
+        dtype: of the parameters.
+        norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
+        learn_initial_state: adds a parameter ``{state}_0`` ``(D * num_layers, ·)`` for each state
+            of the cell.
+        initial_noise: standard deviation of Gaussian noise on the first state in training, where
+            ``hx`` is None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
+
+    Shape:
+        - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
+          ``PackedSequence``
+        - output: as the input, with D times the features of the cell's output
+        - states: ``(D * num_layers, B, ·)`` each; one tensor where the cell has one state, else a
+          tuple
+
+    Attributes:
+        weight_ih_l{k}{_reverse}: and so on: what :meth:`Cell.weights` names, drawn from
+            U(-1/√H, 1/√H).
+        gamma_{site}_l{k}{_reverse}: scale of a normalised site.
+        population_{site}_l{k}{_reverse}: its population statistics (batch norm).
+
+    Raises:
+        TypeError: ``cell`` is no :class:`Cell`; as :class:`torch.nn.RNN`.
+        ValueError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or that asks
+            for a site or a scope that the cell does not have.
+
+    Example:
+        >>> class LiGRU(rnnorm.Cell):
+        ...     gates = (2,)
+        ...
+        ...     def step(self, weights, x_term, state, normalise, t):
+        ...         (h,) = state
+        ...         z, n = self.preactivation(weights, x_term, h, normalise).chunk(2, 1)
+        ...         h = torch.lerp(torch.relu(n), h, torch.sigmoid(z))
+        ...         return h, (h,)
+        >>> ligru = rnnorm.Recurrent(LiGRU(), 8, 16, num_layers=2, norm="laurent2015-frame")
+        >>> output, h_n = ligru(torch.randn(5, 3, 8))
+        >>> output.shape
+        torch.Size([5, 3, 16])
+    """
+
+    # whose dtypes the outputs have under autocast
+    torch_class = nn.RNN
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        norm: str | Norm | None = None,
+        learn_initial_state: bool = False,
+        initial_noise: float | None = None,
+    ) -> None:
+        if not isinstance(cell, Cell):
+            raise TypeError(f"cell must be an instance of a subclass of rnnorm.Cell, got {cell!r}")
+        self.cell = cell
+        super().__init__(
+            "RNN_TANH",
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+            norm=norm,
+            learn_initial_state=learn_initial_state,
+            initial_noise=initial_noise,
+        )
+        self.mode = cell.name
+
+    def _register_weights(self, **place: Any) -> None:
+        # torch's constructor has made those of an RNN
+        for name in self._flat_weights_names:
+            delattr(self, name)
+        super()._register_weights(**place)
+        names = list(self._parameters)
+        self._flat_weights_names = names
+        self._all_weights = [[n for n in names if n.endswith(s)] for s in self._suffixes()]
+
+    def _state_sizes(self) -> tuple[int, ...]:
+        return self.cell.state_sizes(self.hidden_size)
+
+    def flatten_parameters(self) -> None:
+        """Nothing: cuDNN has no such cell."""
+
+    def extra_repr(self) -> str:
+        """The cell, then torch's own, then what differs from the defaults."""
+        return f"{self.cell}, {super().extra_repr()}"
+
+    def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Any) -> None:
+        """Refuses sizes that do not fit.
+
+        Raises:
+            RuntimeError: as :class:`torch.nn.RNN`.
+        """
+        self.check_input(input, batch_sizes)
+        rows = batch_sizes[0] if batch_sizes else input.size(0 if self.batch_first else 1)
+        layers = len(self._suffixes())
+        state = hidden if isinstance(hidden, tuple) else (hidden,)
+        for name, s, size in zip(self.cell.states, state, self._state_sizes(), strict=True):
+            expected = (layers, rows, size)
+            self.check_hidden_size(s, expected, f"Expected hx ({name}) of size {{}}, got {{}}")
+
+    def _refuse(self, input: Any, hx: Any) -> NoReturn:
+        states = " and ".join(self.cell.states)
+        raise RuntimeError(
+            f"{self.mode}: input must be 2-D or 3-D or a PackedSequence, and hx the states "
+            f"{states}, with a dimension of layers more than a frame; got input of type "
+            f"{type(input).__name__} and hx {_shapes(hx)}"
+        )
+
+
+def _shapes(hx: Any) -> str:
+    if isinstance(hx, (tuple, list)):
+        return f"({', '.join(map(_shapes, hx))})"
+    return str(tuple(hx.shape)) if isinstance(hx, Tensor) else repr(hx)

@@ -1,0 +1,200 @@
+"""Recurrent: layers of a cell that a user wrote."""
+
+import copy
+import pickle
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import rnnorm
+from own_cell import IndRNN, LiGRU
+
+
+@dataclass(frozen=True)
+class Leaky(rnnorm.Cell):
+    """A tanh cell with a trace beside h, three units wide, and an option."""
+
+    keep: float = 0.5
+    states = ("h", "trace")
+    sites = ("input", "recurrent", "cell")
+
+    def state_sizes(self, hidden_size):
+        return hidden_size, 3
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, trace = state
+        h = normalise("recurrent", self.product(h, weights.weight_hh)) + x_term
+        h = torch.tanh(normalise("cell", h))
+        return h, (h, self.keep * trace + h[:, :3])
+
+
+class Frames(rnnorm.Cell):
+    """Does its own input product."""
+
+    reads_frames = True
+
+    def step(self, weights, x_term, state, normalise, t):
+        x_term = normalise("input", self.product(x_term, weights.weight_ih))
+        h = torch.tanh(self.preactivation(weights, x_term, state[0], normalise))
+        return h, (h,)
+
+
+def layer(cell, *arguments, **options):
+    torch.manual_seed(0)
+    return rnnorm.Recurrent(cell, *arguments, dtype=torch.float64, **options)
+
+
+def test_a_cell_of_an_rnns_equations_is_an_rnn():
+    class Elman(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            h = torch.tanh(self.preactivation(weights, x_term, state[0], normalise))
+            return h, (h,)
+
+    options = {"num_layers": 2, "bidirectional": True, "batch_first": True, "norm": "batch"}
+    mine = layer(Elman(), 3, 4, **options, initial_noise=0.0)
+    theirs = rnnorm.RNN(3, 4, **options, initial_noise=0.0, dtype=torch.float64)
+    theirs.load_state_dict(mine.state_dict())
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    assert mine.all_weights[3][0] is mine.weight_ih_l1_reverse
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    for a, b in zip(mine(x), theirs(x), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_weights_are_those_that_the_cell_names():
+    ind = layer(IndRNN(), 3, 4, num_layers=2, bias=False)
+    shapes = {name: tuple(p.shape) for name, p in ind.named_parameters()}
+    assert shapes == {"weight_ih_l0": (4, 3), "u_l0": (4,), "weight_ih_l1": (4, 4), "u_l1": (4,)}
+    assert all(0 < p.abs().max() <= 0.5 for p in ind.parameters())
+    before = copy.deepcopy(ind.state_dict())
+    ind.reset_parameters()
+    assert not torch.equal(ind.u_l0, before["u_l0"])
+    ind.load_state_dict(before)
+
+
+def test_states_have_the_cells_widths_and_names():
+    leaky = layer(Leaky(), 3, 4, num_layers=2, bidirectional=True, learn_initial_state=True)
+    assert leaky.h_0.shape == (4, 4)
+    assert leaky.trace_0.shape == (4, 3)
+    assert not leaky.trace_0.any()
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    output, (h_n, trace) = leaky(x)
+    assert output.shape == (5, 6, 8)
+    assert (h_n.shape, trace.shape) == ((4, 6, 4), (4, 6, 3))
+    unbatched, (h_1, trace_1) = leaky(x[:, 0])
+    torch.testing.assert_close(unbatched, output[:, 0])
+    torch.testing.assert_close(trace_1, trace[:, 0])
+    leaky(x[:, 0], (h_1, trace_1))
+
+
+def test_a_learned_state_is_trained_and_reset():
+    leaky = layer(Leaky(), 3, 4, learn_initial_state=True)
+    output, (_, trace) = leaky(torch.randn(5, 6, 3, dtype=torch.float64))
+    (output.sum() + trace.sum()).backward()
+    assert leaky.h_0.grad.any()
+    assert leaky.trace_0.grad.any()
+    nn.init.ones_(leaky.trace_0)
+    leaky.reset_parameters()
+    assert not leaky.trace_0.any()
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", None])
+def test_a_cell_that_reads_frames_is_as_one_that_gets_the_input_term(norm):
+    torch.manual_seed(0)
+    options = {"norm": norm, "initial_noise": 0.0, "dtype": torch.float64}
+    mine, theirs = rnnorm.Recurrent(Frames(), 3, 4, **options), rnnorm.RNN(3, 4, **options)
+    theirs.load_state_dict(mine.state_dict())
+    x, lengths = torch.randn(5, 6, 3, dtype=torch.float64), [5, 5, 4, 4, 3, 2]
+    for a, b in zip(mine(x, lengths=lengths), theirs(x, lengths=lengths), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_scope_or_site_that_the_cell_lacks_is_an_error():
+    with pytest.raises(ValueError, match=r"norm.input must be 'frame' or None for Frames"):
+        layer(Frames(), 3, 4, norm="bn-e*")
+    with pytest.raises(ValueError, match=r"norm.joint must be None for IndRNN"):
+        layer(IndRNN(), 3, 4, norm="joint")
+    with pytest.raises(ValueError, match=r"norm.carry must be None for Leaky"):
+        layer(Leaky(), 3, 4, norm="carry")
+
+
+def test_what_is_no_cell_is_an_error():
+    with pytest.raises(TypeError, match="cell must be an instance of a subclass"):
+        rnnorm.Recurrent(LiGRU, 3, 4)
+    with pytest.raises(NotImplementedError, match="Cell has no step"):
+        rnnorm.Recurrent(rnnorm.Cell(), 3, 4)(torch.zeros(2, 5, 3))
+
+
+def test_a_state_that_does_not_fit_is_an_error():
+    leaky = layer(Leaky(), 3, 4)
+    x = torch.zeros(5, 6, 3, dtype=torch.float64)
+    h, trace = x.new_zeros(1, 6, 4), x.new_zeros(1, 6, 3)
+    for hx in ((h, h), (h[:, :5], trace)):
+        with pytest.raises(RuntimeError, match=r"Expected hx \((h|trace)\) of size"):
+            leaky(x, hx)
+    for hx in ((h,), (h[0], trace[0])):
+        with pytest.raises(RuntimeError, match="hx the states h and trace"):
+            leaky(x, hx)
+
+
+def test_it_runs_on_the_reference_alone():
+    ligru = layer(LiGRU(), 3, 4, norm="batch")
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    with rnnorm.use_backend("reference"):
+        ligru(x)
+    for name in ("aten", "cpu"):
+        if not rnnorm.backends()[name]:
+            with (
+                rnnorm.use_backend(name),
+                pytest.raises(RuntimeError, match=f"'{name}' does not cover LiGRU"),
+            ):
+                ligru(x)
+
+
+def test_a_cell_that_has_the_name_of_another_is_not_taken_for_it():
+    class LSTM(Leaky):
+        pass
+
+    mine = layer(LSTM(), 3, 4, norm="batch")
+    before = rnnorm.layers.sequence.dispatch.calls["reference"]
+    mine(torch.randn(5, 6, 3, dtype=torch.float64))
+    assert rnnorm.layers.sequence.dispatch.calls["reference"] == before + 1
+
+
+def test_it_is_copied_pickled_and_shown():
+    leaky = layer(Leaky(keep=0.25), 3, 4, norm="batch", batch_first=True)
+    assert repr(leaky).startswith("Recurrent(\n  Leaky(keep=0.25), 3, 4, batch_first=True, norm=")
+    ligru = layer(LiGRU(), 3, 4, norm="layer")
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    for other in (copy.deepcopy(ligru), pickle.loads(pickle.dumps(ligru))):
+        torch.testing.assert_close(other(x)[0], ligru(x)[0])
+
+
+def test_it_is_exported():
+    ligru = layer(LiGRU(), 3, 4, norm="batch", initial_noise=0.0)
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    ligru(x)
+    ligru.eval()
+    program = torch.export.export(ligru, (x,))
+    torch.testing.assert_close(program.module()(x), ligru(x))
+
+
+def test_outputs_have_autocasts_dtype():
+    ligru = rnnorm.Recurrent(LiGRU(), 3, 4, norm="batch")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, h_n = ligru(torch.randn(5, 6, 3))
+    assert output.dtype == h_n.dtype
+    output.float().sum().backward()
+    assert ligru.weight_hh_l0.grad.dtype == torch.float32
+
+
+def test_update_bn_estimates_its_populations():
+    ligru = layer(LiGRU(), 3, 4, norm="batch", initial_noise=0.0)
+    x = torch.randn(5, 40, 3, dtype=torch.float64)
+    rnnorm.update_bn([x], ligru)
+    training = ligru(x)[0]
+    ligru.eval()
+    # population variances are the unbiased ones
+    torch.testing.assert_close(ligru(x)[0], training, rtol=0.05, atol=0.01)
