@@ -9,6 +9,7 @@ The parameters and population statistics are those of an `rnnorm` layer, read by
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -109,6 +110,24 @@ def indrnn(p, x, state, normalise):
     return ((z + normalise("recurrent", p("u") * h)).clamp(min=0),)
 
 
+def clockwork(p, x, state, normalise, ages, periods):
+    (h,) = state
+    n = h.shape[-1] // len(periods)
+    new = h.clone()
+    for k, period in enumerate(periods):
+        moving = [row for row, age in enumerate(ages) if age % period == 0]
+        if moving:
+            mine = slice(k * n, (k + 1) * n)
+            slower = torch.arange(h.shape[-1]) >= k * n  # its own units, and those after them
+            z = normalise(f"input_period{period}", product(p("weight_ih")[mine], x))
+            h_term = product(p("weight_hh")[mine] * slower, h)
+            z = z + normalise(f"recurrent_period{period}", h_term)
+            z = normalise(f"joint_period{period}", z)
+            z = z if p("bias_ih") is None else z + (p("bias_ih") + p("bias_hh"))[mine]
+            new[moving, mine] = z.tanh()[moving]
+    return (new,)
+
+
 CELLS = {
     "RNN_TANH": rnn(torch.tanh),
     "RNN_RELU": rnn(torch.relu),
@@ -126,14 +145,17 @@ def kind(module) -> str:
     return "GRU(reset_after=False)" if before else module.mode
 
 
+def field(site: str) -> str:
+    """The name in a spec of "input_period4" is "input"."""
+    return site.split("_")[0]
+
+
 def sites(norm, mode: str) -> dict[str, object]:
-    """The sites that are normalised, with their scope; a cell without a c has no cell site."""
+    """The fields that are normalised, with their scope; a cell without a c has no cell site."""
     names = ("input", "recurrent", "joint", "cell", "carry")
     scopes = {name: getattr(norm, name, None) for name in names}
     if mode != "LSTM":
         scopes["cell"] = scopes["carry"] = None
-    if mode == "GRU(reset_after=False)":
-        scopes |= {f"{name}_candidate": scopes[name] for name in ("recurrent", "joint")}
     return {name: scope for name, scope in scopes.items() if scope}
 
 
@@ -144,11 +166,11 @@ def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def population_row(population, step: int) -> tuple[Tensor, Tensor] | None:
-    """Row min(step, last row with a count); None before any statistic."""
+    """The last row with a count up to the step, else the first; None before any statistic."""
     counted = [row for row, count in enumerate(population.rows.tolist()) if count > 0]
     if not counted:
         return None
-    row = min(step, counted[-1])
+    row = max((row for row in counted if row <= step), default=counted[0])
     return population.mean[row], population.var[row]
 
 
@@ -176,7 +198,7 @@ class Normaliser:
 
     def __call__(self, site: str, z: Tensor, t: int, active: list[int]) -> Tensor:
         """Normalise z, whose rows are the active sequences at step t of this call."""
-        if site not in self.sites:
+        if field(site) not in self.sites:
             return z
         gamma, beta = self.parameter(f"gamma_{site}"), self.parameter(f"beta_{site}")
         if isinstance(self.norm, LayerNorm):
@@ -194,7 +216,7 @@ class Normaliser:
             rows = [self.constants(site, self.steps[b] + t, z) for b in active]
             return torch.stack([mean for mean, _ in rows]), torch.stack([var for _, var in rows])
         taken = self.taken.setdefault(site, [])
-        whole = self.sites[site] == "sequence"
+        whole = self.sites[field(site)] == "sequence"
         if whole and taken:  # one statistic, whichever step asks first
             return taken[0].mean, taken[0].var
         if whole:
@@ -221,11 +243,15 @@ class Normaliser:
 def direction(module, norm, suffix, sequences, state, steps):
     """One layer in one direction: rows are aligned at their own first frame and drop out."""
     normaliser = Normaliser(module, norm, suffix, steps, sequences)
-    cell = CELLS[kind(module)]
+    clocked = module.mode == "ClockworkRNN"
+    cell = None if clocked else CELLS[kind(module)]
     state = [list(part) for part in state]  # one row for each sequence
     outputs: list[list[Tensor]] = [[] for _ in sequences]
     for t in range(max(len(sequence) for sequence in sequences)):
         active = [b for b, sequence in enumerate(sequences) if t < len(sequence)]
+        if clocked:
+            ages, periods = [steps[b] + t for b in active], module.cell.periods
+            cell = partial(clockwork, ages=ages, periods=periods)
         new = cell(
             normaliser.parameter,
             torch.stack([sequences[b][t] for b in active]),

@@ -58,8 +58,9 @@ def quiet():
 
 
 def fit(model, train, folder, **options):
+    callbacks = options.pop("callbacks", None)
     trainer = lightning.Trainer(
-        max_epochs=1,
+        max_epochs=options.pop("max_epochs", 1),
         accelerator="cpu",
         default_root_dir=folder,
         logger=False,
@@ -67,7 +68,7 @@ def fit(model, train, folder, **options):
         enable_model_summary=False,
         enable_checkpointing=False,
         num_sanity_val_steps=0,
-        callbacks=[exact.ExactStatistics(**options.pop("exact", {}))],
+        callbacks=callbacks or [exact.ExactStatistics(**options.pop("exact", {}))],
         **options,
     )
     with quiet():
@@ -99,6 +100,35 @@ def test_a_statistics_step_says_what_the_model_takes(tmp_path):
 
 def test_workers_that_persist_stay_with_the_training(tmp_path):
     assert fit(Model(), loader(workers=1), tmp_path, val_check_interval=2).global_step == 5
+
+
+class Multiscale(Model):
+    def __init__(self):
+        super().__init__()
+        self.rnn = rnnorm.HMLSTM(3, 4, 2, batch_first=True)
+        self.slopes = []
+
+    def forward(self, x):
+        return self.out(self.rnn(x)[0][:, -1])
+
+    def training_step(self, batch):
+        self.slopes.append(self.rnn.slope)
+        return super().training_step(batch)
+
+
+def test_the_slope_grows_from_epoch_to_epoch(tmp_path):
+    model = Multiscale()
+    annealing = exact.SlopeAnnealing(rate=0.5, most=1.75)
+    fit(model, loader(), tmp_path, max_epochs=3, callbacks=[annealing])
+    assert list(dict.fromkeys(model.slopes)) == [1.0, 1.5, 1.75]
+    assert model.state_dict()["rnn.boundary_slope"] == 1.75
+
+
+def test_a_slope_that_falls_is_an_error():
+    with pytest.raises(ValueError, match="rate must be finite and at least 0, got -1"):
+        exact.SlopeAnnealing(rate=-1)
+    with pytest.raises(ValueError, match=r"most must be finite and at least 1, got 0\.5"):
+        exact.SlopeAnnealing(most=0.5)
 
 
 @pytest.mark.parametrize("norm", [None, "layer"])

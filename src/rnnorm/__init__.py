@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from rnnorm import init
     from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
+    from rnnorm.layers.clockwork import ClockworkRNN
     from rnnorm.layers.gru import GRU, GRUCell
+    from rnnorm.layers.hmlstm import HMLSTM
     from rnnorm.layers.lstm import LSTM, LSTMCell
     from rnnorm.layers.recurrent import Recurrent
     from rnnorm.layers.rnn import RNN, RNNCell
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GRU",
+    "HMLSTM",
     "LSTM",
     "RNN",
     "BatchNorm",
     "Cell",
+    "ClockworkRNN",
     "GRUCell",
     "LSTMCell",
     "LayerNorm",
@@ -39,7 +43,9 @@ _HOMES = {
     "rnnorm.init": (),
     "rnnorm.cells.cell": ("Cell",),
     "rnnorm.kernels.dispatch": ("backends", "use_backend"),
+    "rnnorm.layers.clockwork": ("ClockworkRNN",),
     "rnnorm.layers.gru": ("GRU", "GRUCell"),
+    "rnnorm.layers.hmlstm": ("HMLSTM",),
     "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),
     "rnnorm.layers.recurrent": ("Recurrent",),
     "rnnorm.layers.rnn": ("RNN", "RNNCell"),

@@ -1,4 +1,4 @@
-"""For trainings with Lightning: population statistics of the weights as they are."""
+"""For trainings with Lightning: exact population statistics, and boundaries ever harder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
+from rnnorm.layers.hmlstm import HMLSTM
 from rnnorm.layers.update_bn import update_bn
+from rnnorm.norm.spec import check_number
 
 
 def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
@@ -57,3 +59,34 @@ class ExactStatistics(Callback):
             # workers that persist would be taken away from the training
             loader._iterator = None
         estimate_statistics(islice(iter(loader), self._batches), pl_module)
+
+
+class SlopeAnnealing(Callback):
+    """Raises the slope of every :class:`rnnorm.HMLSTM` from epoch to epoch.
+
+    The slope is ``min(most, 1 + rate * epoch)``, epochs counted from 0 (Chung et al. 2016): the
+    straight-through gradient of a boundary comes ever nearer to the step that it stands for.
+
+    Args:
+        rate: what an epoch adds.
+        most: the largest slope.
+
+    Raises:
+        TypeError, ValueError: ``rate`` or ``most`` is no number, or ``rate`` is below 0 or ``most``
+            below 1.
+
+    Example:
+        >>> from rnnorm.lightning import SlopeAnnealing
+        >>> callbacks = [SlopeAnnealing()]  # for the argument of lightning.Trainer
+    """
+
+    def __init__(self, rate: float = 0.04, most: float = 5.0) -> None:
+        check_number("rate", rate, 0.0)
+        check_number("most", most, 1.0)
+        self._rate, self._most = rate, most
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set it."""
+        for module in pl_module.modules():
+            if isinstance(module, HMLSTM):
+                module.slope = min(self._most, 1 + self._rate * trainer.current_epoch)

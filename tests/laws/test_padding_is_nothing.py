@@ -208,6 +208,8 @@ SMALL = {
     "peephole-carry": Case("LSTM-output", every_step(carry="frame", eps=1e-2), (2, 3, 3)),
     "before-batch": Case("GRU-before", every_step(eps=1e-2), (2, 3, 3)),
     "before-layer": Case("GRU-before", LayerNorm(eps=1e-2), (3, 1), bidirectional=True),
+    "clockwork-batch": Case("ClockworkRNN", every_step(eps=1e-2), (2, 4, 4), num_layers=2),
+    "clockwork-layer": Case("ClockworkRNN", LayerNorm(eps=1e-1), (3, 1), bidirectional=True),
     "own-batch": Case("LiGRU", every_step(input="sequence", eps=1e-2), (2, 3, 3), num_layers=2),
     "own-layer": Case("IndRNN", LayerNorm(eps=1e-2), (3, 1), bidirectional=True),
     "gru-layer": Case("GRU", LayerNorm(eps=1e-2), (3, 1)),

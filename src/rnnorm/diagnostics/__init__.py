@@ -5,6 +5,7 @@ Each function measures and returns numbers; ``plot_...`` draws them on a given m
 
 from rnnorm.diagnostics.attention import plot_attention
 from rnnorm.diagnostics.batch_statistics import batch_normalised, batch_statistics
+from rnnorm.diagnostics.boundaries import plot_boundaries
 from rnnorm.diagnostics.gradient_flow import (
     gradient_norms,
     gradient_norms_by_gamma,
@@ -26,6 +27,7 @@ __all__ = [
     "gradient_norms",
     "gradient_norms_by_gamma",
     "plot_attention",
+    "plot_boundaries",
     "plot_gradient_norms",
     "plot_posteriors",
     "plot_score_by_length",

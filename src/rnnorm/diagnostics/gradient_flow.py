@@ -140,7 +140,7 @@ def _as_ours(layer: nn.RNNBase) -> Sequence:
 
 def _record(layer: Sequence) -> list[Tensor]:
     """Collects the states ``(rows, H)`` of the topmost layer, each as the next step reads it."""
-    run, hidden, top = layer._run_layers, [], layer.num_layers - 1
+    run, hidden, top = layer._run_layers, [], len(layer._suffixes()) - 1
     below = 0
 
     def record(cell: Cell, *arguments: Any) -> Any:
@@ -157,7 +157,7 @@ def _record(layer: Sequence) -> list[Tensor]:
         watched = copy.copy(cell)
         object.__setattr__(watched, "step", step)
         result = reference.layer(watched, *arguments)
-        below = (below + 1) % layer.num_layers
+        below = (below + 1) % (top + 1)
         return result
 
     def run_layers(kernel: Kernel, *rest: Any) -> Any:

@@ -1,0 +1,67 @@
+"""The Clockwork RNN's cell: modules of units, each with a period of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rnnorm.cells.cell import Cell, Normalise, State, Weights
+
+
+@dataclass(frozen=True)
+class ClockworkRNN(Cell):
+    """Elman network whose modules move at different rates.
+
+    Args:
+        periods: of the modules, ascending: module i moves where ``t mod periods[i] = 0``.
+    """
+
+    periods: tuple[int, ...]
+    # a module that does not move reads no frame
+    reads_frames = True
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Every module has its own: it takes statistics when it moves."""
+        kinds = ("input", "recurrent", "joint")
+        return tuple(f"{kind}_period{period}" for kind in kinds for period in self.periods)
+
+    def step(
+        self,
+        weights: Weights,
+        x_term: Tensor,
+        state: State,
+        normalise: Normalise,
+        t: int | Tensor,
+    ) -> tuple[Tensor, State]:
+        """``h_i = tanh(BN(W_i x) + Σ_{j ≥ i} U_ij h_j + b)`` if i moves (Koutník et al. 2014)."""
+        (h,) = state
+        modules = list(h.chunk(len(self.periods), 1))
+        size = modules[0].size(1)
+        for i, period in enumerate(self.periods):
+            moves = t % period == 0
+            if moves is False:
+                continue
+            first, last = i * size, (i + 1) * size
+            x = self.product(x_term, weights.weight_ih[first:last])
+            # its own and the slower modules
+            z = self.product(h[:, first:], weights.weight_hh[first:last, first:])
+            x, z = normalise(f"input_period{period}", x), normalise(f"recurrent_period{period}", z)
+            moved = torch.tanh(normalise(f"joint_period{period}", x + z))
+            modules[i] = moved if moves is True else torch.where(moves, moved, modules[i])
+        h = torch.cat(modules, 1)
+        return h, (h,)
+
+    def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
+        """The module's part of ``b_ih + b_hh``, to its input term or its joint one."""
+        if weights.bias_ih is None or weights.bias_hh is None:
+            return {}
+        kind = "joint" if self.sites[-1] in sites else "input"
+        biases = (weights.bias_ih + weights.bias_hh).chunk(len(self.periods))
+        return {f"{kind}_period{p}": bias for p, bias in zip(self.periods, biases, strict=True)}
+
+    def blocks(self, site: str, hidden_size: int) -> list[int]:
+        """Layer norm runs over the units of a module."""
+        return [hidden_size // len(self.periods)]

@@ -1,0 +1,234 @@
+"""The public hierarchical multiscale LSTM class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from rnnorm.cells import hmlstm
+from rnnorm.cells.cell import Cell
+from rnnorm.layers.recurrent import Recurrent
+from rnnorm.norm.spec import Norm, check_number
+
+
+class Boundaries(NamedTuple):
+    """The boundaries that an :class:`HMLSTM` found, of every layer but the last.
+
+    Args:
+        z: ``(T, B, L - 1)`` in the layout of the output: 0 or 1, with ``boundary="soft"`` any
+            value between.
+        probability: of the same shape: the hard sigmoid that z comes from.
+    """
+
+    z: Any
+    probability: Any
+
+    def reinforce(self, cost: Tensor) -> Tensor:
+        r"""The loss whose gradient is the REINFORCE estimate for sampled boundaries.
+
+        .. math::
+            \frac{1}{B} \sum_{t, b} (G_{tb} - \bar{G}_{tb}) \log p(z_{tb}), \qquad
+            G_{tb} = \sum_{s \ge t} \mathrm{cost}_{sb}
+
+        (Williams 1992), the mean over the other rows as the baseline. Add it to the loss itself,
+        whose gradient does not go through a sampled boundary.
+
+        Args:
+            cost: ``(T, B)``, what each step costs; zero where padded. No gradient is taken of it.
+
+        Raises:
+            RuntimeError: ``cost`` has another shape, or the boundaries are packed, batch-first or
+                unbatched.
+        """
+        if not isinstance(self.z, Tensor) or self.z.shape[:-1] != cost.shape or cost.dim() != 2:
+            shape = tuple(self.z.shape) if isinstance(self.z, Tensor) else type(self.z).__name__
+            raise RuntimeError(
+                f"cost must be (T, B) for z (T, B, ·), got {tuple(cost.shape)} and {shape}"
+            )
+        chosen = torch.where(self.z.detach() > 0.5, self.probability, 1 - self.probability)
+        future = cost.detach().flip(0).cumsum(0).flip(0)
+        rows = cost.size(1)
+        others = (future.sum(1, keepdim=True) - future) / max(1, rows - 1)
+        return ((future - others) * chosen.log().sum(-1)).sum() / max(1, rows)
+
+
+class HMLSTM(Recurrent):
+    r"""A (normalised) hierarchical multiscale LSTM (Chung et al. 2016).
+
+    Layer l finds boundaries :math:`z_t^l`. With :math:`z_{t-1}^l = 1` it starts anew (FLUSH), else
+    with :math:`z_t^{l-1} = 1` it moves (UPDATE), else it keeps c and h (COPY); the lowest layer
+    always has :math:`z_t^0 = 1`, and the last one finds no boundary:
+
+    .. math::
+        (i, f, g, o, \tilde{z})_t^l &= z_t^{l-1} \mathrm{BN}(W^l h_t^{l-1})
+            + \mathrm{BN}(U^l h_{t-1}^l) + z_{t-1}^l \mathrm{BN}(V^l h_{t-1}^{l+1}) + b^l \\
+        c_t^l &= \sigma(i) \odot \tanh(g) + \sigma(f) \odot c_{t-1}^l \;\text{(UPDATE)}, \quad
+            \sigma(i) \odot \tanh(g) \;\text{(FLUSH)}, \quad c_{t-1}^l \;\text{(COPY)} \\
+        h_t^l &= \sigma(o) \odot \tanh(\mathrm{BN}(c_t^l)), \quad h_{t-1}^l \;\text{(COPY)} \\
+        p_t^l &= \mathrm{clip}((a \tilde{z} + 1) / 2, 0, 1) \\
+        \mathrm{output}_t &= \mathrm{ReLU}\Big(\sum_l
+            \sigma(w^l [h_t^1; \dots; h_t^L]) W_o^l h_t^l\Big)
+
+    Args:
+        input_size: features I of a frame.
+        hidden_size: units H of a layer, and of the output.
+        num_layers: layers L.
+        bias: whether there are biases.
+        batch_first: whether dense input and output are ``(B, T, ·)`` in place of ``(T, B, ·)``;
+            states are not affected.
+        device: where parameters and statistics live.
+        dtype: of the parameters.
+        boundary: ``"step"``: z = 1 where p > 1/2, with the straight-through gradient, that of p.
+            ``"soft"``: z = p. ``"sample"``: z is drawn with probability p in training, without a
+            gradient (``boundaries.reinforce`` is for it), and as ``"step"`` in evaluation.
+        slope: the a of the hard sigmoid; :class:`rnnorm.lightning.SlopeAnnealing` raises it.
+        norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
+        learn_initial_state: adds parameters ``h_0``, ``c_0`` ``(1, L * H)`` and ``z_0``
+            ``(1, L - 1)``, used where ``hx`` is None.
+        initial_noise: standard deviation of Gaussian noise on h in training, where ``hx`` is
+            None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
+
+    Shape:
+        - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
+          ``PackedSequence``
+        - output: as the input, with H features; boundaries: as the input, with ``L - 1``
+        - h_n, c_n: ``(L, B, H)``; z_n: ``(L - 1, B)``
+
+    Attributes:
+        weight_ih_l{k}: from below, ``(4H + 1, I or H)``; ``weight_hh_l{k}``: from the step before;
+            ``weight_ah_l{k}``: from above. The last layer has 4H rows, and nothing above it.
+        gamma_{site}_l{k}: scale of a layer's site: ``input`` (from below), ``recurrent``,
+            ``recurrent_above``, ``joint``, ``cell``.
+        slope: a, settable; it is kept in the ``state_dict``.
+
+    Raises:
+        TypeError: as :class:`torch.nn.LSTM`; ``slope`` is no number.
+        ValueError: as :class:`torch.nn.LSTM`; ``boundary`` is unknown, ``slope`` negative, or
+            ``norm`` does not exist, or has the sequence scope or the carry site.
+
+    Example:
+        >>> hmlstm = rnnorm.HMLSTM(8, 16, norm="layer")
+        >>> output, (h_n, c_n, z_n), boundaries = hmlstm(torch.randn(5, 3, 8))
+        >>> output.shape, boundaries.z.shape
+        (torch.Size([5, 3, 16]), torch.Size([5, 3, 2]))
+    """
+
+    boundary_slope: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 3,
+        bias: bool = True,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        boundary: Literal["step", "soft", "sample"] = "step",
+        slope: float = 1.0,
+        norm: str | Norm | None = None,
+        learn_initial_state: bool = False,
+        initial_noise: float | None = None,
+    ) -> None:
+        if boundary not in ("step", "soft", "sample"):
+            raise ValueError(f"boundary must be 'step', 'soft' or 'sample', got {boundary!r}")
+        check_number("slope", slope, 0.0)
+        super().__init__(
+            hmlstm.HMLSTM(num_layers, boundary),
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            device=device,
+            dtype=dtype,
+            norm=norm,
+            learn_initial_state=learn_initial_state,
+            initial_noise=initial_noise,
+        )
+        self.register_buffer("boundary_slope", torch.tensor(float(slope), device=device))
+        self.own_weights += ("boundary_slope",)
+
+    @property
+    def cell(self) -> Cell:
+        """The equations: boundaries are sampled in training alone."""
+        return self._cell if self.training else self._cell_in_evaluation
+
+    @cell.setter
+    def cell(self, cell: Cell) -> None:
+        assert isinstance(cell, hmlstm.HMLSTM)
+        self._cell = cell
+        sampled = cell.boundary == "sample"
+        self._cell_in_evaluation = replace(cell, boundary="step") if sampled else cell
+
+    @property
+    def slope(self) -> float:
+        """The slope a of the hard sigmoid."""
+        return float(self.boundary_slope)
+
+    @slope.setter
+    def slope(self, value: float) -> None:
+        check_number("slope", value, 0.0)
+        self.boundary_slope.fill_(value)
+
+    def _suffixes(self) -> list[str]:
+        # the cell runs all layers, and its names tell them apart
+        return [""]
+
+    def forward(  # type: ignore[override]
+        self,
+        input: Tensor | PackedSequence,
+        hx: tuple[Tensor, Tensor, Tensor] | None = None,
+        *,
+        lengths: Tensor | SequenceOf[int] | None = None,
+        step: int | Tensor | None = None,
+    ) -> tuple[Any, tuple[Tensor, Tensor, Tensor], Boundaries]:
+        """Runs the layers over a batch of sequences.
+
+        Args:
+            input: as :meth:`LSTM.forward`.
+            hx: h and c ``(L, B, H)`` and z ``(L - 1, B)``, without B for unbatched input.
+            lengths: as :meth:`LSTM.forward`.
+            step: as :meth:`LSTM.forward`.
+
+        Returns:
+            output; the states; the boundaries.
+
+        Raises:
+            ValueError, RuntimeError, TypeError: as :meth:`LSTM.forward`.
+        """
+        L, H = self.num_layers, self.hidden_size
+        state = None if hx is None else self._joined(*hx)
+        result, (h, c, z) = super().forward(input, state, lengths=lengths, step=step)
+        parts = _split(result, [H, L - 1, L - 1])
+        h, c = (s.squeeze(0).unflatten(-1, (L, H)).movedim(-2, 0) for s in (h, c))
+        return parts[0], (h, c, z.squeeze(0).movedim(-1, 0)), Boundaries(*parts[1:])
+
+    def _joined(self, h: Tensor, c: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        """States as the cell has them, ``(1, B, ·)``.
+
+        Raises:
+            RuntimeError: sizes that do not fit.
+        """
+        L, H = self.num_layers, self.hidden_size
+        rows = h.shape[1:-1]
+        if not (h.shape == c.shape == (L, *rows, H) and z.shape == (L - 1, *rows)):
+            raise RuntimeError(
+                f"hx must be h and c of size ({L}, B, {H}) and z of size ({L - 1}, B), got "
+                f"{tuple(h.shape)}, {tuple(c.shape)} and {tuple(z.shape)}"
+            )
+        h, c = (s.movedim(0, -2).flatten(-2).unsqueeze(0) for s in (h, c))
+        return h, c, z.movedim(0, -1).unsqueeze(0)
+
+
+def _split(result: Any, sizes: list[int]) -> list[Any]:
+    """An output's features in parts, packed as it is."""
+    if isinstance(result, PackedSequence):
+        return [result._replace(data=part) for part in torch.split(result.data, sizes, -1)]
+    return list(torch.split(result, sizes, -1))
