@@ -103,6 +103,14 @@ class Cell:
         }
         return shapes | ({"bias_ih": (rows,), "bias_hh": (rows,)} if bias else {})
 
+    def prepare(self, weights: Weights) -> Weights:
+        """What ``step`` gets, made once for all steps of a call: say, parts of a matrix.
+
+        Args:
+            weights: of the layer.
+        """
+        return weights
+
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
         """Where the biases enter: after the normalisation of the term that they shift.
 

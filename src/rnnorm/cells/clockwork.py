@@ -28,6 +28,17 @@ class ClockworkRNN(Cell):
         kinds = ("input", "recurrent", "joint")
         return tuple(f"{kind}_period{period}" for kind in kinds for period in self.periods)
 
+    def prepare(self, weights: Weights) -> Weights:
+        """Each module's rows: cut out at every step, each would have a gradient of the whole."""
+        rows_x = weights.weight_ih.chunk(len(self.periods))
+        rows_h = weights.weight_hh.chunk(len(self.periods))
+        own = {f"weight_ih_period{p}": rows for p, rows in zip(self.periods, rows_x, strict=True)}
+        size = len(rows_h[0])
+        for i, (period, rows) in enumerate(zip(self.periods, rows_h, strict=True)):
+            # of its own and the slower modules
+            own[f"weight_hh_period{period}"] = rows[:, i * size :]
+        return weights._replace(own=own)
+
     def step(
         self,
         weights: Weights,
@@ -44,10 +55,8 @@ class ClockworkRNN(Cell):
             moves = t % period == 0
             if moves is False:
                 continue
-            first, last = i * size, (i + 1) * size
-            x = self.product(x_term, weights.weight_ih[first:last])
-            # its own and the slower modules
-            z = self.product(h[:, first:], weights.weight_hh[first:last, first:])
+            x = self.product(x_term, weights.own[f"weight_ih_period{period}"])
+            z = self.product(h[:, i * size :], weights.own[f"weight_hh_period{period}"])
             x, z = normalise(f"input_period{period}", x), normalise(f"recurrent_period{period}", z)
             moved = torch.tanh(normalise(f"joint_period{period}", x + z))
             modules[i] = moved if moves is True else torch.where(moves, moved, modules[i])

@@ -29,6 +29,14 @@ class GRU(Cell):
             return ("input", "recurrent")
         return ("input", "recurrent", "recurrent_candidate", "joint", "joint_candidate")
 
+    def prepare(self, weights: Weights) -> Weights:
+        """The two recurrent products of a reset gate before them."""
+        if self.reset_after:
+            return weights
+        H = self.units(weights)
+        gates, candidate = torch.split(weights.weight_hh, [2 * H, H])
+        return weights._replace(own={"weight_gates": gates, "weight_candidate": candidate})
+
     def step(
         self,
         weights: Weights,
@@ -59,11 +67,11 @@ class GRU(Cell):
         normalise: Normalise,
     ) -> tuple[Tensor, State]:
         """``n = tanh(BN(W_in x) + b_in + BN(W_hn (r h)) + b_hn)``."""
-        H = h.size(1)
-        W_gates, W_candidate = torch.split(weights.weight_hh, [2 * H, H])
-        h_gates = normalise("recurrent", self.product(h, W_gates))
+        h_gates = normalise("recurrent", self.product(h, weights.own["weight_gates"]))
         r, z = torch.sigmoid(normalise("joint", x_gates + h_gates)).chunk(2, 1)
-        h_candidate = normalise("recurrent_candidate", self.product(r * h, W_candidate))
+        h_candidate = normalise(
+            "recurrent_candidate", self.product(r * h, weights.own["weight_candidate"])
+        )
         n = torch.tanh(normalise("joint_candidate", x_candidate + h_candidate))
         h = torch.lerp(n, h, z)
         return h, (h,)

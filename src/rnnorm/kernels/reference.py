@@ -91,6 +91,7 @@ def layer(
     if whole:
         rows = [len(term) for term in x_terms]
         x_terms = list(torch.split(sites["input"](torch.cat(x_terms), 0), rows))
+    weights = cell.prepare(weights)
     outputs: list[Tensor] = []
     finished: list[State] = []
     for t, x_term in enumerate(x_terms):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 from rnnorm.cells import clockwork
@@ -56,7 +55,7 @@ class ClockworkRNN(Recurrent):
         self,
         input_size: int,
         hidden_size: int,
-        periods: SequenceOf[int] = (1, 2, 4, 8),
+        periods: tuple[int, ...] = (1, 2, 4, 8),
         *args: Any,
         **kwargs: Any,
     ) -> None:
