@@ -11,6 +11,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+# a projection's and the connections from above are not in every layer
+_MATRICES = ("weight_ih", "weight_hh", "weight_hr", "weight_ah")
+
 Layer = TypeVar("Layer", bound="nn.RNNBase | nn.RNNCellBase")
 
 
@@ -20,7 +23,7 @@ def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
 
 def _weights(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
     weights = list(_named(layer, prefix))
-    if not weights and prefix != "weight_hr":
+    if not weights and prefix in ("weight_ih", "weight_hh"):
         raise ValueError(f"layer must have plain parameters {prefix}*, got {layer}")
     return weights
 
@@ -40,7 +43,7 @@ def orthogonal_(layer: Layer) -> Layer:
     Args:
         layer: its ``weight_*`` parameters are changed.
     """
-    for prefix in ("weight_ih", "weight_hh", "weight_hr"):
+    for prefix in _MATRICES:
         _each_gate(layer, prefix, nn.init.orthogonal_)
     return layer
 
@@ -55,7 +58,7 @@ def joint_orthogonal_(layer: Layer) -> Layer:
     Args:
         layer: its ``weight_*`` parameters are changed.
     """
-    for prefix in ("weight_ih", "weight_hh", "weight_hr"):
+    for prefix in _MATRICES:
         for weight in _weights(layer, prefix):
             nn.init.orthogonal_(weight)
     return layer
@@ -154,7 +157,7 @@ def laurent2015_(layer: Layer) -> Layer:
     Args:
         layer: all its weights and biases are changed; γ and β are left alone.
     """
-    for prefix in ("weight_ih", "weight_hh", "weight_hr"):
+    for prefix in _MATRICES:
         _each_gate(layer, prefix, nn.init.xavier_uniform_)
     for bias in _named(layer, "bias"):
         nn.init.zeros_(bias)

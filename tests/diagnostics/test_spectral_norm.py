@@ -53,8 +53,22 @@ def test_projection_is_part_of_the_recurrence():
 
 
 def test_a_model_without_recurrence_is_refused():
-    with pytest.raises(ValueError, match="no recurrent layer"):
-        spectral_norms(nn.Linear(2, 2))
+    for model in (nn.Linear(2, 2), rnnorm.ClockworkRNN(3, 4), rnnorm.HMLSTM(3, 4)):
+        with pytest.raises(ValueError, match="no RNN, LSTM or GRU"):
+            spectral_norms(model)
+
+
+@pytest.mark.parametrize("norm", ["batch", "joint"])
+def test_a_gru_that_resets_before_the_product_has_two_sites_for_its_gates(norm):
+    gru = rnnorm.GRU(3, 5, norm=norm, reset_after=False)
+    gru(torch.randn(6, 8, 3))
+    gru.eval()
+    kind = "joint" if norm == "joint" else "recurrent"
+    population = gru.get_submodule(f"population_{kind}_candidate_l0")
+    scale = gru.get_parameter(f"gamma_{kind}_candidate_l0") / (population.var[5] + 1e-5).sqrt()
+    map_ = scale.unsqueeze(1) * gru.weight_hh_l0[10:]
+    measured = spectral_norms(gru)["weight_hh_l0 n"].in_evaluation
+    assert measured == pytest.approx(float(torch.linalg.matrix_norm(map_.detach(), 2)), rel=1e-5)
 
 
 def test_picture_has_two_bars_and_a_bound_for_each_gate(axes):

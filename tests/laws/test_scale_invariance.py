@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import Case, any_case, assert_all_close, buffers, gradients, law, run
+from cases import STEADY, Case, any_case, assert_all_close, buffers, gradients, law, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,16 +10,20 @@ from rnnorm import BatchNorm
 
 SITES = {
     "input": {"input": "frame", "joint": None},
-    "input-sequence": {"input": "sequence", "joint": None},
+    "input-sequence": {"input": "sequence", "joint": None, "cells": STEADY},
     "recurrent": {"recurrent": "frame", "joint": None},
     "joint": {
         "joint": "frame",
         "input": None,
         "recurrent": None,
-        "cells": ("RNN_TANH", "RNN_RELU", "LSTM"),
+        "cells": ("RNN_TANH", "RNN_RELU", "LSTM", "LSTM-all", "GRU-before", "LiGRU"),
     },
 }
-WEIGHTS = {"input": ["weight_ih"], "recurrent": ["weight_hh"], "joint": ["weight_ih", "weight_hh"]}
+WEIGHTS = {
+    "input": ["weight_ih"],
+    "recurrent": ["weight_hh", "u_"],
+    "joint": ["weight_ih", "weight_hh"],
+}
 
 
 def any_case_with(site):
@@ -65,8 +69,9 @@ def test_the_gradient_of_a_normalised_weight_is_orthogonal_to_it(site, data):
     module, sequences, hx = case.module(), case.sequences(), case.hx()
     found = gradients(module, sequences, hx, *run(module, sequences, hx))
     scaled = scaled_parameters(module, site)
-    for suffix in {name.split("_", 2)[2] for name in scaled}:
-        terms = [found[n] * w for n, w in scaled.items() if n.split("_", 2)[2] == suffix]
+    layers = {name: name.rpartition("_l")[2] for name in scaled}
+    for layer in set(layers.values()):
+        terms = [found[n] * w for n, w in scaled.items() if layers[n] == layer]
         product = sum(term.sum() for term in terms)
         size = sum(term.abs().sum() for term in terms)
         assert abs(product) <= 1e-6 * size + 1e-9

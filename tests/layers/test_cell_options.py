@@ -89,7 +89,7 @@ def test_an_option_runs_on_the_reference_and_is_shown(x, case, norm):
         torch.testing.assert_close(layer(x)[0], want)
     with (
         rnnorm.use_backend("aten"),
-        pytest.raises(RuntimeError, match=rf"torch.nn has no \w+\({shown}\)"),
+        pytest.raises(RuntimeError, match=r"torch\.nn has no"),
     ):
         layer(x)
 

@@ -376,6 +376,13 @@ def test_it_is_exported():
         torch.testing.assert_close(mine, theirs)
 
 
+def test_weights_are_drawn_gate_by_gate():
+    module = rnnorm.init.orthogonal_(rnnorm.HMLSTM(INPUTS, H))
+    for name in ("weight_hh_l2", "weight_ah_l0"):
+        for gate in module.get_parameter(name)[: 4 * H].split(H):
+            torch.testing.assert_close(gate @ gate.T, torch.eye(H))
+
+
 def test_autocast_runs_it():
     module = rnnorm.HMLSTM(INPUTS, H, norm="batch")
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -181,6 +181,14 @@ def test_it_is_exported():
     torch.testing.assert_close(program.module()(x), ligru(x))
 
 
+def test_a_compiled_layer_gives_the_same():
+    ligru = layer(LiGRU(), 3, 4, norm="batch", initial_noise=0.0)
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    ligru(x)
+    ligru.eval()
+    torch.testing.assert_close(torch.compile(ligru, backend="eager")(x), ligru(x))
+
+
 def test_outputs_have_autocasts_dtype():
     ligru = rnnorm.Recurrent(LiGRU(), 3, 4, norm="batch")
     with torch.autocast("cpu", dtype=torch.bfloat16):

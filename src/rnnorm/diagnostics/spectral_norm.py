@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.diagnostics.legend import legend_above
+from rnnorm.layers.recurrent import Recurrent
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import BatchNorm, LayerNorm
 
@@ -47,7 +48,8 @@ def spectral_norms(model: nn.Module) -> dict[str, SpectralNorm]:
 
     In a plain RNN ``‖W_hh‖_2 < 1/α`` suffices for gradients to vanish exponentially, and a
     gradient that explodes implies the contrary (Pascanu et al. 2013). In an LSTM or GRU it is so
-    for the path through that gate; the gradient can also go through the carried state.
+    for the path through that gate; the gradient can also go through the carried state. Layers of
+    other cells (:class:`rnnorm.Recurrent`, ClockworkRNN, HMLSTM) are left out.
 
     Args:
         model: holds recurrent layers or cells, of this package or of ``torch.nn``.
@@ -56,16 +58,16 @@ def spectral_norms(model: nn.Module) -> dict[str, SpectralNorm]:
         by the name of the weight and of the gate, such as ``"rnn.weight_hh_l0 f"``.
 
     Raises:
-        ValueError: the model has no recurrent layer.
+        ValueError: the model has no such layer.
     """
     norms = {
         name: norm
         for path, module in model.named_modules()
-        if isinstance(module, (nn.RNNBase, nn.RNNCellBase))
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)) and not isinstance(module, Recurrent)
         for name, norm in _of_layer(f"{path}." if path else "", module)
     }
     if not norms:
-        raise ValueError("model has no recurrent layer")
+        raise ValueError("model has no RNN, LSTM or GRU")
     return norms
 
 
@@ -100,13 +102,15 @@ def _scale(layer: nn.Module, suffix: str, weight: Tensor) -> Tensor:
     norm = getattr(layer, "norm", None)
     if isinstance(norm, LayerNorm) and norm.recurrent:
         return weight.new_full((len(weight),), torch.nan)
-    for site in ("recurrent", "joint"):
+    scales = []
+    # the candidate's are those of a GRU that resets before the product
+    for site in ("recurrent", "recurrent_candidate", "joint", "joint_candidate"):
         population = getattr(layer, f"population_{site}{suffix}", None)
         if isinstance(population, Population) and isinstance(norm, BatchNorm):
             _, var = population.at(torch.tensor([len(population) - 1], device=weight.device))
             gamma: Tensor = getattr(layer, f"gamma_{site}{suffix}")
-            return (gamma / (var[0] + norm.eps).sqrt()).to(weight.dtype)
-    return weight.new_ones(len(weight))
+            scales.append((gamma / (var[0] + norm.eps).sqrt()).to(weight.dtype))
+    return torch.cat(scales) if scales else weight.new_ones(len(weight))
 
 
 def plot_spectral_norms(axes: Axes, norms: Mapping[str, SpectralNorm]) -> None:

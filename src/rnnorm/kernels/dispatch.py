@@ -63,12 +63,12 @@ class Kernel:
 
 
 def _aten_refuses(request: Request) -> str:
-    # torch itself refuses an RNN of another nonlinearity
-    if request.cell not in _TORCH and type(request.cell) is not RNN:
-        return f"torch.nn has no {request.cell}"
     sites = active_sites(request.norm, request.cell.name, request.cell.sites)
     if sites:
         return "torch.nn has no normalised recurrence"
+    # torch itself refuses an RNN of another nonlinearity
+    if request.cell not in _TORCH and type(request.cell) is not RNN:
+        return f"torch.nn has no {request.cell}"
     if request.padded and not UNAVAILABLE and not _cpu_refuses(request):
         return "torch.nn runs sequences of different lengths slower"
     return ""

@@ -16,7 +16,7 @@ CELL_SITES = ("cell", "carry")
 
 def field_of(site: str) -> str:
     """The field of a spec that a site belongs to: ``"input"`` of ``"input_period4"``."""
-    return site.partition("_")[0]
+    return site if site in SITES else site.partition("_")[0]
 
 
 class _Spec:
@@ -214,7 +214,11 @@ def active_sites(norm: Norm | None, cell: str, available: tuple[str, ...]) -> tu
     if norm is None:
         return ()
     for site in ("joint", "carry"):
-        if getattr(norm, site, None) and site not in map(field_of, available):
+        if (
+            site not in available
+            and getattr(norm, site, None)
+            and site not in map(field_of, available)
+        ):
             raise ValueError(
                 f"norm.{site} must be None for {cell}, whose sites are {', '.join(available)}"
             )
