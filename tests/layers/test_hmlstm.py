@@ -339,6 +339,11 @@ def test_the_slope_is_set_and_kept_in_the_state():
     assert other.slope == 3.5
     for same in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
         assert same.slope == 3.5
+    module.reset_parameters()
+    assert module.slope == 2.0
+    empty = rnnorm.HMLSTM(INPUTS, H, slope=1.5, device="meta").to_empty(device="cpu")
+    empty.reset_parameters()
+    assert empty.slope == 1.5
     with pytest.raises(ValueError, match="slope must be finite and at least 0, got -1"):
         module.slope = -1
 

@@ -152,6 +152,7 @@ class HMLSTM(Recurrent):
             learn_initial_state=learn_initial_state,
             initial_noise=initial_noise,
         )
+        self._initial_slope = float(slope)
         self.register_buffer("boundary_slope", torch.tensor(float(slope), device=device))
         self.own_weights += ("boundary_slope",)
 
@@ -176,6 +177,12 @@ class HMLSTM(Recurrent):
     def slope(self, value: float) -> None:
         check_number("slope", value, 0.0)
         self.boundary_slope.fill_(value)
+
+    def reset_parameters(self) -> None:
+        """Draws the weights anew; everything else gets its initial value, the slope too."""
+        super().reset_parameters()
+        if hasattr(self, "boundary_slope"):
+            self.slope = self._initial_slope
 
     def _suffixes(self) -> list[str]:
         # the cell runs all layers, and its names tell them apart
