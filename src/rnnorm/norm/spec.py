@@ -16,7 +16,7 @@ CELL_SITES = ("cell", "carry")
 
 def field_of(site: str) -> str:
     """The field of a spec that a site belongs to: ``"input"`` of ``"input_period4"``."""
-    return site if site in SITES else site.partition("_")[0]
+    return site.partition("_")[0]
 
 
 class _Spec:
@@ -222,4 +222,11 @@ def active_sites(norm: Norm | None, cell: str, available: tuple[str, ...]) -> tu
             raise ValueError(
                 f"norm.{site} must be None for {cell}, whose sites are {', '.join(available)}"
             )
-    return tuple([site for site in available if getattr(norm, field_of(site), None)])
+    return tuple(
+        [
+            site
+            for site in available
+            # most are fields themselves
+            if getattr(norm, site, None) or ("_" in site and getattr(norm, field_of(site), None))
+        ]
+    )
