@@ -1,4 +1,4 @@
-// the products of the backward pass: of dZ and the weights, and of dZ and what they were multiplied with
+// the products of the backward pass: dZ with the weights, and with what these were multiplied by
 #pragma once
 #include "layout.h"
 

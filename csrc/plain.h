@@ -104,7 +104,8 @@ class Layer {
         const double count = double(stop - start);
         double mean = 0, var = 0;
         for (int64_t k = start; k < stop; ++k) mean += z[row + k] / count;
-        for (int64_t k = start; k < stop; ++k) var += (z[row + k] - mean) * (z[row + k] - mean) / count;
+        for (int64_t k = start; k < stop; ++k)
+          var += (z[row + k] - mean) * (z[row + k] - mean) / count;
         for (int64_t k = start; k < stop; ++k)
           z[row + k] = gamma[which][k] * (z[row + k] - mean) / std::sqrt(var + a.eps);
       }

@@ -11,7 +11,9 @@ struct Blocks {
   static constexpr int count = int(sizeof...(Gates));
   static constexpr int gates[] = {Gates...};
   static constexpr int all = (Gates + ...);
-  static constexpr int before(int block) { return block ? before(block - 1) + gates[block - 1] : 0; }
+  static constexpr int before(int block) {
+    return block ? before(block - 1) + gates[block - 1] : 0;
+  }
 };
 
 // whole vectors of rows are read
@@ -62,8 +64,8 @@ void row_moments(const T* x, int64_t n, Units u, const Parts<T>& to, int64_t at)
 // merges the tiles' moments, one after the other (Chan et al. 1979), to the mean and
 // 1 / sqrt(variance + eps) of each row, [block][row]
 template <class R, class T>
-void merge_moments(const Parts<T>& parts, const Tiling& tiles, int64_t at, int64_t n, T eps, T* mean,
-                   T* inverse) {
+void merge_moments(const Parts<T>& parts, const Tiling& tiles, int64_t at, int64_t n, T eps,
+                   T* mean, T* inverse) {
   constexpr int W = widest<T>;
   for (int block = 0; block < R::count; ++block)
     for (int64_t r = 0; r < n; r += W) {
