@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rnnorm.layers.gru import GRU, GRUCell
     from rnnorm.layers.hmlstm import HMLSTM
     from rnnorm.layers.lstm import LSTM, LSTMCell
+    from rnnorm.layers.norm_stabilizer import norm_stabilizer
     from rnnorm.layers.recurrent import Recurrent
     from rnnorm.layers.rnn import RNN, RNNCell
     from rnnorm.layers.update_bn import select_horizon, update_bn
@@ -33,6 +34,7 @@ __all__ = [
     "Recurrent",
     "backends",
     "init",
+    "norm_stabilizer",
     "select_horizon",
     "update_bn",
     "use_backend",
@@ -47,6 +49,7 @@ _HOMES = {
     "rnnorm.layers.gru": ("GRU", "GRUCell"),
     "rnnorm.layers.hmlstm": ("HMLSTM",),
     "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),
+    "rnnorm.layers.norm_stabilizer": ("norm_stabilizer",),
     "rnnorm.layers.recurrent": ("Recurrent",),
     "rnnorm.layers.rnn": ("RNN", "RNNCell"),
     "rnnorm.layers.update_bn": ("select_horizon", "update_bn"),

@@ -1,0 +1,76 @@
+"""A cost on changes of the hidden state's norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from rnnorm.layers.batch import check_lengths
+from rnnorm.norm.spec import check_number
+
+
+def norm_stabilizer(
+    output: Tensor | PackedSequence,
+    beta: float,
+    lengths: Tensor | Sequence[int] | None = None,
+    *,
+    batch_first: bool = False,
+) -> Tensor:
+    r"""The norm stabilizer of Krueger & Memisevic 2015, to be added to the loss.
+
+    .. math::
+        \frac{\beta}{T} \sum_{t=2}^{T} (\|h_t\|_2 - \|h_{t-1}\|_2)^2
+
+    summed over the sequences of a minibatch too; T is then the number of all its real frames.
+
+    Args:
+        output: of a layer in one direction: ``(T, B, H)``, ``(B, T, H)`` with ``batch_first``,
+            ``(T, H)`` unbatched, or a PackedSequence.
+        beta: weight of the cost; 50 to 500 in the paper.
+        lengths: ``(B,)`` integers, for a right-padded dense batch; what stands beyond them is
+            never read.
+        batch_first: layout of a dense batch.
+
+    Returns:
+        a scalar, in float32 or wider.
+
+    Raises:
+        ValueError: ``output`` is neither 2-D nor 3-D, ``lengths`` come with a PackedSequence or
+            unbatched output, or ``beta`` is negative.
+        TypeError: ``lengths`` are no integers, or ``beta`` no number.
+        RuntimeError: ``lengths`` do not fit.
+
+    Example:
+        >>> rnn = rnnorm.RNN(8, 16)
+        >>> output, _ = rnn(torch.randn(5, 3, 8))
+        >>> cost = rnnorm.norm_stabilizer(output, beta=50)
+    """
+    check_number("beta", beta, 0.0)
+    if isinstance(output, PackedSequence):
+        kind = "a PackedSequence, which has its own"
+    else:
+        kind = "2-D output" if output.dim() == 2 else ""
+    if lengths is not None and kind:
+        raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
+    if isinstance(output, PackedSequence):
+        h, lengths = pad_packed_sequence(output)
+    elif output.dim() == 2:
+        h = output.unsqueeze(1)
+    elif output.dim() == 3:
+        h = output.transpose(0, 1) if batch_first else output
+    else:
+        raise ValueError(f"output must be 2-D or 3-D, got {output.dim()}-D")
+    steps, rows = h.size(0), h.size(1)
+    real = torch.ones(steps, rows, dtype=torch.bool)
+    if lengths is not None:
+        real = torch.arange(steps).unsqueeze(1) < check_lengths(lengths, steps, rows)
+    frames, real = int(real.sum()), real.to(h.device)
+    # not zero, where the norm has no second derivative
+    h = h.masked_fill(~real.unsqueeze(2), 1.0)
+    wide = torch.promote_types(h.dtype, torch.float32)
+    changes = torch.linalg.vector_norm(h, dim=2, dtype=wide).diff(dim=0).square()
+    cost: Tensor = beta * (changes * real[1:]).sum() / max(1, frames)
+    return cost
