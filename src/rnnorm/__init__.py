@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rnnorm.layers.lstm import LSTM, LSTMCell
     from rnnorm.layers.norm_stabilizer import norm_stabilizer
     from rnnorm.layers.recurrent import Recurrent
+    from rnnorm.layers.recurrent_dropout import CellDropout, SequenceDropout, Zoneout
     from rnnorm.layers.rnn import RNN, RNNCell
     from rnnorm.layers.update_bn import select_horizon, update_bn
     from rnnorm.norm.spec import BatchNorm, LayerNorm
@@ -26,12 +27,15 @@ __all__ = [
     "RNN",
     "BatchNorm",
     "Cell",
+    "CellDropout",
     "ClockworkRNN",
     "GRUCell",
     "LSTMCell",
     "LayerNorm",
     "RNNCell",
     "Recurrent",
+    "SequenceDropout",
+    "Zoneout",
     "backends",
     "init",
     "norm_stabilizer",
@@ -51,6 +55,7 @@ _HOMES = {
     "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),
     "rnnorm.layers.norm_stabilizer": ("norm_stabilizer",),
     "rnnorm.layers.recurrent": ("Recurrent",),
+    "rnnorm.layers.recurrent_dropout": ("CellDropout", "SequenceDropout", "Zoneout"),
     "rnnorm.layers.rnn": ("RNN", "RNNCell"),
     "rnnorm.layers.update_bn": ("select_horizon", "update_bn"),
     "rnnorm.norm.spec": ("BatchNorm", "LayerNorm"),

@@ -46,12 +46,16 @@ class Cell:
             has ``sum(gates) * H`` rows in ``weight_ih`` and ``weight_hh``.
         sites: what can be normalised. A name is a field of :class:`BatchNorm`, or that and more
             after an underscore, where a field stands for several sites.
+        dropouts: where recurrent dropout can act: ``"hidden"`` and ``"candidate"``, which ``step``
+            then asks for as it does for a site (``preactivation`` asks for the first), and
+            ``"zoneout_h"`` and so on for a state, of a cell whose output is its first state.
         states: names of the states, the output first; ``{name}_0`` is a learned initial state.
         reads_frames: whether ``step`` gets the frame itself in the place of the input term.
             Input products are then the cell's own, and have no sequence scope.
     """
 
     gates: ClassVar[tuple[int, ...]] = (1,)
+    dropouts: ClassVar[tuple[str, ...]] = ()
     states: ClassVar[tuple[str, ...]] = ("h",)
     reads_frames: ClassVar[bool] = False
 
@@ -80,7 +84,9 @@ class Cell:
             x_term: the finished input term ``(n, sum(gates) * H)``: normalised, with its bias.
             state: ``(n, ·)`` each.
             normalise: ``normalise(site, z)`` is the normalised term with the site's shift; where
-                the site is not normalised, the term with its shift.
+                the site is not normalised, the term with its shift. ``normalise("hidden", h)`` is
+                what the recurrent products see of h, and ``normalise("candidate", g)`` what enters
+                the state: masked by recurrent dropout if there is any.
             t: index of the step in its sequence; for rows of different ages ``(n, 1)`` int64.
 
         Returns:
@@ -148,4 +154,5 @@ class Cell:
     @staticmethod
     def preactivation(weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise) -> Tensor:
         """``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` where joint."""
+        h = normalise("hidden", h)
         return normalise("joint", x_term + normalise("recurrent", product(h, weights.weight_hh)))

@@ -21,6 +21,7 @@ class ClockworkRNN(Cell):
     periods: tuple[int, ...]
     # a module that does not move reads no frame
     reads_frames = True
+    dropouts = ("hidden", "zoneout_h")
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -50,13 +51,14 @@ class ClockworkRNN(Cell):
         """``h_i = tanh(BN(W_i x) + Σ_{j ≥ i} U_ij h_j + b)`` if i moves (Koutník et al. 2014)."""
         (h,) = state
         modules = list(h.chunk(len(self.periods), 1))
+        seen = normalise("hidden", h)
         size = modules[0].size(1)
         for i, period in enumerate(self.periods):
             moves = t % period == 0
             if moves is False:
                 continue
             x = self.product(x_term, weights.own[f"weight_ih_period{period}"])
-            z = self.product(h[:, i * size :], weights.own[f"weight_hh_period{period}"])
+            z = self.product(seen[:, i * size :], weights.own[f"weight_hh_period{period}"])
             x, z = normalise(f"input_period{period}", x), normalise(f"recurrent_period{period}", z)
             moved = torch.tanh(normalise(f"joint_period{period}", x + z))
             modules[i] = moved if moves is True else torch.where(moves, moved, modules[i])

@@ -21,6 +21,7 @@ class GRU(Cell):
 
     reset_after: bool = True
     gates = (2, 1)
+    dropouts = ("hidden", "candidate", "zoneout_h")
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -51,10 +52,10 @@ class GRU(Cell):
         x_gates, x_candidate = torch.split(x_term, [2 * H, H], 1)
         if not self.reset_after:
             return self._reset_before(weights, x_gates, x_candidate, h, normalise)
-        h_term = normalise("recurrent", self.product(h, weights.weight_hh))
+        h_term = normalise("recurrent", self.product(normalise("hidden", h), weights.weight_hh))
         h_gates, h_candidate = torch.split(h_term, [2 * H, H], 1)
         r, z = torch.sigmoid(x_gates + h_gates).chunk(2, 1)
-        n = torch.tanh(torch.addcmul(x_candidate, r, h_candidate))
+        n = normalise("candidate", torch.tanh(torch.addcmul(x_candidate, r, h_candidate)))
         h = torch.lerp(n, h, z)
         return h, (h,)
 
@@ -67,12 +68,14 @@ class GRU(Cell):
         normalise: Normalise,
     ) -> tuple[Tensor, State]:
         """``n = tanh(BN(W_in x) + b_in + BN(W_hn (r h)) + b_hn)``."""
-        h_gates = normalise("recurrent", self.product(h, weights.own["weight_gates"]))
+        seen = normalise("hidden", h)
+        h_gates = normalise("recurrent", self.product(seen, weights.own["weight_gates"]))
         r, z = torch.sigmoid(normalise("joint", x_gates + h_gates)).chunk(2, 1)
         h_candidate = normalise(
-            "recurrent_candidate", self.product(r * h, weights.own["weight_candidate"])
+            "recurrent_candidate", self.product(r * seen, weights.own["weight_candidate"])
         )
         n = torch.tanh(normalise("joint_candidate", x_candidate + h_candidate))
+        n = normalise("candidate", n)
         h = torch.lerp(n, h, z)
         return h, (h,)
 

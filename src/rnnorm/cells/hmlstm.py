@@ -30,6 +30,7 @@ class HMLSTM(Cell):
     num_layers: int = 3
     boundary: str = "step"
     states = ("h", "c", "z")
+    dropouts = ("hidden",)
     reads_frames = True
 
     @property
@@ -92,6 +93,7 @@ class HMLSTM(Cell):
         """
         own, L = weights.own, self.num_layers
         h, c = (list(s.chunk(L, 1)) for s in state[:2])
+        seen = normalise("hidden", state[0]).chunk(L, 1)
         # the last layer has none, and the frame is always new
         flush: list[Tensor | float] = [*(state[2][:, k : k + 1] for k in range(L - 1)), 0.0]
         below: Tensor = x_term
@@ -99,10 +101,9 @@ class HMLSTM(Cell):
         z, probability = [], []
         for k in range(L):
             s = z_below * normalise(f"input_l{k}", self.product(below, own[f"weight_ih_l{k}"]))
-            s = s + normalise(f"recurrent_l{k}", self.product(h[k], own[f"weight_hh_l{k}"]))
+            s = s + normalise(f"recurrent_l{k}", self.product(seen[k], own[f"weight_hh_l{k}"]))
             if k < L - 1:
-                # h[k + 1] is still that of the step before
-                above = self.product(h[k + 1], own[f"weight_ah_l{k}"])
+                above = self.product(seen[k + 1], own[f"weight_ah_l{k}"])
                 s = s + flush[k] * normalise(f"recurrent_above_l{k}", above)
             s = normalise(f"joint_l{k}", s)
             H = h[k].size(1)

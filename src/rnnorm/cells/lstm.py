@@ -22,6 +22,7 @@ class LSTM(Cell):
     peephole: str | None = None
     gates = (4,)
     states = ("h", "c")
+    dropouts = ("hidden", "candidate", "zoneout_h", "zoneout_c")
     sites = ("input", "recurrent", "joint", "cell", "carry")
 
     def weights(self, input_size: int, hidden_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
@@ -47,7 +48,8 @@ class LSTM(Cell):
         if self.peephole == "all":
             i = i + weights.own["weight_ci"] * c
             f = f + weights.own["weight_cf"] * c
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        g = normalise("candidate", torch.tanh(g))
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * g
         c = normalise("carry", c)
         if self.peephole is not None:
             o = o + weights.own["weight_co"] * c

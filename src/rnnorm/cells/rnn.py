@@ -21,6 +21,7 @@ class RNN(Cell):
     """
 
     nonlinearity: str = "tanh"
+    dropouts = ("hidden", "zoneout_h")
 
     @property
     def name(self) -> str:

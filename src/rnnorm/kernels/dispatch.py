@@ -26,7 +26,10 @@ _TORCH = (LSTM(), GRU())
 
 
 class Request(NamedTuple):
-    """What a layer asks for; ``padded`` rows come with their ``lengths``."""
+    """What a layer asks for; ``padded`` rows come with their ``lengths``.
+
+    ``masked`` are the places where recurrent dropout acts; that of the input needs no kernel.
+    """
 
     cell: Cell
     norm: Norm | None
@@ -34,12 +37,16 @@ class Request(NamedTuple):
     dtype: torch.dtype
     projected: bool = False
     padded: bool = False
+    masked: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         sites = ", ".join(active_sites(self.norm, self.cell.name, self.cell.sites))
         what = f"{type(self.norm).__name__} of {sites}" if sites else "no norm"
         projected = " and proj_size" if self.projected else ""
-        return f"{self.cell.name} with {what}{projected}, {self.dtype}, on {self.device.type}"
+        masked = " and recurrent dropout" if self.masked else ""
+        return (
+            f"{self.cell.name} with {what}{projected}{masked}, {self.dtype}, on {self.device.type}"
+        )
 
 
 @dataclass(frozen=True)
@@ -63,12 +70,14 @@ class Kernel:
 
 
 def _aten_refuses(request: Request) -> str:
-    sites = active_sites(request.norm, request.cell.name, request.cell.sites)
-    if sites:
-        return "torch.nn has no normalised recurrence"
     # torch itself refuses an RNN of another nonlinearity
     if request.cell not in _TORCH and type(request.cell) is not RNN:
         return f"torch.nn has no {request.cell}"
+    sites = active_sites(request.norm, request.cell.name, request.cell.sites)
+    if sites:
+        return "torch.nn has no normalised recurrence"
+    if request.masked:
+        return "torch.nn has no recurrent dropout"
     if request.padded and not UNAVAILABLE and not _cpu_refuses(request):
         return "torch.nn runs sequences of different lengths slower"
     return ""
@@ -77,6 +86,8 @@ def _aten_refuses(request: Request) -> str:
 def _cpu_refuses(request: Request) -> str:
     if request.projected:
         return "it has no proj_size"
+    if set(request.masked) - {"input"}:
+        return "it has no recurrent dropout but that of the input"
     return cpu.refuses(request.cell, request.norm, request.device, request.dtype)
 
 
@@ -136,13 +147,14 @@ def choose(
     dtype: torch.dtype,
     projected: bool = False,
     padded: bool = False,
+    masked: tuple[str, ...] = (),
 ) -> Kernel:
     """The kernel that runs a layer, counted; torch.compile asks once, while it traces.
 
     Raises:
         RuntimeError: a forced kernel does not cover the request.
     """
-    return KERNELS[_choose(cell, norm, device, dtype, projected, padded)]
+    return KERNELS[_choose(cell, norm, device, dtype, projected, padded, masked)]
 
 
 @constant
@@ -153,8 +165,9 @@ def _choose(
     dtype: torch.dtype,
     projected: bool,
     padded: bool,
+    masked: tuple[str, ...],
 ) -> int:
-    request = Request(cell, norm, device, dtype, projected, padded)
+    request = Request(cell, norm, device, dtype, projected, padded, masked)
     forced = _forced.get()
     passed_over = []
     for k, kernel in enumerate(KERNELS):

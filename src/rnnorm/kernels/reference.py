@@ -6,7 +6,7 @@ and is tested against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -32,6 +32,7 @@ def layer(
     constants: Mapping[str, Moments],
     min_rows: int | None,
     step: int | Tensor = 0,
+    masks: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """Runs a cell over the active rows of every step.
 
@@ -51,6 +52,9 @@ def layer(
             sequence scope.
         min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
         step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
+        masks: of recurrent dropout, ``(T, B, ·)`` or broadcast to that: what ``"hidden"`` and
+            ``"candidate"`` are multiplied by, and the part of the step before in the new state
+            (``"zoneout_h"``, …).
 
     Returns:
         output ``(T, B, H_out)``, zero where padded; the state of each row after its last frame;
@@ -82,6 +86,13 @@ def layer(
         elif isinstance(norm, LayerNorm):
             widths = cell.blocks(site, cell.units(weights))
             sites[site] = partial(_normalise_rows, widths, gamma[site], shift, norm.eps)
+    masked = {
+        place: mask.to(wide).expand(T, -1, -1).unbind(0) for place, mask in (masks or {}).items()
+    }
+    for place in ("hidden", "candidate"):
+        sites[place] = partial(_mask, masked[place]) if place in masked else _whole
+    zones = [masked.get(f"zoneout_{name}") for name in cell.states]
+    zoned = any(zones)
 
     def normalise(site: str, z: Tensor) -> Tensor:
         return sites[site](z, t)
@@ -102,7 +113,12 @@ def layer(
         if not whole and not cell.reads_frames:
             x_term = normalise("input", x_term)
         age = (step[:n] + t).unsqueeze(1) if isinstance(step, Tensor) else step + t
-        output, state = cell.step(weights, x_term, state, normalise, age)
+        before = state
+        output, state = cell.step(weights, x_term, before, normalise, age)
+        if zoned:
+            first = state[0]
+            state = _zone_out(zones, before, state, t)
+            output = state[0] if output is first else output
         outputs.append(output if n == B else pad(output, (0, 0, 0, B - n)))
 
     finished.append(state)
@@ -136,6 +152,24 @@ def _input_terms(
 
 def _add(shift: Tensor | None, z: Tensor, t: int) -> Tensor:
     return z if shift is None else z + shift
+
+
+def _whole(z: Tensor, t: int) -> Tensor:
+    return z
+
+
+def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
+    return z * masks[t][: z.size(0)]
+
+
+def _zone_out(
+    zones: Sequence[Sequence[Tensor] | None], before: State, state: State, t: int
+) -> State:
+    """``d s_{t-1} + (1 - d) s_t`` for each state with a mask d (Krueger et al. 2016)."""
+    return tuple(
+        new if zone is None else torch.lerp(new, old, zone[t][: new.size(0)])
+        for zone, old, new in zip(zones, before, state, strict=True)
+    )
 
 
 def _normalise_rows(

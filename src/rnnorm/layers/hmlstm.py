@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnorm.cells import hmlstm
 from rnnorm.cells.cell import Cell
 from rnnorm.layers.recurrent import Recurrent
+from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.norm.spec import Norm, check_number
 
 
@@ -92,6 +93,7 @@ class HMLSTM(Recurrent):
             ``(1, L - 1)``, used where ``hx`` is None.
         initial_noise: standard deviation of Gaussian noise on h in training, where ``hx`` is
             None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
+        recurrent_dropout: a :class:`SequenceDropout`, or None.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -135,6 +137,7 @@ class HMLSTM(Recurrent):
         norm: str | Norm | None = None,
         learn_initial_state: bool = False,
         initial_noise: float | None = None,
+        recurrent_dropout: RecurrentDropout | None = None,
     ) -> None:
         if boundary not in ("step", "soft", "sample"):
             raise ValueError(f"boundary must be 'step', 'soft' or 'sample', got {boundary!r}")
@@ -151,6 +154,7 @@ class HMLSTM(Recurrent):
             norm=norm,
             learn_initial_state=learn_initial_state,
             initial_noise=initial_noise,
+            recurrent_dropout=recurrent_dropout,
         )
         self._initial_slope = float(slope)
         self.register_buffer("boundary_slope", torch.tensor(float(slope), device=device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -166,6 +167,7 @@ def run_layer(
     state: State,
     suffix: str = "",
     step: int | Tensor = 0,
+    masks: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, State]:
     """Runs a layer whose parameters and populations are attributes of ``module``.
 
@@ -179,6 +181,7 @@ def run_layer(
         state: ``(B, ·)`` each.
         suffix: of the parameters' names.
         step: index of the first frame, in evaluation also ``(B,)``.
+        masks: of recurrent dropout.
 
     Returns:
         output ``(T, B, H_out)`` and the final state.
@@ -187,6 +190,8 @@ def run_layer(
         ValueError: in training, too few rows for a statistic.
     """
     T, B, _ = x.shape
+    if masks and "input" in masks:
+        x = x * masks["input"].to(x.dtype)
     active = active_sites(norm, cell.name, cell.sites)
     populations: dict[str, Population] = {}
     constants: dict[str, Moments] = {}
@@ -249,7 +254,18 @@ def run_layer(
         weights = weights._replace(**matrices, own=own)
     with nullcontext() if products is None else torch.autocast(x.device.type, enabled=False):
         output, state, taken = kernel.layer(
-            cell, norm, x, batch_sizes, state, weights, gamma, beta, constants, min_rows, step
+            cell,
+            norm,
+            x,
+            batch_sizes,
+            state,
+            weights,
+            gamma,
+            beta,
+            constants,
+            min_rows,
+            step,
+            masks,
         )
     if taken:
         assert isinstance(step, int)

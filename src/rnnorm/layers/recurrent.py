@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell
+from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence import Sequence
 from rnnorm.norm.spec import Norm
 
@@ -37,6 +38,8 @@ class Recurrent(Sequence):
             of the cell.
         initial_noise: standard deviation of Gaussian noise on the first state in training, where
             ``hx`` is None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
+        recurrent_dropout: a :class:`Zoneout`, :class:`CellDropout` or :class:`SequenceDropout` of
+            what is in the cell's ``dropouts``, or None.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -90,6 +93,7 @@ class Recurrent(Sequence):
         norm: str | Norm | None = None,
         learn_initial_state: bool = False,
         initial_noise: float | None = None,
+        recurrent_dropout: RecurrentDropout | None = None,
     ) -> None:
         if not isinstance(cell, Cell):
             raise TypeError(f"cell must be an instance of a subclass of rnnorm.Cell, got {cell!r}")
@@ -108,6 +112,7 @@ class Recurrent(Sequence):
             norm=norm,
             learn_initial_state=learn_initial_state,
             initial_noise=initial_noise,
+            recurrent_dropout=recurrent_dropout,
         )
         self.mode = cell.name
 

@@ -26,6 +26,12 @@ from rnnorm.layers.layer import (
     warn_without_statistics,
     warn_without_step,
 )
+from rnnorm.layers.recurrent_dropout import (
+    RecurrentDropout,
+    check_recurrent_dropout,
+    draw_masks,
+    masked_places,
+)
 from rnnorm.norm.spec import BatchNorm, Norm, check_number, resolve
 from rnnorm.tracing import jit_tracing, uncompiled
 
@@ -43,6 +49,8 @@ class Sequence(nn.RNNBase):
     #: weights that the cell has beside torch's
     own_weights: tuple[str, ...] = ()
     _asked_for_step = False
+    # update_bn takes statistics without dropout
+    _draws_masks = True
 
     def __init__(
         self,
@@ -50,6 +58,7 @@ class Sequence(nn.RNNBase):
         norm: str | Norm | None = None,
         learn_initial_state: bool = False,
         initial_noise: float | None = None,
+        recurrent_dropout: RecurrentDropout | None = None,
         **kwargs: Any,
     ) -> None:
         norm = resolve(norm)
@@ -62,10 +71,12 @@ class Sequence(nn.RNNBase):
             initial_noise = _default_noise(norm)
         check_number("initial_noise", initial_noise, 0.0)
         super().__init__(*args, **kwargs)
+        check_recurrent_dropout(recurrent_dropout, self.cell)
         like = self.weight_ih_l0
         self.norm = norm
         self.learn_initial_state = learn_initial_state
         self.initial_noise = float(initial_noise)
+        self.recurrent_dropout = recurrent_dropout
         place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
         self._register_weights(**place)
         for suffix in self._suffixes():
@@ -130,6 +141,8 @@ class Sequence(nn.RNNBase):
             parts.append("learn_initial_state=True")
         if self.initial_noise != _default_noise(self.norm):
             parts.append(f"initial_noise={self.initial_noise}")
+        if self.recurrent_dropout is not None:
+            parts.append(f"recurrent_dropout={self.recurrent_dropout}")
         return ", ".join(parts)
 
     def forward(
@@ -172,6 +185,7 @@ class Sequence(nn.RNNBase):
             data.dtype,
             projected=self.proj_size > 0,
             padded=lengths is not None,
+            masked=masked_places(self.recurrent_dropout, self.training and self._draws_masks),
         )
         run = self._run if kernel.traceable else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step)
@@ -263,6 +277,18 @@ class Sequence(nn.RNNBase):
             outputs = []
             for i in range(first, first + directions):
                 backward = suffixes[i].endswith("_reverse")
+                initial = tuple(s[i] for s in state)
+                masks = None
+                if self.recurrent_dropout is not None:
+                    masks = draw_masks(
+                        self.recurrent_dropout,
+                        self.training and self._draws_masks,
+                        self.cell,
+                        output,
+                        initial,
+                        self.hidden_size,
+                        batch.sorted_indices,
+                    )
                 result, last = run_layer(
                     self,
                     kernel,
@@ -270,9 +296,10 @@ class Sequence(nn.RNNBase):
                     self.norm,
                     batches.reverse(output, sizes) if backward else output,
                     sizes,
-                    tuple(s[i] for s in state),
+                    initial,
                     suffixes[i],
                     step,
+                    masks,
                 )
                 outputs.append(batches.reverse(result, sizes) if backward else result)
                 final.append(last)

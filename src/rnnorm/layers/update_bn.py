@@ -69,7 +69,7 @@ def update_bn(
         for module in (*populations, *layers):
             module.training = True
         for module in dropouts:
-            module.dropout = 0.0
+            module.dropout, module._draws_masks = 0.0, False
         for module in populations:
             module.momentum = None
             module.reset_running_stats()
@@ -105,7 +105,7 @@ def update_bn(
         for module, momentum in momenta.items():
             module.momentum = momentum
         for module, rate in dropouts.items():
-            module.dropout = rate
+            module.dropout, module._draws_masks = rate, True
 
 
 def _average_over_ranks(module: Population | _BatchNorm) -> None:

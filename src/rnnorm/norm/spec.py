@@ -19,10 +19,11 @@ def field_of(site: str) -> str:
     return site.partition("_")[0]
 
 
-class _Spec:
+class Spec:
     """Answers an unknown field with the fields that exist."""
 
-    def __new__(cls, *args: Any, **given: Any) -> _Spec:
+    def __new__(cls, *args: Any, **given: Any) -> Spec:
+        """Refuses what is no field."""
         if args:
             raise TypeError(f"{cls.__name__} takes keyword arguments only, got {args[0]!r}")
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -57,7 +58,7 @@ def _check_eps(eps: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchNorm(_Spec):
+class BatchNorm(Spec):
     """Batch normalisation of the sites of a cell (Cooijmans et al. 2016; Laurent et al. 2015).
 
     A scope is ``"frame"`` (over the active rows of one time step), ``"sequence"`` (over all
@@ -134,7 +135,7 @@ class BatchNorm(_Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm(_Spec):
+class LayerNorm(Spec):
     """Layer normalisation of the sites of a cell (Ba et al. 2016).
 
     One mean and variance per row over all gates of a term; a GRU's candidate stands apart from

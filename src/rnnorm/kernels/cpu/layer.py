@@ -50,8 +50,11 @@ def layer(
     constants: Mapping[str, Moments],
     min_rows: int | None,
     step: int | Tensor = 0,
+    masks: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """As ``reference.layer``; half types are computed in float32, no cell here asks for ``step``.
+
+    No mask comes here so far.
 
     Raises:
         MemoryError: scratch memory could not be allocated.

@@ -1,0 +1,185 @@
+"""What is dropped within a recurrence: three specs, and the masks that they draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from rnnorm.cells.cell import Cell, State
+from rnnorm.norm.spec import Spec, check_number
+
+
+class _Probabilities(Spec):
+    """Fields that are probabilities, and the place of a cell that each one acts at."""
+
+    places: ClassVar[dict[str, str]]
+
+    def __post_init__(self) -> None:
+        for field in self.places:
+            name, value = f"{type(self).__name__}.{field}", getattr(self, field)
+            check_number(name, value)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+
+    def rates(self) -> dict[str, float]:
+        """Probabilities above 0, by place."""
+        rates = {place: getattr(self, field) for field, place in self.places.items()}
+        return {place: float(p) for place, p in rates.items() if p}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zoneout(_Probabilities):
+    """Units that keep their value of the step before (Krueger et al. 2016).
+
+    Each unit at each step: ``c_t = d c_{t-1} + (1 - d) (f c_{t-1} + i g)`` with d = 1 at the
+    given probability, and h likewise; the new h is made from the new c, before that is zoned out.
+    In evaluation d is the probability itself.
+
+    Args:
+        cell: probability for a unit of c (LSTM).
+        hidden: probability for a unit of h.
+
+    Raises:
+        ValueError: a probability is not in [0, 1).
+        TypeError: an unknown field is given, or something that is no number.
+    """
+
+    cell: float = 0.5
+    hidden: float = 0.05
+    places = {"cell": "zoneout_c", "hidden": "zoneout_h"}  # noqa: RUF012
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellDropout(_Probabilities):
+    """Dropout of the candidate: ``c_t = f c_{t-1} + i d(g)`` (Semeniuta et al. 2016).
+
+    In a GRU ``h_t = (1 - z) d(n) + z h_{t-1}``. What is kept is divided by ``1 - p``; in
+    evaluation nothing is dropped.
+
+    Args:
+        p: probability of dropping a unit's candidate.
+        sampling: ``"step"`` draws a mask for each step, ``"sequence"`` one for all.
+
+    Raises:
+        ValueError: ``p`` is not in [0, 1), or ``sampling`` is unknown.
+        TypeError: an unknown field is given, or something that is no number for ``p``.
+    """
+
+    p: float = 0.25
+    sampling: Literal["step", "sequence"] = "step"
+    places = {"p": "candidate"}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sampling not in ("step", "sequence"):
+            raise ValueError(
+                f"CellDropout.sampling must be 'step' or 'sequence', got {self.sampling!r}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceDropout(_Probabilities):
+    """Dropout with one mask for the whole sequence (Gal & Ghahramani 2016).
+
+    Each layer and direction draws its own. What is kept is divided by ``1 - p``; in evaluation
+    nothing is dropped.
+
+    Args:
+        input: probability of dropping a feature of the layer's input, at all steps.
+        hidden: probability of dropping a unit of ``h_{t-1}``, at all steps, on its way into the
+            recurrent products; the h that a GRU carries is whole.
+
+    Raises:
+        ValueError: a probability is not in [0, 1).
+        TypeError: an unknown field is given, or something that is no number.
+    """
+
+    input: float = 0.0
+    hidden: float = 0.0
+    places = {"input": "input", "hidden": "hidden"}  # noqa: RUF012
+
+
+RecurrentDropout = Zoneout | CellDropout | SequenceDropout
+_KINDS = (Zoneout, CellDropout, SequenceDropout)
+
+
+def check_recurrent_dropout(spec: RecurrentDropout | None, cell: Cell) -> None:
+    """Refuses what does not fit a cell.
+
+    Raises:
+        TypeError: it is no spec.
+        ValueError: a probability above 0 belongs to a place that the cell does not have.
+    """
+    if spec is None:
+        return
+    if not isinstance(spec, _KINDS):
+        raise TypeError(
+            "recurrent_dropout must be None, a Zoneout, a CellDropout or a SequenceDropout, "
+            f"got {spec!r}"
+        )
+    fitting = ("input", *cell.dropouts)
+    for field, place in spec.places.items():
+        if place in spec.rates() and place not in fitting:
+            fields = {
+                kind.__name__: [f"{f}=…" for f, where in kind.places.items() if where in fitting]
+                for kind in _KINDS
+            }
+            takes = [f"{kind}({', '.join(given)})" for kind, given in fields.items() if given]
+            raise ValueError(
+                f"recurrent_dropout: {type(spec).__name__}.{field} must be 0 for {cell.name}, "
+                f"which takes {' and '.join(takes)}, got {getattr(spec, field)}"
+            )
+
+
+def masked_places(spec: RecurrentDropout | None, training: bool) -> tuple[str, ...]:
+    """The places that have a mask in this mode; in evaluation Zoneout's alone."""
+    return tuple(spec.rates()) if spec and (training or isinstance(spec, Zoneout)) else ()
+
+
+def draw_masks(
+    spec: RecurrentDropout,
+    drawn: bool,
+    cell: Cell,
+    x: Tensor,
+    state: State,
+    hidden_size: int,
+    order: Tensor | None,
+) -> dict[str, Tensor]:
+    """What a layer in one direction multiplies by or, for Zoneout, mixes with, by place.
+
+    Drawn from torch's generator, for the rows in the order in which the user gave them: the
+    masks of a packed and of a padded batch are equal.
+
+    Args:
+        spec: what is dropped.
+        drawn: whether masks are drawn; else they are their expectations.
+        cell: names the states.
+        x: ``(T, B, I)``.
+        state: ``(B, ·)`` each.
+        hidden_size: units H.
+        order: ``(B,)``, where each row of ``x`` stood.
+
+    Returns:
+        ``(T, B, ·)``, ``(1, B, ·)`` where one serves all steps, or ``(1, 1, 1)``.
+    """
+    T, B, features = x.shape
+    wide = torch.promote_types(x.dtype, torch.float32)
+    widths = {"input": features, "hidden": state[0].size(1), "candidate": hidden_size}
+    widths |= {f"zoneout_{name}": s.size(1) for name, s in zip(cell.states, state, strict=True)}
+    keeps = isinstance(spec, Zoneout)
+    whole = isinstance(spec, SequenceDropout) or (
+        isinstance(spec, CellDropout) and spec.sampling == "sequence"
+    )
+    result = {}
+    for place, p in spec.rates().items():
+        if not drawn:
+            if keeps:
+                result[place] = torch.full((1, 1, 1), p, dtype=wide, device=x.device)
+            continue
+        mask = torch.empty(1 if whole else T, B, widths[place], dtype=wide, device=x.device)
+        mask = mask.bernoulli_(p) if keeps else mask.bernoulli_(1 - p).div_(1 - p)
+        result[place] = mask if order is None else mask.index_select(1, order)
+    return result
