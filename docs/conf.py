@@ -37,7 +37,7 @@ napoleon_custom_sections = ["Shape"]
 # what is documented elsewhere, whose inventories would need the network, and type variables
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|collections\.abc)\..*"),
-    ("py:.*", r"(.*\.)?(Axes|Layer|Model|Norm|Tensor)"),
+    ("py:.*", r"(.*\.)?(Axes|Layer|Model|Norm|RecurrentDropout|Tensor)"),
 ]
 
 # every page starts from the same seed; a warning in an example is an error, as in the tests

@@ -339,8 +339,8 @@ def test_reset_parameters_puts_learned_initial_states_back_to_zero(plain, any_no
     assert layer.h_0.eq(0).all()
 
 
-@pytest.mark.parametrize("wrong", [1, None, "yes"])
-def test_learn_initial_state_must_be_a_bool(plain, wrong):
+@pytest.mark.parametrize("wrong", [1, None, ("from_input",)])
+def test_learn_initial_state_must_be_a_bool_or_a_word(plain, wrong):
     with pytest.raises(TypeError, match="learn_initial_state"):
         plain.rnnorm(learn_initial_state=wrong)
 

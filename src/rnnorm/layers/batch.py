@@ -125,6 +125,29 @@ def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int]
     return Batch(x[:longest].index_select(1, order), sizes, order, order.argsort())
 
 
+def mean_frame(
+    input: Tensor | PackedSequence,
+    rows: int,
+    batch_first: bool,
+    lengths: Tensor | Sequence[int] | None,
+) -> Tensor:
+    """The mean ``(B, I)`` of each row's frames that are not padding, in float32 or wider.
+
+    Raises:
+        RuntimeError, TypeError: as ``from_dense``.
+    """
+    if isinstance(input, PackedSequence):
+        x, sizes, _, back = from_packed(input, rows)
+    else:
+        x, sizes, _, back = from_dense(input, batch_first, lengths)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    if sizes is None:
+        return x.mean(0)
+    real = (sizes.unsqueeze(1) > torch.arange(x.size(1))).to(x.device)
+    mean = x.masked_fill(~real.unsqueeze(2), 0).sum(0) / real.sum(0).unsqueeze(1)
+    return mean if back is None else mean.index_select(0, back)
+
+
 def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> Tensor:
     """``output`` ``(T, B, H)`` in the layout, row order and number of steps of ``input``."""
     if batch.unsorted_indices is not None:

@@ -140,7 +140,7 @@ def reset_running_stats(module: nn.Module) -> None:
 
 def reset_norm(module: nn.Module, norm: Norm | None, states: tuple[str, ...] = ()) -> None:
     """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics."""
-    learned = [f"{name}_0" for name in states]
+    learned = [f"{name}_0{kind}" for name in states for kind in ("", "_weight")]
     for name, parameter in module.named_parameters(recurse=False):
         if name.startswith("gamma_"):
             assert norm is not None

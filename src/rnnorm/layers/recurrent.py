@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,8 @@ class Recurrent(Sequence):
         norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds a parameter ``{state}_0`` ``(D * num_layers, ·)`` for each state
             of the cell.
+            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too, for an
+            affine function of the mean of the sequence's frames, those of this call.
         initial_noise: standard deviation of Gaussian noise on the first state in training, where
             ``hx`` is None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
         recurrent_dropout: a :class:`Zoneout`, :class:`CellDropout` or :class:`SequenceDropout` of
@@ -91,7 +93,7 @@ class Recurrent(Sequence):
         dtype: torch.dtype | None = None,
         *,
         norm: str | Norm | None = None,
-        learn_initial_state: bool = False,
+        learn_initial_state: bool | Literal["from_input"] = False,
         initial_noise: float | None = None,
         recurrent_dropout: RecurrentDropout | None = None,
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -56,17 +56,13 @@ class Sequence(nn.RNNBase):
         self,
         *args: Any,
         norm: str | Norm | None = None,
-        learn_initial_state: bool = False,
+        learn_initial_state: bool | Literal["from_input"] = False,
         initial_noise: float | None = None,
         recurrent_dropout: RecurrentDropout | None = None,
         **kwargs: Any,
     ) -> None:
         norm = resolve(norm)
-        if not isinstance(learn_initial_state, bool):
-            raise TypeError(
-                f"learn_initial_state should be of type bool, got: "
-                f"{type(learn_initial_state).__name__}"
-            )
+        _check_learned(learn_initial_state)
         if initial_noise is None:
             initial_noise = _default_noise(norm)
         check_number("initial_noise", initial_noise, 0.0)
@@ -85,6 +81,9 @@ class Sequence(nn.RNNBase):
             for name, size in zip(self.cell.states, self._state_sizes(), strict=True):
                 zeros = torch.zeros(len(self._suffixes()), size, **place)
                 self.register_parameter(f"{name}_0", nn.Parameter(zeros))
+                if learn_initial_state == "from_input":
+                    zeros = torch.zeros(len(self._suffixes()), size, self.input_size, **place)
+                    self.register_parameter(f"{name}_0_weight", nn.Parameter(zeros))
 
     @property
     def _flat_weights(self) -> list[Any | None]:
@@ -138,7 +137,7 @@ class Sequence(nn.RNNBase):
         if self.norm is not None:
             parts.append(f"norm={self.norm}")
         if self.learn_initial_state:
-            parts.append("learn_initial_state=True")
+            parts.append(f"learn_initial_state={self.learn_initial_state!r}")
         if self.initial_noise != _default_noise(self.norm):
             parts.append(f"initial_noise={self.initial_noise}")
         if self.recurrent_dropout is not None:
@@ -229,13 +228,16 @@ class Sequence(nn.RNNBase):
         if kernel.layer is None:
             drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
             if hx is None and drawn:
-                hx = _as_given(self._initial_state(rows, data), batched)
+                if self.learn_initial_state == "from_input":
+                    self.check_input(data, sizes)
+                frames = input if packed else data
+                hx = _as_given(self._initial_state(rows, frames, lengths), batched)
             return self._run_torch(input, hx, lengths)
 
         self.check_input(data, sizes)
         check_state_dtype(given, data)
         state = given if batched else tuple(s.unsqueeze(1) for s in given)
-        state = state or self._initial_state(rows, data)
+        state = state or self._initial_state(rows, input if packed else data, lengths)
         hidden: Any = state if states > 1 else state[0]
         # torch.nn would look at a value for the number of rows
         self.check_forward_args(data, hidden, [rows] if packed else None)  # type: ignore[arg-type]
@@ -308,13 +310,26 @@ class Sequence(nn.RNNBase):
             return output, tuple(s.unsqueeze(0) for s in final[0])
         return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
 
-    def _initial_state(self, rows: int, like: Tensor) -> State:
+    def _initial_state(
+        self,
+        rows: int,
+        input: Tensor | PackedSequence,
+        lengths: Tensor | SequenceOf[int] | None,
+    ) -> State:
         """States ``(D * num_layers, rows, ·)`` where none are given."""
         state = []
+        mean = None
+        if self.learn_initial_state == "from_input":
+            mean = batches.mean_frame(input, rows, self.batch_first, lengths)
+        like = input.data if isinstance(input, PackedSequence) else input
         for name, size in zip(self.cell.states, self._state_sizes(), strict=True):
             shape = (len(self._suffixes()), rows, size)
             if self.learn_initial_state:
-                state.append(getattr(self, f"{name}_0").unsqueeze(1).expand(shape))
+                learned = getattr(self, f"{name}_0").unsqueeze(1).expand(shape)
+                if mean is not None:
+                    weight = getattr(self, f"{name}_0_weight")
+                    learned = learned + torch.einsum("bi,lhi->lbh", mean.to(weight.dtype), weight)
+                state.append(learned)
             else:
                 state.append(like.new_zeros(shape))
         if self.training and self.initial_noise:
@@ -343,6 +358,18 @@ def _default_noise(norm: Norm | None) -> float:
     """Noise on h_0 where the recurrence has batch statistics: a constant start has no variance."""
     recurrent = isinstance(norm, BatchNorm) and (norm.recurrent or norm.joint)
     return 0.1 if recurrent else 0.0
+
+
+def _check_learned(value: object) -> None:
+    """Refuses what is no way to learn an initial state.
+
+    Raises:
+        TypeError: it is neither a bool nor a string.
+        ValueError: it is another string than ``"from_input"``.
+    """
+    if not isinstance(value, bool) and value != "from_input":
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"learn_initial_state must be True, False or 'from_input', got {value!r}")
 
 
 def _check_traced(lengths: object, training: bool) -> None:
