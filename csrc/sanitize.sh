@@ -10,10 +10,10 @@ emulator=()
 sources=(forward backward product dispatch sanitize)
 case $kind in
   address)
-    flags=(-O1 -g1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fopenmp) ;;
+    flags=(-O0 -g1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fopenmp) ;;
   # GNU OpenMP's barrier is opaque to it
   thread)
-    flags=(-O1 -g1 -march=native -fsanitize=thread -DRNNORM_STANDARD_THREADS -pthread)
+    flags=(-O0 -g1 -march=native -fsanitize=thread -DRNNORM_STANDARD_THREADS -pthread)
     sources+=(pool) ;;
   aarch64)
     compiler=aarch64-linux-gnu-g++
