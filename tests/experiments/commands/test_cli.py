@@ -24,6 +24,16 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"rnnorm {rnnorm.__version__}\n"
 
 
+@pytest.mark.parametrize("words", [["--help"], ["recipes"]])
+def test_a_reader_who_leaves_is_no_failure(words):
+    code = f"import sys\nfrom rnnorm.experiments.commands.cli import main\nsys.exit(main({words}))"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe) as run:
+        run.stdout.close()
+        assert run.stderr.read() == b""
+    assert run.returncode == 141
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -72,9 +73,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the process by default.
 
     Returns:
-        The exit status: 0, 1 if the command failed, 2 if it was misspelt, 130 after Ctrl-C and 143
-        after SIGTERM.
+        The exit status: 0, 1 if the command failed, 2 if it was misspelt, 130 after Ctrl-C, 143
+        after SIGTERM and 141 if whoever read the output has gone.
     """
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # what is left in the buffer would be said again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     name, *words = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
     if name in ("-h", "--help", "--version"):
         print(f"rnnorm {rnnorm.__version__}" if name == "--version" else _whole().format_help())
@@ -99,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.run(**given)
     except OverrideError as error:
         parser.error(str(error))
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, RuntimeError) as error:
         print(f"rnnorm {name}: {_message(error)}", file=sys.stderr)
         return 1
