@@ -17,7 +17,7 @@ struct Backward : GradientProducts<Cell, T> {
   bool delayed;  // W_x x's is only known when all frames are
   int64_t room;
   T *panel_x, *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c, *affines;
-  T *sum_x, *sum_h, *dot_x, *dot_h, *sum_c, *dot_c;
+  T *sum_x, *sum_h, *dot_x, *dot_h, *sum_c, *dot_c, *sum_peephole;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
     const rnnorm_site &x = a.site[RNNORM_INPUT], &h = a.site[RNNORM_HIDDEN];
@@ -41,6 +41,7 @@ struct Backward : GradientProducts<Cell, T> {
     affines = arena.take<T>(a.threads * room);
     for (T** p : {&sum_x, &sum_h, &dot_x, &dot_h}) *p = arena.take<T>(G * P);
     for (T** p : {&sum_c, &dot_c}) *p = arena.take<T>(P);
+    sum_peephole = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
   }
 
   const T* kept(const void* saved, int columns, Units u, int64_t t) const {
@@ -104,12 +105,15 @@ struct Backward : GradientProducts<Cell, T> {
     if constexpr (Cell::has_cell) {
       s.gate = gate + this->own(u, rank);
       s.grad_cell = grad_cell + this->own(u, rank);
-      s.c_before = t == 0 ? this->c_first + B * u.first : kept(a.saved_c, 1, u, t - 1);
+      const void* carried = a.mask[RNNORM_ZONE_C].drawn ? a.saved_carried : a.saved_c;
+      s.c_before = t == 0 ? this->c_first + B * u.first : kept(carried, 1, u, t - 1);
+      s.c_after = const_cast<T*>(kept(a.saved_c, 1, u, t));
       s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
                 this->template affine<U, 1>(*c_site, t, u, this->gamma_c + u.first,
                                             this->beta_c + u.first, spare), next_c};
       s.grad_c = grad_c + B * u.first;
     }
+    this->add_extra(s, u, t);
     return s;
   }
   // where the gradient of a tile's W_x x goes
@@ -135,10 +139,11 @@ struct Backward : GradientProducts<Cell, T> {
   template <int U>
   void to_cell(const Step<T>& s, Units u) const {
     if constexpr (Cell::has_cell) {
-      if (plan.fused)
-        Cell::template output_backward<T, U, true>(s);
-      else
-        Cell::template output_backward<T, U, false>(s);
+      either(plan.fused, [&](auto fused) {
+        either(plan.extra, [&](auto extra) {
+          Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
+        });
+      });
       if (this->by_row(RNNORM_CELL))
         add_sums<Blocks<1>, U>(RNNORM_CELL, s.grad_cell, s.cell, u, sum_c + u.first,
                                dot_c + u.first, s.n);
@@ -154,10 +159,12 @@ struct Backward : GradientProducts<Cell, T> {
         through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, s.n, sum_c + u.first,
                               dot_c + u.first, s.grad_cell);
     }
-    if (plan.fused)
-      Cell::template backward<T, U, true>(s);
-    else
-      Cell::template backward<T, U, false>(s);
+    either(plan.fused, [&](auto fused) {
+      either(plan.extra, [&](auto extra) {
+        Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
+      });
+    });
+    if constexpr (Cell::has_cell) add_peepholes<U>(s, u);
     if (this->by_row(RNNORM_INPUT))
       add_sums<Rows, U>(RNNORM_INPUT, s.grad_zx, s.x, u, sum_x + at, dot_x + at, s.n);
     if (this->by_row(RNNORM_HIDDEN))
@@ -198,6 +205,24 @@ struct Backward : GradientProducts<Cell, T> {
     gradient_sums<T, C>(dy, z.raw, z.by, n, sum, dot);
     for (int c = 0; c < C; ++c) total[c] += sum[c], total_dot[c] += dot[c];
     row_gradient_sums<R, T, U>(dy, z.raw, z.by.scale, n, u, this->row_site[which].parts);
+  }
+
+  // the sums for the gradients of the peepholes
+  template <int U>
+  void add_peepholes(const Step<T>& s, Units u) const {
+    const int gate[] = {0, 1, 3};
+    for (int which = 0; which < RNNORM_PEEPHOLES; ++which) {
+      if (!a.grad_peephole[which]) continue;
+      const T *dz = s.grad_zh + gate[which] * U,
+              *c = which == RNNORM_PEEPHOLE_O ? s.c_after : s.c_before;
+      T sum[U];
+      T* const to[1] = {sum};
+      column_sums<T, U, 1>(s.n, to, [&](int64_t r, int k, auto* value) {
+        constexpr int W = largest_power(U, widest<T>);
+        value[0] = load<W>(dz + r * G * U + k) * load<W>(c + r * U + k);
+      });
+      for (int k = 0; k < U; ++k) sum_peephole[which * P + u.first + k] += sum[k];
+    }
   }
 
   // the gradient of a site, given that of what it returns
@@ -276,13 +301,10 @@ struct Backward : GradientProducts<Cell, T> {
           }
         }
         team.barrier();
-        this->recurrent_gradient(a.sizes[t], row, from, to);
+        this->recurrent_gradient(t, row, from, to);
       }
-      this->pack_frames([&](int64_t t) { return this->h_rows(t - 1); }, H, start, stop, rank,
-                  team.size(), packed_h);
-      if (!delayed)
-        this->pack_frames([&](int64_t t) { return this->x_rows(t); }, I, start, stop, rank, team.size(),
-                    packed_x);
+      this->pack_hidden(start, stop, rank, team.size());
+      if (!delayed) this->pack_inputs(start, stop, rank, team.size());
       team.barrier();
       for (int64_t i = first; i < last; ++i) {
         const Units u = tiles[i];
@@ -313,6 +335,8 @@ struct Backward : GradientProducts<Cell, T> {
       this->zero(grad_w_hh + G * u.first * H, G * u.width * H);
       for (T* p : {sum_x, sum_h, dot_x, dot_h}) this->zero(p + G * u.first, G * u.width);
       for (T* p : {sum_c, dot_c}) this->zero(p + u.first, u.width);
+      for (int which = 0; Cell::has_cell && which < RNNORM_PEEPHOLES; ++which)
+        this->zero(sum_peephole + which * P + u.first, u.width);
       const T *h_n = static_cast<const T*>(a.grad_h_n), *c_n = static_cast<const T*>(a.grad_c_n);
       for (int64_t b = 0; b < B; ++b)
         for (int64_t k = 0; k < u.width; ++k) {
@@ -342,8 +366,7 @@ struct Backward : GradientProducts<Cell, T> {
     }
     for (int64_t stop = T_, start; stop > 0; stop = start) {
       start = this->chunk_start(stop);
-      this->pack_frames([&](int64_t t) { return this->x_rows(t); }, I, start, stop, rank, team.size(),
-                  packed_x);
+      this->pack_inputs(start, stop, rank, team.size());
       team.barrier();
       this->input_gradients(team, rank, all_x, plan.frames, offset[start], start, stop);
       team.barrier();
@@ -365,6 +388,9 @@ struct Backward : GradientProducts<Cell, T> {
         if (cell.grad_gamma) static_cast<T*>(cell.grad_gamma)[u.first + k] = dot_c[u.first + k];
         if (cell.grad_beta) static_cast<T*>(cell.grad_beta)[u.first + k] = sum_c[u.first + k];
       }
+      for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
+        if (T* to = static_cast<T*>(a.grad_peephole[which]))
+          std::memcpy(to + u.first, sum_peephole + which * P + u.first, size_t(u.count) * sizeof(T));
       for (int64_t b = 0; b < B; ++b)
         for (int64_t k = 0; k < u.count; ++k) {
           const int64_t to = b * H + u.first + k;

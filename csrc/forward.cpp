@@ -15,7 +15,8 @@ struct Forward : Layer<Cell, T> {
   bool few;               // rows, so few that packing the weights would cost more than the products
   int64_t steps_at_once;  // of the input product
   int64_t room;           // per thread, for the three affine maps
-  T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *gate, *affines;
+  T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate, *affines;
+  T* seen;  // the h of two steps as their recurrent products see it
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
     // evaluation alone: the sums have another order
@@ -39,12 +40,16 @@ struct Forward : Layer<Cell, T> {
     own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
     own_h = arena.take<T>(a.saved_h ? 0 : G * this->own_size());
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
+    made_c = arena.take<T>(zones_c() && !a.saved_c ? this->own_size() : 0);
+    seen = arena.take<T>(plan.masked ? 2 * B * H : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
     this->take_rows(arena, RNNORM_INPUT, steps_at_once * B);
     this->take_rows(arena, RNNORM_HIDDEN, B);
     this->take_rows(arena, RNNORM_CELL, B);
     affines = arena.take<T>(a.threads * room);
   }
+
+  bool zones_c() const { return a.mask[RNNORM_ZONE_C].drawn; }
 
   T* kept(void* saved, int columns, Units u, int64_t t) const {
     return static_cast<T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
@@ -83,10 +88,11 @@ struct Forward : Layer<Cell, T> {
         row_moments<Rows, T, U>(x, offset[stop] - offset[t], u,
                                 this->row_site[RNNORM_INPUT].parts, 0);
     }
+    const T* before = plan.masked ? seen_rows(t) : this->h_rows(t - 1);
     if (few)
-      dots<U>(this->h_rows(t - 1), n, a.weight_hh, H, u, h, plan.fused);
+      dots<U>(before, n, a.weight_hh, H, u, h, plan.fused);
     else
-      product<T, C>({this->h_rows(t - 1), H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
+      product<T, C>({before, H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
                     plan.fused);
     if (!plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<C>(*h_site, h, n, u, t);
@@ -114,10 +120,11 @@ struct Forward : Layer<Cell, T> {
     if (!plan.fused)
       s.x = {x, this->template affine<U, G>(*x_site, t, u, this->gamma_x + at,
                                this->shift_x + at, spare), next_x};
-    if (plan.fused)
-      Cell::template forward<T, U, true>(s);
-    else
-      Cell::template forward<T, U, false>(s);
+    either(plan.fused, [&](auto fused) {
+      either(plan.extra, [&](auto extra) {
+        Cell::template forward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
+      });
+    });
     if constexpr (Cell::has_cell) {
       const rnnorm_site& c_site = a.site[RNNORM_CELL];
       if (this->takes(c_site, t)) {
@@ -147,11 +154,23 @@ struct Forward : Layer<Cell, T> {
       }
       s.cell = {c, this->template affine<U, 1>(c_site, t, u, this->gamma_c + u.first,
                                 this->beta_c + u.first, affines + rank * room), nullptr};
-      Cell::template output<T, U>(s);
+      either(plan.extra,
+             [&](auto extra) { Cell::template output<T, U, decltype(extra)::value>(s); });
       const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
       T* c_n = static_cast<T*>(a.c_n);
       for (int64_t b = next; b < n; ++b)
-        std::memcpy(c_n + b * H + u.first, s.c_after + b * U, size_t(u.count) * sizeof(T));
+        std::memcpy(c_n + b * H + u.first, s.c_carried + b * U, size_t(u.count) * sizeof(T));
+    }
+  }
+
+  // what the recurrent product of step t sees of a tile's units, for all threads; while they
+  // write it, others read what they saw one step before
+  T* seen_rows(int64_t t) const { return seen + t % 2 * B * H; }
+  void show(Units u, int64_t t) const {
+    if (!plan.masked || t == T_) return;
+    for (int64_t b = 0; b < a.sizes[t]; ++b) {
+      const int64_t at = b * H + u.first;
+      this->drop_hidden(this->h_rows(t - 1) + at, t, b, u.first, u.count, seen_rows(t) + at);
     }
   }
 
@@ -164,12 +183,19 @@ struct Forward : Layer<Cell, T> {
     s.h_stride = H;
     if constexpr (Cell::has_cell) {
       s.gate = gate + this->own(u, rank);
-      s.c_before = t == 0     ? this->c_first + B * u.first
-                   : a.saved_c ? kept(a.saved_c, 1, u, t - 1)
-                               : c_now + B * u.first;
-      s.c_after = a.saved_c ? kept(a.saved_c, 1, u, t) : c_now + B * u.first;
+      s.c_before = t == 0 ? this->c_first + B * u.first : carried(u, t - 1);
+      s.c_carried = carried(u, t);
+      s.c_after = !zones_c()  ? s.c_carried
+                  : a.saved_c ? kept(a.saved_c, 1, u, t)
+                              : made_c + this->own(u, rank);
     }
+    this->add_extra(s, u, t);
     return s;
+  }
+  // c as the step after t finds it
+  T* carried(Units u, int64_t t) const {
+    void* saved = zones_c() ? a.saved_carried : a.saved_c;
+    return saved ? kept(saved, 1, u, t) : c_now + B * u.first;
   }
 
   // normalises a tile's rows by what merge_rows has left
@@ -220,6 +246,7 @@ struct Forward : Layer<Cell, T> {
     for (int64_t i = first; i < last; ++i) {
       const Units u = tiles[i];
       this->prepare_tile(u);
+      show(u, 0);
       if (few) continue;
       with_width(u.width, [&](auto width) {
         constexpr int C = G * decltype(width)::value;
@@ -227,6 +254,7 @@ struct Forward : Layer<Cell, T> {
         this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * H);
       });
     }
+    if (plan.masked) team.barrier();
     for (int64_t t = 0; t < T_; ++t) {
       if (plan.rows) {
         step_by_rows(team, rank, first, last, t);
@@ -239,6 +267,7 @@ struct Forward : Layer<Cell, T> {
             products<U>(u, t, rank);
             gates<U>(u, t, rank, next, t + (following == first));
             output<U>(u, t, rank);
+            show(u, t + 1);
           });
         }
       }
@@ -274,6 +303,7 @@ struct Forward : Layer<Cell, T> {
     for (int64_t i = first; i < last; ++i)
       with_width(tiles[i].width, [&](auto width) {
         output<decltype(width)::value>(tiles[i], t, rank);
+        show(tiles[i], t + 1);
       });
   }
 
@@ -283,6 +313,7 @@ struct Forward : Layer<Cell, T> {
     rnnorm_prefer_huge_pages(a.saved_x, G * kept);
     rnnorm_prefer_huge_pages(a.saved_h, G * kept);
     rnnorm_prefer_huge_pages(a.saved_c, kept);
+    rnnorm_prefer_huge_pages(a.saved_carried, kept);
   }
 
   // zeros where rows have ended

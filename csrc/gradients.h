@@ -18,6 +18,7 @@ struct GradientProducts : Layer<Cell, T> {
   int64_t columns;   // of the gradient of h: P in whole vectors
   T *panel_t, *panel_i, *ring_h, *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h;
   T *block_x, *own_dz;
+  T *grad_seen, *own_row;  // of the h that the recurrent product saw; of a thread, a row of it
 
   explicit GradientProducts(const rnnorm_layer& args) : Base(args) {
     columns = quotient_up(P, tile_units) * tile_units;
@@ -36,6 +37,8 @@ struct GradientProducts : Layer<Cell, T> {
     grad_h = arena.take<T>(B * columns);
     block_x = arena.take<T>(a.grad_x ? a.threads * 64 * quotient_up(capacity, a.threads) : 0);
     own_dz = arena.take<T>(a.threads * own_dz_size());
+    grad_seen = arena.take<T>(plan.masked ? B * columns : 0);
+    own_row = arena.take<T>(plan.masked ? a.threads * H : 0);
   }
 
   // a thread's columns [from, to) of W_h, and its share of W_x's, for in_panels
@@ -50,13 +53,23 @@ struct GradientProducts : Layer<Cell, T> {
         this->template pack_rows<64>(a.weight_ih, I, column, panel_i + G * P * column);
   }
 
-  // columns [first, last) of dR W_h, from the panels packed by pack_rows
-  void recurrent_gradient(int64_t n, int64_t row, int64_t first, int64_t last) const {
+  // columns [first, last) of dR W_h at step t, from the panels packed by pack_rows
+  void recurrent_gradient(int64_t t, int64_t row, int64_t first, int64_t last) const {
+    // h passes a step without W_h, too
+    const bool passes = Cell::skips || a.mask[RNNORM_ZONE_H].drawn;
+    T* to = plan.masked ? grad_seen : grad_h;
     each_panel(first, last, [&](int64_t start, auto width) {
-      this->template in_panels<decltype(width)::value>(ring_h, capacity, row, n,
-                                                       panel_t + G * P * start, grad_h + start,
-                                                       columns, Cell::skips);
+      this->template in_panels<decltype(width)::value>(ring_h, capacity, row, a.sizes[t],
+                                                       panel_t + G * P * start, to + start,
+                                                       columns, passes && !plan.masked);
     });
+    if (!plan.masked) return;
+    const int64_t real = larger(0, smaller(H, last) - first);
+    for (int64_t b = 0; b < a.sizes[t]; ++b) {
+      T *seen = grad_seen + b * columns + first, *h = grad_h + b * columns + first;
+      this->drop_hidden(seen, t, b, first, real, seen);
+      for (int64_t k = 0; k < last - first; ++k) h[k] = passes ? h[k] + seen[k] : seen[k];
+    }
   }
 
   // calls body(first column, number of columns as a type) for panels of at most 64
@@ -120,20 +133,35 @@ struct GradientProducts : Layer<Cell, T> {
   // transposes a thread's share of the frames [start, stop) of x or of h one step before:
   // blocks of `packed` features, each [frame][feature]
   template <class At>
-  void pack_frames(At rows_of, int64_t K, int64_t start, int64_t stop, int64_t rank, int64_t team,
+  void pack_frames(At row_of, int64_t K, int64_t start, int64_t stop, int64_t rank, int64_t team,
                    T* to) const {
     const int64_t frames = offset[stop] - offset[start];
     const int64_t first = frames * rank / team, last = frames * (rank + 1) / team;
     int64_t t = start, begin = 0;
     for (int64_t r = first; r < last; ++r) {
       while (begin + a.sizes[t] <= r) begin += a.sizes[t++];
-      const T* from = rows_of(t) + (r - begin) * K;
+      const T* from = row_of(t, r - begin);
       T* out = to + r * packed;
       int64_t k = 0;
       for (; k + packed <= K; k += packed, out += packed * capacity)
         std::memcpy(out, from + k, packed * sizeof(T));
       for (int64_t j = 0; j < K - k; ++j) out[j] = from[k + j];
     }
+  }
+
+  void pack_inputs(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
+    const auto row_of = [&](int64_t t, int64_t b) { return this->x_rows(t) + b * I; };
+    pack_frames(row_of, I, start, stop, rank, team, packed_x);
+  }
+  void pack_hidden(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
+    T* seen = own_row + rank * H;
+    const auto row_of = [&](int64_t t, int64_t b) -> const T* {
+      const T* h = this->h_rows(t - 1) + b * H;
+      if (!plan.masked) return h;
+      this->drop_hidden(h, t, b, 0, H, seen);
+      return seen;
+    };
+    pack_frames(row_of, H, start, stop, rank, team, packed_h);
   }
 
   // a thread's room for one tile of dz as a panel: none where its rows are one slice

@@ -9,6 +9,8 @@ extern "C" {
 enum { RNNORM_LSTM, RNNORM_GRU, RNNORM_RNN_TANH, RNNORM_RNN_RELU };
 enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE, RNNORM_ROW };
 enum { RNNORM_INPUT, RNNORM_HIDDEN, RNNORM_CELL, RNNORM_SITES };
+enum { RNNORM_SEEN, RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C, RNNORM_MASKS };
+enum { RNNORM_PEEPHOLE_I, RNNORM_PEEPHOLE_F, RNNORM_PEEPHOLE_O, RNNORM_PEEPHOLES };
 
 // one normalised site; every array has the features of torch's gate order
 struct rnnorm_site {
@@ -27,6 +29,15 @@ struct rnnorm_site {
   void* grad_beta;
 };
 
+// recurrent dropout at one place: the h that the recurrent product sees and the candidate are
+// multiplied by drawn * scale, and of a zoned state this is the part that stays
+struct rnnorm_mask {
+  const uint8_t* drawn;  // 0 or 1 for each unit, null where nothing is dropped
+  int64_t step;          // elements from one step's to the next, 0 where all share them
+  int64_t row;           // and from one row's to the next
+  double scale;
+};
+
 struct rnnorm_layer {
   int64_t cell;
   int64_t is_double;
@@ -40,13 +51,17 @@ struct rnnorm_layer {
   rnnorm_site site[RNNORM_SITES];
   const void *x, *h0, *c0;
   const void *weight_ih, *weight_hh, *bias_ih, *bias_hh;
+  const void* peephole[RNNORM_PEEPHOLES];  // one weight a unit, null without
+  rnnorm_mask mask[RNNORM_MASKS];
   void *output, *h_n, *c_n;
   // what backward reads, by tile of hidden units (layout.h): room for every frame's W_x x, W_h h
   // and c with the units rounded up; null where nothing is kept
   void *saved_x, *saved_h, *saved_c;
+  void* saved_carried;  // c after zoneout, where there is any
   const void *grad_output, *grad_h_n, *grad_c_n;  // null for zeros
   void *grad_x, *grad_h0, *grad_c0;               // grad_x is null if unwanted
   void *grad_weight_ih, *grad_weight_hh, *grad_bias_ih, *grad_bias_hh;
+  void* grad_peephole[RNNORM_PEEPHOLES];
 };
 
 // 0, or 1 if memory ran out

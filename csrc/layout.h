@@ -25,6 +25,8 @@ struct Plan {
   bool recompute;  // W_x x again in backward: cheaper than to keep it
   bool whole;      // statistics of W_x x over all frames at once
   bool rows;       // a row's statistics: over units of other threads
+  bool extra;      // the cell's equations have peepholes or recurrent dropout
+  bool masked;     // the recurrent product sees h without what is dropped
   int64_t frames;  // sum of sizes
 
   Plan(const rnnorm_layer& a) {
@@ -35,6 +37,11 @@ struct Plan {
     recompute = a.recompute && !fused && !whole;
     rows = false;
     for (const rnnorm_site& site : a.site) rows |= site.scope == RNNORM_ROW;
+    extra = false;
+    for (const void* weight : a.peephole) extra |= weight != nullptr;
+    for (int place : {RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C})
+      extra |= a.mask[place].drawn != nullptr;
+    masked = a.mask[RNNORM_SEEN].drawn != nullptr;
     frames = 0;
     for (int64_t t = 0; t < a.T; ++t) frames += a.sizes[t];
   }
@@ -67,7 +74,7 @@ struct Layer {
   const int64_t T_, B, I, H, P;  // P: hidden units with those that fill the last tile
   int64_t last_good = -1;        // last step with a statistic of its own
   int64_t* offset;               // frames before step t
-  T *shift_x, *shift_h, *gamma_x, *gamma_h, *gamma_c, *beta_c, *c_first;
+  T *shift_x, *shift_h, *gamma_x, *gamma_h, *gamma_c, *beta_c, *peepholes, *c_first;
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
   struct RowSite {
     Parts<T> parts;
@@ -89,6 +96,7 @@ struct Layer {
     offset = arena.take<int64_t>(T_ + 1);
     for (T** p : {&shift_x, &shift_h, &gamma_x, &gamma_h}) *p = arena.take<T>(G * P);
     for (T** p : {&gamma_c, &beta_c}) *p = arena.take<T>(P);
+    peepholes = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
     c_first = arena.take<T>(Cell::has_cell ? B * P : 0);
   }
 
@@ -146,10 +154,15 @@ struct Layer {
       gamma_c[u.first + k] = gamma && k < u.count ? gamma[u.first + k] : T(0);
       beta_c[u.first + k] = beta && k < u.count ? beta[u.first + k] : T(0);
     }
-    if (Cell::has_cell)
-      for (int64_t b = 0; b < B; ++b)
-        for (int64_t k = 0; k < u.width; ++k)
-          c_first[B * u.first + b * u.width + k] = k < u.count ? c0[b * H + u.first + k] : T(0);
+    if (!Cell::has_cell) return;
+    for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
+      for (int64_t k = 0; k < u.width; ++k) {
+        const T* weight = static_cast<const T*>(a.peephole[which]);
+        peepholes[which * P + u.first + k] = weight && k < u.count ? weight[u.first + k] : T(0);
+      }
+    for (int64_t b = 0; b < B; ++b)
+      for (int64_t k = 0; k < u.width; ++k)
+        c_first[B * u.first + b * u.width + k] = k < u.count ? c0[b * H + u.first + k] : T(0);
   }
 
   // whether step t takes a statistic of its own over the rows of a site
@@ -266,6 +279,27 @@ struct Layer {
   const T* x_rows(int64_t t) const { return static_cast<const T*>(a.x) + t * B * I; }
   const T* h_rows(int64_t t) const {
     return t < 0 ? static_cast<const T*>(a.h0) : static_cast<const T*>(a.output) + t * B * H;
+  }
+
+  // gives a tile its peepholes and what recurrent dropout drew for step t
+  void add_extra(Step<T>& s, Units u, int64_t t) const {
+    if (!plan.extra) return;
+    for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
+      s.peephole[which] = a.peephole[which] ? peepholes + which * P + u.first : nullptr;
+    s.candidate = tile_mask(RNNORM_CANDIDATE, u, t);
+    s.zone_h = tile_mask(RNNORM_ZONE_H, u, t);
+    s.zone_c = tile_mask(RNNORM_ZONE_C, u, t);
+  }
+  Mask<T> tile_mask(int place, Units u, int64_t t) const {
+    const rnnorm_mask& mask = a.mask[place];
+    return {mask.drawn ? mask.drawn + t * mask.step + u.first : nullptr, mask.row, T(mask.scale)};
+  }
+  // multiplies units of a row by what step t's recurrent product sees of them
+  void drop_hidden(const T* from, int64_t t, int64_t row, int64_t first, int64_t count,
+                   T* to) const {
+    const rnnorm_mask& mask = a.mask[RNNORM_SEEN];
+    const uint8_t* drawn = mask.drawn + t * mask.step + row * mask.row + first;
+    for (int64_t k = 0; k < count; ++k) to[k] = from[k] * (T(drawn[k]) * T(mask.scale));
   }
 
   // W_x x of one tile for the steps [start, stop), whose frames follow each other in `to`

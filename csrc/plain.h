@@ -37,6 +37,10 @@ class Layer {
     for (int k = 0; k < RNNORM_SITES; ++k)
       gamma[k] = moved(a.site[k].gamma, k == RNNORM_CELL ? a.H : F);
     beta = moved(a.site[RNNORM_CELL].beta, a.H);
+    for (int k = 0; k < RNNORM_PEEPHOLES; ++k) {
+      peephole[k] = moved(a.peephole[k], a.H);
+      peephole[k].resize(size_t(a.H));
+    }
     if (a.min_rows >= 0)
       while (last_good + 1 < a.T && a.sizes[last_good + 1] >= a.min_rows) ++last_good;
     run();
@@ -56,9 +60,17 @@ class Layer {
   const rnnorm_layer& a;
   const int64_t F;
   int64_t last_good = -1;
-  Numbers x, weight_ih, weight_hh, bias_ih, bias_hh, gamma[RNNORM_SITES], beta;
+  Numbers x, weight_ih, weight_hh, bias_ih, bias_hh, gamma[RNNORM_SITES], beta,
+      peephole[RNNORM_PEEPHOLES];
 
   static double fixed(const void* numbers, int64_t k) { return static_cast<const T*>(numbers)[k]; }
+
+  // what a mask says at step t of element k of the active rows
+  double mask(int place, int64_t t, int64_t k, double otherwise) const {
+    const rnnorm_mask& m = a.mask[place];
+    if (!m.drawn) return otherwise;
+    return m.drawn[t * m.step + k / a.H * m.row + k % a.H] ? m.scale : 0;
+  }
 
   // adds rows (n, K) times the transpose of weight (F, K)
   void product(const double* rows, int64_t n, int64_t K, const Numbers& weight, double* to) const {
@@ -126,7 +138,9 @@ class Layer {
       Numbers x_term(all.begin() + start, all.begin() + start + n * F), h_term(size_t(n * F));
       start += n * F;
       if (!whole) normalise(RNNORM_INPUT, x_term, n, t);
-      product(h_n.data(), n, a.H, weight_hh, h_term.data());
+      Numbers seen(h_n.begin(), h_n.begin() + n * a.H);
+      for (int64_t k = 0; k < n * a.H; ++k) seen[k] *= mask(RNNORM_SEEN, t, k, 1);
+      product(seen.data(), n, a.H, weight_hh, h_term.data());
       if (a.joint)
         for (int64_t k = 0; k < n * F; ++k) h_term[k] += x_term[k], x_term[k] = 0;
       normalise(RNNORM_HIDDEN, h_term, n, t);
@@ -139,24 +153,36 @@ class Layer {
   void step(const Numbers& x_term, const Numbers& h_term, int64_t n, int64_t t) {
     const int64_t H = a.H;
     const auto sum = [&](int64_t k) { return x_term[k] + h_term[k]; };
-    Numbers cell(size_t(a.cell == RNNORM_LSTM ? n * H : 0));
-    for (int64_t k = 0; k < int64_t(cell.size()); ++k) {
+    const auto peep = [&](int which, int64_t k, double c) { return peephole[which][k % H] * c; };
+    const auto zone = [](double kept, double before, double made) {
+      return kept * before + (1 - kept) * made;
+    };
+    Numbers made(size_t(a.cell == RNNORM_LSTM ? n * H : 0));
+    for (int64_t k = 0; k < int64_t(made.size()); ++k) {
       const int64_t i = k / H * F + k % H, f = i + H, g = f + H;
-      cell[k] = c_n[k] = sigmoid(sum(f)) * c_n[k] + sigmoid(sum(i)) * std::tanh(sum(g));
+      made[k] = sigmoid(sum(f) + peep(RNNORM_PEEPHOLE_F, k, c_n[k])) * c_n[k] +
+                sigmoid(sum(i) + peep(RNNORM_PEEPHOLE_I, k, c_n[k])) * std::tanh(sum(g)) *
+                    mask(RNNORM_CANDIDATE, t, k, 1);
+      c_n[k] = zone(mask(RNNORM_ZONE_C, t, k, 0), c_n[k], made[k]);
     }
+    Numbers cell = made;
     normalise(RNNORM_CELL, cell, n, t);
     for (int64_t k = 0; k < n * H; ++k) {
       const int64_t at = k / H * F + k % H;
+      const double before = h_n[k];
       double& h = h_n[k];
       if (a.cell == RNNORM_LSTM) {
         const double shift = beta.empty() ? 0 : beta[k % H];
-        h = sigmoid(sum(at + 3 * H)) * std::tanh(cell[k] + shift);
+        const double o = sigmoid(sum(at + 3 * H) + peep(RNNORM_PEEPHOLE_O, k, made[k]));
+        h = o * std::tanh(cell[k] + shift);
       } else if (a.cell == RNNORM_GRU) {
         const double r = sigmoid(sum(at)), z = sigmoid(sum(at + H));
-        h = (1 - z) * std::tanh(x_term[at + 2 * H] + r * h_term[at + 2 * H]) + z * h;
+        const double candidate = std::tanh(x_term[at + 2 * H] + r * h_term[at + 2 * H]);
+        h = (1 - z) * candidate * mask(RNNORM_CANDIDATE, t, k, 1) + z * h;
       } else {
         h = a.cell == RNNORM_RNN_TANH ? std::tanh(sum(at)) : std::fmax(sum(at), 0.0);
       }
+      h = zone(mask(RNNORM_ZONE_H, t, k, 0), before, h);
     }
   }
 };

@@ -15,6 +15,8 @@ double draw() {
   return double(state >> 8) / double(1 << 24) - 0.5;
 }
 
+int64_t below(int64_t count) { return int64_t((draw() + 0.5) * double(count)); }
+
 // blocks of exactly the size that the interface asks for
 template <class T>
 class Memory {
@@ -89,6 +91,7 @@ bool agrees(const rnnorm_layer& a, int64_t gates) {
     add(a.site[k].grad_gamma, k == RNNORM_CELL ? a.H : F);
     add(a.site[k].grad_beta, a.H);
   }
+  for (void* grad : a.grad_peephole) add(grad, a.H);
   const double after = plain::Layer<T>(a, gates, distance).loss();
   const double before = plain::Layer<T>(a, gates, -distance).loss();
   const double error = std::fabs((after - before) / (2 * distance) - slope);
@@ -96,7 +99,7 @@ bool agrees(const rnnorm_layer& a, int64_t gates) {
 }
 
 struct Case {
-  int64_t cell, T, B, I, H, scopes[RNNORM_SITES], joint, ragged, training, own_age;
+  int64_t cell, T, B, I, H, scopes[RNNORM_SITES], joint, ragged, training, own_age, peepholes, masks;
 };
 
 template <class T>
@@ -148,6 +151,19 @@ bool run(const Case& c, int64_t threads) {
   a.weight_hh = memory.numbers(F * c.H);
   a.bias_ih = memory.numbers(F);
   a.bias_hh = memory.numbers(F);
+  // from the output gate's on
+  for (int k = RNNORM_PEEPHOLES - int(c.peepholes); has_c && k < RNNORM_PEEPHOLES; ++k) {
+    a.peephole[k] = memory.numbers(c.H);
+    a.grad_peephole[k] = memory.results(c.H);
+  }
+  std::vector<uint8_t> drawn[RNNORM_MASKS];
+  for (int k = 0; k < RNNORM_MASKS; ++k) {
+    if (!(c.masks >> k & 1) || (k == RNNORM_ZONE_C && !has_c)) continue;
+    // one for each step, or one for all
+    const int64_t steps = k % 2 ? c.T : 1;
+    for (int64_t n = 0; n < steps * c.B * c.H; ++n) drawn[k].push_back(draw() < 0.1);
+    a.mask[k] = {drawn[k].data(), steps > 1 ? c.B * c.H : 0, c.H, k < RNNORM_ZONE_H ? 1.5 : 1.0};
+  }
   a.output = memory.results(frames * c.H);
   a.h_n = memory.results(c.B * c.H);
   a.c_n = has_c ? memory.results(c.B * c.H) : nullptr;
@@ -160,6 +176,7 @@ bool run(const Case& c, int64_t threads) {
   if (!fused && !a.recompute && !whole) a.saved_x = memory.zeros(frames * gates * units);
   a.saved_h = memory.zeros(frames * gates * units);
   a.saved_c = has_c ? memory.zeros(frames * units) : nullptr;
+  a.saved_carried = a.mask[RNNORM_ZONE_C].drawn ? memory.zeros(frames * units) : nullptr;
   if (rnnorm_forward(&a)) return false;
   a.grad_output = memory.numbers(frames * c.H);
   a.grad_h_n = memory.numbers(c.B * c.H);
@@ -186,10 +203,11 @@ int main() {
   for (int64_t cell = RNNORM_LSTM; cell <= RNNORM_RNN_RELU; ++cell)
     for (const auto& s : shapes)
       for (const auto& p : scopes)
-        for (int64_t options = 0; options < 8; ++options) {
+        for (int64_t options = 0; options < 16; ++options) {
           if (cell == RNNORM_GRU && p[3]) continue;
           const Case c{cell, s[0], s[1], s[2], s[3], {p[0], p[1], cell == RNNORM_LSTM ? p[2] : 0},
-                       p[3], options & 1, options >> 1 & 1, options >> 2 & 1};
+                       p[3], options & 1, options >> 1 & 1, options >> 2 & 1,
+                       options >> 3 ? below(4) : 0, options >> 3 ? below(16) : 0};
           const int64_t threads = 1 + runs % 3;
           const bool good = runs % 2 ? run<double>(c, threads) : run<float>(c, threads);
           ++runs;

@@ -1,5 +1,7 @@
 // hidden units in tiles, which threads own
 #pragma once
+#include <type_traits>
+
 #include "vector.h"
 
 namespace rnnorm {
@@ -49,6 +51,15 @@ RNNORM_INLINE void with_width(int64_t width, Body body) {
     body(Width<8>{});
   else
     body(Width<4>{});
+}
+
+// calls the body with a flag as a type
+template <class Body>
+RNNORM_INLINE void either(bool flag, Body body) {
+  if (flag)
+    body(std::true_type{});
+  else
+    body(std::false_type{});
 }
 
 }  // namespace

@@ -69,6 +69,19 @@ RNNORM_INLINE void store_some(T* p, Vec<T, W> v, int64_t count) {
     std::memcpy(p, &v, size_t(count) * sizeof(T));
 }
 
+// the first `count` of W bytes as numbers, zero beyond
+template <int W, class T>
+RNNORM_INLINE Vec<T, W> from_bytes(const uint8_t* p, int64_t count) {
+  typedef uint8_t Bytes __attribute__((vector_size(W)));
+  Bytes v{};
+  if (count >= W)
+    std::memcpy(&v, p, W);
+  else if (count > 0)
+    std::memcpy(&v, p, size_t(count));
+  using N = typename Lanes<T, W>::bits;
+  return __builtin_convertvector(__builtin_convertvector(v, N), Vec<T, W>);
+}
+
 template <int W, class T>
 RNNORM_INLINE Vec<T, W> all(T value) {
   return Vec<T, W>{} + value;

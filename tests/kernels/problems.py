@@ -11,9 +11,26 @@ from rnnorm.cells.cell import Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
+from rnnorm.kernels.mask import Mask
 from rnnorm.norm.spec import active_sites
 
+PEEPHOLES = {f"LSTM-{seen}": LSTM(seen) for seen in ("output", "all")}
 CELLS = {cell.name: cell for cell in (LSTM(), GRU(), RNN(), RNN("relu"))}
+# the places where something is dropped: by step, by sequence, or as expected in evaluation
+DROPOUTS = {
+    "none": {},
+    "zoneout": {"zoneout_h": "step", "zoneout_c": "step"},
+    "zoneout-h": {"zoneout_h": "step"},
+    "expectation": {"zoneout_h": "expected", "zoneout_c": "expected"},
+    "candidate": {"candidate": "step"},
+    "hidden": {"hidden": "sequence"},
+    "every": {
+        "hidden": "step",
+        "candidate": "sequence",
+        "zoneout_h": "sequence",
+        "zoneout_c": "step",
+    },
+}
 NORMS = {
     "none": None,
     "all": BatchNorm(),
@@ -46,11 +63,13 @@ class Problem:
     age: str = "shared"
     bias: bool = True
     seed: int = 0
+    dropout: str = "none"
     leaves: dict[str, torch.Tensor] = field(init=False)
 
     def __post_init__(self):
         T, B, inputs, H = self.shape
-        cell, norm = CELLS[self.cell], NORMS[self.norm]
+        cell, norm = (CELLS | PEEPHOLES)[self.cell], NORMS[self.norm]
+        self.its_cell = cell
         self.sites = active_sites(norm, cell.name, cell.sites)
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -59,11 +78,14 @@ class Problem:
 
         F = sum(cell.gates) * H
         leaves = {"x": draw(T, B, inputs), "h0": 0.3 * draw(B, H)}
-        if self.cell == "LSTM":
+        if cell.name == "LSTM":
             leaves["c0"] = draw(B, H)
         leaves |= {"weight_ih": draw(F, inputs) / inputs**0.5, "weight_hh": draw(F, H) / H**0.5}
         if self.bias:
             leaves |= {"bias_ih": 0.2 * draw(F), "bias_hh": 0.2 * draw(F)}
+        names = ("weight_ci", "weight_cf", "weight_co")
+        self.peepholes = [name for name in names if name in cell.weights(inputs, H, False)]
+        leaves |= {name: draw(H) for name in self.peepholes}
         self.constants = {}
         for site in self.sites:
             features = sum(cell.blocks(site, H))
@@ -79,13 +101,24 @@ class Problem:
         self.leaves = leaves
         self.sizes = None if self.lengths is None else lengths_to_sizes(self.lengths)
         self.upstream = [draw(T, B, H), draw(B, H), draw(B, H)]
+        self.masks = {}
+        for place, kind in DROPOUTS[self.dropout].items():
+            if place not in cell.dropouts:
+                continue
+            size = {"step": (T, B, H), "sequence": (1, B, H), "expected": (1, 1, 1)}[kind]
+            kept = torch.rand(size, generator=generator) < 0.7
+            if kind == "expected":
+                self.masks[place] = Mask(torch.ones_like(kept), 0.3)
+            else:
+                self.masks[place] = Mask(kept, 1.0 if place.startswith("zone") else 1 / 0.7)
 
-    def run(self, kernel, leaves):
+    def run(self, kernel, leaves, masks=None):
         """Output and final states, then the moments taken."""
-        weights = Weights(*(leaves.get(name) for name in Weights._fields[:-1]))
+        own = {name: leaves[name] for name in self.peepholes}
+        weights = Weights(*(leaves.get(name) for name in Weights._fields[:-1]), own)
         dtype = torch.promote_types(leaves["x"].dtype, torch.float32)
         output, state, moments = kernel(
-            CELLS[self.cell],
+            self.its_cell,
             NORMS[self.norm],
             leaves["x"],
             self.sizes,
@@ -95,19 +128,27 @@ class Problem:
             {"cell": leaves["beta_cell"]} if "cell" in self.sites else {},
             {site: tuple(m.to(dtype) for m in pair) for site, pair in self.constants.items()},
             self.min_rows,
+            masks=self.masks if masks is None else masks,
         )
         return (output, *state), moments
 
     def results(self, kernel, dtype, poison=False):
         """Everything that a kernel computes, gradients as ``d name``."""
         leaves = {name: leaf.to(dtype) for name, leaf in self.leaves.items()}
+        masks = dict(self.masks)
         if poison and self.sizes is not None:
             leaves["x"] = leaves["x"].clone()
+            masks = {
+                place: mask._replace(drawn=mask.drawn.clone()) for place, mask in masks.items()
+            }
             for t, n in enumerate(self.sizes):
                 leaves["x"][t, n:] = torch.nan
+                for mask in masks.values():
+                    if len(mask.drawn) > 1:
+                        mask.drawn[t, n:].logical_not_()
         for leaf in leaves.values():
             leaf.requires_grad_()
-        outputs, moments = self.run(kernel, leaves)
+        outputs, moments = self.run(kernel, leaves, masks)
         loss = sum((o * u.to(o)).sum() for o, u in zip(outputs, self.upstream, strict=False))
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         found = dict(zip(("output", "h_n", "c_n"), outputs, strict=False))

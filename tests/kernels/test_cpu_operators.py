@@ -38,6 +38,12 @@ def test_operators_pass_opcheck(monkeypatch, norm):
     torch.library.opcheck(forward.cpu_forward, arguments)
 
 
+def test_operators_with_peepholes_and_masks_pass_opcheck(monkeypatch):
+    problem = Problem("LSTM-all", "all", (3, 4, 2, 5), dropout="every")
+    (arguments,) = captured_calls(monkeypatch, problem)
+    torch.library.opcheck(forward.cpu_forward, arguments)
+
+
 class Seen(TorchDispatchMode):
     """The names of the operators that a block dispatches."""
 
@@ -71,7 +77,25 @@ def test_the_kernel_runs(cell, norm):
 @pytest.mark.parametrize(
     ("cell", "arguments"),
     [
+        ("LSTM", {"peephole": "output"}),
+        ("LSTM", {"peephole": "all", "norm": "layer"}),
+        ("LSTM", {"recurrent_dropout": rnnorm.Zoneout(), "norm": "batch"}),
+        ("GRU", {"recurrent_dropout": rnnorm.CellDropout()}),
+        ("RNN", {"recurrent_dropout": rnnorm.SequenceDropout(hidden=0.5)}),
+    ],
+)
+def test_peepholes_and_masks_run_on_it(cell, arguments):
+    before = dispatch.calls["cpu"]
+    getattr(rnnorm, cell)(3, 5, **arguments)(torch.randn(4, 6, 3))[0].sum().backward()
+    assert dispatch.calls["cpu"] == before + 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "arguments"),
+    [
         ("LSTM", {"norm": "carry"}),
+        ("LSTM", {"recurrent_dropout": rnnorm.Zoneout(), "proj_size": 2}),
+        ("GRU", {"recurrent_dropout": rnnorm.CellDropout(), "reset_after": False}),
         ("LSTM", {"norm": "batch", "proj_size": 2}),
     ],
 )
@@ -83,15 +107,19 @@ def test_what_it_does_not_cover_runs_the_reference(cell, arguments):
 
 @pytest.mark.parametrize("lengths", [None, RAGGED], ids=("dense", "ragged"))
 @pytest.mark.parametrize(
-    ("cell", "norm"),
+    ("cell", "norm", "dropout"),
     [
-        *(("LSTM", norm) for norm in ("all", "sequence", "joint-cell", "none", "layer")),
-        *(("RNN_TANH", norm) for norm in ("all", "sequence", "joint-cell", "none", "layer")),
-        ("GRU", "layer"),
+        *(("LSTM", norm, "none") for norm in ("all", "sequence", "joint-cell", "none", "layer")),
+        *(
+            ("RNN_TANH", norm, "none")
+            for norm in ("all", "sequence", "joint-cell", "none", "layer")
+        ),
+        ("GRU", "layer", "none"),
+        *((cell, norm, "every") for cell in ("LSTM-all", "GRU") for norm in ("all", "layer")),
     ],
 )
-def test_any_number_of_threads_gives_the_same_bits(threads, cell, norm, lengths):
-    problem = Problem(cell, norm, (9, 7, 40, 100), lengths)
+def test_any_number_of_threads_gives_the_same_bits(threads, cell, norm, dropout, lengths):
+    problem = Problem(cell, norm, (9, 7, 40, 100), lengths, dropout=dropout)
     threads(1)
     expected = problem.results(cpu.layer, torch.float32)
     for count in (2, 3, 5, 11):
@@ -180,8 +208,9 @@ def test_a_graph_kept_can_be_differentiated_twice():
 
 @pytest.mark.parametrize("lengths", [None, RAGGED], ids=("dense", "ragged"))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_compiled_without_a_break(lengths):
-    problem = Problem("LSTM", "all", (9, 7, 4, 6), lengths)
+@pytest.mark.parametrize(("cell", "dropout"), [("LSTM", "none"), ("LSTM-all", "every")])
+def test_compiled_without_a_break(cell, dropout, lengths):
+    problem = Problem(cell, "all", (9, 7, 4, 6), lengths, dropout=dropout)
     names = list(problem.leaves)
 
     @torch.compile(fullgraph=True, backend="aot_eager")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import CELLS, NORMS, Problem, assert_same
+from problems import CELLS, DROPOUTS, NORMS, PEEPHOLES, Problem, assert_same
 from torch.autograd import gradcheck, gradgradcheck
 
 from rnnorm.kernels import reference
@@ -37,6 +37,17 @@ PASSES = [
     if min_rows or not case[1].startswith("layer")
 ]
 
+# peepholes and recurrent dropout, each alone and together
+EXTRA = [
+    *((cell, "none") for cell in PEEPHOLES),
+    *((cell, dropout) for cell in CELLS for dropout in DROPOUTS if dropout != "none"),
+    ("LSTM-output", "zoneout"),
+    ("LSTM-all", "every"),
+]
+# an RNN has no candidate, and no cell to zone out
+EXTRA = [case for case in EXTRA if not (case[0].startswith("RNN") and case[1] == "candidate")]
+EXTRA = [case for case in EXTRA if case[0].startswith("LSTM") or case[1] != "zoneout"]
+
 
 @pytest.mark.usefixtures("fresh_memory_is_nan")
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
@@ -50,6 +61,37 @@ def test_as_the_reference(cell, norm, shape, dtype, min_rows):
     problem = Problem(cell, norm, size, lengths, min_rows, bias=shape != "ragged")
     expected = problem.results(reference.layer, torch.float64)
     assert_same(problem.results(cpu.layer, dtype, poison=True), expected, TOLERANCE[dtype])
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
+@pytest.mark.parametrize("shape", ["dense", "ragged", "ragged-long", "units-100", "chunks"])
+@pytest.mark.parametrize("norm", ["none", "all", "sequence", "joint-cell", "layer"])
+@pytest.mark.parametrize(("cell", "dropout"), EXTRA)
+def test_peepholes_and_masks_as_the_reference(cell, dropout, norm, shape, dtype):
+    if cell == "GRU" and norm.startswith("joint"):
+        norm = "recurrent"
+    size, lengths = SHAPES[shape]
+    problem = Problem(cell, norm, size, lengths, dropout=dropout)
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(cpu.layer, dtype, poison=True), expected, TOLERANCE[dtype])
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 4, 19, 21), (3, 2, 40, 72), (5, 6, 3, 50)])
+@pytest.mark.parametrize("norm", ["none", "all", "layer"])
+@pytest.mark.parametrize(("cell", "dropout"), EXTRA)
+def test_peepholes_and_masks_in_evaluation(cell, dropout, norm, size):
+    problem = Problem(cell, norm, size, None, None, dropout=dropout)
+    expected, _ = problem.run(reference.layer, problem.leaves)
+    found, _ = problem.run(cpu.layer, problem.leaves)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want)
+    assert_same(
+        problem.results(cpu.layer, torch.float64),
+        problem.results(reference.layer, torch.float64),
+        1e-9,
+    )
 
 
 @pytest.mark.usefixtures("fresh_memory_is_nan")
@@ -103,9 +145,15 @@ def test_half_types_are_computed_in_float32(dtype):
     assert_same(found, expected, 2e-2)
 
 
-@pytest.mark.parametrize(("cell", "norm", "min_rows"), PASSES)
-def test_gradients_of_gradients(cell, norm, min_rows):
-    problem = Problem(cell, norm, (3, 3, 2, 4), [3, 3, 2], min_rows)
+@pytest.mark.parametrize(
+    ("cell", "norm", "min_rows", "dropout"),
+    [
+        *((*case, "none") for case in PASSES),
+        *((cell, "all", 2, dropout) for cell, dropout in EXTRA),
+    ],
+)
+def test_gradients_of_gradients(cell, norm, min_rows, dropout):
+    problem = Problem(cell, norm, (3, 3, 2, 4), [3, 3, 2], min_rows, dropout=dropout)
     names = list(problem.leaves)
     leaves = tuple(leaf.requires_grad_() for leaf in problem.leaves.values())
 

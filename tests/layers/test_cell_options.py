@@ -78,7 +78,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.parametrize("norm", [None, "batch"])
-def test_an_option_runs_on_the_reference_and_is_shown(x, case, norm):
+def test_an_option_runs_as_on_the_reference_and_is_shown(x, case, norm):
     cls, options, shown = OPTIONS[case]
     layer = draw(cls, norm=norm, **options)
     assert shown in repr(layer)

@@ -28,7 +28,7 @@ _TORCH = (LSTM(), GRU())
 class Request(NamedTuple):
     """What a layer asks for; ``padded`` rows come with their ``lengths``.
 
-    ``masked`` are the places where recurrent dropout acts; that of the input needs no kernel.
+    ``masked`` are the places where recurrent dropout acts.
     """
 
     cell: Cell
@@ -86,8 +86,6 @@ def _aten_refuses(request: Request) -> str:
 def _cpu_refuses(request: Request) -> str:
     if request.projected:
         return "it has no proj_size"
-    if set(request.masked) - {"input"}:
-        return "it has no recurrent dropout but that of the input"
     return cpu.refuses(request.cell, request.norm, request.device, request.dtype)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rnnorm.cells.cell import Cell, State, Weights, product
+from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import BatchSite, Moments, normalise_rows
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, active_sites
 
@@ -32,7 +33,7 @@ def layer(
     constants: Mapping[str, Moments],
     min_rows: int | None,
     step: int | Tensor = 0,
-    masks: Mapping[str, Tensor] | None = None,
+    masks: Mapping[str, Mask] | None = None,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """Runs a cell over the active rows of every step.
 
@@ -52,9 +53,8 @@ def layer(
             sequence scope.
         min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
         step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
-        masks: of recurrent dropout, ``(T, B, ·)`` or broadcast to that: what ``"hidden"`` and
-            ``"candidate"`` are multiplied by, and the part of the step before in the new state
-            (``"zoneout_h"``, …).
+        masks: of recurrent dropout: what ``"hidden"`` and ``"candidate"`` are multiplied by, and
+            the part of the step before in the new state (``"zoneout_h"``, …).
 
     Returns:
         output ``(T, B, H_out)``, zero where padded; the state of each row after its last frame;
@@ -87,7 +87,8 @@ def layer(
             widths = cell.blocks(site, cell.units(weights))
             sites[site] = partial(_normalise_rows, widths, gamma[site], shift, norm.eps)
     masked = {
-        place: mask.to(wide).expand(T, -1, -1).unbind(0) for place, mask in (masks or {}).items()
+        place: mask.numbers(wide).expand(T, -1, -1).unbind(0)
+        for place, mask in (masks or {}).items()
     }
     for place in ("hidden", "candidate"):
         sites[place] = partial(_mask, masked[place]) if place in masked else _whole

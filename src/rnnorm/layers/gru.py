@@ -46,7 +46,7 @@ class GRU(Sequence):
             None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
             that begin alike have no variance without it.
         recurrent_dropout: a :class:`Zoneout` of h, a :class:`CellDropout`, a
-            :class:`SequenceDropout`, or None. Its masks need plain PyTorch, but for the input's.
+            :class:`SequenceDropout`, or None.
         reset_after: whether the reset gate acts after the recurrent product, as in torch.nn. Layers
             where it acts before it run in plain PyTorch, have a joint site too, and for the
             candidate ``gamma_recurrent_candidate_l{k}{_reverse}``.

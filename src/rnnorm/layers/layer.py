@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import dispatch
+from rnnorm.kernels.mask import Mask
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, update
@@ -167,7 +168,7 @@ def run_layer(
     state: State,
     suffix: str = "",
     step: int | Tensor = 0,
-    masks: Mapping[str, Tensor] | None = None,
+    masks: Mapping[str, Mask] | None = None,
 ) -> tuple[Tensor, State]:
     """Runs a layer whose parameters and populations are attributes of ``module``.
 
@@ -191,7 +192,7 @@ def run_layer(
     """
     T, B, _ = x.shape
     if masks and "input" in masks:
-        x = x * masks["input"].to(x.dtype)
+        x = x * masks["input"].numbers(x.dtype)
     active = active_sites(norm, cell.name, cell.sites)
     populations: dict[str, Population] = {}
     constants: dict[str, Moments] = {}

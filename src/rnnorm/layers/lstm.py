@@ -50,8 +50,8 @@ class LSTM(Sequence):
             None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
             that begin alike have no variance without it.
         recurrent_dropout: a :class:`Zoneout`, a :class:`CellDropout`, a :class:`SequenceDropout`,
-            or None. Its masks need plain PyTorch, but for the input's.
-        peephole: None, ``"output"`` or ``"all"``. Layers with peepholes run in plain PyTorch.
+            or None.
+        peephole: None, ``"output"`` or ``"all"``.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, State
+from rnnorm.kernels.mask import Mask
 from rnnorm.norm.spec import Spec, check_number
 
 
@@ -147,7 +148,7 @@ def draw_masks(
     state: State,
     hidden_size: int,
     order: Tensor | None,
-) -> dict[str, Tensor]:
+) -> dict[str, Mask]:
     """What a layer in one direction multiplies by or, for Zoneout, mixes with, by place.
 
     Drawn from torch's generator, for the rows in the order in which the user gave them: the
@@ -163,10 +164,9 @@ def draw_masks(
         order: ``(B,)``, where each row of ``x`` stood.
 
     Returns:
-        ``(T, B, ·)``, ``(1, B, ·)`` where one serves all steps, or ``(1, 1, 1)``.
+        masks ``(T, B, ·)``, ``(1, B, ·)`` where one serves all steps, or ``(1, 1, 1)``.
     """
     T, B, features = x.shape
-    wide = torch.promote_types(x.dtype, torch.float32)
     widths = {"input": features, "hidden": state[0].size(1), "candidate": hidden_size}
     widths |= {f"zoneout_{name}": s.size(1) for name, s in zip(cell.states, state, strict=True)}
     keeps = isinstance(spec, Zoneout)
@@ -177,9 +177,18 @@ def draw_masks(
     for place, p in spec.rates().items():
         if not drawn:
             if keeps:
-                result[place] = torch.full((1, 1, 1), p, dtype=wide, device=x.device)
+                always = torch.ones(1, 1, 1, dtype=torch.bool, device=x.device)
+                result[place] = Mask(always, p)
             continue
-        mask = torch.empty(1 if whole else T, B, widths[place], dtype=wide, device=x.device)
-        mask = mask.bernoulli_(p) if keeps else mask.bernoulli_(1 - p).div_(1 - p)
-        result[place] = mask if order is None else mask.index_select(1, order)
+        mask = _happens(p if keeps else 1 - p, 1 if whole else T, B, widths[place], x.device)
+        mask = mask if order is None else mask.index_select(1, order)
+        result[place] = Mask(mask, 1.0 if keeps else 1 / (1 - p))
     return result
+
+
+def _happens(p: float, T: int, B: int, width: int, device: torch.device) -> Tensor:
+    """True with probability p, to 32 bits: in under half the time that ``bernoulli_`` takes."""
+    count = T * B * width
+    pairs = torch.randint(-(2**63), 2**63 - 1, ((count + 1) // 2,), device=device)
+    bits = pairs.view(torch.int32)[:count].view(T, B, width)
+    return bits < max(1, min(round(p * 2**32), 2**32 - 1)) - 2**31

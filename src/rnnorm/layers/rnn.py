@@ -44,8 +44,7 @@ class RNN(Sequence):
         initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, where ``hx`` is
             None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
             that begin alike have no variance without it.
-        recurrent_dropout: a :class:`Zoneout` of h, a :class:`SequenceDropout`, or None. Its masks
-            need plain PyTorch, but for the input's.
+        recurrent_dropout: a :class:`Zoneout` of h, a :class:`SequenceDropout`, or None.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a

@@ -12,10 +12,12 @@ from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference
-from rnnorm.kernels.cpu.problem import Inputs, Options
+from rnnorm.kernels.cpu.problem import LEAVES, PLACES, Inputs, Options
+from rnnorm.kernels.mask import Mask
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
-CELLS = {cell.name: cell for cell in (LSTM(), GRU(), RNN(), RNN("relu"))}
+# those of one name, from fewer weights to more
+COVERED = (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu"))
 
 
 def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
@@ -29,22 +31,31 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     else:
         given = {s: None if scope == "off" else scope for s, scope in scopes.items()}
         norm = BatchNorm(eps=options.eps, **{"recurrent": None, **given})  # type: ignore[arg-type]
-    gammas, constants = inputs[8:11], inputs[12:]
+    peepholes = dict(zip(("weight_ci", "weight_cf", "weight_co"), inputs.peepholes, strict=True))
+    own = {name: weight for name, weight in peepholes.items() if weight is not None}
+    alike = [cell for cell in COVERED if cell.name == options.cell]
     output, state_n, _ = reference.layer(
-        CELLS[options.cell],
+        next(cell for cell in alike if own.keys() <= cell.weights(1, 1, False).keys()),
         norm,
         inputs.x,
         inputs.sizes,
         (inputs.h0,) if inputs.c0 is None else (inputs.h0, inputs.c0),
-        Weights(inputs.weight_ih, inputs.weight_hh, inputs.bias_ih, inputs.bias_hh),
-        {site: g for site, g in zip(sites, gammas, strict=True) if g is not None},
+        Weights(*inputs[4:8], own=own),
+        {site: g for site, g in zip(sites, inputs.gammas, strict=True) if g is not None},
         {} if inputs.beta_cell is None else {"cell": inputs.beta_cell},
         {
             site: (mean, var)
-            for site, mean, var in zip(sites, constants[::2], constants[1::2], strict=True)
+            for site, mean, var in zip(
+                sites, inputs.constants[::2], inputs.constants[1::2], strict=True
+            )
             if mean is not None and var is not None
         },
         None if options.min_rows < 0 else options.min_rows,
+        masks={
+            place: Mask(drawn, scale)
+            for place, drawn, scale in zip(PLACES, inputs.masks, options.scales, strict=True)
+            if drawn is not None
+        },
     )
     return (output, *state_n)
 
@@ -65,7 +76,7 @@ def differentiate(
         grads: the gradients of what backward returned.
 
     Returns:
-        gradients of the first twelve inputs and of ``grad_results``.
+        gradients of the inputs that may have them and of ``grad_results``.
     """
 
     def leaf(tensor: Tensor | None) -> Tensor | None:
@@ -73,8 +84,8 @@ def differentiate(
             return tensor
         return tensor.detach().requires_grad_()
 
-    first, upstream = [leaf(t) for t in inputs[:12]], [leaf(g) for g in grad_results]
-    results = _reference(Inputs._make((*first, *inputs[12:])), options)
+    first, upstream = [leaf(t) for t in inputs[:LEAVES]], [leaf(g) for g in grad_results]
+    results = _reference(Inputs._make((*first, *inputs[LEAVES:])), options)
     pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
     sources = [t for t in first if t is not None and t.requires_grad]
     back = torch.autograd.grad(
@@ -93,7 +104,7 @@ def differentiate(
     wanted = [(b, g) for b, g in wanted if b.requires_grad]
     targets = [t for t in (*first, *upstream) if t is not None and t.requires_grad]
     if not wanted:
-        return [None] * 15
+        return [None] * (LEAVES + 3)
     second = torch.autograd.grad(
         [b for b, _ in wanted], targets, [g for _, g in wanted], allow_unused=True
     )

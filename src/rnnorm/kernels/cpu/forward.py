@@ -9,12 +9,15 @@ from torch import Tensor
 
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
 from rnnorm.kernels.cpu.library import run
-from rnnorm.kernels.cpu.problem import Inputs, Options, describe, forward_shapes
+from rnnorm.kernels.cpu.problem import LEAVES, Inputs, Options, describe, forward_shapes
 from rnnorm.tracing import unobserved
 
 Results = tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+]  # fmt: skip
+
+_COUNT = len(Inputs._fields)
 
 
 def run_forward(inputs: Inputs, options: Options, save: bool, distinct: bool = False) -> Results:
@@ -61,6 +64,9 @@ def cpu_forward(
     weight_hh: Tensor,
     bias_ih: Tensor | None,
     bias_hh: Tensor | None,
+    weight_ci: Tensor | None,
+    weight_cf: Tensor | None,
+    weight_co: Tensor | None,
     gamma_input: Tensor | None,
     gamma_hidden: Tensor | None,
     gamma_cell: Tensor | None,
@@ -71,35 +77,48 @@ def cpu_forward(
     var_hidden: Tensor | None,
     mean_cell: Tensor | None,
     var_cell: Tensor | None,
+    mask_hidden: Tensor | None,
+    mask_candidate: Tensor | None,
+    mask_zoneout_h: Tensor | None,
+    mask_zoneout_c: Tensor | None,
     cell: str,
     scopes: str,
     joint: bool,
     eps: float,
     min_rows: int,
+    scale_hidden: float,
+    scale_candidate: float,
+    scale_zoneout_h: float,
+    scale_zoneout_c: float,
     save: bool,
 ) -> tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]:
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+]:  # fmt: skip
     """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
     inputs = Inputs(
         x, sizes, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh,
-        gamma_input, gamma_hidden, gamma_cell, beta_cell,
+        weight_ci, weight_cf, weight_co, gamma_input, gamma_hidden, gamma_cell, beta_cell,
         mean_input, var_input, mean_hidden, var_hidden, mean_cell, var_cell,
+        mask_hidden, mask_candidate, mask_zoneout_h, mask_zoneout_c,
     )  # fmt: skip
-    options = Options(cell, scopes, joint, eps, min_rows)
+    options = Options(
+        cell, scopes, joint, eps, min_rows,
+        scale_hidden, scale_candidate, scale_zoneout_h, scale_zoneout_c,
+    )  # fmt: skip
     return run_forward(inputs, options, save, distinct=True)
 
 
 @cpu_forward.register_fake
 def _(*arguments: Any) -> Results:
-    inputs, options = Inputs(*arguments[:18]), Options(*arguments[18:23])
-    return _allocate(inputs, options, arguments[23], distinct=True)
+    inputs, options = Inputs(*arguments[:_COUNT]), Options(*arguments[_COUNT:-1])
+    return _allocate(inputs, options, arguments[-1], distinct=True)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-    *options, ctx.saved = inputs[18:]
+    *options, ctx.saved = inputs[_COUNT:]
     ctx.options = Options(*options)
-    ctx.save_for_backward(*inputs[:18], *output)
+    ctx.save_for_backward(*inputs[:_COUNT], *output)
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
 
@@ -109,15 +128,16 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     if not ctx.saved:
         # a graph captured without gradients asks for none to be saved
         with torch.no_grad():
-            forward = cpu_forward(*tensors[:18], *ctx.options, True)
-        tensors = (*tensors[:18], *forward)
-    return (*_gradients(ctx, tensors, grads), *[None] * 12)
+            forward = cpu_forward(*tensors[:_COUNT], *ctx.options, True)
+        tensors = (*tensors[:_COUNT], *forward)
+    rest = _COUNT - LEAVES + len(Options._fields) + 1
+    return (*_gradients(ctx, tensors, grads), *[None] * rest)
 
 
 def _gradients(
     ctx: Any, tensors: tuple[Any, ...], grads: tuple[Tensor | None, ...]
 ) -> list[Tensor | None]:
-    """Of the first twelve inputs, from inputs and results and the gradients of the latter."""
+    """Of the inputs that may have them, from inputs and results and the gradients of the latter."""
     upstream = [None if g is None else g.contiguous() for g in grads[:3]]
     # only a second derivative needs the operator
     seen = torch.is_grad_enabled() or not unobserved((*tensors, *upstream))
@@ -136,8 +156,8 @@ class Unobserved(torch.autograd.Function):
     """``cpu_forward`` with ``save=True``, without the operator's dispatch.
 
     That takes longer than a short sequence does. Only where nothing would see the operator.
-    Takes the first twelve inputs, the others, the options and a list for the moments, which as
-    outputs would cost more; returns output, h_n and c_n.
+    Takes the inputs that may have gradients, the others, the options and a list for the
+    moments, which as outputs would cost more; returns output, h_n and c_n.
     """
 
     @staticmethod

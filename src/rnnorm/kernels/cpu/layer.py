@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels.cpu.again import CELLS
+from rnnorm.kernels.cpu.again import COVERED
 from rnnorm.kernels.cpu.forward import Unobserved, cpu_forward, run_forward
-from rnnorm.kernels.cpu.problem import Inputs, Options
+from rnnorm.kernels.cpu.problem import LEAVES, PLACES, Inputs, Options
+from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm, active_sites
 from rnnorm.tracing import unobserved
@@ -25,7 +26,7 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
     sites = active_sites(norm, cell.name, cell.sites)
     if device.type != "cpu":
         return f"it runs on the CPU, not on {device.type}"
-    if CELLS.get(cell.name) != cell:
+    if cell not in COVERED:
         return f"it has no {cell}"
     if dtype not in _DTYPES:
         return f"it has no {dtype}"
@@ -50,11 +51,9 @@ def layer(
     constants: Mapping[str, Moments],
     min_rows: int | None,
     step: int | Tensor = 0,
-    masks: Mapping[str, Tensor] | None = None,
+    masks: Mapping[str, Mask] | None = None,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """As ``reference.layer``; half types are computed in float32, no cell here asks for ``step``.
-
-    No mask comes here so far.
 
     Raises:
         MemoryError: scratch memory could not be allocated.
@@ -72,6 +71,8 @@ def layer(
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64)
     statistics = [m for site in sites for m in constants.get(site, (None, None))]
+    units = weights.weight_hh.size(1)
+    dropped = [masks.get(place) if masks else None for place in PLACES]
     inputs = Inputs._make(
         [
             ready(x),
@@ -79,9 +80,11 @@ def layer(
             ready(state[0]),
             ready(state[1]) if len(state) > 1 else None,
             *map(ready, weights[:4]),
+            *[ready(weights.own.get(name)) for name in ("weight_ci", "weight_cf", "weight_co")],
             *[ready(gamma.get(site)) for site in sites],
             ready(beta.get("cell")),
             *[ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics],
+            *[None if mask is None else _each_unit(mask.drawn, units) for mask in dropped],
         ]
     )
     batch = isinstance(norm, BatchNorm)
@@ -96,6 +99,7 @@ def layer(
         joint,
         norm.eps if norm else 1.0,
         -1 if min_rows is None or not (batch and active) else min_rows,
+        *[1.0 if mask is None else mask.scale for mask in dropped],
     )
     differentiable = torch.is_grad_enabled() and any(
         [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
@@ -105,7 +109,7 @@ def layer(
         results = cpu_forward(*inputs, *options, differentiable)
     elif differentiable:
         moments: list[Tensor] = []
-        results = Unobserved.apply(*inputs[:12], inputs[12:], options, moments)  # type: ignore[no-untyped-call]
+        results = Unobserved.apply(*inputs[:LEAVES], inputs[LEAVES:], options, moments)  # type: ignore[no-untyped-call]
         results = (*results, *moments)
     else:
         results = run_forward(inputs, options, save=False)
@@ -119,3 +123,7 @@ def layer(
             if site in active:
                 taken[site] = (results[3 + 2 * k], results[4 + 2 * k])
     return output, tuple(state_n), taken
+
+
+def _each_unit(drawn: Tensor, units: int) -> Tensor:
+    return drawn.expand(-1, -1, units).contiguous()

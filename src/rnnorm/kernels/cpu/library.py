@@ -18,6 +18,10 @@ _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int64
 
 
+def _pointers(names: str) -> list[tuple[str, type[_POINTER]]]:
+    return [(name, _POINTER) for name in names.split()]
+
+
 class Site(ctypes.Structure):
     """``rnnorm_site`` of csrc/layer.h."""
 
@@ -34,6 +38,12 @@ class Site(ctypes.Structure):
         ("grad_gamma", _POINTER),
         ("grad_beta", _POINTER),
     )
+
+
+class Mask(ctypes.Structure):
+    """``rnnorm_mask`` of csrc/layer.h."""
+
+    _fields_ = (("drawn", _POINTER), ("step", _INT), ("row", _INT), ("scale", ctypes.c_double))
 
 
 class Layer(ctypes.Structure):
@@ -53,34 +63,13 @@ class Layer(ctypes.Structure):
         ("recompute", _INT),
         ("eps", ctypes.c_double),
         ("site", Site * 3),
-        *(
-            (name, _POINTER)
-            for name in [
-                "x",
-                "h0",
-                "c0",
-                "weight_ih",
-                "weight_hh",
-                "bias_ih",
-                "bias_hh",
-                "output",
-                "h_n",
-                "c_n",
-                "saved_x",
-                "saved_h",
-                "saved_c",
-                "grad_output",
-                "grad_h_n",
-                "grad_c_n",
-                "grad_x",
-                "grad_h0",
-                "grad_c0",
-                "grad_weight_ih",
-                "grad_weight_hh",
-                "grad_bias_ih",
-                "grad_bias_hh",
-            ]
-        ),
+        *_pointers("x h0 c0 weight_ih weight_hh bias_ih bias_hh"),
+        ("peephole", _POINTER * 3),
+        ("mask", Mask * 4),
+        *_pointers("output h_n c_n saved_x saved_h saved_c saved_carried"),
+        *_pointers("grad_output grad_h_n grad_c_n grad_x grad_h0 grad_c0"),
+        *_pointers("grad_weight_ih grad_weight_hh grad_bias_ih grad_bias_hh"),
+        ("grad_peephole", _POINTER * 3),
     )
 
 

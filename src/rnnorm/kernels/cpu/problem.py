@@ -19,7 +19,8 @@ class Inputs(NamedTuple):
     """The tensors that both passes take: contiguous, of one type, ``sizes`` int64.
 
     The hidden site is the recurrent or the joint one. Constants are ``(T, 1, F)``,
-    ``(T, B, F)`` or ``(1, 1, F)``, None where no step can need them.
+    ``(T, B, F)`` or ``(1, 1, F)``, None where no step can need them. Masks are bool ``(T, B, H)``
+    with T and B or ones. What the cell or the layer does not have is None.
     """
 
     x: Tensor
@@ -30,6 +31,9 @@ class Inputs(NamedTuple):
     weight_hh: Tensor
     bias_ih: Tensor | None
     bias_hh: Tensor | None
+    weight_ci: Tensor | None
+    weight_cf: Tensor | None
+    weight_co: Tensor | None
     gamma_input: Tensor | None
     gamma_hidden: Tensor | None
     gamma_cell: Tensor | None
@@ -40,6 +44,36 @@ class Inputs(NamedTuple):
     var_hidden: Tensor | None
     mean_cell: Tensor | None
     var_cell: Tensor | None
+    mask_hidden: Tensor | None
+    mask_candidate: Tensor | None
+    mask_zoneout_h: Tensor | None
+    mask_zoneout_c: Tensor | None
+
+    @property
+    def peepholes(self) -> tuple[Tensor | None, ...]:
+        """Of the gates i, f and o."""
+        return self[8:11]
+
+    @property
+    def gammas(self) -> tuple[Tensor | None, ...]:
+        """By site."""
+        return self[11:14]
+
+    @property
+    def constants(self) -> tuple[Tensor | None, ...]:
+        """Mean and variance, site after site."""
+        return self[15:21]
+
+    @property
+    def masks(self) -> tuple[Tensor | None, ...]:
+        """By place."""
+        return self[21:]
+
+
+# the first inputs may have gradients, but for the sizes
+LEAVES = 15
+# where recurrent dropout acts, in the order of the masks
+PLACES = ("hidden", "candidate", "zoneout_h", "zoneout_c")
 
 
 class Options(NamedTuple):
@@ -52,6 +86,7 @@ class Options(NamedTuple):
         joint: whether the hidden site is the joint one.
         eps: added to the variance.
         min_rows: fewest rows that a statistic is taken of, -1 for none.
+        scale_hidden: of the first mask, and so on.
     """
 
     cell: str
@@ -59,6 +94,15 @@ class Options(NamedTuple):
     joint: bool
     eps: float
     min_rows: int
+    scale_hidden: float
+    scale_candidate: float
+    scale_zoneout_h: float
+    scale_zoneout_c: float
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """By place."""
+        return self[5:]
 
 
 def recomputes(input_size: int, hidden_size: int) -> bool:
@@ -76,8 +120,8 @@ def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[i
     """Shapes of output, h_n, c_n, three sites' mean and variance, and the saved tensors.
 
     Of layer norm these are each frame's mean and one over its standard deviation. Saved are
-    ``W_x x``, ``W_h h`` and ``c`` of every frame, tile after tile of hidden units. What is absent
-    has no elements.
+    ``W_x x``, ``W_h h``, ``c`` and, where it is zoned out, what is carried of it, of every frame,
+    tile after tile of hidden units. What is absent has no elements.
     """
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
@@ -98,10 +142,16 @@ def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[i
     shapes.append((T * B, gates * padded_units(H)) if keeps_x else (0,))
     shapes.append((T * B, gates * padded_units(H)) if save else (0,))
     shapes.append((T * B, padded_units(H)) if save and has_c else (0,))
+    zoned = inputs.mask_zoneout_c is not None
+    shapes.append((T * B, padded_units(H)) if save and zoned else (0,))
     return shapes
 
 
-_TENSORS = (*Inputs._fields[:8], "output", "h_n", "c_n", "saved_x", "saved_h", "saved_c")
+_TENSORS = (
+    *Inputs._fields[:8],
+    *("output", "h_n", "c_n"),
+    *("saved_x", "saved_h", "saved_c", "saved_carried"),
+)
 
 
 def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Layer:
@@ -123,18 +173,26 @@ def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Lay
     for name, tensor in zip(_TENSORS, (*inputs[:8], *results[:3], *results[9:]), strict=True):
         if tensor is not None:
             setattr(layer, name, tensor.data_ptr())
+    for k, weight in enumerate(inputs.peepholes):
+        layer.peephole[k] = address(weight)
     for k, scope in enumerate(options.scopes.split(",")):
         if scope == "off":
             continue
         site = layer.site[k]
         site.scope = SCOPES.index(scope)
-        site.gamma = address(inputs[8 + k])
+        site.gamma = address(inputs.gammas[k])
         site.mean, site.var = address(results[3 + 2 * k]), address(results[4 + 2 * k])
-        mean, var = inputs[12 + 2 * k], inputs[13 + 2 * k]
+        mean, var = inputs.constants[2 * k : 2 * k + 2]
         if mean is not None:
             steps, rows, features = mean.shape
             site.constant_mean, site.constant_var = address(mean), address(var)
             site.constant_row = features if rows > 1 else 0
             site.constant_step = rows * features if steps > 1 else 0
     layer.site[2].beta = address(inputs.beta_cell)
+    for mask, drawn, scale in zip(layer.mask, inputs.masks, options.scales, strict=True):
+        if drawn is not None:
+            steps, rows, features = drawn.shape
+            mask.drawn, mask.scale = address(drawn), scale
+            mask.step = rows * features if steps > 1 else 0
+            mask.row = features if rows > 1 else 0
     return layer
