@@ -1,23 +1,23 @@
 // the backward pass: gate gradients of a thread's units, a barrier, then its columns of dR W_h
-#include "gradients.h"
+#include "sites.h"
 
 namespace rnnorm {
 namespace {
 
 template <class Cell, class T>
-struct Backward : GradientProducts<Cell, T> {
-  using Base = GradientProducts<Cell, T>;
+struct Backward : SiteGradients<Cell, T> {
+  using Base = SiteGradients<Cell, T>;
   using Rows = typename Cell::Rows;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P, Base::capacity, Base::columns, Base::ring_h, Base::packed_x, Base::packed_h,
-      Base::grad_w_ih, Base::grad_w_hh, Base::grad_h;
+      Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::sum_x, Base::sum_h, Base::dot_x,
+      Base::dot_h, Base::sum_c, Base::dot_c;
   static constexpr int G = Cell::gates;
 
   bool apart;    // W_x x and W_h h have different gradients
   bool delayed;  // W_x x's is only known when all frames are
   int64_t room;
   T *panel_x, *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c, *affines;
-  T *sum_x, *sum_h, *dot_x, *dot_h, *sum_c, *dot_c, *sum_peephole;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
     const rnnorm_site &x = a.site[RNNORM_INPUT], &h = a.site[RNNORM_HIDDEN];
@@ -39,32 +39,10 @@ struct Backward : GradientProducts<Cell, T> {
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? this->own_size() : 0);
     for (int which = 0; which < RNNORM_SITES; ++which) this->take_rows(arena, which, B);
     affines = arena.take<T>(a.threads * room);
-    for (T** p : {&sum_x, &sum_h, &dot_x, &dot_h}) *p = arena.take<T>(G * P);
-    for (T** p : {&sum_c, &dot_c}) *p = arena.take<T>(P);
-    sum_peephole = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
   }
 
   const T* kept(const void* saved, int columns, Units u, int64_t t) const {
     return static_cast<const T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
-  }
-
-  // adds this step's sums of one site, and takes its gradient back through the normalisation
-  template <int C>
-  void through_site(const rnnorm_site& site, int64_t t, const T* dy, const T* x,
-                    const Affine<T>& by, int64_t n, T* total, T* total_dot, T* dx) const {
-    T sum[C], dot[C];
-    if (!site.scope) {
-      plain_sums<T, C>(dy, n, sum);
-      if (dx != dy) std::memcpy(dx, dy, size_t(n * C) * sizeof(T));
-    } else {
-      gradient_sums<T, C>(dy, x, by, n, sum, dot);
-      for (int c = 0; c < C; ++c) total_dot[c] += dot[c];
-      if (this->takes(site, t))
-        batch_gradient<T, C>(dy, x, by, n, sum, dot, dx);
-      else
-        constant_gradient<T, C>(dy, by, n, dx);
-    }
-    for (int c = 0; c < C; ++c) total[c] += sum[c];
   }
 
   // where a tile lies at step t; `row` is the step's first in the ring
@@ -128,11 +106,11 @@ struct Backward : GradientProducts<Cell, T> {
     if (plan.recompute) {
       T* x = const_cast<T*>(s.x.raw);
       this->template input_product<U>(t, t + 1, panel_x + G * u.first * I, x);
-      if (this->by_row(RNNORM_INPUT)) by_its_rows<Rows, U>(RNNORM_INPUT, x, t, x);
+      if (this->by_row(RNNORM_INPUT)) this->template by_its_rows<Rows, U>(RNNORM_INPUT, x, t, x);
     }
     if (this->by_row(RNNORM_CELL))
-      by_its_rows<Blocks<1>, U>(RNNORM_CELL, kept(a.saved_c, 1, u, t), t,
-                                const_cast<T*>(s.cell.raw));
+      this->template by_its_rows<Blocks<1>, U>(RNNORM_CELL, kept(a.saved_c, 1, u, t), t,
+                                               const_cast<T*>(s.cell.raw));
   }
 
   // from h to the normalised c
@@ -145,8 +123,8 @@ struct Backward : GradientProducts<Cell, T> {
         });
       });
       if (this->by_row(RNNORM_CELL))
-        add_sums<Blocks<1>, U>(RNNORM_CELL, s.grad_cell, s.cell, u, sum_c + u.first,
-                               dot_c + u.first, s.n);
+        this->template add_sums<Blocks<1>, U>(RNNORM_CELL, s.grad_cell, s.cell, u, sum_c + u.first,
+                                              dot_c + u.first, s.n);
     }
   }
 
@@ -156,19 +134,21 @@ struct Backward : GradientProducts<Cell, T> {
     const int64_t at = G * u.first;
     if constexpr (Cell::has_cell) {
       if (a.site[RNNORM_CELL].scope)
-        through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, s.n, sum_c + u.first,
-                              dot_c + u.first, s.grad_cell);
+        this->template through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, s.n,
+                                             sum_c + u.first, dot_c + u.first, s.grad_cell);
     }
     either(plan.fused, [&](auto fused) {
       either(plan.extra, [&](auto extra) {
         Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
       });
     });
-    if constexpr (Cell::has_cell) add_peepholes<U>(s, u);
+    if constexpr (Cell::has_cell) this->template add_peepholes<U>(s, u);
     if (this->by_row(RNNORM_INPUT))
-      add_sums<Rows, U>(RNNORM_INPUT, s.grad_zx, s.x, u, sum_x + at, dot_x + at, s.n);
+      this->template add_sums<Rows, U>(RNNORM_INPUT, s.grad_zx, s.x, u, sum_x + at, dot_x + at,
+                                       s.n);
     if (this->by_row(RNNORM_HIDDEN))
-      add_sums<Rows, U>(RNNORM_HIDDEN, s.grad_zh, s.h, u, sum_h + at, dot_h + at, s.n);
+      this->template add_sums<Rows, U>(RNNORM_HIDDEN, s.grad_zh, s.h, u, sum_h + at, dot_h + at,
+                                       s.n);
   }
 
   // from the terms to the products
@@ -180,67 +160,11 @@ struct Backward : GradientProducts<Cell, T> {
     if (delayed) {
       if (to != s.grad_zx) std::memcpy(to, s.grad_zx, size_t(s.n * G * U) * sizeof(T));
     } else if (apart) {
-      through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, s.n, sum_x + at, dot_x + at, to);
+      this->template through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, s.n, sum_x + at,
+                                      dot_x + at, to);
     }
-    through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, s.n, sum_h + at, dot_h + at,
-                     s.grad_zh);
-  }
-
-  // normalises a tile's rows as forward has
-  template <class R, int U>
-  void by_its_rows(int which, const T* from, int64_t t, T* to) const {
-    standardise<R, T, U>(from, a.sizes[t], saved_rows(a.site[which].mean, t),
-                         saved_rows(a.site[which].var, t), plan.frames, to);
-  }
-  const T* saved_rows(const void* statistic, int64_t t) const {
-    return static_cast<const T*>(statistic) + offset[t];
-  }
-
-  // the sums over a tile's columns for the gradients of gamma and shift, and over its rows
-  template <class R, int U>
-  void add_sums(int which, const T* dy, const Term<T>& z, Units u, T* total, T* total_dot,
-                int64_t n) const {
-    constexpr int C = R::all * U;
-    T sum[C], dot[C];
-    gradient_sums<T, C>(dy, z.raw, z.by, n, sum, dot);
-    for (int c = 0; c < C; ++c) total[c] += sum[c], total_dot[c] += dot[c];
-    row_gradient_sums<R, T, U>(dy, z.raw, z.by.scale, n, u, this->row_site[which].parts);
-  }
-
-  // the sums for the gradients of the peepholes
-  template <int U>
-  void add_peepholes(const Step<T>& s, Units u) const {
-    const int gate[] = {0, 1, 3};
-    for (int which = 0; which < RNNORM_PEEPHOLES; ++which) {
-      if (!a.grad_peephole[which]) continue;
-      const T *dz = s.grad_zh + gate[which] * U,
-              *c = which == RNNORM_PEEPHOLE_O ? s.c_after : s.c_before;
-      T sum[U];
-      T* const to[1] = {sum};
-      column_sums<T, U, 1>(s.n, to, [&](int64_t r, int k, auto* value) {
-        constexpr int W = largest_power(U, widest<T>);
-        value[0] = load<W>(dz + r * G * U + k) * load<W>(c + r * U + k);
-      });
-      for (int k = 0; k < U; ++k) sum_peephole[which * P + u.first + k] += sum[k];
-    }
-  }
-
-  // the gradient of a site, given that of what it returns
-  template <class R, int U>
-  void through(int which, int64_t t, int64_t rank, const T* dy, const Term<T>& z, int64_t n,
-               T* total, T* total_dot, T* dx) const {
-    if (!this->by_row(which))
-      return through_site<R::all * U>(a.site[which], t, dy, z.raw, z.by, n, total, total_dot, dx);
-    const auto& site = this->row_site[which];
-    row_gradient<R, T, U>(dy, z.raw, z.by.scale, n, saved_rows(a.site[which].var, t), plan.frames,
-                          site.first(rank), site.second(rank), site.parts.capacity, dx);
-  }
-
-  template <class R>
-  void merge_sums(int which, int64_t n, int64_t rank) const {
-    const auto& site = this->row_site[which];
-    if (this->by_row(which))
-      merge_gradient_sums<R>(site.parts, tiles, n, site.first(rank), site.second(rank));
+    this->template through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, s.n, sum_h + at,
+                                    dot_h + at, s.grad_zh);
   }
 
   // a row's gradient needs the tiles of all threads
@@ -261,14 +185,14 @@ struct Backward : GradientProducts<Cell, T> {
     });
     if (this->by_row(RNNORM_CELL)) {
       team.barrier();
-      merge_sums<Blocks<1>>(RNNORM_CELL, a.sizes[t], rank);
+      this->template merge_sums<Blocks<1>>(RNNORM_CELL, a.sizes[t], rank);
     }
     each_tile([&](auto width, Units u, const Step<T>& s) {
       to_terms<decltype(width)::value>(s, u, t, rank);
     });
     team.barrier();
-    merge_sums<Rows>(RNNORM_INPUT, a.sizes[t], rank);
-    merge_sums<Rows>(RNNORM_HIDDEN, a.sizes[t], rank);
+    this->template merge_sums<Rows>(RNNORM_INPUT, a.sizes[t], rank);
+    this->template merge_sums<Rows>(RNNORM_HIDDEN, a.sizes[t], rank);
     each_tile([&](auto width, Units u, const Step<T>& s) {
       to_products<decltype(width)::value>(s, u, t, row, rank);
     });
@@ -333,10 +257,7 @@ struct Backward : GradientProducts<Cell, T> {
         });
       this->zero(grad_w_ih + G * u.first * I, G * u.width * I);
       this->zero(grad_w_hh + G * u.first * H, G * u.width * H);
-      for (T* p : {sum_x, sum_h, dot_x, dot_h}) this->zero(p + G * u.first, G * u.width);
-      for (T* p : {sum_c, dot_c}) this->zero(p + u.first, u.width);
-      for (int which = 0; Cell::has_cell && which < RNNORM_PEEPHOLES; ++which)
-        this->zero(sum_peephole + which * P + u.first, u.width);
+      this->zero_sums(u);
       const T *h_n = static_cast<const T*>(a.grad_h_n), *c_n = static_cast<const T*>(a.grad_c_n);
       for (int64_t b = 0; b < B; ++b)
         for (int64_t k = 0; k < u.width; ++k) {
@@ -358,8 +279,9 @@ struct Backward : GradientProducts<Cell, T> {
         constexpr int U = decltype(width)::value;
         const int64_t at = G * u.first;
         T* dz = all_x + at * plan.frames;
-        const Affine<T> by = this->template affine<U, G>(a.site[RNNORM_INPUT], 0, u, this->gamma_x + at,
-                                          this->shift_x + at, affines + rank * room);
+        const Affine<T> by =
+            this->template affine<U, G>(a.site[RNNORM_INPUT], 0, u, this->gamma_x + at,
+                                        this->shift_x + at, affines + rank * room);
         this->template through_site<G * U>(a.site[RNNORM_INPUT], 0, dz, kept(a.saved_x, G, u, 0),
                                            by, plan.frames, sum_x + at, dot_x + at, dz);
       });
@@ -379,18 +301,7 @@ struct Backward : GradientProducts<Cell, T> {
       const int64_t at = G * u.first;
       this->unpack_columns(grad_w_ih + at * I, I, u, a.grad_weight_ih);
       this->unpack_columns(grad_w_hh + at * H, H, u, a.grad_weight_hh);
-      this->scatter((apart ? sum_x : sum_h) + at, u, a.grad_bias_ih);
-      this->scatter(sum_h + at, u, a.grad_bias_hh);
-      this->scatter(dot_x + at, u, a.site[RNNORM_INPUT].grad_gamma);
-      this->scatter(dot_h + at, u, a.site[RNNORM_HIDDEN].grad_gamma);
-      const rnnorm_site& cell = a.site[RNNORM_CELL];
-      for (int64_t k = 0; k < u.count; ++k) {
-        if (cell.grad_gamma) static_cast<T*>(cell.grad_gamma)[u.first + k] = dot_c[u.first + k];
-        if (cell.grad_beta) static_cast<T*>(cell.grad_beta)[u.first + k] = sum_c[u.first + k];
-      }
-      for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
-        if (T* to = static_cast<T*>(a.grad_peephole[which]))
-          std::memcpy(to + u.first, sum_peephole + which * P + u.first, size_t(u.count) * sizeof(T));
+      this->scatter_sums(u, apart);
       for (int64_t b = 0; b < B; ++b)
         for (int64_t k = 0; k < u.count; ++k) {
           const int64_t to = b * H + u.first + k;
