@@ -86,7 +86,7 @@ def test_bad_data_arguments(spoken, arguments, what):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"cell": "CNN"}, "'LSTM', 'GRU' or 'RNN', got 'CNN'"),
+        ({"cell": "CNN"}, "one of 'LSTM', 'GRU', .*, got 'CNN'"),
         ({"norm": "group"}, "group"),
         ({"norm_options": {"gamma": 1.0}}, "norm to be 'batch' or 'layer', got None"),
         ({"init": "magic"}, "init must be None or one of .*laurent2015.*got 'magic'"),

@@ -1,4 +1,8 @@
+import importlib
+from argparse import ArgumentError
+
 import pytest
+import torch
 import yaml
 
 from rnnorm.experiments.training.building import Built, as_text
@@ -29,6 +33,14 @@ NUMBERS = {
     "laurent2015/ptb-word-large-bn": 97.4,
     "laurent2015/appendix-a-rnn": 1.10,
     "laurent2015/appendix-a-bn": 1.11,
+    "koutnik2014/ptb-char-clockwork": 1.46,
+    "krueger2015/ptb-char-norm-stabilizer": 1.48,
+    "krueger2016/ptb-char-zoneout": 1.297,
+    "semeniuta2016/ptb-char": 1.382,
+    "chung2016/ptb-char-hm-lstm-sampling": 1.3,
+    "chung2016/ptb-char-hm-lstm-soft": 1.29,
+    "chung2016/ptb-char-hm-lstm-step": 1.28,
+    "chung2016/ptb-char-hm-lstm-annealed": 1.27,
 }
 # units, predictions of a window, rows, rate, and what else of the optimiser
 CHARACTERS = {
@@ -42,15 +54,43 @@ WORDS = {
     "medium": (650, 0.05, 0.5, 35, 5, 40, 6, 1.2),
     "large": (1500, 0.04, 0.65, 35, 5, 55, 15, 1.15),
 }
-# thousands of units take long to initialise, and no test here looks at weights
-LIGHT = ["--model.init_args.hidden_size=4"]
+
+
+@pytest.fixture(scope="module")
+def parser():
+    """What LightningCLI reads recipes with: one for all, since making it takes the longest."""
+    return Built(as_text(read_recipe("demo/digits-lstm").config)).parser
+
+
+def made(config, part):
+    """A recipe's model or data, without numbers: thousands of units take long to initialise."""
+    module, _, name = config[part]["class_path"].rpartition(".")
+    with torch.device("meta"):
+        return getattr(importlib.import_module(module), name)(**config[part]["init_args"])
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_is_valid_and_says_what_it_is(name):
+def test_every_recipe_is_valid_and_says_what_it_is(name, parser):
     recipe = read_recipe(name)
     assert {"title", "paper", "metric"} <= recipe.about.keys()
-    Built(as_text(recipe.config), LIGHT)
+    parser.parse_string(as_text(recipe.config))
+    for part in ("model", "data"):
+        assert made(recipe.config, part)
+
+
+def test_a_recipe_that_is_not_valid_is_told(parser):
+    config = read_recipe("cooijmans2016/ptb-char-bn").config
+    for part, name, value in (
+        ("model", "hidden_sizes", 3),
+        ("model", "hidden_size", "many"),
+        ("data", "rows", 3),
+        ("optimizer", "rate", 3),
+    ):
+        other = {**config[part], "init_args": {**config[part]["init_args"], name: value}}
+        with pytest.raises(ArgumentError, match=name):
+            parser.parse_string(as_text(config | {part: other}))
+    with pytest.raises(ArgumentError, match="max_epoch"):
+        parser.parse_string(as_text(config | {"trainer": {"max_epoch": 3}}))
 
 
 @pytest.mark.parametrize("name", [n for n in recipe_names() if not n.startswith("demo/")])
@@ -58,8 +98,10 @@ def test_every_recipe_of_a_paper_has_a_small_scale(name):
     paper, small = read_recipe(name), read_recipe(name, "small")
     assert small.about["small"]
     assert small.config["trainer"]["max_epochs"] < paper.config["trainer"]["max_epochs"]
+    assert small.config["trainer"].keys() == paper.config["trainer"].keys()
     assert small.config["optimizer"] == paper.config["optimizer"]
-    Built(as_text(small.config), LIGHT)
+    for part in ("model", "data"):
+        assert made(small.config, part)
 
 
 @pytest.mark.parametrize(("name", "number"), NUMBERS.items())
@@ -140,6 +182,7 @@ def test_the_papers_settings_for_speech():
     model, data = (plain.config[part]["init_args"] for part in ("model", "data"))
     assert (model["num_layers"], model["hidden_size"], model["bidirectional"]) == (5, 250, True)
     assert (model["input_size"], model["num_classes"], model["init"]) == (123, 3546, "laurent2015")
+    assert model["cell_options"] == {"peephole": "output"}
     assert (data["max_length"], data["batch_size"]) == (1300, 24)
     assert plain.config["optimizer"]["class_path"] == "torch.optim.SGD"
     assert plain.config["optimizer"]["init_args"] == {"lr": 1e-4, "momentum": 0.9}
@@ -310,6 +353,64 @@ def test_a_base_that_is_none_is_refused(tmp_path):
     own(two, f"base: {one}\n")
     with pytest.raises(ValueError, match=r"is based on itself: .*one\.yaml on .*two\.yaml on "):
         read_recipe(str(one))
+
+
+TWINS = {
+    "koutnik2014/ptb-char-clockwork": {"cell", "cell_options", "forget_bias"},
+    "krueger2015/ptb-char-norm-stabilizer": {
+        *("cell", "cell_options", "forget_bias", "init", "norm_stabilizer"),
+    },
+    "krueger2016/ptb-char-zoneout": {"recurrent_dropout", "recurrent_dropout_options"},
+    "semeniuta2016/ptb-char": {"recurrent_dropout", "recurrent_dropout_options"},
+    "gal2016/ptb-char": {"recurrent_dropout", "recurrent_dropout_options"},
+    "salimans2016/ptb-char": {"weight_norm"},
+}
+
+
+@pytest.mark.parametrize(("name", "options"), TWINS.items())
+def test_cells_and_regularisers_differ_from_the_lstm_in_themselves_alone(name, options):
+    one, plain = read_recipe(name).config, read_recipe("cooijmans2016/ptb-char-lstm").config
+    given, usual = one["model"].pop("init_args"), plain["model"].pop("init_args")
+    assert one == plain
+    assert {key for key in given | usual if given.get(key, ()) != usual.get(key, ())} == options
+
+
+def test_zoneout_with_batch_norm_is_both():
+    both, bn, zoneout = (
+        read_recipe(name).config
+        for name in (
+            *("krueger2016/ptb-char-zoneout-bn", "cooijmans2016/ptb-char-bn"),
+            "krueger2016/ptb-char-zoneout",
+        )
+    )
+    assert both["model"]["init_args"] == bn["model"]["init_args"] | zoneout["model"][
+        "init_args"
+    ] | {key: bn["model"]["init_args"][key] for key in ("norm", "norm_options")}
+    assert both["trainer"] == bn["trainer"]
+
+
+def test_recipes_of_boundaries_differ_in_the_boundary_alone():
+    kinds = ("step", "annealed", "soft", "sampling")
+    configs = [read_recipe(f"chung2016/ptb-char-hm-lstm-{kind}").config for kind in kinds]
+    found = [config["model"]["init_args"].pop("cell_options")["boundary"] for config in configs]
+    assert found == ["step", "step", "soft", "sample"]
+    callbacks = [config["trainer"].pop("callbacks", None) for config in configs]
+    assert [c and c[0]["class_path"] for c in callbacks] == [
+        *(None, "rnnorm.lightning.SlopeAnnealing", None, None)
+    ]
+    assert all(config == configs[0] for config in configs)
+    model, data = (configs[0][part]["init_args"] for part in ("model", "data"))
+    assert (model["num_layers"], model["hidden_size"]) == (3, 512)
+    assert (data["length"], data["batch_size"], data["windows"]) == (100, 64, "carried")
+
+
+def test_recipes_of_initial_states_differ_in_them_alone():
+    names = ("", "-from-input", "-no-noise")
+    configs = [read_recipe(f"cooijmans2016/smnist-bn{name}").config for name in names]
+    keys = ("initial_noise", "learn_initial_state")
+    states = [tuple(c["model"]["init_args"].pop(key) for key in keys) for c in configs]
+    assert states == [(0.1, True), (0, "from_input"), (0, True)]
+    assert configs[0] == configs[1] == configs[2]
 
 
 def test_models_of_the_demo_differ_in_the_norm_alone():

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from torch.nn.utils import parametrizations
 
 import rnnorm
 
-CELLS = ("LSTM", "GRU", "RNN")
+CELLS = ("LSTM", "GRU", "RNN", "ClockworkRNN", "HMLSTM")
+_NORMS = {"batch": rnnorm.BatchNorm, "layer": rnnorm.LayerNorm}
+_DROPOUTS = {
+    spec.__name__: spec for spec in (rnnorm.Zoneout, rnnorm.CellDropout, rnnorm.SequenceDropout)
+}
 
 
 def recurrent(
@@ -18,29 +23,62 @@ def recurrent(
     norm: str | None = None,
     norm_options: dict[str, Any] | None = None,
     initial_noise: float = 0.0,
+    cell_options: dict[str, Any] | None = None,
+    recurrent_dropout: str | None = None,
+    recurrent_dropout_options: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> nn.RNNBase:
     """A recurrent layer.
 
     Args:
-        cell: ``"LSTM"``, ``"GRU"`` or ``"RNN"``.
+        cell: name of a class of :mod:`rnnorm`, see ``CELLS``.
         input_size: its inputs.
         hidden_size: its units.
         norm: None, ``"batch"``, ``"layer"``, or a preset's name.
         norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
         initial_noise: standard deviation of the noise on h_0; never the default of that class,
             which a paper does not know.
-        **arguments: others of that class.
+        cell_options: arguments that this class alone has, such as ``{"peephole": "output"}``.
+        recurrent_dropout: None, or the name of a spec: ``"Zoneout"``, ``"CellDropout"`` or
+            ``"SequenceDropout"``.
+        recurrent_dropout_options: fields of that spec to change.
+        **arguments: those that the classes share.
 
     Raises:
-        ValueError: a name is unknown, or there are options for a preset.
+        ValueError: a name is unknown, there are options for nothing or for a preset, or an
+            :class:`rnnorm.HMLSTM` is to be bidirectional or have dropout between layers.
+        TypeError: an option or a spec is unknown.
     """
     if cell not in CELLS:
-        raise ValueError(f"cell must be 'LSTM', 'GRU' or 'RNN', got {cell!r}")
-    spec = _spec(norm, norm_options)
-    arguments |= {"norm": spec, "initial_noise": initial_noise}
-    layer: nn.RNNBase = getattr(rnnorm, cell)(input_size, hidden_size, **arguments)
+        raise ValueError(f"cell must be one of {', '.join(map(repr, CELLS))}, got {cell!r}")
+    if cell == "HMLSTM":
+        for name in ("bidirectional", "dropout"):
+            if given := arguments.pop(name, False):
+                raise ValueError(f"{name} must be {type(given)(0)} for an HMLSTM, got {given}")
+    dropped = _spec("recurrent_dropout", recurrent_dropout, recurrent_dropout_options, _DROPOUTS)
+    layer: nn.RNNBase = getattr(rnnorm, cell)(
+        input_size,
+        hidden_size,
+        norm=_spec("norm", norm, norm_options, _NORMS),
+        initial_noise=initial_noise,
+        recurrent_dropout=dropped,
+        **(cell_options or {}),
+        **arguments,
+    )
     return layer
+
+
+def normalise_weights(rnn: nn.RNNBase) -> None:
+    """Make direction and length of every row of the recurrent weights parameters of their own.
+
+    ``w = g v / ‖v‖`` (Salimans & Kingma 2016); the weights stay what they are. They are no plain
+    parameters from then on, so that :func:`initialise` comes before.
+
+    Args:
+        rnn: the layer.
+    """
+    for name in [name for name, _ in rnn.named_parameters() if name.startswith("weight_hh")]:
+        parametrizations.weight_norm(rnn, name)
 
 
 def initialise(rnn: nn.Module, name: str | None, classifier: nn.Linear | None = None) -> None:
@@ -71,11 +109,13 @@ def initialise(rnn: nn.Module, name: str | None, classifier: nn.Linear | None = 
         nn.init.zeros_(classifier.bias)
 
 
-def _spec(norm: str | None, options: dict[str, Any] | None) -> Any:
-    """The ``norm`` argument of the layer, with some of its fields changed."""
-    if not options:
-        return norm
-    specs = {"batch": rnnorm.BatchNorm, "layer": rnnorm.LayerNorm}
-    if norm not in specs:
-        raise ValueError(f"norm_options need norm to be 'batch' or 'layer', got {norm!r}")
-    return specs[norm](**options)
+def _spec(
+    argument: str, name: str | None, options: dict[str, Any] | None, specs: dict[str, Any]
+) -> Any:
+    """The spec of a name, with some fields changed; another name as it is, for the layer."""
+    if name in specs:
+        return specs[name](**(options or {}))
+    if options:
+        known = " or ".join(map(repr, specs))
+        raise ValueError(f"{argument}_options need {argument} to be {known}, got {name!r}")
+    return name

@@ -19,14 +19,19 @@ class RecurrentModel(lightning.LightningModule):
     minibatch (:meth:`evaluate`).
 
     Args:
-        cell: ``"LSTM"``, ``"GRU"`` or ``"RNN"``.
+        cell: ``"LSTM"``, ``"GRU"``, ``"RNN"``, ``"ClockworkRNN"`` or ``"HMLSTM"``.
         norm: what is normalised: None, ``"batch"``, ``"layer"``, or a preset's name.
         norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
         hidden_size: units of a layer, in each direction.
         init: name of the recipe in :mod:`rnnorm.init` without its underscore, or None for
             ``torch.nn``'s initialisation.
         initial_noise: standard deviation of the Gaussian noise on h_0 in training.
-        learn_initial_state: make h_0 and c_0 parameters.
+        learn_initial_state: make h_0 and c_0 parameters, or, ``"from_input"``, an affine function
+            of the mean of the sequence.
+        cell_options: arguments that the cell's class alone has: ``peephole``, ``reset_after``,
+            ``periods``, ``boundary``, ``slope``, ``nonlinearity``.
+        recurrent_dropout: None, ``"Zoneout"``, ``"CellDropout"`` or ``"SequenceDropout"``.
+        recurrent_dropout_options: fields of that class to change.
 
     Attributes:
         score: the metric of the best checkpoint.
@@ -36,13 +41,16 @@ class RecurrentModel(lightning.LightningModule):
 
     def __init__(
         self,
-        cell: Literal["LSTM", "GRU", "RNN"] = "LSTM",
+        cell: Literal["LSTM", "GRU", "RNN", "ClockworkRNN", "HMLSTM"] = "LSTM",
         norm: str | None = None,
         norm_options: dict[str, Any] | None = None,
         hidden_size: int = 100,
         init: str | None = "orthogonal",
         initial_noise: float = 0.0,
-        learn_initial_state: bool = False,
+        learn_initial_state: bool | Literal["from_input"] = False,
+        cell_options: dict[str, Any] | None = None,
+        recurrent_dropout: Literal["Zoneout", "CellDropout", "SequenceDropout"] | None = None,
+        recurrent_dropout_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         # those of the subclass as well
@@ -55,6 +63,9 @@ class RecurrentModel(lightning.LightningModule):
             norm_options=norm_options,
             initial_noise=initial_noise,
             learn_initial_state=learn_initial_state,
+            cell_options=cell_options,
+            recurrent_dropout=recurrent_dropout,
+            recurrent_dropout_options=recurrent_dropout_options,
         )
 
     def evaluate(self, name: str, batch: Any) -> object:

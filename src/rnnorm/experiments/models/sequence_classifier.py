@@ -23,8 +23,8 @@ class SequenceClassifier(RecurrentModel):
         num_classes: classes to tell apart.
         num_layers: layers.
         bidirectional: whether each layer also reads backwards.
-        readout: ``"last"`` for each direction's last output, ``"mean"`` for the mean over the
-            steps of the sequence.
+        readout: ``"last"`` for each direction's last h of the topmost layer, ``"mean"`` for the
+            mean of the outputs over the steps of the sequence.
         **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
@@ -64,7 +64,8 @@ class SequenceClassifier(RecurrentModel):
         Returns:
             scores ``(B, num_classes)``.
         """
-        output, state = self.rnn(x, lengths=lengths)
+        # an HMLSTM tells its boundaries too
+        output, state, *_ = self.rnn(x, lengths=lengths)
         if self.hparams["readout"] == "mean":
             steps = len(x) if lengths is None else lengths.to(output).unsqueeze(1)
             read = output.sum(0) / steps

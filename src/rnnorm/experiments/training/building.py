@@ -57,7 +57,7 @@ class Built(LightningCLI):
                         "exit_on_error": False,
                         "allow_abbrev": False,
                     },
-                    args=["--config", *_with_norm_options(config, overrides)],
+                    args=["--config", *_with_single_options(config, overrides)],
                     run=False,
                     load_from_checkpoint_support=False,
                 )
@@ -139,21 +139,21 @@ class Built(LightningCLI):
         return "\n".join([*lines, *getattr(self.datamodule, "notes", ())])
 
 
-_NORM_OPTION = re.compile(r"--model\.(?:init_args\.)?norm_options\.(\w+)=(.*)", re.DOTALL)
+_OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
 
 
-def _with_norm_options(config: str, overrides: Sequence[str]) -> list[str]:
-    """The configuration with single options of the norm in it, and the other overrides.
+def _with_single_options(config: str, overrides: Sequence[str]) -> list[str]:
+    """The configuration with single options of norm, cell or dropout in it, and other overrides.
 
     On the command line jsonargparse would take the value null of one for the word "None".
     """
-    matches = [_NORM_OPTION.fullmatch(option) for option in overrides]
-    given = {match[1]: yaml.safe_load(match[2]) for match in matches if match}
-    if given:
-        whole = yaml.safe_load(config)
+    matches = [_OPTION.fullmatch(option) for option in overrides]
+    whole = yaml.safe_load(config) if any(matches) else {}
+    for match in filter(None, matches):
         arguments = whole["model"].setdefault("init_args", {})
-        arguments["norm_options"] = {**(arguments.get("norm_options") or {}), **given}
-        config = as_text(whole)
+        options = {**(arguments.get(match[1]) or {}), match[2]: yaml.safe_load(match[3])}
+        arguments[match[1]] = options
+    config = as_text(whole) if whole else config
     return [config, *(o for o, match in zip(overrides, matches, strict=True) if not match)]
 
 

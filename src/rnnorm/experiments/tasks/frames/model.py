@@ -103,7 +103,8 @@ class FrameClassifier(RecurrentModel):
                 "state and step must be None and 0 for a bidirectional model, which reads whole "
                 f"utterances, got step {step}"
             )
-        output, state = self.rnn(x, state, lengths=lengths, step=step)
+        # an HMLSTM tells its boundaries too
+        output, state, *_ = self.rnn(x, state, lengths=lengths, step=step)
         return output, state
 
     def training_step(self, batch: FrameBatch, batch_idx: int) -> Tensor:

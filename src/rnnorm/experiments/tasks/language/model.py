@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, one_hot
 
 import rnnorm
+from rnnorm.diagnostics import plot_boundaries
+from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.loaded_text import TextData
 from rnnorm.experiments.data.text.windows import PADDING, Window
-from rnnorm.experiments.models.layers import initialise
+from rnnorm.experiments.models.layers import initialise, normalise_weights
 from rnnorm.experiments.models.likelihood import Likelihood, Unit
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.training.score import Score
+from rnnorm.layers.hmlstm import Boundaries
+from rnnorm.norm.spec import check_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SCORES = {"nats": "loss", "bits": "bits_per_character", "perplexity": "perplexity"}
 
@@ -34,13 +44,18 @@ class LanguageModel(RecurrentModel):
             ``"uniform"`` for all weights and biases; or None for those of ``torch.nn``.
         init_range: bound of ``"uniform"``.
         forget_bias: the forget gate's bias of an LSTM, or None to leave it as ``init`` has it.
+        weight_norm: learn direction and length of the rows of the recurrent weights apart
+            (Salimans & Kingma 2016).
+        norm_stabilizer: weight β of :func:`rnnorm.norm_stabilizer` in the training loss, of the
+            last layer's outputs.
         **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
         score: the metric of the best checkpoint; lower is better.
 
     Raises:
-        ValueError: a name is unknown.
+        ValueError: a name is unknown, ``norm_stabilizer`` is negative, or
+            ``learn_initial_state`` is ``"from_input"``.
     """
 
     def __init__(
@@ -54,11 +69,19 @@ class LanguageModel(RecurrentModel):
         init: str | None = "orthogonal",
         init_range: float = 0.1,
         forget_bias: float | None = None,
+        weight_norm: bool = False,
+        norm_stabilizer: float = 0.0,
         **layers: Any,
     ) -> None:
         super().__init__(init=init, **layers)
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
+        if layers.get("learn_initial_state") == "from_input":
+            raise ValueError(
+                "learn_initial_state must be True or False for a text, got 'from_input': the mean "
+                "of a window tells of the symbols that are to be predicted"
+            )
+        check_number("norm_stabilizer", norm_stabilizer, 0.0)
         self.val_likelihood, self.test_likelihood = Likelihood(unit), Likelihood(unit)
         self.score = Score(_SCORES[unit], "min")
         self.embedding = (
@@ -74,6 +97,8 @@ class LanguageModel(RecurrentModel):
         self._initialise(init)
         if forget_bias is not None:
             rnnorm.init.forget_bias_(self.rnn, forget_bias)
+        if weight_norm:
+            normalise_weights(self.rnn)
         # states that go on into the next window, of training, validation, test and statistics
         self._states: dict[str, Any] = {}
 
@@ -115,18 +140,37 @@ class LanguageModel(RecurrentModel):
         Returns:
             scores ``(T, B, vocabulary_size)`` and the states after the last symbol.
         """
-        rate = self.hparams["dropout"]
+        output, state, _ = self._read(x, state, step, lengths)
+        return self._classify(output), state
+
+    def _read(
+        self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Any, Boundaries | None]:
+        """The layers' outputs, the states, and the boundaries that an HMLSTM finds."""
         if self.embedding is None:
             z = one_hot(x, self.hparams["vocabulary_size"]).to(self.classifier.weight.dtype)
         else:
-            z = dropout(self.embedding(x), rate, self.training)
-        output, state = self.rnn(z, state, lengths=lengths, step=step)
-        return self.classifier(dropout(output, rate, self.training)), state
+            z = dropout(self.embedding(x), self.hparams["dropout"], self.training)
+        output, state, *found = self.rnn(z, state, lengths=lengths, step=step)
+        return output, state, found[0] if found else None
+
+    def _classify(self, output: Tensor) -> Tensor:
+        scores: Tensor = self.classifier(dropout(output, self.hparams["dropout"], self.training))
+        return scores
 
     def training_step(self, batch: Window, batch_idx: int) -> Tensor:
-        """Cross-entropy of a minibatch."""
-        loss = self._loss("train", batch)
+        """Cross-entropy of a minibatch, and what else the recipe makes it pay for."""
+        output, boundaries = self._read_on("train", batch)
+        scores = self._classify(output)
+        loss = _cross_entropy(scores, batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=batch.predictions)
+        if beta := self.hparams["norm_stabilizer"]:
+            loss = loss + rnnorm.norm_stabilizer(output, beta, batch.lengths)
+        sampled = (self.hparams["cell_options"] or {}).get("boundary") == "sample"
+        if boundaries is not None and sampled:
+            nats = _cross_entropy(scores.detach(), batch, "none").view_as(batch.y)
+            # its sum over the rows' means is the mean over the predictions
+            loss = loss + boundaries.reinforce(nats * (nats.size(1) / batch.predictions))
         if self.hparams["reduction"] == "mean":
             return loss
         return loss * (batch.predictions / batch.y.size(1))
@@ -134,7 +178,7 @@ class LanguageModel(RecurrentModel):
     def statistics_step(self, batch: Window) -> None:
         """Run over a minibatch for its statistics, with the state going on as in training."""
         batch = batch._replace(x=batch.x.to(self.device))
-        self._scores("statistics", batch)
+        self._read_on("statistics", batch)
 
     def evaluate(self, name: str, batch: Window) -> None:
         """Log the likelihood of a minibatch."""
@@ -145,20 +189,49 @@ class LanguageModel(RecurrentModel):
             self.log(f"{name}/loss", loss, batch_size=symbols)
         self.log(f"{name}/{self.score.name}", likelihood, prog_bar=True, batch_size=symbols)
 
+    def examples(self, data: TextData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
+        """Title, caption and picture of the boundaries in a validation sentence, of an HMLSTM.
+
+        Args:
+            data: the data, loaded.
+        """
+        if self.hparams["cell"] != "HMLSTM":
+            return
+        x = next(iter(data.val_dataloader())).x[:, :1]
+        symbols = [data.vocabulary.symbols[number] for number in x[:, 0].tolist()]
+        if (end := ENDS.get(data.hparams["dataset"])) in symbols:
+            symbols = symbols[: symbols.index(end)]
+        training = self.training
+        with torch.no_grad():
+            _, _, boundaries = self.eval()._read(x[: len(symbols)].to(self.device))
+        self.train(training)
+        assert boundaries is not None
+        z = boundaries.z[:, 0].cpu()
+        shares = ", ".join(f"{share:.0%}" for share in z.mean(0).tolist())
+        yield (
+            "boundaries in a sentence",
+            "The first sentence of the validation text; the lowest layer is at the bottom. Mean "
+            f"over the steps, from the bottom: {shares}.",
+            partial(plot_boundaries, z=z, symbols=symbols),
+        )
+
     def _loss(self, name: str, batch: Window) -> Tensor:
         """Mean cross-entropy of a minibatch's symbols, in nats."""
-        scores = self._scores(name, batch).flatten(0, 1)
-        return cross_entropy(scores, batch.y.flatten(), ignore_index=PADDING)
+        return _cross_entropy(self._scores(name, batch), batch)
 
     def _scores(self, name: str, batch: Window) -> Tensor:
+        output, _ = self._read_on(name, batch)
+        return self._classify(output)
+
+    def _read_on(self, name: str, batch: Window) -> tuple[Tensor, Boundaries | None]:
+        """Outputs and boundaries of a minibatch, with the state going on from window to window."""
         state = None if batch.fresh else _each(self._states[name], lambda s: s.to(batch.x.device))
-        scores: Tensor
-        scores, state = self(batch.x, state, batch.step, batch.lengths)
+        output, state, boundaries = self._read(batch.x, state, batch.step, batch.lengths)
         if batch.kept:
             self._states[name] = _each(state, Tensor.detach)
         else:
             self._states.pop(name, None)
-        return scores
+        return output, boundaries
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state that goes on into the next training window."""
@@ -168,6 +241,15 @@ class LanguageModel(RecurrentModel):
         """Go on from the state of the checkpoint."""
         if (state := checkpoint.get("carried_state")) is not None:
             self._states["train"] = state
+
+
+def _cross_entropy(
+    scores: Tensor, batch: Window, reduction: Literal["mean", "none"] = "mean"
+) -> Tensor:
+    """Cross-entropy of a minibatch's symbols in nats, 0 or without weight in the padding."""
+    return cross_entropy(
+        scores.flatten(0, 1), batch.y.flatten(), ignore_index=PADDING, reduction=reduction
+    )
 
 
 def _each(state: Any, function: Any) -> Any:
