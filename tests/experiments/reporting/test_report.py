@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,6 +9,8 @@ import yaml
 
 import browser
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.measuring.trained_run import read_trained_run
+from rnnorm.experiments.reporting.figures import example_pictures
 from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.training.fit import fit
 
@@ -203,10 +206,12 @@ def test_a_bar_shows_on_a_terminal_how_far_it_is(runs, tmp_path, capsys, monkeyp
 
 @pytest.fixture
 def text_run(sentences, tmp_path):
-    folder = tmp_path / "text"
+    return _text_run("cooijmans2016/ptb-char-bn", sentences, tmp_path / "text")
+
+
+def _text_run(name, sentences, folder, *more):
     size = f"--model.init_args.vocabulary_size={_symbols(sentences)}"
-    options = [*TEXT, size]
-    fit("cooijmans2016/ptb-char-bn", run_dir=folder, data_dir=sentences, overrides=options)
+    fit(name, run_dir=folder, data_dir=sentences, overrides=[*TEXT, size, *more])
     return folder
 
 
@@ -219,6 +224,18 @@ def test_a_text_has_its_score_by_length_with_both_statistics(text_run, tmp_path)
     assert "score against test length About 20000 symbols" in " ".join(page.captions)
     assert "test bits per character" in page.text
     assert left_out(page) == []
+
+
+def test_boundaries_are_drawn_above_the_sentence_that_they_are_in(sentences, tmp_path):
+    rows = "--data.init_args.eval_batch_size=4"
+    run = _text_run("chung2016/ptb-char-hm-lstm-step", sentences, tmp_path / "run", rows)
+    (picture,) = example_pictures(read_trained_run(run, "mine"))
+    assert picture.title == "mine: boundaries in a sentence"
+    assert "How the first sentence of the validation text begins" in picture.caption
+    symbols = (sentences / "ptb.char.valid.txt").read_text().split(" ")
+    labels = "".join(re.findall("<!-- (.) -->", picture.svg))
+    assert len(labels) >= 8
+    assert "".join(symbols).startswith(labels)
 
 
 @pytest.mark.parametrize("given", [None, "gone"])

@@ -124,7 +124,8 @@ def test_a_row_holds_the_papers_number_and_ours(folder):
 def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
     write(folder, outcome(LSTM, 1.5))
     write(folder, outcome(BN, 1.5))
-    (folder / "steps.csv").write_text(f"recipe,seconds,ratio\n{LSTM},0.25,1.0\n{BN},0.2,0.8\n")
+    head = "recipe,scale,seconds,ratio\n"
+    (folder / "steps.csv").write_text(f"{head}{LSTM},paper,0.25,1.0\n{BN},paper,0.2,0.8\n")
     page = page_of(folder)
     assert cells(page, LSTM)[8:] == ["0.250", "1.00", "150"]
     assert cells(page, BN)[8:] == ["0.200", "0.80", "120"]
@@ -150,7 +151,7 @@ def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
 
 def test_another_model_than_the_recipes_has_no_time_of_the_recipe(folder):
     write(folder, outcome(BN, 1.6, changes=("norm=layer",), seed=1))
-    (folder / "steps.csv").write_text(f"recipe,seconds,ratio\n{BN},0.2,0.8\n")
+    (folder / "steps.csv").write_text(f"recipe,scale,seconds,ratio\n{BN},paper,0.2,0.8\n")
     (line,) = (line for line in page_of(folder).splitlines() if "norm=layer" in line)
     assert line.endswith("| 3 | 600 | – | – | – |")
 
@@ -171,6 +172,38 @@ def test_where_runs_were_trained_stands_below_their_table(folder):
 def test_a_small_scale_is_said_in_its_row(folder):
     write(folder, outcome(BN, 1.5, scale="small", small="8 units"))
     assert cells(page_of(folder), BN)[0] == f"`{BN}` (small: 8 units)"
+
+
+def test_a_table_may_be_of_one_scale(folder):
+    common = {"title": "Characters", "recipes": [LSTM]}
+    tables = [common | {"scale": "paper"}, common | {"title": "Small", "scale": "small"}]
+    (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": tables}))
+    head = "recipe,scale,seconds,ratio\n"
+    (folder / "steps.csv").write_text(f"{head}{LSTM},paper,0.5,1\n{LSTM},small,0.125,1\n")
+    write(folder, outcome(LSTM, 1.5, seed=1))
+    write(folder, outcome(LSTM, 1.75, seed=2, scale="small", small="8 units"))
+    paper, small = page_of(folder).split("## Small")
+    assert cells(paper, LSTM)[5].startswith("1.500")
+    assert cells(paper, LSTM)[8] == "0.500"
+    assert cells(small, LSTM)[0] == f"`{LSTM}`"
+    assert cells(small, LSTM)[5].startswith("1.750")
+    assert cells(small, LSTM)[8] == "0.125"
+    (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": tables[:1]}))
+    with pytest.raises(ValueError, match=r"has no table for .*-2\.json"):
+        page_of(folder)
+
+
+def test_recipes_of_one_name_have_their_paper_in_the_picture(folder):
+    names = ["gal2016/ptb-char", "semeniuta2016/ptb-char", LSTM]
+    table = {"title": "Characters", "recipes": names}
+    (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": [table]}))
+    for name in names:
+        write(folder, outcome(name, 1.5))
+    picture = draw_scores(read_recorded(folder)[1][0]).decode()
+    assert [n for n in (*names, "ptb-char-lstm") if f">{n}<" in picture] == [
+        *names[:2],
+        "ptb-char-lstm",
+    ]
 
 
 def test_lengths_have_a_table_of_their_own(folder):

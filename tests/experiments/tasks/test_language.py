@@ -79,7 +79,7 @@ def test_a_stream_goes_on_beyond_the_horizon_of_the_statistics():
     assert likelihood(made, Stream(text(60), 9)) != one_pass
 
 
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "HMLSTM"])
 @torch.no_grad()
 def test_carried_windows_are_one_pass_over_each_row(cell):
     made = model(cell=cell).eval()
@@ -113,6 +113,65 @@ def test_evaluation_leaves_the_state_of_training_alone():
     likelihood(made, Stream(text(50), 10))
     made.statistics_step(windows[0])
     assert torch.equal(made._states["train"][0], before)
+
+
+@pytest.fixture
+def window():
+    return next(iter(IndependentWindows(text(200), 6, 8, seed=1)))
+
+
+def silent(made):
+    made.log = lambda *_, **__: None
+    return made
+
+
+def test_the_norm_stabilizer_is_paid_in_training_alone(window):
+    plain, paid = silent(model()), silent(model(norm_stabilizer=3.0))
+    output, _ = plain._read_on("train", window)
+    cost = rnnorm.norm_stabilizer(output, 3.0)
+    assert cost > 1e-3
+    torch.testing.assert_close(paid.training_step(window, 0), plain.training_step(window, 0) + cost)
+    assert likelihood(paid, [window]) == likelihood(plain, [window])
+
+
+def test_weights_are_normalised_after_they_are_drawn(window):
+    plain, normalised = (
+        model(init="joint_orthogonal"),
+        model(init="joint_orthogonal", weight_norm=True),
+    )
+    torch.testing.assert_close(normalised.rnn.weight_hh_l0, plain.rnn.weight_hh_l0)
+    assert likelihood(normalised, [window]) == pytest.approx(likelihood(plain, [window]))
+
+
+def hmlstm(boundary, **arguments):
+    return silent(
+        model(cell="HMLSTM", num_layers=3, cell_options={"boundary": boundary}, **arguments)
+    )
+
+
+def boundary_gradient(made, window):
+    """Of the row of the lowest layer's weights that makes its boundary."""
+    made.training_step(window, 0).backward()
+    return made.rnn.weight_ih_l0.grad[-1]
+
+
+def test_sampled_boundaries_learn_by_reinforce(window):
+    sampled, other = hmlstm("sample"), hmlstm("sample")
+    torch.manual_seed(1)
+    gradient = boundary_gradient(sampled, window)
+    torch.manual_seed(1)
+    output, boundaries = other._read_on("train", window)
+    scores = other._classify(output).flatten(0, 1)
+    nats = cross_entropy(scores, window.y.flatten(), reduction="none").view(6, 8)
+    # the loss is the mean over 6 * 8 predictions, REINFORCE's the mean over 8 rows
+    (nats.mean() + boundaries.reinforce(nats / 6)).backward()
+    torch.testing.assert_close(gradient, other.rnn.weight_ih_l0.grad[-1])
+    assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize("boundary", ["step", "soft"])
+def test_other_boundaries_learn_through_the_loss(window, boundary):
+    assert boundary_gradient(hmlstm(boundary), window).abs().max() > 0
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -160,6 +219,8 @@ def test_dropout_is_of_training_alone():
         ({"unit": "bytes"}, "'bits' or 'perplexity', got 'bytes'"),
         ({"init": "magic"}, "init must be None or one of .*got 'magic'"),
         ({"norm": "group"}, "group"),
+        ({"norm_stabilizer": -1.0}, "norm_stabilizer must .*got -1"),
+        ({"learn_initial_state": "from_input"}, "must be True or False for a text, .*'from_input'"),
     ],
 )
 def test_bad_model_arguments(arguments, what):

@@ -124,6 +124,33 @@ def test_a_mistake_leaves_no_run_folder(tmp_path, options):
     assert not (tmp_path / "a").exists()
 
 
+OF_THE_LECTURE = [
+    "chung2016/ptb-char-hm-lstm-annealed",
+    "chung2016/ptb-char-hm-lstm-sampling",
+    "chung2016/ptb-char-hm-lstm-soft",
+    "chung2016/ptb-char-hm-lstm-step",
+    "gal2016/ptb-char",
+    "koutnik2014/ptb-char-clockwork",
+    "krueger2015/ptb-char-norm-stabilizer",
+    "krueger2016/ptb-char-zoneout",
+    "krueger2016/ptb-char-zoneout-bn",
+    "salimans2016/ptb-char",
+    "semeniuta2016/ptb-char",
+]
+
+
+@pytest.mark.parametrize("name", OF_THE_LECTURE)
+def test_an_epoch_of_each_cell_and_regulariser(tmp_path, options, name):
+    given = options(name)
+    given["overrides"] += ["--trainer.max_epochs=1", "--model.init_args.hidden_size=8"]
+    run = fit(name, scale="small", run_dir=tmp_path / "run", quiet=True, **given)
+    curve = read_metrics(run.folder / "metrics.csv")
+    losses = [value for _, _, value in curve["train/loss"]]
+    assert losses[-1] < losses[0]
+    (measured,) = measure(run.folder)
+    assert measured.metrics["test/bits_per_character"] < 5
+
+
 @pytest.mark.parametrize("name", [CHARACTERS, WORDS, "laurent2015/appendix-a-bn"])
 def test_the_real_treebank_with_a_tiny_budget(tmp_path, ptb_dir, name):
     overrides = [

@@ -4,6 +4,7 @@ import torch
 import rnnorm
 from rnnorm.experiments.data.images.images import load_images
 from rnnorm.experiments.tasks.pixels import PixelClassifier, PixelData, step_order
+from rnnorm.experiments.training.fit import fit
 
 
 def test_fixed_permutation_is_a_bijection_and_not_the_identity():
@@ -116,3 +117,23 @@ def test_norm_options_reach_the_layer():
 def test_bad_model_arguments(arguments, what):
     with pytest.raises(ValueError, match=what):
         PixelClassifier(**arguments)
+
+
+@pytest.mark.parametrize("states", ["from-input", "no-noise"])
+def test_an_epoch_of_each_initial_state(tiny, states):
+    changes = (
+        "trainer.max_epochs=1",
+        "trainer.log_every_n_steps=1",
+        "data.init_args.dataset=digits",
+    )
+    overrides = [*tiny, *(f"--{change}" for change in changes)]
+    run = fit(
+        f"cooijmans2016/smnist-bn-{states}",
+        scale="small",
+        run_dir="run",
+        overrides=overrides,
+        quiet=True,
+    )
+    assert run.best is not None
+    learned = [name for name, _ in run.built.model.named_parameters() if name.endswith("_0_weight")]
+    assert learned == (["rnn.h_0_weight", "rnn.c_0_weight"] if states == "from-input" else [])

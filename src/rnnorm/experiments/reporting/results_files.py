@@ -27,6 +27,7 @@ class Recorded(NamedTuple):
     Attributes:
         title: of the table.
         recipes: that belong in it.
+        scale: the one scale whose runs belong in it, ``"paper"`` or ``"small"``; None for both.
         text: what there is to say.
         runs: each with the sentences that it wrote.
         searches: as they were recorded.
@@ -34,6 +35,7 @@ class Recorded(NamedTuple):
 
     title: str
     recipes: list[str]
+    scale: str | None
     text: str
     runs: list[tuple[Outcome, list[str]]]
     searches: list[dict[str, Any]]
@@ -55,34 +57,39 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     files = sorted(folder.glob("*.json"))
     runs = {path: _read(path) for path in files if not path.name.startswith("search-")}
     searches = {path: _read_search(path) for path in files if path not in runs}
-    placed = [name for table in tables["tables"] for name in table["recipes"]]
     named = {path: outcome.recipe for path, (outcome, _) in runs.items()}
     named |= {path: found["recipe"] for path, found in searches.items()}
-    for path, name in named.items():
-        if name not in placed:
-            raise ValueError(f"{folder / 'tables.yaml'} has no table for {path.name}")
+    placed: set[Path] = set()
     found = []
     for table in tables["tables"]:
-        places = [path for recipe in table["recipes"] for path in files if named[path] == recipe]
+        scale = table.get("scale")
+        fitting = [p for p in files if p in searches or scale in (None, runs[p][0].scale)]
+        places = [path for recipe in table["recipes"] for path in fitting if named[path] == recipe]
+        placed.update(places)
         found.append(
             Recorded(
                 table["title"],
                 table["recipes"],
+                scale,
                 (table.get("text") or "").strip(),
                 [runs[path] for path in places if path in runs],
                 [searches[path] for path in places if path in searches],
             )
         )
+    for path in files:
+        if path not in placed:
+            raise ValueError(f"{folder / 'tables.yaml'} has no table for {path.name}")
     return tables["text"].strip(), found
 
 
-def read_steps(folder: Path) -> dict[str, dict[str, str]]:
-    """The row of ``rnnorm bench`` of each recipe.
+def read_steps(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
+    """The row of ``rnnorm bench`` of each recipe and scale.
 
     Raises:
         ValueError: a file is none of ``rnnorm bench``.
     """
-    return {row["recipe"]: row for path in sorted(folder.rglob("*.csv")) for row in _rows(path)}
+    rows = (row for path in sorted(folder.rglob("*.csv")) for row in _rows(path))
+    return {(row["recipe"], row["scale"]): row for row in rows}
 
 
 def _read(path: Path) -> tuple[Outcome, list[str]]:
@@ -108,6 +115,7 @@ def _read_search(path: Path) -> dict[str, Any]:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     rows = list(csv.DictReader(as_text(unpack(path, "", _LIMIT), path).splitlines()))
-    if not rows or not {"recipe", "seconds", "ratio"} <= rows[0].keys():
-        raise ValueError(f"{path} is none of rnnorm bench RECIPE: it lacks recipe, seconds, ratio")
+    needed = ("recipe", "scale", "seconds", "ratio")
+    if not rows or not set(needed) <= rows[0].keys():
+        raise ValueError(f"{path} is none of rnnorm bench RECIPE: it lacks {', '.join(needed)}")
     return rows

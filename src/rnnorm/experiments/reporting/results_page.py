@@ -42,7 +42,7 @@ def page_of(folder: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _section(table: Recorded, steps: dict[str, dict[str, str]]) -> list[str]:
+def _section(table: Recorded, steps: dict[tuple[str, str], dict[str, str]]) -> list[str]:
     outcomes = [outcome for outcome, _ in table.runs]
     models = _models(outcomes)
     parts = [f"## {table.title}"]
@@ -51,7 +51,7 @@ def _section(table: Recorded, steps: dict[str, dict[str, str]]) -> list[str]:
         several = any(len(seeds) > 1 for seeds in models)
         said = " Of several seeds, their mean and standard deviation." if several else ""
         parts.append(f"{'; '.join(metrics).capitalize()}.{said}")
-        parts.append(_table(_HEAD, [_row(seeds, steps) for seeds in models]))
+        parts.append(_table(_HEAD, [_row(seeds, steps, table.scale) for seeds in models]))
     for found in table.searches:
         parts += _search(found)
     if scores_of(table):
@@ -80,9 +80,12 @@ def _models(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     return list(models.values())
 
 
-def _row(seeds: Sequence[Outcome], steps: dict[str, dict[str, str]]) -> list[str]:
+def _row(
+    seeds: Sequence[Outcome], steps: dict[tuple[str, str], dict[str, str]], scale: str | None
+) -> list[str]:
     one = seeds[0]
-    how = [f"small: {one.small}"] if one.small else []
+    # a table of small scales alone says so in its text
+    how = [f"small: {one.small}"] if one.small and scale is None else []
     how += [f"{len(seeds)} seeds"] if len(seeds) > 1 else []
     told = f"`{one.label}`" + (f" ({'; '.join(how)})" if how else "")
     row = [told, "none" if one.number is None else f"{one.number}"]
@@ -96,7 +99,7 @@ def _row(seeds: Sequence[Outcome], steps: dict[str, dict[str, str]]) -> list[str
     mean = round(fmean(o.steps for o in seeds))
     row.append(str(mean))
     # another model may take another time
-    step = None if one.changes else steps.get(one.recipe)
+    step = None if one.changes else steps.get((one.recipe, one.scale))
     if step is None:
         return [*row, "–", "–", "–"]
     seconds = float(step["seconds"])

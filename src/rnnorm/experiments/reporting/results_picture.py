@@ -60,7 +60,10 @@ def draw_scores(table: Recorded) -> bytes:
         for row, kinds in enumerate(scores.values()):
             for kind, values in kinds.items():
                 axes.plot(values, [row] * len(values), linestyle="", label=kind, **_MARKS[kind])
-        axes.set_yticks(range(len(scores)), [name.split("/")[-1] for name in scores])
+        short = [name.split("/")[-1] for name in scores]
+        # with the paper before it where papers have recipes of one name
+        names = [s if short.count(s) == 1 else name for s, name in zip(short, scores, strict=True)]
+        axes.set_yticks(range(len(scores)), names)
         axes.set_ylim(len(scores) - 0.4, -0.6)
         axes.set_xlabel("; ".join(dict.fromkeys(metrics)))
         axes.tick_params(length=0)

@@ -25,6 +25,10 @@ from rnnorm.norm.spec import check_number
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    Examples = Iterator[tuple[str, str, Callable[[Axes], None]]]
+
+# symbols that are legible side by side
+_SHOWN = 50
 _SCORES = {"nats": "loss", "bits": "bits_per_character", "perplexity": "perplexity"}
 
 
@@ -189,18 +193,17 @@ class LanguageModel(RecurrentModel):
             self.log(f"{name}/loss", loss, batch_size=symbols)
         self.log(f"{name}/{self.score.name}", likelihood, prog_bar=True, batch_size=symbols)
 
-    def examples(self, data: TextData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Title, caption and picture of the boundaries in a validation sentence, of an HMLSTM.
+    @property
+    def examples(self) -> Callable[[TextData], Examples] | None:
+        """Shows, for a report, where an HMLSTM finds boundaries; None for other cells."""
+        return self._boundaries if self.hparams["cell"] == "HMLSTM" else None
 
-        Args:
-            data: the data, loaded.
-        """
-        if self.hparams["cell"] != "HMLSTM":
-            return
-        x = next(iter(data.val_dataloader())).x[:, :1]
+    def _boundaries(self, data: TextData) -> Examples:
+        """Title, caption and picture of the boundaries in a sentence."""
+        x = next(iter(data.val_dataloader())).x[:_SHOWN, :1]
         symbols = [data.vocabulary.symbols[number] for number in x[:, 0].tolist()]
-        if (end := ENDS.get(data.hparams["dataset"])) in symbols:
-            symbols = symbols[: symbols.index(end)]
+        if (end := ENDS.get(data.hparams["dataset"])) in symbols[1:]:
+            symbols = symbols[: symbols.index(end, 1)]
         training = self.training
         with torch.no_grad():
             _, _, boundaries = self.eval()._read(x[: len(symbols)].to(self.device))
@@ -210,8 +213,8 @@ class LanguageModel(RecurrentModel):
         shares = ", ".join(f"{share:.0%}" for share in z.mean(0).tolist())
         yield (
             "boundaries in a sentence",
-            "The first sentence of the validation text; the lowest layer is at the bottom. Mean "
-            f"over the steps, from the bottom: {shares}.",
+            "How the first sentence of the validation text begins. Boundaries of all steps, from "
+            f"the lowest layer: {shares}.",
             partial(plot_boundaries, z=z, symbols=symbols),
         )
 
