@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +33,26 @@ def holds(condition: Tensor, otherwise: str) -> bool:
         torch._assert_async(condition, otherwise)
         return True
     return bool(condition)
+
+
+_for_onnx: ContextVar[bool] = ContextVar("rnnorm_for_onnx", default=False)
+
+
+@contextmanager
+def for_onnx() -> Iterator[None]:
+    """Says that what torch.export makes within becomes a file of ONNX."""
+    token = _for_onnx.set(True)
+    try:
+        yield
+    finally:
+        _for_onnx.reset(token)
+
+
+def exporting() -> str:
+    """What a program is made for at this moment: ``"torch"``, ``"onnx"``, or nothing."""
+    if not torch.compiler.is_exporting():
+        return ""
+    return "onnx" if _for_onnx.get() or torch.onnx.is_in_onnx_export() else "torch"
 
 
 def jit_tracing() -> bool:

@@ -1,6 +1,8 @@
 """A layer inside torch.compile and torch.export."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ pytestmark = [
     # the compiler's own, which it hides from those to whom warnings are no errors
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.:FutureWarning"),
 ]
 
 
@@ -174,3 +177,116 @@ def test_an_exported_model_is_saved_and_loaded(tmp_path, close):
     layer.eval()
     torch.export.save(torch.export.export(layer, (x,)), tmp_path / "layer.pt2")
     close(torch.export.load(tmp_path / "layer.pt2").module()(x), layer(x))
+
+
+def shaken(layer):
+    """A layer in evaluation whose γ differ, with statistics of six steps."""
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if "gamma" in name:
+                parameter.uniform_(0.5, 1.0)
+    if getattr(layer.norm, "population", None):
+        for scale in (1, 2):
+            layer(scale * torch.randn(6, 9, 3, dtype=torch.float64))
+    return layer.eval()
+
+
+# each of them runs under torch's scan: no fused kernel has them, or none is asked for
+SCANNED = {
+    "LSTM-none": lambda **o: rnnorm.LSTM(3, 4, **o),
+    "LSTM-peephole-carry-projection": lambda **o: rnnorm.LSTM(
+        3, 4, norm="carry", peephole="all", proj_size=2, bidirectional=True, **o
+    ),
+    "GRU-before-joint-zoneout": lambda **o: rnnorm.GRU(
+        3,
+        4,
+        norm=rnnorm.BatchNorm(input=None, recurrent=None, joint="frame"),
+        reset_after=False,
+        recurrent_dropout=rnnorm.Zoneout(cell=0, hidden=0.2),
+        **o,
+    ),
+    "RNN-layer-norm": lambda **o: rnnorm.RNN(3, 4, norm="layer", learn_initial_state=True, **o),
+    "Clockwork-shared": lambda **o: rnnorm.ClockworkRNN(
+        3, 4, periods=(1, 3), norm=rnnorm.BatchNorm(population="shared"), **o
+    ),
+}
+
+
+@pytest.mark.parametrize("make", SCANNED.values(), ids=SCANNED)
+def test_an_exported_layer_of_any_cell_takes_any_sizes(make, close):
+    torch.manual_seed(0)
+    layer = shaken(make(dtype=torch.float64))
+
+    def inputs(length, rows):
+        lengths = torch.randint(1, length + 1, (rows,))
+        ages = {} if layer.bidirectional else {"step": torch.randint(0, 9, (rows,))}
+        return {
+            "input": torch.randn(length, rows, 3, dtype=torch.float64),
+            "lengths": lengths,
+            **ages,
+        }
+
+    steps, rows = (torch.export.Dim(name, min=1, max=64) for name in ("steps", "rows"))
+    sizes = {"input": {0: steps, 1: rows}, "lengths": {0: rows}, "step": {0: rows}}
+    example = inputs(4, 3)
+    sizes = {name: sizes[name] for name in example}
+    with rnnorm.use_backend("scan"):
+        exported = torch.export.export(layer, (), example, dynamic_shapes=sizes).module()
+    for length, count in ((7, 5), (1, 1)):
+        other = inputs(length, count)
+        other["input"][int(other["lengths"][0]) :, 0] = float("nan")
+        close(exported(**other), layer(**other))
+
+
+def test_a_layer_without_a_norm_takes_any_length_without_being_told_how(close):
+    layer = rnnorm.GRU(3, 4, dtype=torch.float64).eval()
+    steps, rows = (torch.export.Dim(name) for name in ("steps", "rows"))
+    x = torch.randn(3, 2, 3, dtype=torch.float64)
+    exported = torch.export.export(layer, (x,), dynamic_shapes=({0: steps, 1: rows},)).module()
+    other = torch.randn(6, 4, 3, dtype=torch.float64)
+    close(exported(other), layer(other))
+
+
+def test_a_scanned_program_has_the_gradients_though_exported_without(close):
+    layer = shaken(rnnorm.LSTM(3, 4, norm="batch", dtype=torch.float64))
+    x = torch.randn(5, 3, 3, dtype=torch.float64)
+    lengths = torch.tensor([5, 2, 3])
+    with rnnorm.use_backend("scan"), torch.no_grad():
+        exported = torch.export.export(layer, (x,), {"lengths": lengths}).module()
+    padded = x.clone()
+    padded[2:, 1] = float("nan")
+    twins = [padded.clone().requires_grad_() for _ in range(2)]
+    found = [
+        torch.autograd.grad(
+            model(twin, lengths=lengths)[0].pow(2).sum(), [twin, *model.parameters()]
+        )
+        for model, twin in zip((exported, layer), twins, strict=True)
+    ]
+    close(*found)
+
+
+def test_the_scan_is_for_programs_alone():
+    layer = rnnorm.LSTM(3, 4, norm="batch").eval()
+    said = pytest.raises(RuntimeError, match=r"'scan' does not cover .* torch\.export")
+    with rnnorm.use_backend("scan"), said:
+        layer(torch.randn(2, 2, 3))
+
+
+def test_an_exported_program_runs_in_another_process_without_rnnorm(tmp_path):
+    torch.manual_seed(0)
+    layer = shaken(rnnorm.LSTM(3, 4, norm="batch", dtype=torch.float64)).float()
+    x = torch.randn(4, 2, 3)
+    steps = torch.export.Dim("steps", min=1)
+    with rnnorm.use_backend("scan"):
+        exported = torch.export.export(layer, (x,), dynamic_shapes=({0: steps},))
+    torch.export.save(exported, tmp_path / "layer.pt2")
+    longer = torch.randn(9, 2, 3)
+    torch.save((longer, layer(longer)[0]), tmp_path / "pair.pt")
+    code = (
+        "import sys, torch\n"
+        "program = torch.export.load('layer.pt2').module()\n"
+        "x, wanted = torch.load('pair.pt')\n"
+        "torch.testing.assert_close(program(x)[0], wanted)\n"
+        "assert 'rnnorm' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)

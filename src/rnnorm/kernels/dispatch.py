@@ -16,11 +16,11 @@ from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels import reference
+from rnnorm.kernels import reference, scan
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
-from rnnorm.norm.spec import Norm, active_sites
-from rnnorm.tracing import constant
+from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+from rnnorm.tracing import constant, exporting
 
 _TORCH = (LSTM(), GRU())
 
@@ -28,7 +28,8 @@ _TORCH = (LSTM(), GRU())
 class Request(NamedTuple):
     """What a layer asks for; ``padded`` rows come with their ``lengths``.
 
-    ``masked`` are the places where recurrent dropout acts.
+    ``masked`` are the places where recurrent dropout acts; that of the input needs no kernel.
+    ``exported`` is what a program is made for, ``"torch"`` or ``"onnx"``, if one is.
     """
 
     cell: Cell
@@ -38,6 +39,9 @@ class Request(NamedTuple):
     projected: bool = False
     padded: bool = False
     masked: tuple[str, ...] = ()
+    training: bool = False
+    one_step: bool = False
+    exported: str = ""
 
     def __str__(self) -> str:
         sites = ", ".join(active_sites(self.norm, self.cell.name, self.cell.sites))
@@ -59,7 +63,7 @@ class Kernel:
         refuses: why it does not cover a request, empty if it does.
         layer: with the signature of ``reference.layer``; None for torch's own operators, which
             run a whole stack of layers.
-        traceable: whether torch.compile takes it into a graph without unrolling the time steps.
+        traceable: whether a compiler takes it into a graph without unrolling the time steps.
     """
 
     name: str
@@ -78,6 +82,8 @@ def _aten_refuses(request: Request) -> str:
         return "torch.nn has no normalised recurrence"
     if request.masked:
         return "torch.nn has no recurrent dropout"
+    if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
+        return "torch.export would keep its example's number of steps"
     if request.padded and not UNAVAILABLE and not _cpu_refuses(request):
         return "torch.nn runs sequences of different lengths slower"
     return ""
@@ -86,12 +92,27 @@ def _aten_refuses(request: Request) -> str:
 def _cpu_refuses(request: Request) -> str:
     if request.projected:
         return "it has no proj_size"
+    if request.exported == "onnx":
+        return "onnx has no such operator"
     return cpu.refuses(request.cell, request.norm, request.device, request.dtype)
+
+
+def _scan_refuses(request: Request) -> str:
+    if not request.exported:
+        return "it is for torch.export"
+    if request.one_step:
+        return "a cell's step is no loop"
+    if request.training and isinstance(request.norm, BatchNorm):
+        return "it takes no statistics"
+    if request.training and set(request.masked) - {"input"}:
+        return "its masks are the same at every step"
+    return ""
 
 
 KERNELS = (
     Kernel("aten", "", _aten_refuses, None, traceable=False),
     Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, traceable=True),
+    Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True),
     Kernel("reference", "", lambda request: "", reference.layer, traceable=False),
 )
 
@@ -138,6 +159,11 @@ def use_backend(name: str) -> Iterator[None]:
         _forced.reset(token)
 
 
+def forced() -> bool:
+    """Whether ``use_backend`` has a say."""
+    return _forced.get() is not None
+
+
 def choose(
     cell: Cell,
     norm: Norm | None,
@@ -146,13 +172,17 @@ def choose(
     projected: bool = False,
     padded: bool = False,
     masked: tuple[str, ...] = (),
+    training: bool = False,
+    one_step: bool = False,
 ) -> Kernel:
     """The kernel that runs a layer, counted; torch.compile asks once, while it traces.
 
     Raises:
         RuntimeError: a forced kernel does not cover the request.
     """
-    return KERNELS[_choose(cell, norm, device, dtype, projected, padded, masked)]
+    return KERNELS[
+        _choose(cell, norm, device, dtype, projected, padded, masked, training, one_step)
+    ]
 
 
 @constant
@@ -164,8 +194,12 @@ def _choose(
     projected: bool,
     padded: bool,
     masked: tuple[str, ...],
+    training: bool,
+    one_step: bool,
 ) -> int:
-    request = Request(cell, norm, device, dtype, projected, padded, masked)
+    request = Request(
+        cell, norm, device, dtype, projected, padded, masked, training, one_step, exporting()
+    )
     forced = _forced.get()
     passed_over = []
     for k, kernel in enumerate(KERNELS):

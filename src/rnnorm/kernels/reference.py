@@ -73,25 +73,20 @@ def layer(
     shifts = {site: s.to(wide) for site, s in (cell.shifts(weights, active) | beta).items()}
     gamma = {site: g.to(wide) for site, g in gamma.items()}
     constants = {site: (mean.to(wide), var.to(wide)) for site, (mean, var) in constants.items()}
+    sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
     batch: dict[str, BatchSite] = {}
-    sites: dict[str, Site] = {}
-    for site in cell.sites:
-        shift = shifts.get(site)
-        if site not in active:
-            sites[site] = partial(_add, shift)
-        elif isinstance(norm, BatchNorm):
+    if isinstance(norm, BatchNorm):
+        for site in active:
             batch[site] = sites[site] = BatchSite(
-                gamma[site], shift, norm.eps, constants.get(site), min_rows
+                gamma[site], shifts.get(site), norm.eps, constants.get(site), min_rows
             )
-        elif isinstance(norm, LayerNorm):
-            widths = cell.blocks(site, cell.units(weights))
-            sites[site] = partial(_normalise_rows, widths, gamma[site], shift, norm.eps)
     masked = {
         place: mask.numbers(wide).expand(T, -1, -1).unbind(0)
         for place, mask in (masks or {}).items()
     }
     for place in ("hidden", "candidate"):
-        sites[place] = partial(_mask, masked[place]) if place in masked else _whole
+        if place in masked:
+            sites[place] = partial(_mask, masked[place])
     zones = [masked.get(f"zoneout_{name}") for name in cell.states]
     zoned = any(zones)
 
@@ -118,7 +113,8 @@ def layer(
         output, state = cell.step(weights, x_term, before, normalise, age)
         if zoned:
             first = state[0]
-            state = _zone_out(zones, before, state, t)
+            now = [None if zone is None else zone[t][:n] for zone in zones]
+            state = zone_out(now, before, state)
             output = state[0] if output is first else output
         outputs.append(output if n == B else pad(output, (0, 0, 0, B - n)))
 
@@ -132,6 +128,22 @@ def layer(
         for site, statistic in batch.items():
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
     return torch.stack(outputs).to(x.dtype), state_n, taken
+
+
+def fixed_sites(
+    cell: Cell,
+    norm: Norm | None,
+    units: int,
+    gamma: Mapping[str, Tensor],
+    shifts: Mapping[str, Tensor],
+) -> dict[str, Site]:
+    """What a cell asks for and no statistic is needed for: the shift, or layer normalisation."""
+    sites: dict[str, Site] = {site: partial(_add, shifts.get(site)) for site in cell.sites}
+    if isinstance(norm, LayerNorm):
+        for site, scale in gamma.items():
+            widths = cell.blocks(site, units)
+            sites[site] = partial(_normalise_rows, widths, scale, shifts.get(site), norm.eps)
+    return sites | dict.fromkeys(("hidden", "candidate"), _whole)
 
 
 def _input_terms(
@@ -163,12 +175,10 @@ def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
     return z * masks[t][: z.size(0)]
 
 
-def _zone_out(
-    zones: Sequence[Sequence[Tensor] | None], before: State, state: State, t: int
-) -> State:
+def zone_out(zones: Sequence[Tensor | None], before: State, state: State) -> State:
     """``d s_{t-1} + (1 - d) s_t`` for each state with a mask d (Krueger et al. 2016)."""
     return tuple(
-        new if zone is None else torch.lerp(new, old, zone[t][: new.size(0)])
+        new if zone is None else torch.lerp(new, old, zone)
         for zone, old, new in zip(zones, before, state, strict=True)
     )
 

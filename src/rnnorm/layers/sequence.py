@@ -185,6 +185,7 @@ class Sequence(nn.RNNBase):
             projected=self.proj_size > 0,
             padded=lengths is not None,
             masked=masked_places(self.recurrent_dropout, self.training and self._draws_masks),
+            training=self.training,
         )
         run = self._run if kernel.traceable else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step)

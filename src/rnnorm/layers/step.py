@@ -88,7 +88,7 @@ class Step(nn.RNNCellBase):
         """
         # what is no tensor fails as in torch.nn
         input.dim()
-        kernel = dispatch.choose(self.cell, self.norm, input.device, input.dtype)
+        kernel = dispatch.choose(self.cell, self.norm, input.device, input.dtype, one_step=True)
         run = self._run if kernel.traceable else uncompiled(self._run)
         return run(kernel, input, hx, step)
 

@@ -23,8 +23,8 @@ class BatchSite:
         gamma: ``(F,)``.
         shift: ``(F,)``, or None where nothing is added.
         eps: added to the variance.
-        constants: mean and variance ``(T, 1, F)``, or ``(T, B, F)`` for rows at different ages;
-            None where no step needs them.
+        constants: mean and variance ``(T, 1, F)``, ``(T, B, F)`` for rows at different ages, or
+            ``(1, 1, F)`` where one row serves all steps; None where no step needs them.
         min_rows: fewest rows that a statistic is taken of, or None.
     """
 
@@ -59,10 +59,9 @@ class BatchSite:
             var = var * bias
         else:
             assert self._constants is not None
-            mean, var = (rows[t][:n] for rows in self._constants)
-        scale = self.gamma * torch.rsqrt(var + self.eps)
-        centred = z - mean
-        return centred * scale if self.shift is None else torch.addcmul(self.shift, centred, scale)
+            # one row may serve all steps
+            mean, var = (rows[min(t, len(rows) - 1)][:n] for rows in self._constants)
+        return normalise_by(z, mean, scale_of(self.gamma, var, self.eps), self.shift)
 
     def taken(self, steps: int) -> Moments:
         """The statistics taken: mean and biased variance ``(steps, F)``.
@@ -82,6 +81,17 @@ class BatchSite:
             return none.index_copy(0, at, mean), none.index_copy(0, at, var)
         missing = (0, 0, 0, steps - len(means))
         return pad(mean, missing), pad(var, missing)
+
+
+def scale_of(gamma: Tensor, var: Tensor, eps: float | Tensor) -> Tensor:
+    """``γ / √(v + ε)``, what a centred term is multiplied by."""
+    return gamma * torch.rsqrt(var + eps)
+
+
+def normalise_by(z: Tensor, mean: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
+    """``(z - μ) s``, and the shift where there is one."""
+    centred = z - mean
+    return centred * scale if shift is None else torch.addcmul(shift, centred, scale)
 
 
 def normalise_rows(

@@ -179,13 +179,17 @@ class Population(nn.Module):
         return mean, var
 
     def consecutive(self, first: int | Tensor, steps: int) -> Moments:
-        """The same for ``steps`` steps in a row, ``(steps, 1, F)`` each.
+        """The same for ``steps`` steps in a row, ``(steps, 1, F)`` each; ``(1, 1, F)`` if shared.
 
         Args:
             first: index of the first of them, or ``(B,)`` int64 for rows at different ages: the
                 result is then ``(steps, B, F)``.
             steps: how many.
         """
+        if self.shared:
+            # backward would have to find them unchanged
+            mean, var = self._held("mean").unsqueeze(1), self._held("var").unsqueeze(1)
+            return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
         if isinstance(first, int) and self._readable_in_place():
             stop = first + steps
             if stop <= len(self):

@@ -1,0 +1,120 @@
+"""The definition under torch's scan: programs of any number of steps, for torch.export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rnnorm.cells.cell import Cell, State, Weights, product
+from rnnorm.kernels.mask import Mask
+from rnnorm.kernels.reference import fixed_sites, zone_out
+from rnnorm.norm.moments import Moments, normalise_by, scale_of
+from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+
+_LEAST = (2, 13)
+
+
+def _unavailable() -> str:
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return "" if release >= _LEAST else f"it needs torch {'.'.join(map(str, _LEAST))}"
+
+
+#: why it cannot run here: earlier versions were not tried, the scan of some takes no weights
+UNAVAILABLE = _unavailable()
+
+
+def _is_one(size: int | torch.SymInt) -> bool:
+    # a comparison of what is not fixed would fix it
+    return isinstance(size, int) and size == 1
+
+
+def layer(
+    cell: Cell,
+    norm: Norm | None,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    state: State,
+    weights: Weights,
+    gamma: Mapping[str, Tensor],
+    beta: Mapping[str, Tensor],
+    constants: Mapping[str, Moments],
+    min_rows: int | None,
+    step: int | Tensor = 0,
+    masks: Mapping[str, Mask] | None = None,
+) -> tuple[Tensor, State, dict[str, Moments]]:
+    """As ``reference.layer``, where no statistic is taken and masks are the same at every step."""
+    # which imports much
+    from torch._higher_order_ops.scan import scan
+
+    T, B, _ = x.shape
+    wide = torch.promote_types(x.dtype, torch.float32)
+    dtypes = [s.dtype for s in state]
+    active = active_sites(norm, cell.name, cell.sites)
+    shifts = {site: s.to(wide).clone() for site, s in cell.shifts(weights, active).items()}
+    shifts |= {site: s.to(wide) for site, s in beta.items()}
+    gamma = {site: g.to(wide) for site, g in gamma.items()}
+    sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
+    statistics: dict[str, Moments] = {}
+    if isinstance(norm, BatchNorm):
+        # as a number it would become one of float32 in ONNX
+        eps = torch.tensor(norm.eps, dtype=wide, device=x.device)
+        statistics = {
+            site: (mean.to(wide), scale_of(gamma[site], var.to(wide), eps))
+            for site, (mean, var) in constants.items()
+        }
+    masked = {place: mask.numbers(wide)[0] for place, mask in (masks or {}).items()}
+    zones = [masked.get(f"zoneout_{name}") for name in cell.states]
+
+    def normalise(by: Mapping[str, Moments], site: str, z: Tensor) -> Tensor:
+        if site in masked:
+            return z * masked[site]
+        return normalise_by(z, *by[site], shifts.get(site)) if site in by else sites[site](z, 0)
+
+    ages = torch.arange(T, device=x.device).view(T, 1, 1)
+    ages = ages + (step.view(1, B, 1) if isinstance(step, Tensor) else step)
+    frames: dict[str, Any] = {"age": ages.expand(T, B, 1)}
+    if batch_sizes is not None:
+        sizes = batch_sizes.to(x.device).view(T, 1, 1)
+        frames["active"] = torch.arange(B, device=x.device).view(1, B, 1) < sizes
+        # what stands in padding would reach gradients as 0 times nan
+        x = x.masked_fill(~frames["active"], 0)
+    terms = x.to(wide)
+    if not cell.reads_frames:
+        terms = normalise(statistics, "input", product(x, weights.weight_ih).to(wide))
+    frames["term"] = terms
+    # one row for all steps is a weight of the loop, others go through it step by step
+    single = [site for site, (mean, _) in statistics.items() if _is_one(mean.size(0))]
+    shared = {
+        site: (mean[0], scale[0]) for site, (mean, scale) in statistics.items() if site in single
+    }
+    frames["statistics"] = {site: m for site, m in statistics.items() if site not in single}
+    weights = cell.prepare(weights)
+    # parts of one tensor are refused as different ones
+    weights = weights._replace(own={name: w.clone() for name, w in weights.own.items()})
+
+    def advance(before: State, frame: dict[str, Any]) -> tuple[State, Tensor]:
+        by = {**shared, **frame["statistics"]}
+        # inductor looks for the number of rows among what the loop is given
+        output, after = cell.step(
+            weights,
+            frame["term"].view(B, -1),
+            before,
+            lambda site, z: normalise(by, site, z),
+            frame["age"],
+        )
+        if any(zone is not None for zone in zones):
+            first, after = after[0], zone_out(zones, before, after)
+            output = after[0] if output is first else output
+        if "active" not in frame:
+            # no result may be another one, or what was given
+            return tuple(s.clone() for s in after), output.clone()
+        there = frame["active"]
+        after = tuple(torch.where(there, s, b) for s, b in zip(after, before, strict=True))
+        return after, torch.where(there, output, 0)
+
+    state, output = scan(advance, tuple(s.to(wide) for s in state), frames)
+    state = tuple(s.to(dtype) for s, dtype in zip(state, dtypes, strict=True))
+    return output.to(x.dtype), state, {}
