@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
     from rnnorm.layers.clockwork import ClockworkRNN
+    from rnnorm.layers.freeze import freeze
     from rnnorm.layers.gru import GRU, GRUCell
     from rnnorm.layers.hmlstm import HMLSTM
     from rnnorm.layers.lstm import LSTM, LSTMCell
@@ -37,6 +38,7 @@ __all__ = [
     "SequenceDropout",
     "Zoneout",
     "backends",
+    "freeze",
     "init",
     "norm_stabilizer",
     "select_horizon",
@@ -50,6 +52,7 @@ _HOMES = {
     "rnnorm.cells.cell": ("Cell",),
     "rnnorm.kernels.dispatch": ("backends", "use_backend"),
     "rnnorm.layers.clockwork": ("ClockworkRNN",),
+    "rnnorm.layers.freeze": ("freeze",),
     "rnnorm.layers.gru": ("GRU", "GRUCell"),
     "rnnorm.layers.hmlstm": ("HMLSTM",),
     "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),

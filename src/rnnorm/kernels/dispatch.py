@@ -28,7 +28,7 @@ _TORCH = (LSTM(), GRU())
 class Request(NamedTuple):
     """What a layer asks for; ``padded`` rows come with their ``lengths``.
 
-    ``masked`` are the places where recurrent dropout acts; that of the input needs no kernel.
+    ``masked`` are the places where recurrent dropout acts.
     ``exported`` is what a program is made for, ``"torch"`` or ``"onnx"``, if one is.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,9 @@ from rnnorm.layers.recurrent_dropout import (
 from rnnorm.norm.spec import BatchNorm, Norm, check_number, resolve
 from rnnorm.tracing import jit_tracing, uncompiled
 
+if TYPE_CHECKING:
+    from rnnorm.layers.freeze import ShortWay
+
 
 class Sequence(nn.RNNBase):
     """Base of RNN, LSTM and GRU.
@@ -51,6 +54,8 @@ class Sequence(nn.RNNBase):
     _asked_for_step = False
     # update_bn takes statistics without dropout
     _draws_masks = True
+    # a frozen layer's
+    _short: ShortWay | None = None
 
     def __init__(
         self,
@@ -174,6 +179,12 @@ class Sequence(nn.RNNBase):
             RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
             TypeError: ``step`` or ``lengths`` that are no integers.
         """
+        if self._short is not None and hx is not None and lengths is None:
+            found = (
+                None if torch.compiler.is_compiling() else self._short.run(self, input, hx, step)
+            )
+            if found is not None:
+                return found
         data: Tensor = input.data if isinstance(input, PackedSequence) else input
         # what is no tensor fails as in torch.nn
         data.dim()

@@ -39,6 +39,34 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
     return ""
 
 
+def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
+    """The kernel's three sites by name, where some are normalised."""
+    return "input", "joint" if "joint" in active else "recurrent", "cell"
+
+
+def options_of(
+    cell: Cell,
+    norm: Norm | None,
+    min_rows: int | None,
+    dropped: Sequence[Mask | None] = (None,) * len(PLACES),
+) -> Options:
+    """What is not a tensor; ``min_rows`` as that of ``layer``, and a mask for each place."""
+    active = active_sites(norm, cell.name, cell.sites)
+    batch = isinstance(norm, BatchNorm)
+    scopes = [
+        (getattr(norm, site) if batch else "row") if site in active else "off"
+        for site in sites_of(active)
+    ]
+    return Options(
+        cell.name,
+        ",".join(scopes),
+        "joint" in active,
+        norm.eps if norm else 1.0,
+        -1 if min_rows is None or not (batch and active) else min_rows,
+        *[1.0 if mask is None else mask.scale for mask in dropped],
+    )
+
+
 def layer(
     cell: Cell,
     norm: Norm | None,
@@ -59,8 +87,7 @@ def layer(
         MemoryError: scratch memory could not be allocated.
     """
     active = active_sites(norm, cell.name, cell.sites)
-    joint = "joint" in active
-    sites = ("input", "joint" if joint else "recurrent", "cell")
+    sites = sites_of(active)
     wide = x.dtype if x.dtype in _COMPUTED else torch.float32
 
     def ready(tensor: Tensor | None) -> Tensor | None:
@@ -87,20 +114,7 @@ def layer(
             *[None if mask is None else _each_unit(mask.drawn, units) for mask in dropped],
         ]
     )
-    batch = isinstance(norm, BatchNorm)
-    options = Options(
-        cell.name,
-        ",".join(
-            [
-                (getattr(norm, site) if batch else "row") if site in active else "off"
-                for site in sites
-            ]
-        ),
-        joint,
-        norm.eps if norm else 1.0,
-        -1 if min_rows is None or not (batch and active) else min_rows,
-        *[1.0 if mask is None else mask.scale for mask in dropped],
-    )
+    options = options_of(cell, norm, min_rows, dropped)
     differentiable = torch.is_grad_enabled() and any(
         [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
     )
@@ -118,7 +132,7 @@ def layer(
         for result, like in zip(results, (x, *state), strict=False)
     ]
     taken = {}
-    if batch and min_rows is not None:
+    if isinstance(norm, BatchNorm) and min_rows is not None:
         for k, site in enumerate(sites):
             if site in active:
                 taken[site] = (results[3 + 2 * k], results[4 + 2 * k])

@@ -1,0 +1,146 @@
+"""A copy of a model for inference, and its short way to the CPU kernel."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
+
+from rnnorm.kernels import dispatch
+from rnnorm.kernels.cpu.forward import run_forward
+from rnnorm.kernels.cpu.layer import options_of, sites_of
+from rnnorm.kernels.cpu.problem import PLACES, Inputs, Options
+from rnnorm.layers.autocast import autocast_dtype
+from rnnorm.layers.sequence import Sequence
+from rnnorm.norm.population import Population
+from rnnorm.norm.resolved import Resolved
+from rnnorm.norm.spec import active_sites
+from rnnorm.tracing import unobserved
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def freeze(model: Model) -> Model:
+    """A copy of a model for inference, with the values of the model in evaluation.
+
+    It is in evaluation, and no parameter requires a gradient. In its recurrent layers the
+    statistics that serve each step are looked up once, parametrizations are computed once, and a
+    call with a state, as of a stream, goes to the CPU kernel by a short way. Training the model
+    on does not change the copy.
+
+    Args:
+        model: a layer of rnnorm, or a model with some.
+
+    Returns:
+        the copy. To call one with batch normalisation in training, or to take statistics with
+        it, is a RuntimeError.
+    """
+    model = copy.deepcopy(model).eval()
+    for module in list(model.modules()):
+        if isinstance(module, Sequence) and is_parametrized(module):
+            for name in list(module.parametrizations):  # type: ignore[arg-type]
+                remove_parametrizations(module, name)
+        for name, child in module._modules.items():
+            if isinstance(child, Population) and not isinstance(child, Resolved):
+                module._modules[name] = Resolved(child)
+    model.requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, Sequence):
+            module._short = ShortWay.of(module)
+    return model
+
+
+class Place(NamedTuple):
+    """Where the kernel's inputs of one layer are: names of parameters, and populations."""
+
+    parameters: tuple[str | None, ...]
+    populations: tuple[Population | None, ...]
+
+
+class ShortWay(NamedTuple):
+    """A frozen layer's way to the CPU kernel, without what every call would find again."""
+
+    places: tuple[Place, ...]
+    options: Options
+    no_masks: tuple[None, ...] = (None,) * len(PLACES)
+
+    def _populations(self) -> list[Population | None]:
+        return [population for place in self.places for population in place.populations]
+
+    @classmethod
+    def of(cls, layer: Sequence) -> ShortWay | None:
+        """That of a layer, None where there is none: backwards, projected, with masks."""
+        cell, norm = layer.cell, layer.norm
+        weight = layer.weight_ih_l0
+        if layer.bidirectional or layer.recurrent_dropout is not None or norm is None:
+            return None
+        kernel = dispatch.choose(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
+        plain = all(type(p) is nn.Parameter and p.is_contiguous() for p in layer.parameters())
+        if kernel.name != "cpu" or not plain or weight.dtype not in (torch.float32, torch.float64):
+            return None
+        active = active_sites(norm, cell.name, cell.sites)
+        names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+        names += ["weight_ci", "weight_cf", "weight_co"]
+        names += [f"gamma_{site}" for site in sites_of(active)] + ["beta_cell"]
+        places = [
+            Place(
+                tuple(n + suffix if n + suffix in layer._parameters else None for n in names),
+                tuple(
+                    layer._modules.get(f"population_{site}{suffix}")  # type: ignore[misc]
+                    for site in sites_of(active)
+                ),
+            )
+            for suffix in layer._suffixes()
+        ]
+        return cls(tuple(places), options_of(cell, norm, None))
+
+    def run(self, layer: Sequence, x: Any, hx: Any, step: Any) -> tuple[Tensor, Any] | None:
+        """Output and states of a dense input with a state, None where the long way is needed."""
+        state = hx if isinstance(hx, tuple) else (hx,)
+        tensors = (x, *state)
+        if any([type(t) is not Tensor for t in tensors]):  # noqa: C419
+            return None
+        if step is None and not any([p is not None and len(p) > 1 for p in self._populations()]):  # noqa: C419
+            step = 0
+        weight = layer._parameters["weight_hh_l0"]
+        if layer.training or type(step) is not int or step < 0 or weight is None:
+            return None
+        if not unobserved(tensors) or dispatch.forced() or autocast_dtype(weight.device):
+            return None
+        if x.dim() != 3 or x.size(2) != layer.input_size or len(state) != len(layer.cell.states):
+            return None
+        x = x.transpose(0, 1) if layer.batch_first else x
+        T, B, _ = x.shape
+        shape = (layer.num_layers, B, layer.hidden_size)
+        if T == 0 or B == 0 or any([s.shape != shape for s in state]):  # noqa: C419
+            return None
+        alike = [t.dtype is weight.dtype and t.is_cpu for t in (*tensors, weight)]
+        if not all(alike) or (torch.is_grad_enabled() and any([t.requires_grad for t in tensors])):  # noqa: C419
+            return None
+        sizes = torch.full((T,), B, dtype=torch.int64)
+        x = x.contiguous()
+        final = []
+        for k, (names, populations) in enumerate(self.places):
+            parameters = [name and layer._parameters[name] for name in names]
+            if any([p is not None and type(p) is not nn.Parameter for p in parameters]):  # noqa: C419
+                # functional_call has put others there
+                return None
+            h, *c = [s[k].contiguous() for s in state]
+            moments = [
+                moment
+                for p in populations
+                for moment in (p.consecutive(step, T) if p is not None else (None, None))
+            ]
+            inputs = Inputs(x, sizes, h, c[0] if c else None, *parameters, *moments, *self.no_masks)  # type: ignore[arg-type]
+            x, *last = run_forward(inputs, self.options, save=False)[: 2 + len(c)]
+            final.append(last)
+        dispatch.calls["cpu"] += 1
+        if len(final) == 1:
+            states = tuple([s.unsqueeze(0) for s in final[0]])
+        else:
+            states = tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
+        output = x.transpose(0, 1) if layer.batch_first else x
+        return output, states if len(states) > 1 else states[0]

@@ -1,0 +1,129 @@
+"""A frozen copy gives the model's values, whatever way it takes, and stays what it is."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import rnnorm
+from rnnorm.kernels import dispatch
+
+NORMS = {
+    "batch": "batch",
+    "shared": rnnorm.BatchNorm(population="shared"),
+    "sequence": "bn-e*",
+    "layer": "layer",
+}
+
+
+@pytest.fixture(params=NORMS.values(), ids=NORMS)
+def norm(request):
+    return request.param
+
+
+def trained(sequence, norm, **options):
+    layer = sequence.rnnorm(norm=norm, num_layers=2, **options)
+    for seed, length in ((3, 6), (4, 4)):
+        layer(sequence.input(rows=8, length=length, seed=seed))
+    return layer.eval()
+
+
+def test_a_frozen_copy_gives_the_same_values(plain, norm, close):
+    layer = trained(plain, norm)
+    frozen = rnnorm.freeze(layer)
+    x, lengths = plain.input(length=9), torch.tensor([4, 9, 1])
+    close(frozen(x), layer(x))
+    close(frozen(x, lengths=lengths), layer(x, lengths=lengths))
+    if not isinstance(norm, str) or norm != "layer":
+        ages = torch.tensor([0, 7, 3])
+        close(frozen(x, step=ages), layer(x, step=ages))
+
+
+@pytest.mark.parametrize("step", [0, 2, 4, 5, 30])
+def test_a_stream_takes_the_same_values_a_short_way(plain, norm, step, close, monkeypatch):
+    layer = trained(plain, norm, batch_first=True)
+    frozen = rnnorm.freeze(layer)
+    arguments = plain.input().transpose(0, 1), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    arguments = arguments if plain.name == "LSTM" else (arguments[0], *arguments[1])
+    wanted = layer(*arguments, step=step)
+    if not rnnorm.backends()["cpu"]:
+        monkeypatch.setattr(type(layer), "_run", None)
+    close(frozen(*arguments, step=step), wanted)
+
+
+def state_of(sequence):
+    state = sequence.state()
+    return state if isinstance(state, tuple) else (state,)
+
+
+def test_wrong_input_has_the_same_error(plain):
+    frozen = rnnorm.freeze(trained(plain, "batch"))
+    for shape in ((2, 3, 4), (2, 3, 3)):
+        wrong = torch.randn(shape, dtype=torch.float64)
+        with pytest.raises(RuntimeError, match="size"):
+            frozen(wrong, plain.state(rows=2), step=0)
+    with pytest.raises(ValueError, match="negative"):
+        frozen(plain.input(), plain.state(), step=-1)
+
+
+def test_training_on_does_not_change_it(plain, close):
+    layer = trained(plain, "batch")
+    frozen = rnnorm.freeze(layer)
+    before = frozen(plain.input())
+    layer.train()(plain.input(rows=8, seed=9))
+    torch.optim.SGD(layer.parameters(), 1.0).zero_grad()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(1)
+    close(frozen(plain.input()), before)
+    assert not any(p.requires_grad for p in frozen.parameters())
+
+
+def test_it_refuses_to_train_and_to_take_statistics(plain):
+    frozen = rnnorm.freeze(trained(plain, "batch"))
+    with pytest.raises(RuntimeError, match="a frozen model keeps its statistics"):
+        rnnorm.update_bn([plain.input(rows=8)], frozen)
+    assert not frozen.training
+    with pytest.raises(RuntimeError, match="a frozen model cannot train"):
+        frozen.train()(plain.input(rows=8))
+
+
+def test_a_copy_a_pickle_and_another_dtype_of_it_give_the_same(plain, close):
+    layer = trained(plain, "batch")
+    frozen = rnnorm.freeze(layer)
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    state = state if plain.name == "LSTM" else state[0]
+    wanted = layer(x, state, step=1)
+    for other in (copy.deepcopy(frozen), pickle.loads(pickle.dumps(frozen)), rnnorm.freeze(frozen)):
+        close(other(x, state, step=1), wanted)
+    narrow = copy.deepcopy(frozen).float()
+    single = tuple(s.float() for s in state) if isinstance(state, tuple) else state.float()
+    torch.testing.assert_close(narrow(x.float(), single, step=1)[0], wanted[0].float())
+
+
+def test_other_weights_for_one_call_are_seen(plain, close):
+    frozen = rnnorm.freeze(trained(plain, "batch"))
+    others = {name: p + 1 for name, p in frozen.named_parameters()}
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    arguments = x, state if plain.name == "LSTM" else state[0]
+    found = torch.func.functional_call(frozen, others, arguments, {"step": 0})
+    frozen.load_state_dict(others, strict=False)
+    close(found, frozen(*arguments, step=0))
+
+
+def test_a_parametrization_is_computed_once(plain, close):
+    layer = trained(plain, "batch")
+    torch.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
+    frozen = rnnorm.freeze(layer)
+    assert "weight_hh_l0" in dict(frozen.named_parameters())
+    close(frozen(plain.input()), layer(plain.input()))
+
+
+def test_a_forced_kernel_runs(plain):
+    frozen = rnnorm.freeze(trained(plain, "batch"))
+    state = tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    dispatch.calls.clear()
+    with rnnorm.use_backend("reference"):
+        frozen(plain.input(), state if plain.name == "LSTM" else state[0], step=0)
+    assert dispatch.calls == {"reference": 1}
