@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
     from rnnorm.layers.clockwork import ClockworkRNN
+    from rnnorm.layers.fold import fold
     from rnnorm.layers.freeze import freeze
     from rnnorm.layers.gru import GRU, GRUCell
     from rnnorm.layers.hmlstm import HMLSTM
@@ -38,6 +39,7 @@ __all__ = [
     "SequenceDropout",
     "Zoneout",
     "backends",
+    "fold",
     "freeze",
     "init",
     "norm_stabilizer",
@@ -52,6 +54,7 @@ _HOMES = {
     "rnnorm.cells.cell": ("Cell",),
     "rnnorm.kernels.dispatch": ("backends", "use_backend"),
     "rnnorm.layers.clockwork": ("ClockworkRNN",),
+    "rnnorm.layers.fold": ("fold",),
     "rnnorm.layers.freeze": ("freeze",),
     "rnnorm.layers.gru": ("GRU", "GRUCell"),
     "rnnorm.layers.hmlstm": ("HMLSTM",),

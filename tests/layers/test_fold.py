@@ -1,0 +1,85 @@
+"""What is folded is the same function on plain torch.nn layers; what is not is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import rnnorm
+
+SHARED = {"population": "shared"}
+JOINT = rnnorm.BatchNorm(input=None, recurrent=None, joint="frame", cell=None, **SHARED)
+CASES = {
+    "GRU": (rnnorm.GRU, rnnorm.BatchNorm(**SHARED), {"bias": False, "num_layers": 2}),
+    "GRU-sequence": (rnnorm.GRU, rnnorm.BatchNorm(input="sequence", **SHARED), {}),
+    "LSTM": (rnnorm.LSTM, rnnorm.BatchNorm(cell=None, **SHARED), {"batch_first": True}),
+    "LSTM-sequence": (
+        rnnorm.LSTM,
+        "laurent2015-sequence",
+        {"num_layers": 2, "bidirectional": True, "proj_size": 2},
+    ),
+    "LSTM-joint": (rnnorm.LSTM, JOINT, {"bias": False}),
+    "RNN": (rnnorm.RNN, JOINT, {"nonlinearity": "relu", "bidirectional": True}),
+    "none": (rnnorm.LSTM, None, {}),
+}
+
+
+def trained(cls, norm, **options):
+    torch.manual_seed(0)
+    layer = cls(3, 4, norm=norm, dtype=torch.float64, **options)
+    for scale in (1, 3):
+        layer(scale * torch.randn(6, 9, 3, dtype=torch.float64) + 1)
+    return layer.eval()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_folded_layer_is_torchs_and_the_same_function(case, close):
+    cls, norm, options = case
+    layer = trained(cls, norm, **options)
+    folded = rnnorm.fold(layer)
+    assert type(folded) is getattr(nn, cls.__name__)
+    x = torch.randn(20, 5, 3, dtype=torch.float64)
+    close(folded(x), layer(x))
+
+
+def test_a_model_is_folded_with_its_cells_and_shared_layers(close):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            norm = rnnorm.BatchNorm(cell=None, **SHARED)
+            self.first = rnnorm.LSTM(3, 3, norm=norm)
+            self.again = self.first
+            self.cell = rnnorm.RNNCell(3, 2, norm=norm, nonlinearity="relu")
+
+        def forward(self, x):
+            return self.cell(self.again(self.first(x)[0])[0][-1])
+
+    model = Model()
+    model(torch.randn(5, 9, 3))
+    model.eval()
+    folded = rnnorm.fold(model)
+    assert folded.first is folded.again
+    assert isinstance(folded.cell, nn.RNNCell)
+    assert isinstance(model.first, rnnorm.LSTM)
+    x = torch.randn(7, 4, 3)
+    torch.testing.assert_close(folded(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        (rnnorm.LSTM(3, 4, norm=rnnorm.BatchNorm(**SHARED)), "rnn: norm.cell"),
+        (rnnorm.LSTM(3, 4, norm="carry"), "rnn: norm.carry"),
+        (rnnorm.GRU(3, 4, norm="batch"), "rnn: norm.population .* 'per_step'.* norm.input"),
+        (rnnorm.GRU(3, 4, norm=rnnorm.BatchNorm(horizon=1)), "norm.population"),
+        (rnnorm.GRU(3, 4, norm="bn-e*"), "norm.recurrent"),
+        (rnnorm.RNN(3, 4, norm="layer"), "rnn: norm.input"),
+        (rnnorm.LSTM(3, 4, peephole="all"), "LSTM with peephole"),
+        (rnnorm.GRU(3, 4, reset_after=False), "GRU with reset_after=False"),
+        (rnnorm.RNN(3, 4, learn_initial_state=True), "RNN with learn_initial_state"),
+        (rnnorm.GRU(3, 4, recurrent_dropout=rnnorm.Zoneout(cell=0)), "recurrent_dropout"),
+        (rnnorm.ClockworkRNN(3, 4), "ClockworkRNN"),
+    ],
+)
+def test_what_would_be_another_function_is_refused_by_name(layer, named):
+    with pytest.raises(ValueError, match=named):
+        rnnorm.fold(nn.ModuleDict({"rnn": layer}))
