@@ -9,7 +9,8 @@ import rnnorm
 
 PACKAGE = Path(rnnorm.__file__).parent
 #: from the ground up: a floor may import itself and what stands before it
-FLOORS = ("tracing", "norm", "cells", "kernels", "init", "layers", "lightning", "diagnostics")
+FLOORS = ("tracing", "norm", "cells", "kernels", "init", "layers", "export")
+FLOORS += ("lightning", "diagnostics")
 ROOMS = ("recipes", "data", "training", "models", "bench", "searching", "tasks")
 ROOMS += ("measuring", "comparing", "reporting", "commands")
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rnnorm import init
+    from rnnorm import export, init
     from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
     from rnnorm.layers.clockwork import ClockworkRNN
@@ -39,6 +39,7 @@ __all__ = [
     "SequenceDropout",
     "Zoneout",
     "backends",
+    "export",
     "fold",
     "freeze",
     "init",
@@ -50,6 +51,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "rnnorm.export": (),
     "rnnorm.init": (),
     "rnnorm.cells.cell": ("Cell",),
     "rnnorm.kernels.dispatch": ("backends", "use_backend"),

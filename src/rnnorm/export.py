@@ -1,0 +1,213 @@
+"""Models as ONNX files, which run without rnnorm."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from rnnorm.layers.freeze import freeze
+from rnnorm.tracing import for_onnx
+
+#: largest root-mean-square difference from the model, relative to the output's
+TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """What rnnorm's layers ask of ONNX and ``torch.onnx`` has no translation for.
+
+    For ``torch.onnx.export(model, …, custom_translation_table=rnnorm.export.translations())``,
+    where :func:`onnx` does not fit.
+
+    Returns:
+        functions of onnxscript, by torch's operator.
+
+    Raises:
+        ImportError: onnxscript is missing.
+    """
+    import numpy as np
+    from onnx_ir import tensor
+    from onnxscript import opset18
+
+    op: Any = opset18
+
+    def sort(self: Any, stable: Any = None, dim: int = -1, descending: bool = False) -> Any:
+        # of equal values TopK takes the lower index first
+        count = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))
+        return op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
+
+    def cummax(self: Any, dim: int) -> Any:
+        """Of one dimension, as that of a population's rows."""
+        last = op.Shape(self)
+        rows = op.Range(op.Constant(value_int=0), op.Squeeze(last), op.Constant(value_int=1))
+        column = op.Unsqueeze(rows, op.Constant(value_ints=[1]))
+        least = op.ReduceMin(self, keepdims=1)
+        seen = op.Where(op.GreaterOrEqual(column, rows), self, least)
+        found = op.TopK(seen, op.Constant(value_ints=[1]), axis=1)
+        return tuple(op.Squeeze(part, op.Constant(value_ints=[1])) for part in found)
+
+    def layer_norm(
+        input: Any,
+        normalized_shape: Any,
+        weight: Any = None,
+        bias: Any = None,
+        eps: float = 1e-5,
+        cudnn_enable: bool = True,
+    ) -> Any:
+        """Over the last dimension; ONNX's own operator has an ``eps`` of float32."""
+        axis = op.Constant(value_ints=[-1])
+        centred = op.Sub(input, op.ReduceMean(input, axis))
+        var = op.ReduceMean(op.Mul(centred, centred), axis)
+        wide = op.Cast(op.Constant(value=tensor(np.array(eps))), to=input.dtype)
+        out = op.Div(centred, op.Sqrt(op.Add(var, wide)))
+        out = out if weight is None else op.Mul(out, weight)
+        return out if bias is None else op.Add(out, bias)
+
+    aten = torch.ops.aten
+    return {
+        aten.sort.stable: sort,
+        aten.cummax.default: cummax,
+        aten.layer_norm.default: layer_norm,
+    }
+
+
+def onnx(
+    model: nn.Module,
+    example: tuple[Any, ...],
+    path: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> dict[str, list[int | str]]:
+    """Writes a model in evaluation as an ONNX file, one ``Scan`` for each layer and direction.
+
+    What it returns in onnxruntime is compared with the model before the file gets its name: for
+    the example, and again with every size that may change enlarged by one.
+
+    Args:
+        model: with layers of rnnorm, any cell and norm; a frozen copy is exported.
+        example: its inputs, as for ``torch.export``: tensors, and tuples of them. What is no
+            tensor is fixed. Two or more rows and steps: a size of 1 is fixed too.
+        path: the file.
+        kwargs: inputs by name, such as ``lengths`` and a ``step`` of each row.
+        dynamic_shapes: which sizes may change, as for ``torch.export``; by default all that the
+            model does not fix.
+        input_names: of the tensors, by default those of the arguments.
+        output_names: of the tensors that are returned.
+
+    Returns:
+        the sizes of each input, a name where one may change; equal names are equal sizes.
+
+    Raises:
+        ImportError: onnx, onnxscript or onnxruntime is missing (``rnnorm[export]``).
+        RuntimeError: torch cannot export the model, or onnxruntime returns something else.
+    """
+    import onnxruntime
+
+    frozen, path = freeze(model), Path(path)
+    given = inspect.signature(frozen.forward).bind(*example, **(kwargs or {})).arguments
+    named = {name: value for name, value in given.items() if name in (kwargs or {})}
+    if dynamic_shapes is None:
+        dynamic_shapes = {name: every_size(value) for name, value in given.items()}
+    with warnings.catch_warnings():
+        # torch's, of its own code and of sizes with two names
+        warnings.simplefilter("ignore")
+        with for_onnx():
+            exported = torch.export.export(frozen, example, named, dynamic_shapes=dynamic_shapes)
+        program = torch.onnx.export(
+            exported,
+            dynamic_shapes=dynamic_shapes,
+            input_names=input_names,
+            output_names=output_names,
+            custom_translation_table=translations(),
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None
+        partial = path.with_name(f"{path.name}.partial")
+        try:
+            program.save(partial, external_data=False)
+            session = onnxruntime.InferenceSession(partial, providers=["CPUExecutionProvider"])
+            sizes = {put.name: [*map(_size, put.shape)] for put in session.get_inputs()}
+            _compare(frozen, session, example, named)
+            _compare(frozen, session, *_enlarged(list(sizes.values()), example, named))
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    return sizes
+
+
+def every_size(inputs: Any) -> Any:
+    """``dynamic_shapes`` by which all sizes may change that a model does not fix."""
+
+    def of(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return None
+        return dict.fromkeys(range(value.dim()), torch.export.Dim.AUTO)
+
+    return tree_map(of, inputs)
+
+
+def _size(size: int | str) -> int | str:
+    return int(size) if str(size).isdigit() else size
+
+
+def _tensors(*inputs: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+
+
+def _enlarged(
+    sizes: list[list[int | str]], example: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same inputs, with one more of every size that has a name: the first one again."""
+    left = iter(sizes)
+
+    def enlarge(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        for dim, size in enumerate(next(left)):
+            # what is an expression follows another one
+            if isinstance(size, str) and size.isidentifier():
+                value = torch.cat([value, value.narrow(dim, 0, 1)], dim)
+        return value
+
+    larger: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(enlarge, (example, named))
+    return larger
+
+
+@torch.no_grad()
+def _compare(
+    model: nn.Module, session: Any, example: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    """Refuses a file that is not the model.
+
+    Raises:
+        RuntimeError: it returns something else.
+    """
+    wanted = _tensors(model(*example, **named))
+    names = [put.name for put in session.get_inputs()]
+    feed = dict(zip(names, _tensors(example, named), strict=True))
+    outputs = session.run(None, {name: tensor.numpy() for name, tensor in feed.items()})
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in feed.values())
+    for put, found, want in zip(session.get_outputs(), outputs, wanted, strict=True):
+        got = torch.from_numpy(found)
+        if got.shape != want.shape:
+            raise RuntimeError(
+                f"onnxruntime returns {put.name} of shape {tuple(got.shape)} for inputs of "
+                f"{shapes}, the model {tuple(want.shape)}: a size of the example is fixed"
+            )
+        error, scale = ((t.double() ** 2).mean().sqrt() for t in (got - want.double(), want))
+        if not error <= TOLERANCES.get(want.dtype, 0.0) * scale:
+            raise RuntimeError(
+                f"onnxruntime returns another {put.name} than the model for inputs of {shapes}: "
+                f"the difference is {float(error):.1e} where the size is {float(scale):.1e}"
+            )

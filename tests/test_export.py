@@ -1,0 +1,149 @@
+"""An ONNX file gives a layer's values in onnxruntime, at sizes other than its example's."""
+
+import pytest
+import torch
+from torch import nn
+
+import rnnorm
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+]
+# every cell, kind of norm, scope, direction and dtype occurs, and ragged rows of all ages
+CASES = {
+    "LSTM-batch": (rnnorm.LSTM(3, 4, norm="batch"), torch.float64, ("lengths", "step")),
+    "LSTM-layer-deep": (
+        rnnorm.LSTM(3, 4, 2, norm="layer", bidirectional=True, proj_size=2),
+        torch.float64,
+        ("lengths",),
+    ),
+    "GRU-sequence": (rnnorm.GRU(3, 4, norm="bn-e*"), torch.float32, ("step",)),
+    "RNN-joint-shared": (
+        rnnorm.RNN(
+            3,
+            4,
+            nonlinearity="relu",
+            norm=rnnorm.BatchNorm(
+                input=None, recurrent=None, joint="frame", population="shared", eps=0.01
+            ),
+            batch_first=True,
+        ),
+        torch.float32,
+        ("lengths",),
+    ),
+    "LSTM-none": (rnnorm.LSTM(3, 4, bias=False), torch.float32, ()),
+    "Clockwork": (
+        rnnorm.ClockworkRNN(3, 4, periods=(1, 3), norm="batch"),
+        torch.float64,
+        ("step",),
+    ),
+}
+
+
+def prepared(layer, dtype):
+    torch.manual_seed(0)
+    layer = layer.to(dtype)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if "gamma" in name:
+                parameter.uniform_(0.5, 1.0)
+    if isinstance(layer.norm, rnnorm.BatchNorm):
+        for scale in (1, 2):
+            layer.train()(scale * torch.randn(9, 9, 3, dtype=dtype))
+    return layer.eval()
+
+
+def inputs(layer, dtype, names, length, rows):
+    x = torch.randn(length, rows, 3, dtype=dtype)
+    lengths = torch.randint(1, length + 1, (rows,))
+    given = {"lengths": lengths, "step": torch.randint(0, 12, (rows,))}
+    return (x.transpose(0, 1) if layer.batch_first else x), {name: given[name] for name in names}
+
+
+def run(path, *tensors):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [put.name for put in session.get_inputs()]
+    feed = {name: t.numpy() for name, t in zip(names, tensors, strict=True)}
+    return [torch.from_numpy(found) for found in session.run(None, feed)]
+
+
+@pytest.mark.parametrize(("layer", "dtype", "names"), CASES.values(), ids=CASES)
+@torch.no_grad()
+def test_a_file_gives_the_values_of_the_layer(layer, dtype, names, tmp_path):
+    layer = prepared(layer, dtype)
+    x, given = inputs(layer, dtype, names, 4, 3)
+    sizes = rnnorm.export.onnx(layer, (x,), tmp_path / "layer.onnx", kwargs=given)
+    assert list(sizes) == ["input", *names]
+    assert sizes["input"][2] == 3
+    assert not any(isinstance(size, int) for size in sizes["input"][:2])
+    for length, rows in ((11, 5), (1, 1)):
+        x, given = inputs(layer, dtype, names, length, rows)
+        output, state = layer(x, **given)
+        wanted = [output, *(state if isinstance(state, tuple) else (state,))]
+        found = run(tmp_path / "layer.onnx", x, *given.values())
+        tolerance = 1e-11 if dtype == torch.float64 else 1e-5
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+@torch.no_grad()
+def test_states_go_in_and_out_frame_by_frame(tmp_path):
+    layer = prepared(rnnorm.LSTM(3, 4, norm="batch"), torch.float64)
+    state = (torch.zeros(1, 2, 4, dtype=torch.float64), torch.zeros(1, 2, 4, dtype=torch.float64))
+    x = torch.randn(6, 2, 3, dtype=torch.float64)
+    rnnorm.export.onnx(
+        layer, (x, state), tmp_path / "layer.onnx", kwargs={"step": torch.tensor([0, 0])}
+    )
+    whole, last = layer(x, state, step=0)
+    outputs = []
+    for step, frame in enumerate(x):
+        ages = torch.full((2,), step)
+        output, *state = run(tmp_path / "layer.onnx", frame.unsqueeze(0), *state, ages)
+        outputs.append(output)
+    torch.testing.assert_close(torch.cat(outputs), whole)
+    torch.testing.assert_close(tuple(state), last)
+
+
+@torch.no_grad()
+def test_the_table_serves_an_export_of_ones_own(tmp_path):
+    # not frozen: its statistics are looked up by what torch.onnx cannot translate
+    layer = prepared(rnnorm.GRU(3, 4, norm="batch"), torch.float32)
+    layer.population_input_l0.num_batches_tracked[[0, 3]] = 0
+    x, given = inputs(layer, torch.float32, ("lengths",), 7, 3)
+    program = torch.onnx.export(
+        layer,
+        (x,),
+        kwargs=given,
+        custom_translation_table=rnnorm.export.translations(),
+        dynamo=True,
+        verbose=False,
+    )
+    program.save(tmp_path / "layer.onnx")
+    found = run(tmp_path / "layer.onnx", x, *given.values())
+    torch.testing.assert_close(found, list(layer(x, **given)))
+
+
+def test_a_file_that_gives_other_values_is_not_left_there(tmp_path, monkeypatch):
+    layer = nn.Linear(3, 2).eval()
+    monkeypatch.setitem(rnnorm.export.TOLERANCES, torch.float32, -1.0)
+    with pytest.raises(RuntimeError, match="onnxruntime returns another"):
+        rnnorm.export.onnx(layer, (torch.randn(4, 3),), tmp_path / "layer.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_size_that_the_model_bakes_in_is_an_error(tmp_path):
+    class Baked(nn.Module):
+        def forward(self, x):
+            return x.sum(1) + torch.zeros(4)
+
+    sizes = rnnorm.export.onnx(Baked(), (torch.randn(4, 3),), tmp_path / "layer.onnx")
+    assert sizes == {"x": [4, sizes["x"][1]]}
+    with pytest.raises(Exception, match="rows"):
+        rnnorm.export.onnx(
+            Baked(),
+            (torch.randn(4, 3),),
+            tmp_path / "other.onnx",
+            dynamic_shapes={"x": {0: torch.export.Dim("rows")}},
+        )
