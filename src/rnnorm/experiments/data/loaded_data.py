@@ -54,6 +54,14 @@ class LoadedData(lightning.LightningDataModule):
         """
         raise NotImplementedError
 
+    def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
+        """What makes an input of the model, for a program that has no such class; as JSON.
+
+        Args:
+            kept: what a checkpoint keeps of the data.
+        """
+        raise NotImplementedError
+
     def setup(self, stage: str | None = None) -> None:
         """Read the data, once; raises what :meth:`load` does."""
         if not self.loaders:

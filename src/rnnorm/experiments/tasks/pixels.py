@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from rnnorm.experiments.data.batches import Batches
-from rnnorm.experiments.data.images.images import Images, Splits, load_images
+from rnnorm.experiments.data.images.images import SIDES, Images, Splits, load_images
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 
@@ -100,6 +101,20 @@ class PixelData(LoadedData):
             seed = given["seed"] if train else None
             loaders[name] = Batches(self._sequences(images.x), images.y, batch_size, seed)
         return loaders
+
+    def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
+        """Range of the values, and the order of the steps."""
+        given = self.hparams
+        side = SIDES[given["dataset"]] // given["shrink"]
+        steps = side if given["step"] == "row" else side**2
+        order = step_order(steps, given["permutation"], given["permutation_seed"])
+        return {
+            "image": [SIDES[given["dataset"]]] * 2,
+            "values": [0, 1],
+            "average_squares_of": given["shrink"],
+            "step": given["step"],
+            "order": order.tolist(),
+        }
 
     def _sequences(self, images: Tensor) -> Tensor:
         """Images ``(N, height, width)`` to sequences ``(N, T, I)``."""

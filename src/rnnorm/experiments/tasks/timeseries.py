@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from rnnorm.experiments.data.loaded_data import LoadedData
@@ -40,6 +41,7 @@ class TimeSeriesData(LoadedData):
         super().__init__(**shared)
         self.num_features = 0
         self.classes: tuple[str, ...] = ()
+        self._scale: dict[str, list[float]] = {}
 
     def load(self) -> dict[str, SeriesBatches]:
         """Read, split and scale the series.
@@ -52,6 +54,7 @@ class TimeSeriesData(LoadedData):
         names = ("name", "data_dir", "layout", "features", "val")
         splits = load_series(*(given[name] for name in names))
         self.classes, self.num_features = splits.classes, splits.train.x[0].size(1)
+        self._scale = {"subtract": splits.mean.tolist(), "divide_by": splits.std.tolist()}
         loaders = {
             "train": SeriesBatches(splits.train, given["batch_size"], given["seed"]),
             "val": SeriesBatches(splits.val, given["eval_batch_size"]),
@@ -63,6 +66,15 @@ class TimeSeriesData(LoadedData):
             between = f"{min(lengths)} to {max(lengths)} steps"
             self.notes.append(f"{part}: {len(lengths)} series of {between}")
         return loaders
+
+    def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
+        """Mean and standard deviation of each feature, and the classes; reads the data.
+
+        Raises:
+            ValueError, FileNotFoundError: as :meth:`load`.
+        """
+        self.setup()
+        return {**self._scale, "classes": list(self.classes)}
 
 
 class TimeSeriesClassifier(SequenceClassifier):

@@ -12,6 +12,9 @@ from torch import Tensor
 from rnnorm.experiments.data.images.idx import read_idx
 from rnnorm.experiments.data.images.mnist import mnist_files
 
+#: pixels of an image's side
+SIDES = {"digits": 8, "mnist": 28}
+
 
 class Images(NamedTuple):
     """Grey images ``(N, height, width)`` in [0, 1], and their classes ``(N,)``."""

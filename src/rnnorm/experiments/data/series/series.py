@@ -35,12 +35,14 @@ class Series(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """Three disjoint parts of a data set, and the names of its classes."""
+    """Three disjoint parts of a data set, the names of its classes, and how it was scaled."""
 
     train: Series
     val: Series
     test: Series
     classes: tuple[str, ...]
+    mean: Tensor
+    std: Tensor
 
 
 def load_series(
@@ -90,7 +92,7 @@ def load_series(
         Series([(x - mean) / std for x in part.x], part.y)
         for part in (whole.rows(kept), whole.rows(left), _labelled(test, classes))
     )
-    return Splits(train_part, val_part, test_part, tuple(classes))
+    return Splits(train_part, val_part, test_part, tuple(classes), mean, std)
 
 
 def _files(name: str, data_dir: str | Path | None, layout: str) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rnnorm.experiments.data.loaded_data import LoadedData
@@ -55,6 +56,10 @@ class TextData(LoadedData):
         corpus = load_corpus(given["dataset"], given["data_dir"], given["file"])
         self.vocabulary, self._source = corpus.vocabulary, corpus.train.source
         return self.cut(corpus)
+
+    def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
+        """The symbols, in the order of their numbers."""
+        return {"dataset": self.hparams["dataset"], "symbols": list(kept.get("vocabulary", ()))}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the text: its vocabulary."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +60,17 @@ class FrameData(LoadedData):
             if value not in known:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
         self.num_features = self.num_targets = 0
+
+    def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
+        """What is done to the features of an utterance, in this order."""
+        given = self.hparams
+        # one's own are what they are
+        features = "log energy and 40 log mel filter banks of Kaldi, 25 ms every 10 ms, no dither"
+        return {
+            "features": features if given["dataset"] == "fsdd" else "those of the data set",
+            "add_deltas_and_their_deltas": given["deltas"],
+            "mean_0_and_variance_1_of_each_utterance": given["normalised"],
+        }
 
     def load(self) -> dict[str, FrameBatches]:
         """Read alignments and lengths, and the features too if they come from recordings.

@@ -1,0 +1,45 @@
+"""``rnnorm export``."""
+
+from __future__ import annotations
+
+import importlib.util
+from argparse import ArgumentParser
+from typing import Any
+
+from rnnorm.experiments.commands import options
+
+HELP = "write a trained model as one file that runs elsewhere"
+USAGE = ("RUN --out FILE [options]", "RECIPE --ckpt FILE --out FILE [options]")
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of :func:`rnnorm.experiments.measuring.exporting.export`."""
+    options.trained(parser)
+    parser.add_argument(
+        "--format",
+        choices=("onnx", "pt2", "folded"),
+        default="onnx",
+        help="for onnxruntime, for torch.export.load, or plain torch.nn layers (onnx)",
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", required=True, help="FILE.json beside it says how to use it"
+    )
+    options.data_dir(parser)
+    options.scale(parser)
+    options.overrides(parser)
+
+
+def run(**given: Any) -> None:
+    """Write, and say where."""
+    from rnnorm.experiments.training.words import checkpoint_of
+
+    # before torch is imported
+    given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
+    if given["format"] == "onnx":
+        needs = [n for n in ("onnxscript", "onnxruntime") if importlib.util.find_spec(n) is None]
+        if needs:
+            raise ValueError(f'it needs {", ".join(needs)}: pip install "rnnorm[export]"')
+    from rnnorm.experiments.measuring.exporting import export
+
+    export(**given)
+    print(f"model: {given['out']}, how to use it: {given['out']}.json")

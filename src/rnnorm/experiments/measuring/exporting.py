@@ -1,0 +1,132 @@
+"""A trained model as a file that runs elsewhere: what ``rnnorm export`` does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+from torchmetrics import Metric
+
+import rnnorm
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.measuring.loading import load_trained
+from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
+from rnnorm.experiments.tasks.frames.model import FrameClassifier
+from rnnorm.experiments.tasks.language.model import LanguageModel
+from rnnorm.experiments.training.checkpoints import write_whole
+
+Format = Literal["onnx", "pt2", "folded"]
+# of the example; all of them may change
+_STEPS, _ROWS = 5, 3
+
+
+def export(
+    run: str | Path,
+    out: str | Path,
+    format: Format = "onnx",
+    checkpoint: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write a trained model as one file, and beside it a JSON file of how to use it.
+
+    Args:
+        run: the run folder, or the recipe of a model.
+        out: the file; the other has its name and ``.json``.
+        format: ``"onnx"`` for onnxruntime, ``"pt2"`` for ``torch.export.load`` (both of a model
+            that reads sequences of any length), or ``"folded"``: a ``torch.nn.ModuleDict`` of
+            plain layers, for ``torch.load``.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default.
+        data_dir: where the data set's files are; asked for where the inputs are scaled by them.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        overrides: options of LightningCLI.
+
+    Returns:
+        What the JSON file holds.
+
+    Raises:
+        ValueError: the format or the task is none of those that are covered, the model cannot be
+            folded, or the inputs are scaled by data that are not given.
+        FileNotFoundError: there is no such checkpoint or folder.
+        RuntimeError: as :func:`rnnorm.export.onnx`.
+    """
+    out = Path(out)
+    if format not in ("onnx", "pt2", "folded"):
+        raise ValueError(f"format must be 'onnx', 'pt2' or 'folded', got {format!r}")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} into")
+    trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
+    model, data = trained.built.model.eval(), trained.built.datamodule
+    if not isinstance(model, (SequenceClassifier, FrameClassifier, LanguageModel)):
+        raise ValueError(
+            f"the model must be one of images, series, frames or texts, got {type(model).__name__}"
+        )
+    assert isinstance(data, LoadedData)
+    about: dict[str, Any] = {
+        "rnnorm": rnnorm.__version__,
+        "format": format,
+        "task": type(model).__name__,
+        "model": {name: value for name, value in model.hparams.items() if value is not None},
+        "preprocessing": data.preprocessing(trained.state.get(type(data).__qualname__, {})),
+    }
+    # they are of training
+    for name, child in list(model.named_children()):
+        if isinstance(child, Metric):
+            delattr(model, name)
+    about |= _write(model, out, format)
+    text = json.dumps(about, indent=2, ensure_ascii=False)
+    write_whole(out.with_name(f"{out.name}.json"), f"{text}\n".encode())
+    return about
+
+
+def _write(model: LightningModule, out: Path, format: Format) -> dict[str, Any]:
+    """Write the file; what is to be known of it."""
+    stream = BytesIO()
+    if format == "folded":
+        layers = dict(rnnorm.fold(model).named_children())
+        torch.save(nn.ModuleDict(layers).requires_grad_(False), stream)
+        write_whole(out, stream.getvalue())
+        return {"layers": list(layers)}
+    named = _example(model)
+    if format == "onnx":
+        sizes = rnnorm.export.onnx(model, (), out, kwargs=named)
+        return {"inputs": sizes, **_streams(named)}
+    sizes = {name: rnnorm.export.every_size(value) for name, value in named.items()}
+    program = torch.export.export(rnnorm.freeze(model), (), named, dynamic_shapes=sizes)
+    torch.export.save(program, stream)
+    write_whole(out, stream.getvalue())
+    fused = any("rnnorm" in str(node.target) for node in program.graph.nodes)
+    return {"inputs": list(named), "imports": ["rnnorm"] * fused, **_streams(named)}
+
+
+def _example(model: LightningModule) -> dict[str, Any]:
+    """Inputs by name: of a stream where the model reads forwards and gives every output."""
+    given = model.hparams
+    x = torch.zeros(_STEPS, _ROWS, given.get("input_size", 1))
+    if isinstance(model, LanguageModel):
+        x = torch.zeros(_STEPS, _ROWS, dtype=torch.int64)
+    if isinstance(model, SequenceClassifier) or given.get("bidirectional"):
+        return {"x": x, "lengths": torch.full((_ROWS,), _STEPS)}
+    rnn: Any = model.rnn
+    shape = (rnn.num_layers, _ROWS, rnn.hidden_size)
+    state = tuple(torch.zeros(shape) for _ in rnn.cell.states)
+    step = torch.zeros(_ROWS, dtype=torch.int64)
+    return {"x": x, "state": state if len(state) > 1 else state[0], "step": step}
+
+
+def _streams(named: dict[str, Any]) -> dict[str, Any]:
+    """How a stream is fed, where it is one."""
+    if "state" not in named:
+        return {}
+    return {
+        "stream": "state: that of the call before, at first zeros, or h_0 and c_0 where the model "
+        "has learnt them; step: frames that each row has had before"
+    }

@@ -1,0 +1,119 @@
+"""A trained run leaves as a file that gives its values."""
+
+import json
+
+import pytest
+import torch
+
+from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.measuring.exporting import export
+from rnnorm.experiments.measuring.loading import load_trained
+from rnnorm.experiments.tasks.pixels import step_order
+from rnnorm.experiments.training.fit import fit
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """By norm, the run folder of an epoch on a few small images of digits."""
+    folder = tmp_path_factory.mktemp("runs")
+    few = [
+        "--trainer.max_epochs=1",
+        "--trainer.accelerator=cpu",
+        "--model.init_args.hidden_size=8",
+        "--data.init_args.shrink=2",
+        "--data.init_args.train_size=130",
+    ]
+    for norm in ("bn", "lstm"):
+        fit(f"demo/digits-{norm}", run_dir=folder / norm, overrides=few)
+    return folder
+
+
+def images(rows):
+    torch.manual_seed(0)
+    return torch.rand(16, rows, 1), torch.randint(1, 17, (rows,))
+
+
+@torch.no_grad()
+def test_onnx(runs, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    out = tmp_path / "digits.onnx"
+    assert main(["export", str(runs / "bn"), "--out", str(out)]) == 0
+    about = json.loads((tmp_path / "digits.onnx.json").read_text())
+    assert list(about["inputs"]) == ["x", "lengths"]
+    order = about["preprocessing"]["order"]
+    assert sorted(order) == list(range(16))
+    assert order == step_order(16, "fixed", about["model"].get("permutation_seed", 1)).tolist()
+    x, lengths = images(7)
+    session = onnxruntime.InferenceSession(out)
+    (found,) = session.run(None, {"x": x.numpy(), "lengths": lengths.numpy()})
+    wanted = load_trained(runs / "bn").built.model.eval()(x, lengths)
+    torch.testing.assert_close(torch.from_numpy(found), wanted)
+
+
+@torch.no_grad()
+def test_pt2(runs, tmp_path):
+    about = export(runs / "bn", tmp_path / "digits.pt2", "pt2")
+    x, lengths = images(7)
+    program = torch.export.load(tmp_path / "digits.pt2").module()
+    wanted = load_trained(runs / "bn").built.model.eval()(x, lengths)
+    torch.testing.assert_close(program(x=x, lengths=lengths), wanted)
+    assert set(about["imports"]) <= {"rnnorm"}
+
+
+@torch.no_grad()
+def test_folded(runs, tmp_path):
+    export(runs / "lstm", tmp_path / "digits.pt", "folded")
+    layers = torch.load(tmp_path / "digits.pt", weights_only=False)
+    assert type(layers["rnn"]) is torch.nn.LSTM
+    x, _ = images(3)
+    wanted = load_trained(runs / "lstm").built.model.eval()(x)
+    torch.testing.assert_close(layers["classifier"](layers["rnn"](x)[1][0][0]), wanted)
+
+
+def test_what_cannot_be_folded_is_refused_and_nothing_written(runs, tmp_path, capsys):
+    out = tmp_path / "digits.pt"
+    assert main(["export", str(runs / "bn"), "--format", "folded", "--out", str(out)]) == 1
+    assert "rnnorm export: rnn: norm.population must be 'shared'" in capsys.readouterr().err
+    assert list(tmp_path.glob("digits*")) == []
+
+
+def test_a_folder_that_is_not_there_is_named(runs, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
+        export(runs / "bn", tmp_path / "nowhere" / "digits.onnx")
+
+
+@torch.no_grad()
+def test_a_language_model_streams(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat.\n" * 400)
+    run = tmp_path / "run"
+    overrides = [
+        "--trainer.accelerator=cpu",
+        "--trainer.max_steps=2",
+        "--model.init_args.hidden_size=6",
+        "--model.init_args.vocabulary_size=12",
+        "--model.init_args.initial_noise=0.1",
+        f"--data.init_args.file={text}",
+        "--data.init_args.dataset=text",
+        "--data.init_args.batch_size=8",
+    ]
+    fit("glinskis2017/separate", run_dir=run, overrides=overrides)
+    about = export(run, tmp_path / "text.onnx")
+    model = load_trained(run).built.model.eval()
+    assert len(about["preprocessing"]["symbols"]) == 12
+    session = onnxruntime.InferenceSession(tmp_path / "text.onnx")
+    names = [put.name for put in session.get_inputs()]
+    x = torch.randint(12, (9, 2))
+    state = [torch.zeros(1, 2, 6).numpy()] * 2
+    found = []
+    for step, symbols in enumerate(x):
+        given = [symbols.unsqueeze(0).numpy(), *state, torch.full((2,), step).numpy()]
+        scores, *state = session.run(None, dict(zip(names, given, strict=True)))
+        found.append(torch.from_numpy(scores))
+    torch.testing.assert_close(torch.cat(found), model(x)[0])
