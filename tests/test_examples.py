@@ -57,3 +57,10 @@ def test_characters(tmp_path):
     first, *written = said.splitlines()
     assert float(first.split()[1]) < 2
     assert "\n".join(written).startswith("The ")
+
+
+def test_export_and_stream(tmp_path):
+    pytest.importorskip("onnxruntime")
+    said = run(tmp_path, "export_and_stream.py", "--minibatches", 60)
+    assert "streamed as in one pass: True" in said
+    assert float(said.splitlines()[-1].split()[-1]) < 0.2

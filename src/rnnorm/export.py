@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -81,7 +80,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
 def onnx(
     model: nn.Module,
     example: tuple[Any, ...],
-    path: str | os.PathLike[str],
+    path: str | Path,
     *,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
@@ -114,8 +113,12 @@ def onnx(
     import onnxruntime
 
     frozen, path = freeze(model), Path(path)
-    given = inspect.signature(frozen.forward).bind(*example, **(kwargs or {})).arguments
-    named = {name: value for name, value in given.items() if name in (kwargs or {})}
+    # torch.export takes a tensor that is given twice for one input
+    example, kwargs = tree_map(
+        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (example, kwargs or {})
+    )
+    given = inspect.signature(frozen.forward).bind(*example, **kwargs).arguments
+    named = {name: value for name, value in given.items() if name in kwargs}
     if dynamic_shapes is None:
         dynamic_shapes = {name: every_size(value) for name, value in given.items()}
     with warnings.catch_warnings():
@@ -168,8 +171,11 @@ def _tensors(*inputs: Any) -> list[Tensor]:
 def _enlarged(
     sizes: list[list[int | str]], example: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same inputs, with one more of every size that has a name: the first one again."""
-    left = iter(sizes)
+    """Inputs with one more of every size that has a name, and other values where they are real.
+
+    What is added repeats the first; values of an example are often all alike.
+    """
+    left, generator = iter(sizes), torch.Generator().manual_seed(0)
 
     def enlarge(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -178,6 +184,8 @@ def _enlarged(
             # what is an expression follows another one
             if isinstance(size, str) and size.isidentifier():
                 value = torch.cat([value, value.narrow(dim, 0, 1)], dim)
+        if value.is_floating_point():
+            value = value + torch.rand(value.shape, generator=generator).to(value)
         return value
 
     larger: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(enlarge, (example, named))
