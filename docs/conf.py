@@ -37,6 +37,7 @@ napoleon_custom_sections = ["Shape"]
 # what is documented elsewhere, whose inventories would need the network, and type variables
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|collections\.abc)\..*"),
+    ("py:.*", r"(os|pathlib)\..*"),
     ("py:.*", r"(.*\.)?(Axes|Layer|Model|Norm|RecurrentDropout|Tensor)"),
 ]
 
