@@ -112,12 +112,12 @@ def test_other_weights_for_one_call_are_seen(plain, close):
     close(found, frozen(*arguments, step=0))
 
 
-def test_a_parametrization_is_computed_once(plain, close):
+def test_a_parametrized_layer_gives_the_same(plain, close):
     layer = trained(plain, "batch")
-    torch.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
-    frozen = rnnorm.freeze(layer)
-    assert "weight_hh_l0" in dict(frozen.named_parameters())
-    close(frozen(plain.input()), layer(plain.input()))
+    torch.nn.utils.parametrizations.orthogonal(layer, "weight_hh_l1")
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    arguments = x, state if plain.name == "LSTM" else state[0]
+    close(rnnorm.freeze(layer)(*arguments, step=1), layer(*arguments, step=1))
 
 
 def test_a_forced_kernel_runs(plain):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
+from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.cpu.forward import run_forward
@@ -27,9 +27,8 @@ def freeze(model: Model) -> Model:
     """A copy of a model for inference, with the values of the model in evaluation.
 
     It is in evaluation, and no parameter requires a gradient. In its recurrent layers the
-    statistics that serve each step are looked up once, parametrizations are computed once, and a
-    call with a state, as of a stream, goes to the CPU kernel by a short way. Training the model
-    on does not change the copy.
+    statistics that serve each step are looked up once, and a call with a state, as of a stream,
+    goes to the CPU kernel by a short way. Training the model on does not change the copy.
 
     Args:
         model: a layer of rnnorm, or a model with some.
@@ -40,9 +39,6 @@ def freeze(model: Model) -> Model:
     """
     model = copy.deepcopy(model).eval()
     for module in list(model.modules()):
-        if isinstance(module, Sequence) and is_parametrized(module):
-            for name in list(module.parametrizations):  # type: ignore[arg-type]
-                remove_parametrizations(module, name)
         for name, child in module._modules.items():
             if isinstance(child, Population) and not isinstance(child, Resolved):
                 module._modules[name] = Resolved(child)
@@ -75,7 +71,12 @@ class ShortWay(NamedTuple):
         """That of a layer, None where there is none: backwards, projected, with masks."""
         cell, norm = layer.cell, layer.norm
         weight = layer.weight_ih_l0
-        if layer.bidirectional or layer.recurrent_dropout is not None or norm is None:
+        if (
+            is_parametrized(layer)
+            or layer.bidirectional
+            or layer.recurrent_dropout is not None
+            or norm is None
+        ):
             return None
         kernel = dispatch.choose(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
         plain = all(type(p) is nn.Parameter and p.is_contiguous() for p in layer.parameters())
