@@ -46,7 +46,7 @@ def main():
     given = parser.parse_args()
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    train, _, test, classes = load_series("JapaneseVowels", given.data_dir)
+    train, _, test, classes, *_ = load_series("JapaneseVowels", given.data_dir)
     model = Classifier(train.x[0].size(1), len(classes))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(given.epochs):

@@ -8,10 +8,6 @@ import rnnorm
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
-]
 # every cell, kind of norm, scope, direction and dtype occurs, and ragged rows of all ages
 CASES = {
     "LSTM-batch": (rnnorm.LSTM(3, 4, norm="batch"), torch.float64, ("lengths", "step")),

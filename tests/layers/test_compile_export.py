@@ -11,13 +11,6 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import rnnorm
 
-pytestmark = [
-    # the compiler's own, which it hides from those to whom warnings are no errors
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
-    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.:FutureWarning"),
-]
-
 
 class Model(nn.Module):
     """A recurrent layer between two linear ones."""

@@ -9,12 +9,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 import rnnorm
 from rnnorm.kernels import dispatch
 
-pytestmark = [
-    pytest.mark.skipif(bool(rnnorm.backends()["cpu"]), reason="the CPU kernels are missing"),
-    # the compiler's own, which it hides from those to whom warnings are no errors
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
-]
+pytestmark = pytest.mark.skipif(
+    bool(rnnorm.backends()["cpu"]), reason="the CPU kernels are missing"
+)
 FORMS = ["dense", "packed", "sorted", "lengths"]
 
 

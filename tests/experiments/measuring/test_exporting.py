@@ -11,11 +11,6 @@ from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.pixels import step_order
 from rnnorm.experiments.training.fit import fit
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
-]
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
