@@ -41,6 +41,7 @@ from rnnorm.experiments.data.speech.kaldi.scp import read_scp
 from rnnorm.experiments.data.speech.kaldi.vectors import read_int_vectors
 from rnnorm.experiments.data.speech.recordings import read_recordings
 from rnnorm.experiments.data.text.corpora import load_corpus
+from rnnorm.experiments.data.text.rated import read_rated, read_rated_csv
 from rnnorm.experiments.measuring.measurement import read_measurements
 from rnnorm.experiments.searching.study import read_search
 from rnnorm.experiments.training.metrics_file import read_metrics
@@ -153,6 +154,8 @@ def formats(folder):
         ".zip": packed_zip(text),
     }.items():
         yield f"text{ending}", data, corpus
+    yield "rated", b"1_1\t-0.5\ttoo long\n1_2\t3\tgood &amp; short\n" * 3, read_rated
+    yield "rated.csv", b'text,label\n"so, ""so""\n",0.5\ngood,-1\n', read_rated_csv
     yield "idx.gz", packed_idx(), lambda path: read_idx(path, 3)
     for name, mode, form in (
         ("babi.tar.gz", "w:gz", tarfile.PAX_FORMAT),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, dropout
 from torchmetrics.classification import MulticlassAccuracy
 
 from rnnorm.experiments.models.layers import initialise
@@ -25,6 +25,8 @@ class SequenceClassifier(RecurrentModel):
         bidirectional: whether each layer also reads backwards.
         readout: ``"last"`` for each direction's last h of the topmost layer, ``"mean"`` for the
             mean of the outputs over the steps of the sequence.
+        dropout: on the input, between layers and on what is classified, never on the recurrent
+            connections (Zaremba et al. 2014).
         **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
@@ -43,12 +45,19 @@ class SequenceClassifier(RecurrentModel):
         num_layers: int = 1,
         bidirectional: bool = False,
         readout: Literal["last", "mean"] = "last",
+        dropout: float = 0.0,
         **layers: Any,
     ) -> None:
         super().__init__(**layers)
         if readout not in ("last", "mean"):
             raise ValueError(f"readout must be 'last' or 'mean', got {readout!r}")
-        self.rnn = self.make_layer(input_size, num_layers=num_layers, bidirectional=bidirectional)
+        self.rnn = self.make_layer(
+            input_size,
+            num_layers=num_layers,
+            bidirectional=bidirectional,
+            # torch.nn warns of a dropout that has no place
+            dropout=dropout if num_layers > 1 else 0.0,
+        )
         self.classifier = nn.Linear(self.rnn.hidden_size * (1 + bidirectional), num_classes)
         initialise(self.rnn, self.hparams["init"], self.classifier)
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
@@ -64,8 +73,9 @@ class SequenceClassifier(RecurrentModel):
         Returns:
             scores ``(B, num_classes)``.
         """
+        rate = self.hparams["dropout"]
         # an HMLSTM tells its boundaries too
-        output, state, *_ = self.rnn(x, lengths=lengths)
+        output, state, *_ = self.rnn(dropout(x, rate, self.training), lengths=lengths)
         if self.hparams["readout"] == "mean":
             steps = len(x) if lengths is None else lengths.to(output).unsqueeze(1)
             read = output.sum(0) / steps
@@ -73,7 +83,7 @@ class SequenceClassifier(RecurrentModel):
             h_n = state[0] if isinstance(state, tuple) else state
             last = h_n[-1 - self.hparams["bidirectional"] :]
             read = last.transpose(0, 1).flatten(1)
-        scores: Tensor = self.classifier(read)
+        scores: Tensor = self.classifier(dropout(read, rate, self.training))
         return scores
 
     def statistics_step(self, batch: tuple[Tensor, ...]) -> None:

@@ -22,7 +22,7 @@ class Series(NamedTuple):
     """Time series, and a class for each.
 
     Attributes:
-        x: the values ``(T_i, F)`` of each series, float32.
+        x: the values ``(T_i, F)`` of each series, float32, or its symbols ``(T_i,)``, int64.
         y: its class ``(N,)``, int64.
     """
 

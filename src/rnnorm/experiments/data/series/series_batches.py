@@ -16,7 +16,7 @@ class SeriesBatch(NamedTuple):
     """A right-padded minibatch.
 
     Attributes:
-        x: values ``(T, B, F)``.
+        x: values ``(T, B, F)``, or symbols ``(T, B)``.
         lengths: steps of each series ``(B,)``.
         y: its class ``(B,)``.
     """

@@ -1,0 +1,171 @@
+"""Short texts that people have rated, and the files that they come in."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from rnnorm.experiments.data.text_file import TextError, find_texts, read_text
+
+RatedDataset = Literal["movies", "tweets", "products", "csv"]
+_FILES = {
+    "movies": "movieReviewSnippets_GroundTruth.txt",
+    "tweets": "tweets_GroundTruth.txt",
+    "products": "amazonReviewSnippets_GroundTruth.txt",
+}
+
+
+class Rated(NamedTuple):
+    """A text and its rating.
+
+    Attributes:
+        text: the text.
+        rating: any finite number.
+        story: texts of the same one are about the same thing, such as sentences of one review.
+    """
+
+    text: str
+    rating: float
+    story: str
+
+
+def read_rated(path: str | Path) -> list[Rated]:
+    """Read a published file of Hutto & Gilbert 2014: id, mean rating and text, with tabs between.
+
+    Args:
+        path: the file, plain or compressed. What stands before an underscore in an id is its story.
+
+    Raises:
+        TextError: the file is broken: a line has not three fields, an id or a text is empty, or a
+            rating is no finite number.
+        FileNotFoundError: there is no such file.
+    """
+    found = []
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+        where = f"{path}, line {number}"
+        fields = line.split("\t")
+        if len(fields) != 3:
+            raise TextError(
+                f"{where} must be an id, a rating and a text with tabs between, got {line[:80]!r}"
+            )
+        name, rating, text = fields
+        if not name.strip():
+            raise TextError(f"{where} has no id")
+        found.append(_rated(text, rating, name.partition("_")[0], where))
+    return found
+
+
+def read_rated_csv(path: str | Path) -> list[Rated]:
+    """Read a file of one's own: comma-separated values with the columns ``text`` and ``label``.
+
+    Args:
+        path: the file, plain or compressed; its first line names the columns, others are ignored.
+
+    Raises:
+        TextError: the file is broken: a column is missing, a line has more or fewer values than
+            columns, a quotation is not closed, a text is empty, or a label is no finite number.
+        FileNotFoundError: there is no such file.
+    """
+    lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    found = []
+    try:
+        columns = next(lines)
+        if missing := {"text", "label"} - set(columns):
+            raise TextError(f"{path}, line 1 must name the columns {' and '.join(sorted(missing))}")
+        for values in lines:
+            where = f"{path}, line {lines.line_num}"
+            if len(values) != len(columns):
+                raise TextError(f"{where} has {len(values)} values, the columns are {len(columns)}")
+            row = dict(zip(columns, values, strict=True))
+            found.append(_rated(row["text"], row["label"], str(lines.line_num), where))
+    except csv.Error as error:
+        raise TextError(f"{path}, line {lines.line_num}: {error}") from None
+    return found
+
+
+def _rated(text: str, rating: str, story: str, where: str) -> Rated:
+    if not text.strip():
+        raise TextError(f"{where} has no text")
+    try:
+        number = float(rating)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise TextError(f"{where} must have a finite number as its rating, got {rating[:80]!r}")
+    return Rated(text, number, story)
+
+
+class RatedParts(NamedTuple):
+    """Three disjoint parts of a set, and what was left out, in words."""
+
+    train: list[Rated]
+    val: list[Rated]
+    test: list[Rated]
+    notes: list[str]
+
+
+def load_rated(
+    dataset: RatedDataset,
+    data_dir: str | Path | None,
+    file: str | Path | None = None,
+    threshold: float = 0.0,
+) -> RatedParts:
+    """Read a set by name. A fixed random tenth of its stories validates, another tests.
+
+    Args:
+        dataset: ``"movies"``, ``"tweets"`` or ``"products"``: the published file of that name, in
+            ``data_dir`` or its folder ``sentiment`` (:func:`read_rated`); or ``"csv"``
+            (:func:`read_rated_csv`).
+        data_dir: the folder.
+        file: the file of ``"csv"``, relative to ``data_dir`` if there is one.
+        threshold: a text with exactly this rating is left out, and so is one that was there before.
+
+    Raises:
+        ValueError: the name is unknown, ``file`` does not go with it, or the training
+            part has not both a text above the threshold and one below.
+        TextError: the file is broken.
+        FileNotFoundError: it is missing.
+    """
+    if (dataset == "csv") != (file is not None):
+        raise ValueError(f"file must name the file of dataset 'csv' alone, got {file!r}")
+    if dataset == "csv":
+        assert file is not None
+        path = Path(data_dir or ".").expanduser() / Path(file).expanduser()
+        read = read_rated_csv(path)
+    elif dataset in _FILES:
+        if data_dir is None:
+            raise FileNotFoundError(
+                f"name the folder that holds {_FILES[dataset]} with --data-dir: no download"
+            )
+        (path,) = find_texts(Path(data_dir).expanduser(), "sentiment", [_FILES[dataset]])
+        read = read_rated(path)
+    else:
+        raise ValueError(f"dataset must be 'csv' or one of {', '.join(_FILES)}, got {dataset!r}")
+    first = list({each.text: each for each in reversed(read)}.values())[::-1]
+    kept = [each for each in first if each.rating != threshold]
+    train, val, test = _split(kept)
+    if len({each.rating > threshold for each in train}) < 2 or not test:
+        raise ValueError(
+            f"{path} has too few texts rated above and below threshold={threshold}: "
+            f"{sum(each.rating > threshold for each in kept)} and "
+            f"{sum(each.rating < threshold for each in kept)}"
+        )
+    left_out = ((len(first) - len(kept), f"rated {threshold:g}"), (len(read) - len(first), "twice"))
+    notes = [f"{path}: {count} texts {why} left out" for count, why in left_out if count]
+    return RatedParts(train, val, test, notes)
+
+
+def _split(read: Sequence[Rated]) -> list[list[Rated]]:
+    """Training, validation and test part, each story in one of them."""
+    stories = list(dict.fromkeys(each.story for each in read))
+    order = np.random.RandomState(0).permutation(len(stories))
+    tenth = max(1, len(stories) // 10)
+    part_of = {stories[i]: min(place // tenth, 2) for place, i in enumerate(order)}
+    val, test, train = ([each for each in read if part_of[each.story] == i] for i in range(3))
+    return [train, val, test]

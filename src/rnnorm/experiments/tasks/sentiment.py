@@ -1,0 +1,132 @@
+"""Sentiment of short texts: whether a text is rated above or below a threshold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.series.series import Series
+from rnnorm.experiments.data.series.series_batches import SeriesBatches
+from rnnorm.experiments.data.text.frequent_words import frequent_words, numbers_of, split_words
+from rnnorm.experiments.data.text.rated import RatedDataset, load_rated
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
+
+
+class SentimentData(LoadedData):
+    """Rated texts in minibatches ``SeriesBatch`` of numbered words.
+
+    Class 1 is rated above the threshold, class 0 below it; what is neither is left out and
+    counted.
+
+    Args:
+        dataset: ``"movies"``, ``"tweets"``, ``"products"`` or ``"csv"``, see
+            :func:`rnnorm.experiments.data.text.rated.load_rated`.
+        file: the file of ``"csv"``.
+        threshold: between the classes.
+        words: size of the vocabulary, the most frequent words of the training texts.
+        train_size: keep only this many training texts; the vocabulary is that of all.
+        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+
+    Attributes:
+        vocabulary: the words, once the data are loaded.
+
+    Raises:
+        ValueError: a size is less than 1.
+    """
+
+    def __init__(
+        self,
+        dataset: RatedDataset = "movies",
+        file: str | None = None,
+        threshold: float = 0.0,
+        words: int = 5000,
+        train_size: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        if words < 1:
+            raise ValueError(f"words must be at least 1, got {words}")
+        self.vocabulary = Vocabulary(())
+
+    def load(self) -> dict[str, SeriesBatches]:
+        """Read, split and number the texts.
+
+        Raises:
+            ValueError: the file is broken, or has too few texts of a class.
+            FileNotFoundError: it is missing.
+        """
+        given = self.hparams
+        names = ("dataset", "data_dir", "file", "threshold")
+        *parts, self.notes = load_rated(*(given[name] for name in names))
+        words = [[split_words(each.text) for each in part] for part in parts]
+        self.vocabulary = frequent_words(words[0], given["words"])
+        loaders = {}
+        for part, texts, rated in zip(("train", "val", "test"), words, parts, strict=True):
+            train = part == "train"
+            size = given["train_size"] if train else None
+            x = [numbers_of(text, self.vocabulary) for text in texts[:size]]
+            y = torch.tensor([int(each.rating > given["threshold"]) for each in rated[:size]])
+            rows = given["batch_size" if train else "eval_batch_size"]
+            loaders[part] = SeriesBatches(Series(x, y), rows, given["seed"] if train else None)
+            self.notes.append(f"{part}: {len(y)} texts, {int(y.sum())} rated above the threshold")
+        return loaders
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the texts: their vocabulary."""
+        return {"vocabulary": list(self.vocabulary.symbols)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a checkpoint whose words had other numbers.
+
+        Raises:
+            ValueError: the vocabularies differ.
+        """
+        if "vocabulary" in state_dict:
+            source = f"the training texts of {self.hparams['dataset']}"
+            self.vocabulary.check_same(state_dict["vocabulary"], source)
+
+
+class SentimentClassifier(SequenceClassifier):
+    """Embeds the words of a text, reads them and names its class.
+
+    Args:
+        vocabulary_size: how many numbers the data have, that of unknown words among them.
+        embedding_size: width of the embedding.
+        **classifier: of
+            :class:`rnnorm.experiments.models.sequence_classifier.SequenceClassifier`.
+    """
+
+    def __init__(
+        self, vocabulary_size: int = 5001, embedding_size: int = 100, **classifier: Any
+    ) -> None:
+        super().__init__(input_size=embedding_size, num_classes=2, **classifier)
+        self.embedding = nn.Embedding(vocabulary_size, embedding_size)
+
+    def check_data(self, data: SentimentData) -> None:
+        """See whether the data have as many numbers as the model.
+
+        Raises:
+            ValueError: they have not.
+        """
+        size, numbers = self.hparams["vocabulary_size"], len(data.vocabulary) + 1
+        if size != numbers:
+            raise ValueError(
+                f"model.init_args.vocabulary_size must be {numbers}, the {numbers - 1} words of "
+                f"the training texts and the unknown word, got {size}"
+            )
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Scores of the two classes.
+
+        Args:
+            x: numbers of words ``(T, B)``.
+            lengths: words of each text ``(B,)`` if not all have ``T``.
+
+        Returns:
+            scores ``(B, 2)``.
+        """
+        return super().forward(self.embedding(x), lengths)
