@@ -38,8 +38,10 @@ from rnnorm.experiments.data.series.uci_file import read_uci
 from rnnorm.experiments.data.speech.kaldi.matrix import index_archive, read_matrix
 from rnnorm.experiments.data.speech.kaldi.model import read_pdf_ids
 from rnnorm.experiments.data.speech.kaldi.scp import read_scp
+from rnnorm.experiments.data.speech.kaldi.transcripts import read_transcripts
 from rnnorm.experiments.data.speech.kaldi.vectors import read_int_vectors
-from rnnorm.experiments.data.speech.recordings import read_recordings
+from rnnorm.experiments.data.speech.recordings import read_recording, read_recordings
+from rnnorm.experiments.data.speech.timit import read_phones
 from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.data.text.rated import read_rated, read_rated_csv
 from rnnorm.experiments.measuring.measurement import read_measurements
@@ -180,6 +182,9 @@ def formats(folder):
         yield f"feats{i}.ark", ark(folder, **options), read_ark
     yield "feats.ark.gz", gzip.compress(ark(folder)), read_ark
     yield "feats.scp", (folder / "feats.scp").read_bytes(), read_scp_and_matrices
+    yield "text-of", b"one NO YES\ntwo YES\n", read_transcripts
+    yield "a.phn", b"0 80 h#\n80 160 sh\n160 240 ix\n240 250 q\n", read_phones
+    yield "nist/a.wav", recording("NIST"), lambda path: read_recording(path, 8000)
     yield "ali.1", alignment(folder), read_int_vectors
     yield "ali.txt", b"x 0 1 22 3\ny 4 5 66\n", read_int_vectors
     yield "ali.1.gz", gzip.compress(alignment(folder)), read_int_vectors

@@ -7,13 +7,16 @@ from typing import Any
 
 from rnnorm.experiments.commands import options
 
-HELP = "let a trained language model continue a beginning"
-USAGE = ("RUN [options]", "RECIPE --ckpt FILE [options]")
+HELP = "let a trained model continue a text, or transcribe recordings"
+USAGE = ("RUN [options]", "RUN WAV ... [options]", "RECIPE --ckpt FILE [WAV ...] [options]")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.measuring.writing.write`."""
+    """Those of ``write`` and ``transcribe`` in :mod:`rnnorm.experiments.measuring`."""
     options.trained(parser)
+    parser.add_argument(
+        "recordings", metavar="WAV", nargs="*", help="recordings to transcribe, a line each"
+    )
     options.scale(parser)
     parser.add_argument(
         "--begin",
@@ -41,6 +44,12 @@ def add_options(parser: ArgumentParser) -> None:
         default=400,
         help="stop after so many symbols where no end comes (400)",
     )
+    parser.add_argument(
+        "--beam",
+        metavar="N",
+        type=int,
+        help="prefixes that a transcription keeps (the model's own, else 1: the best path)",
+    )
     options.overrides(parser)
 
 
@@ -50,6 +59,15 @@ def run(**given: Any) -> None:
 
     # before torch is imported
     given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
-    from rnnorm.experiments.measuring.writing import write
+    beam = given.pop("beam")
+    if given["recordings"]:
+        from rnnorm.experiments.measuring.transcribing import transcribe
 
-    print("\n".join(write(**given)))
+        names = ("run", "recordings", "checkpoint", "scale", "overrides")
+        written = transcribe(**{name: given[name] for name in names}, beam=beam)
+    else:
+        from rnnorm.experiments.measuring.writing import write
+
+        del given["recordings"]
+        written = write(**given)
+    print("\n".join(written))

@@ -21,6 +21,7 @@ _FREE = (
     "data_dir",
     "file",
     "batch_size",
+    "beam",
     "eval_batch_size",
     "eval_length",
     "eval_size",

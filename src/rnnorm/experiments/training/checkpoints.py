@@ -269,20 +269,20 @@ def check_same(
         model: the model that it should be of.
         datamodule: the data that it should be of.
         path: the checkpoint's file, for the message.
-        free: arguments of the data that may differ.
+        free: arguments of either that may differ.
 
     Raises:
         ValueError: naming each argument that differs, or the checkpoint does not say.
     """
     other = []
-    for part, key, module, allowed in (
-        ("model", "hyper_parameters", model, ()),
-        ("data", "datamodule_hyper_parameters", datamodule, free),
+    for part, key, module in (
+        ("model", "hyper_parameters", model),
+        ("data", "datamodule_hyper_parameters", datamodule),
     ):
         trained, now = state.get(key, {}), dict(module.hparams)
         if not isinstance(trained, dict):
             raise ValueError(f"{path} is no checkpoint of a training: its {key!r} is no dict")
-        names = [n for n in trained if n in now and n not in allowed and not n.startswith("_")]
+        names = [n for n in trained if n in now and n not in free and not n.startswith("_")]
         other += [
             f"{part}.init_args.{n} was {trained[n]!r} and is {now[n]!r}"
             for n in names

@@ -45,6 +45,8 @@ _SHOWN = {
     "accuracy": ("accuracy, %", 100.0),
     "frame_error": ("frame error, %", 100.0),
     "error": ("error, %", 100.0),
+    "word_error": ("word error, %", 100.0),
+    "phone_error": ("phone error, %", 100.0),
     "bits_per_character": ("bits per character", 1.0),
     "perplexity": ("perplexity", 1.0),
     "loss": ("loss, nats", 1.0),

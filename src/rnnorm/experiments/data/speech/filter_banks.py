@@ -70,3 +70,20 @@ def normalise(features: NDArray[np.float32]) -> NDArray[np.float32]:
     spread = np.sqrt(np.square(centred).mean(axis=0))
     scale = np.where(spread > 1e-5, spread, np.inf)
     return np.asarray(centred / scale, dtype=np.float32)
+
+
+def stack(features: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """So many frames side by side in one, which makes the sequence shorter.
+
+    The last frame stands in for those beyond it.
+
+    Args:
+        features: ``(T, F)``.
+        count: frames in one.
+
+    Returns:
+        ``(ceil(T / count), count * F)``.
+    """
+    missing = -len(features) % count
+    padded = np.pad(features, ((0, missing), (0, 0)), mode="edge")
+    return padded.reshape(-1, count * features.shape[1])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rnnorm.experiments.data.speech.filter_banks import FRAME_MILLISECONDS, filter_banks
 from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
 from rnnorm.experiments.data.speech.recordings import read_recordings
-from rnnorm.experiments.data.speech.utterances import Features, Speech, Utterance, pair
+from rnnorm.experiments.data.speech.utterances import Features, Speech, Utterance, held, pair
 
 RATE = 8000
 Split = Literal["speaker", "random"]
@@ -43,7 +41,7 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
             "alignments with --data-dir"
         )
     folder = Path(data_dir).expanduser()
-    recordings = _find(folder)
+    recordings = find_recordings(folder)
     if not (folder / alignments).is_dir():
         raise FileNotFoundError(
             f"there is no folder {folder / alignments}: name that of the alignments, relative to "
@@ -60,15 +58,11 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
                 f"{recordings}/{file} has {len(samples)} samples, less than a frame of "
                 f"{FRAME_MILLISECONDS} ms"
             )
-        features[names[file]] = len(frames), partial(_itself, frames)
+        features[names[file]] = len(frames), held(frames)
     in_order = {name: features[name] for name in sorted(features)}
     utterances, notes = pair(in_order, states.states, str(recordings))
     train, val, test = _split(utterances, split, speaker, recordings)
     return Speech(train, val, test, 41, states.num_states, notes)
-
-
-def _itself(frames: NDArray[np.float32]) -> NDArray[np.float32]:
-    return frames
 
 
 def _file(utterance: str, source: Path) -> str:
@@ -82,7 +76,12 @@ def _file(utterance: str, source: Path) -> str:
     return f"{digit}_{speaker}_{index}.wav"
 
 
-def _find(folder: Path) -> Path:
+def find_recordings(folder: Path) -> Path:
+    """The folder or archive of the recordings in a user's folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
     archives = [f"fsdd-recordings.tar{ending}" for ending in ("", ".xz", ".gz")]
     for parent in (folder, folder / "fsdd", folder / "free-spoken-digit-dataset"):
         for path in (parent / name for name in ("recordings", *archives)):

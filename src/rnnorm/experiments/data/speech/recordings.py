@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +15,8 @@ from rnnorm.experiments.data.text_file import unpack
 
 # of a recording: some formats hold hours of silence in a few bytes
 _MOST_SECONDS = 3600
+# a number in the header of a NIST file, such as TIMIT's
+_NIST = re.compile(r"^(sample_count|sample_n_bytes|channel_count) -i (\d{1,15})\s*$", re.MULTILINE)
 
 
 def read_recordings(
@@ -45,6 +48,20 @@ def read_recordings(
         )
 
 
+def read_recording(path: str | Path, rate: int) -> NDArray[np.float32]:
+    """Samples ``(N,)`` of one recording, in [-1, 1].
+
+    Args:
+        path: the file: wav, NIST sphere, or what else libsndfile reads.
+        rate: samples of a second that it must have.
+
+    Raises:
+        ValueError: as :func:`read_recordings`.
+        FileNotFoundError: there is no such file.
+    """
+    return _samples(unpack(Path(path), ""), str(path), rate)
+
+
 def _files(folder: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
     for name in sorted(names):
         if (folder / name).is_file():
@@ -58,12 +75,24 @@ def _members(path: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
     return ((member.name, data) for member, data in read_members(path, choose))
 
 
+def _announced(data: bytes) -> int:
+    """How many bytes a wav or NIST file says that it has; 0 if it does not."""
+    if data[:4] == b"RIFF":
+        return int.from_bytes(data[4:8], "little") + 8
+    if data[:7] == b"NIST_1A":
+        header = data[:1024].decode("ascii", "replace")
+        fields = {name: int(n) for name, n in _NIST.findall(header)}
+        size = fields.get("sample_count", 0) * fields.get("sample_n_bytes", 2)
+        return 1024 + size * fields.get("channel_count", 1)
+    return 0
+
+
 def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
     import soundfile
 
     # libsndfile takes what there is of a file that was cut short
-    announced = int.from_bytes(data[4:8], "little") + 8
-    if data[:4] == b"RIFF" and len(data) < announced:
+    announced = _announced(data)
+    if len(data) < announced:
         raise ValueError(f"{where} is truncated: it ends at byte {len(data)}, not {announced}")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:

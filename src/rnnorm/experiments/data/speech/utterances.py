@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 Features = Callable[[], NDArray[np.float32]]
 
 
+def held(features: NDArray[np.float32]) -> Features:
+    """A reader of features that are held in memory."""
+    return lambda: features
+
+
 class Utterance(NamedTuple):
     """An utterance.
 

@@ -44,7 +44,7 @@ def load_kaldi(data_dir: str | Path | None) -> Speech:
     count = 0
     for part in _PARTS:
         alignments, features = read_alignments(folder / part), {}
-        for name, place in _places(folder / part).items():
+        for name, place in places_of(folder / part).items():
             rows, columns = matrix_shape(place)
             widths.setdefault(columns, f"{name!r} in {place}")
             features[name] = rows, _reader(place)
@@ -63,8 +63,13 @@ def _reader(place: Place) -> Features:
     return partial(read_matrix, place)
 
 
-def _places(folder: Path) -> dict[str, Place]:
-    """Where the features of each utterance stand."""
+def places_of(folder: Path) -> dict[str, Place]:
+    """Where the features of each utterance of a folder stand.
+
+    Raises:
+        ValueError: a file is broken.
+        FileNotFoundError: there are no features.
+    """
     if (scp := folder / "feats.scp").is_file():
         return read_scp(scp)
     for archive in (folder / "feats.ark", folder / "feats.ark.gz"):

@@ -1,0 +1,98 @@
+"""A user's own Kaldi features and what was said, in folders ``train``, ``dev`` and ``test``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from rnnorm.experiments.data.speech.kaldi.folder import places_of
+from rnnorm.experiments.data.speech.kaldi.matrix import matrix_shape, read_matrix
+from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
+from rnnorm.experiments.data.text_file import TextError, read_text
+
+Units = Literal["words", "characters"]
+
+
+def read_transcripts(path: str | Path) -> dict[str, str]:
+    """Read a file ``text``: an utterance and what was said on each line.
+
+    Args:
+        path: the file, plain or compressed.
+
+    Returns:
+        What was said, words with a space between, by utterance.
+
+    Raises:
+        TextError: a line has no words, or an utterance stands twice.
+        FileNotFoundError: there is no such file.
+    """
+    said: dict[str, str] = {}
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+        where = f"{path}, line {number}"
+        name, *words = line.split() or [""]
+        if not words:
+            raise TextError(f"{where} must be an utterance and its words, got {line[:80]!r}")
+        if name in said:
+            raise TextError(f"{where} names utterance {name!r} a second time")
+        said[name] = " ".join(words)
+    return said
+
+
+def load_kaldi_text(data_dir: str | Path | None, units: Units) -> SpokenParts:
+    """Utterances with features and words, of the folders ``train``, ``dev`` and ``test``.
+
+    Without ``dev`` a fixed random tenth of the training utterances validates.
+
+    Args:
+        data_dir: holds the folders, each with ``feats.scp`` (or ``feats.ark``, ``feats.ark.gz``)
+            and ``text`` (:func:`read_transcripts`).
+        units: a symbol is a word or a character, the space between words among them.
+
+    Raises:
+        ValueError: a file is broken, features differ in width, or no utterance of a part has both.
+        FileNotFoundError: a folder or a file is missing.
+    """
+    if data_dir is None:
+        raise FileNotFoundError("name a folder that holds train, dev and test with --data-dir")
+    folder = Path(data_dir).expanduser()
+    if missing := [part for part in ("train", "test") if not (folder / part).is_dir()]:
+        raise FileNotFoundError(f"{folder} lacks the folder {', '.join(missing)}")
+    there = [part for part in ("train", "dev", "test") if (folder / part).is_dir()]
+    widths: dict[int, str] = {}
+    notes: list[str] = []
+    parts = {part: _part(folder / part, units, widths, notes) for part in there}
+    if len(widths) > 1:
+        each = ", ".join(f"{width} for {where}" for width, where in widths.items())
+        raise ValueError(f"all features must have as many columns, got {each}")
+    if "dev" not in parts:
+        whole = parts["train"]
+        order = np.random.RandomState(0).permutation(len(whole)).tolist()
+        tenth = max(1, len(whole) // 10)
+        parts["dev"] = [whole[i] for i in order[:tenth]]
+        parts["train"] = [whole[i] for i in order[tenth:]]
+        notes.append(f"{folder} has no dev: {tenth} of the training utterances validate")
+    if not parts["train"]:
+        raise ValueError(f"{folder / 'train'} must have an utterance besides those to validate")
+    return SpokenParts(parts["train"], parts["dev"], parts["test"], next(iter(widths)), notes)
+
+
+def _part(folder: Path, units: Units, widths: dict[int, str], notes: list[str]) -> list[Spoken]:
+    said, found, silent = read_transcripts(folder / "text"), [], []
+    for name, place in places_of(folder).items():
+        if name not in said:
+            silent.append(name)
+            continue
+        rows, columns = matrix_shape(place)
+        widths.setdefault(columns, f"{name!r} in {place}")
+        symbols = tuple(said[name].split() if units == "words" else said[name])
+        found.append(Spoken(name, partial(read_matrix, place), rows, symbols))
+    if not found:
+        raise ValueError(f"{folder}: no utterance has both features and words")
+    if silent:
+        notes.append(f"{folder}: {len(silent)} utterances without words, such as {silent[0]}")
+    if unheard := set(said) - {each.name for each in found}:
+        notes.append(f"{folder}: {len(unheard)} of text without features, such as {min(unheard)}")
+    return found

@@ -1,0 +1,124 @@
+"""A user's TIMIT: recordings with their phones, 61 folded into 39."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rnnorm.experiments.data.speech.filter_banks import filter_banks
+from rnnorm.experiments.data.speech.recordings import read_recording
+from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
+from rnnorm.experiments.data.speech.utterances import held
+from rnnorm.experiments.data.text_file import TextError, read_text
+
+RATE = 16000
+#: Lee & Hon 1989, table 3: the phones that count as another one
+FOLDED = {
+    **dict.fromkeys(("bcl", "dcl", "gcl", "kcl", "pcl", "tcl", "epi", "pau", "h#"), "sil"),
+    "ao": "aa",
+    "ax": "ah",
+    "ax-h": "ah",
+    "axr": "er",
+    "el": "l",
+    "em": "m",
+    "en": "n",
+    "eng": "ng",
+    "hv": "hh",
+    "ix": "ih",
+    "nx": "n",
+    "ux": "uw",
+    "zh": "sh",
+}
+_PHONES = (
+    "aa ae ah aw ay b ch d dh dx eh er ey f g hh ih iy jh k l m n ng ow oy p r s sh sil t th uh uw "
+    "v w y z"
+)
+#: the 39 phones
+PHONES = frozenset(_PHONES.split())
+#: the glottal stop is no phone of the 39
+_DROPPED = "q"
+_CORE = (
+    "mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0 mbpm0 mklt0 fnlp0 "
+    "mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0"
+)
+#: speakers of the core test set
+CORE = frozenset(_CORE.split())
+
+
+def read_phones(path: str | Path) -> tuple[str, ...]:
+    """Read the phones of a ``.phn`` file, folded into 39.
+
+    Args:
+        path: the file: first sample, sample behind the last, and phone on each line.
+
+    Raises:
+        TextError: the file is broken: a line has not these three, a phone ends before it begins or
+            begins before the one before it, a phone is none of the 61, or none is left.
+        FileNotFoundError: there is no such file.
+    """
+    phones, before = [], 0
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+        where, fields = f"{path}, line {number}", line.split()
+        if len(fields) != 3 or not all(f.isascii() and f.isdigit() for f in fields[:2]):
+            raise TextError(f"{where} must be two samples and a phone, got {line[:80]!r}")
+        begin, end = (int(f[:15]) for f in fields[:2])
+        if not before <= begin < end:
+            raise TextError(
+                f"{where} is from sample {begin} to {end}, the line before from {before}"
+            )
+        before, phone = begin, FOLDED.get(fields[2], fields[2])
+        if phone == _DROPPED:
+            continue
+        if phone not in PHONES:
+            raise TextError(f"{where} has the phone {fields[2][:40]!r}, which is none of the 61")
+        phones.append(phone)
+    if not phones:
+        raise TextError(f"{path} has no phone")
+    return tuple(phones)
+
+
+def load_timit(data_dir: str | Path | None) -> SpokenParts:
+    """Filter banks and phones of TIMIT, without the sentences SA1 and SA2 that all have read.
+
+    The core test set tests, the other speakers of the test part validate.
+
+    Args:
+        data_dir: holds ``TRAIN`` and ``TEST``, each with dialects, speakers and their files
+            (``SI1027.WAV``, ``SI1027.PHN``; in small letters, too), itself or in ``TIMIT``.
+
+    Raises:
+        ValueError: a file is broken, or a part has no utterance.
+        FileNotFoundError: a folder or a recording is missing.
+    """
+    if data_dir is None:
+        raise FileNotFoundError("name a folder that holds TIMIT's TRAIN and TEST with --data-dir")
+    folder = _inner(Path(data_dir).expanduser(), "timit") or Path(data_dir).expanduser()
+    parts: dict[str, list[Spoken]] = {"train": [], "val": [], "test": []}
+    for name in ("train", "test"):
+        place = _inner(folder, name)
+        if place is None:
+            raise FileNotFoundError(f"{folder} lacks the folder {name.upper()}")
+        for path in sorted(p for p in place.rglob("*") if p.suffix.lower() == ".phn"):
+            speaker = path.parent.name.lower()
+            if path.stem.lower() not in ("sa1", "sa2"):
+                part = name if name == "train" or speaker in CORE else "val"
+                parts[part].append(_utterance(path, speaker))
+    if empty := [part for part, found in parts.items() if not found]:
+        raise ValueError(f"{folder} has no utterance for {', '.join(empty)}")
+    return SpokenParts(parts["train"], parts["val"], parts["test"], 41, [])
+
+
+def _utterance(path: Path, speaker: str) -> Spoken:
+    for ending in (".WAV", ".wav", ".WAV.wav"):
+        if (recording := path.with_suffix(ending)).is_file():
+            break
+    else:
+        raise FileNotFoundError(f"{path.with_suffix('.WAV')} is missing beside {path.name}")
+    frames = filter_banks(read_recording(recording, RATE), RATE)
+    if not len(frames):
+        raise ValueError(f"{recording} is shorter than a frame")
+    return Spoken(f"{speaker}-{path.stem.lower()}", held(frames), len(frames), read_phones(path))
+
+
+def _inner(folder: Path, name: str) -> Path | None:
+    found = (folder / spelt for spelt in (name, name.upper()))
+    return next((path for path in found if path.is_dir()), None)

@@ -1,0 +1,64 @@
+"""Let a trained model transcribe recordings: what ``rnnorm write RUN WAV`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from rnnorm.experiments.data.speech.recordings import read_recording
+from rnnorm.experiments.measuring.loading import load_trained
+from rnnorm.experiments.tasks.transcription.data import SpokenData
+from rnnorm.experiments.tasks.transcription.model import Transcriber
+
+
+@torch.no_grad()
+def transcribe(
+    run: str | Path,
+    recordings: Sequence[str | Path],
+    checkpoint: str | Path | None = None,
+    *,
+    beam: int | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> list[str]:
+    """What is said in recordings, each read by itself.
+
+    Args:
+        run: the run folder of a model of recordings, or its recipe.
+        recordings: files of one channel and the rate that the model was trained with.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+            needed.
+        beam: prefixes that are kept; the model's by default.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        overrides: options of LightningCLI.
+
+    Returns:
+        The words, characters or phones of each.
+
+    Raises:
+        ValueError: the recipe is none of recordings, one is broken, too short or of another rate,
+            ``beam < 1``, or the checkpoint is not one of the model.
+        FileNotFoundError: there is no such checkpoint or recording.
+    """
+    built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
+    model, data = built.model, built.datamodule
+    if not isinstance(model, Transcriber) or not isinstance(data, SpokenData):
+        raise ValueError(f"the model must be one that transcribes, that of {run} is not")
+    if beam is not None and beam < 1:
+        raise ValueError(f"beam must be at least 1, got {beam}")
+    kept = state.get(type(data).__qualname__)
+    if not isinstance(kept, dict) or "vocabulary" not in kept:
+        raise ValueError(f"{checkpoint} is no checkpoint of speech: it has no vocabulary")
+    model.eval()
+    written = []
+    for path in recordings:
+        samples = read_recording(path, data.rate)
+        try:
+            steps = torch.from_numpy(data.features(samples)).unsqueeze(1)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        (numbers,) = model.symbols(model(steps), torch.tensor([len(steps)]), beam)
+        written.append(data.text(tuple(kept["vocabulary"][number] for number in numbers)))
+    return written

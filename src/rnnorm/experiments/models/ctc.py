@@ -1,0 +1,97 @@
+"""Connectionist temporal classification (Graves et al. 2006): its loss, and how it is read."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
+from torch import Tensor
+from torch.nn.functional import ctc_loss
+
+#: number of the symbol that stands for nothing
+BLANK = 0
+
+
+def summed_ctc(scores: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
+    """Negative log-likelihood of the targets in nats, summed over the rows that have one.
+
+    Args:
+        scores: of the symbols, the blank first ``(T, B, C)``.
+        lengths: steps of each row ``(B,)``.
+        targets: symbols ``(B, S)``.
+        target_lengths: how many each row has ``(B,)``; a row with none is left out.
+    """
+    has = target_lengths > 0
+    if not has.any():
+        return scores.sum() * 0
+    return ctc_loss(
+        scores[:, has].log_softmax(2),
+        targets[has],
+        lengths[has],
+        target_lengths[has],
+        blank=BLANK,
+        reduction="sum",
+    )
+
+
+def read_off(scores: Tensor, lengths: Tensor, beam: int = 1) -> list[list[int]]:
+    """The symbols of each row: :func:`best_path` for a beam of 1, else :func:`best_prefix`.
+
+    Args:
+        scores: of the symbols, the blank first ``(T, B, C)``.
+        lengths: steps of each row ``(B,)``; what is behind them is not read.
+        beam: prefixes that are kept.
+
+    Raises:
+        ValueError: ``beam < 1``.
+    """
+    if beam < 1:
+        raise ValueError(f"beam must be at least 1, got {beam}")
+    if beam == 1:
+        paths = scores.argmax(2).T.tolist()
+        return [best_path(row[:n]) for row, n in zip(paths, lengths.tolist(), strict=True)]
+    rows = scores.detach().double().log_softmax(2).transpose(0, 1).tolist()
+    return [best_prefix(row[:n], beam) for row, n in zip(rows, lengths.tolist(), strict=True)]
+
+
+def best_path(path: Sequence[int]) -> list[int]:
+    """The symbols of a path: repetitions are one symbol, blanks are none."""
+    return [symbol for symbol, _ in groupby(path) if symbol != BLANK]
+
+
+def best_prefix(log_probabilities: Sequence[Sequence[float]], beam: int) -> list[int]:
+    """The symbols whose paths are the most probable together (Hannun et al. 2014).
+
+    What the beam keeps is a prefix, and whether its paths end with a blank. So a beam of 1 follows
+    the best path, and one that keeps all sums over all paths.
+
+    Args:
+        log_probabilities: of the symbols at each step, the blank first.
+        beam: how many are kept at each step.
+    """
+    kept: dict[tuple[tuple[int, ...], bool], float] = {((), True): 0.0}
+    for step in log_probabilities:
+        grown: dict[tuple[tuple[int, ...], bool], float] = {}
+        for (prefix, blank), score in kept.items():
+            for symbol, value in enumerate(step):
+                if symbol == BLANK:
+                    end = prefix, True
+                elif not blank and prefix[-1] == symbol:
+                    end = prefix, False
+                else:
+                    end = (*prefix, symbol), False
+                grown[end] = _add(grown.get(end, -math.inf), score + value)
+        kept = dict(heapq.nlargest(beam, grown.items(), key=lambda item: item[1]))
+    whole: dict[tuple[int, ...], float] = {}
+    for (prefix, _), score in kept.items():
+        whole[prefix] = _add(whole.get(prefix, -math.inf), score)
+    best, _ = max(whole.items(), key=lambda item: item[1])
+    return list(best)
+
+
+def _add(a: float, b: float) -> float:
+    """The logarithm of a sum, of its logarithms."""
+    low, high = sorted((a, b))
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high))

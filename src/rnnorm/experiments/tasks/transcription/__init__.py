@@ -1,0 +1,1 @@
+"""Transcription of speech: which words or phones were said, without their times."""

@@ -1,0 +1,178 @@
+"""Utterances with the words, characters or phones that were said."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.speech import digit_strings, fsdd, timit
+from rnnorm.experiments.data.speech.digit_strings import load_digit_strings
+from rnnorm.experiments.data.speech.filter_banks import (
+    add_deltas,
+    filter_banks,
+    normalise,
+    stack,
+)
+from rnnorm.experiments.data.speech.kaldi.transcripts import Units, load_kaldi_text
+from rnnorm.experiments.data.speech.spoken import SpokenParts
+from rnnorm.experiments.data.speech.timit import load_timit
+from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatches
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+
+SpokenDataset = Literal["digits", "timit", "kaldi"]
+# samples of a second; features of one's own are of recordings that are not known
+_RATES = {"digits": fsdd.RATE, "timit": timit.RATE}
+
+
+class SpokenData(LoadedData):
+    """Utterances in minibatches ``TranscriptBatch``.
+
+    A training utterance that has fewer steps than its symbols need is left out, and named; in
+    validation and test it counts in the error and not in the loss, and so does one with a symbol
+    that no training utterance has.
+
+    Args:
+        dataset: ``"digits"``, strings of spoken digits (``load_digit_strings``); ``"timit"``
+            (``load_timit``); or ``"kaldi"``, features and words of one's own (``load_kaldi_text``).
+        strings: of ``"digits"``: how many there are to train on.
+        speakers: of ``"digits"``: whose; None for all six.
+        units: of ``"kaldi"``: a symbol is one of the ``"words"`` or ``"characters"``.
+        stacked: frames that are one step.
+        deltas: add slopes and their slopes to the features of a frame, which are then thrice as
+            many.
+        normalised: give each utterance's features mean 0 and variance 1, deltas included.
+        train_size: keep only this many training utterances.
+        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+
+    Attributes:
+        vocabulary: the symbols of the training utterances, once the data are loaded.
+        num_features: values of a step, once the data are loaded.
+
+    Raises:
+        ValueError: an argument is none of these, or less than 1.
+    """
+
+    def __init__(
+        self,
+        dataset: SpokenDataset = "digits",
+        strings: int = 2000,
+        speakers: list[str] | None = None,
+        units: Units = "words",
+        stacked: int = 3,
+        deltas: bool = False,
+        normalised: bool = True,
+        train_size: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        for name, value, known in (
+            ("dataset", dataset, ("digits", "timit", "kaldi")),
+            ("units", units, ("words", "characters")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        for name, number in (("strings", strings), ("stacked", stacked)):
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+        self.vocabulary = Vocabulary(())
+        self.num_features = 0
+
+    def load(self) -> dict[str, TranscriptBatches]:
+        """Read the utterances.
+
+        Raises:
+            ValueError: a file is broken, or no training utterance can be aligned.
+            FileNotFoundError: a file is missing.
+        """
+        given, spoken = self.hparams, self._spoken()
+        train = list(spoken.train)[: given["train_size"]]
+        self.notes = list(spoken.notes)
+        self.vocabulary = Vocabulary(symbol for each in train for symbol in each.symbols)
+        self.num_features = spoken.num_features * given["stacked"] * (3 if given["deltas"] else 1)
+        whole = self._batches(train, given["batch_size"])
+        unfit = [u.name for i, u in enumerate(train) if not whole.alignable(i)]
+        if len(unfit) == len(train):
+            raise ValueError(f"no training utterance has as many steps as its symbols: {unfit[0]}")
+        if unfit:
+            self.notes.append(
+                f"train: {len(unfit)} utterances left out, shorter than their symbols: "
+                f"{', '.join(unfit[:10])}{', ...' if len(unfit) > 10 else ''}"
+            )
+            train = [u for i, u in enumerate(train) if whole.alignable(i)]
+        loaders = {
+            "train": self._batches(train, given["batch_size"], given["seed"]),
+            "val": self._batches(spoken.val, given["eval_batch_size"]),
+            "test": self._batches(spoken.test, given["eval_batch_size"]),
+        }
+        for part, loader in loaders.items():
+            count = len(loader.utterances)
+            symbols = sum(len(u.symbols) for u in loader.utterances)
+            told = (
+                f"{part}: {count} utterances, {int(loader.lengths.sum())} steps, {symbols} symbols"
+            )
+            if without := sum(not loader.alignable(i) for i in range(count)):
+                told += f"; {without} of them cannot be right, and have no loss"
+            self.notes.append(told)
+        return loaders
+
+    def features(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Steps ``(T, F)`` of a recording's samples, as training has them.
+
+        Raises:
+            ValueError: it is shorter than a frame.
+        """
+        frames = filter_banks(samples, self.rate)
+        if not len(frames):
+            raise ValueError(f"a recording must have a frame of 25 ms, got {len(samples)} samples")
+        return self._prepare(frames)
+
+    @property
+    def rate(self) -> int:
+        """Samples of a second.
+
+        Raises:
+            ValueError: the features are not made here.
+        """
+        dataset = self.hparams["dataset"]
+        if dataset not in _RATES:
+            raise ValueError(f"the features of dataset {dataset!r} are not made of recordings here")
+        return _RATES[dataset]
+
+    def text(self, symbols: tuple[str, ...]) -> str:
+        """Symbols as a text."""
+        return ("" if self.hparams["units"] == "characters" else " ").join(symbols)
+
+    def _spoken(self) -> SpokenParts:
+        given = self.hparams
+        if given["dataset"] == "timit":
+            return load_timit(given["data_dir"])
+        if given["dataset"] == "kaldi":
+            return load_kaldi_text(given["data_dir"], given["units"])
+        speakers = given["speakers"] or digit_strings.SPEAKERS
+        return load_digit_strings(given["data_dir"], given["strings"], speakers)
+
+    def _batches(self, utterances: Any, rows: int, seed: int | None = None) -> TranscriptBatches:
+        stacked = self.hparams["stacked"]
+        return TranscriptBatches(utterances, self.vocabulary, rows, seed, stacked, self._prepare)
+
+    def _prepare(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        given = self.hparams
+        features = add_deltas(features) if given["deltas"] else features
+        return stack(normalise(features) if given["normalised"] else features, given["stacked"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the utterances: their symbols."""
+        return {"vocabulary": list(self.vocabulary.symbols)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a checkpoint whose symbols had other numbers.
+
+        Raises:
+            ValueError: the vocabularies differ.
+        """
+        if "vocabulary" in state_dict:
+            source = f"the training utterances of {self.hparams['dataset']}"
+            self.vocabulary.check_same(state_dict["vocabulary"], source)
