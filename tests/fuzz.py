@@ -27,6 +27,7 @@ import soundfile
 
 sys.path.insert(0, str(Path(__file__).parent / "experiments"))
 from kaldi_files import binary_model, text_model, write_features
+from stroke_files import IAM, write_kanji
 
 from rnnorm.experiments.data.images.idx import read_idx
 from rnnorm.experiments.data.questions.babi import read_babi
@@ -42,6 +43,8 @@ from rnnorm.experiments.data.speech.kaldi.transcripts import read_transcripts
 from rnnorm.experiments.data.speech.kaldi.vectors import read_int_vectors
 from rnnorm.experiments.data.speech.recordings import read_recording, read_recordings
 from rnnorm.experiments.data.speech.timit import read_phones
+from rnnorm.experiments.data.strokes.iam import read_iam
+from rnnorm.experiments.data.strokes.kanjivg import read_kanjivg
 from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.data.text.rated import read_rated, read_rated_csv
 from rnnorm.experiments.measuring.measurement import read_measurements
@@ -194,6 +197,10 @@ def formats(folder):
     header = "@timeStamps false\n@classLabel true 1 2\n@data\n"
     yield "a.ts", f"{header}1,2.5:3,-4:1\n-1e-3:2:2\n".encode(), read_ts
     yield "a.tra", b"1,2,3,4,0\n5,6,7,8,1\n", lambda path: read_uci(path, 2)
+    yield "a.xml", IAM.encode(), read_iam
+    kanji = write_kanji(folder)
+    for ending, data in {"": kanji.read_bytes(), ".xz": lzma.compress(kanji.read_bytes())}.items():
+        yield f"kanji.npz{ending}", data, read_kanjivg
     metrics = "step,epoch,seconds,name,value\n" + "4,0,1.250,val/loss,0.5\n" * 5
     yield "metrics.csv", metrics.encode(), read_metrics
     yield "recipe.yaml", RECIPE.encode(), lambda path: read_recipe(str(path), "small")

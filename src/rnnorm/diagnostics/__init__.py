@@ -19,6 +19,7 @@ from rnnorm.diagnostics.score_by_length import (
 )
 from rnnorm.diagnostics.spectral_norm import SpectralNorm, plot_spectral_norms, spectral_norms
 from rnnorm.diagnostics.stationarity import plot_statistic, population_statistics
+from rnnorm.diagnostics.strokes import plot_strokes
 
 __all__ = [
     "SpectralNorm",
@@ -33,6 +34,7 @@ __all__ = [
     "plot_score_by_length",
     "plot_spectral_norms",
     "plot_statistic",
+    "plot_strokes",
     "plot_tanh_derivative",
     "population_statistics",
     "score_by_length",

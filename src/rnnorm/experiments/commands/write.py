@@ -7,12 +7,17 @@ from typing import Any
 
 from rnnorm.experiments.commands import options
 
-HELP = "let a trained model continue a text, or transcribe recordings"
-USAGE = ("RUN [options]", "RUN WAV ... [options]", "RECIPE --ckpt FILE [WAV ...] [options]")
+HELP = "let a trained model continue a text, transcribe recordings or draw"
+USAGE = (
+    "RUN [options]",
+    "RUN WAV ... [options]",
+    "RUN --out PICTURE [options]",
+    "RECIPE --ckpt FILE ... [options]",
+)
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of ``write`` and ``transcribe`` in :mod:`rnnorm.experiments.measuring`."""
+    """Those of ``write``, ``transcribe`` and ``draw`` in :mod:`rnnorm.experiments.measuring`."""
     options.trained(parser)
     parser.add_argument(
         "recordings", metavar="WAV", nargs="*", help="recordings to transcribe, a line each"
@@ -22,19 +27,21 @@ def add_options(parser: ArgumentParser) -> None:
         "--begin",
         metavar="TEXT",
         nargs="+",
-        default=["the"],
         dest="beginnings",
-        help="what to continue (the)",
+        help="what to continue (the); the classes to draw (all)",
     )
     parser.add_argument(
         "--temperature",
         metavar="T",
         type=float,
-        default=1.0,
-        help="divides the scores (1); 0 for the most probable symbol each time",
+        help="divides the scores (1; 0.5 to draw); 0 for the most probable each time",
     )
     parser.add_argument(
-        "--sentences", metavar="N", type=int, default=1, help="how many of each beginning (1)"
+        "--sentences",
+        metavar="N",
+        type=int,
+        default=1,
+        help="how many of each beginning or class (1)",
     )
     options.draws(parser)
     parser.add_argument(
@@ -42,7 +49,7 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=400,
-        help="stop after so many symbols where no end comes (400)",
+        help="stop after so many symbols or points where no end comes (400)",
     )
     parser.add_argument(
         "--beam",
@@ -50,24 +57,41 @@ def add_options(parser: ArgumentParser) -> None:
         type=int,
         help="prefixes that a transcription keeps (the model's own, else 1: the best path)",
     )
+    parser.add_argument("--out", metavar="PICTURE", help="draw into this .svg or .png")
+    parser.add_argument(
+        "--points",
+        metavar="N",
+        type=int,
+        default=0,
+        help="begin with the first N points of as many validation drawings (0)",
+    )
     options.overrides(parser)
 
 
 def run(**given: Any) -> None:
-    """Write, a text a line."""
+    """Write, a text a line, or draw."""
     from rnnorm.experiments.training.words import checkpoint_of
 
     # before torch is imported
     given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
-    beam = given.pop("beam")
-    if given["recordings"]:
+    recordings, out = given.pop("recordings"), given.pop("out")
+    beam, points = given.pop("beam"), given.pop("points")
+    begin, temperature = given.pop("beginnings"), given.pop("temperature")
+    if recordings:
         from rnnorm.experiments.measuring.transcribing import transcribe
 
-        names = ("run", "recordings", "checkpoint", "scale", "overrides")
-        written = transcribe(**{name: given[name] for name in names}, beam=beam)
+        names = ("run", "checkpoint", "scale", "overrides")
+        shared = {name: given[name] for name in names}
+        print("\n".join(transcribe(recordings=recordings, beam=beam, **shared)))
+    elif out:
+        from rnnorm.experiments.measuring.drawing import draw
+
+        count = given.pop("sentences")
+        warmth = 0.5 if temperature is None else temperature
+        drawn = {"count": count, "classes": begin or (), "points": points, "temperature": warmth}
+        print(f"picture: {draw(out=out, **drawn, **given)}")
     else:
         from rnnorm.experiments.measuring.writing import write
 
-        del given["recordings"]
-        written = write(**given)
-    print("\n".join(written))
+        warmth = 1.0 if temperature is None else temperature
+        print("\n".join(write(beginnings=begin or ["the"], temperature=warmth, **given)))

@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 #: bytes of a file that are held in memory: a few compressed ones can unpack to any number
 LIMIT = 1 << 30
 # what gzip, lzma and zipfile raise where data is broken
-_BROKEN = (
+BROKEN = (
     zlib.error,
     lzma.LZMAError,
     zipfile.BadZipFile,
@@ -148,7 +148,7 @@ def unpack(path: Path, ending: str | None = None, limit: int | None = None) -> b
         ) from None
     except TextError:
         raise
-    except _BROKEN as error:
+    except BROKEN as error:
         # one with a name is of the file itself, such as that it is missing
         if getattr(error, "filename", None) is not None:
             raise

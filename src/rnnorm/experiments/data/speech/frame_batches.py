@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.data.speech.similar_lengths import SimilarLengths
+from rnnorm.experiments.data.similar_lengths import SimilarLengths
 from rnnorm.experiments.data.speech.utterances import Utterance
 from rnnorm.experiments.data.text.windows import PADDING
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.data.speech.similar_lengths import SimilarLengths
+from rnnorm.experiments.data.similar_lengths import SimilarLengths
 from rnnorm.experiments.data.speech.spoken import Spoken
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 

@@ -1,0 +1,51 @@
+"""What a pen has drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_strokes(axes: Axes, drawings: Sequence[Tensor], columns: int = 5, given: int = 0) -> None:
+    """Draw characters beside each other, in rows.
+
+    Each is moved into a square of its own, all at one scale.
+
+    Args:
+        axes: where to draw.
+        drawings: of each point the offset from the one before it, y downwards, and whether the pen
+            is lifted after it (not 0) ``(N, 3)``.
+        columns: drawings in a row.
+        given: lines to the first so many points are grey: what a model was given to go on from.
+
+    Raises:
+        ValueError: there is no drawing, or one is no ``(N, 3)`` with a point.
+    """
+    if not drawings:
+        raise ValueError("drawings must have one or more, got none")
+    placed = []
+    for points in drawings:
+        if points.dim() != 2 or points.size(1) != 3 or not len(points):
+            raise ValueError(f"drawings must be (N, 3) each, got {tuple(points.shape)}")
+        points = points.detach().double().cpu()
+        at = points[:, :2].cumsum(0)
+        low, high = at.aminmax(dim=0)
+        placed.append((at - (low + high) / 2, points[:, 2] != 0, float((high - low).max())))
+    side = 1.2 * max(size for *_, size in placed) or 1.0
+    for number, (at, lifted, _) in enumerate(placed):
+        x = (at[:, 0] + side * (number % columns)).tolist()
+        y = (at[:, 1] + side * (number // columns)).tolist()
+        for k in range(1, len(x)):
+            if not lifted[k - 1]:
+                colour = "0.6" if k < given else "black"
+                axes.plot(x[k - 1 : k + 1], y[k - 1 : k + 1], color=colour, linewidth=1.2)
+    rows = -(-len(placed) // columns)
+    axes.set_xlim(-side / 2, (min(columns, len(placed)) - 0.5) * side)
+    axes.set_ylim((rows - 0.5) * side, -side / 2)
+    axes.set_aspect("equal")
+    axes.set_axis_off()

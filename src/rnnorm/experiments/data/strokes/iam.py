@@ -1,0 +1,78 @@
+"""A user's IAM-OnDB: lines of handwriting on a whiteboard, an xml file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from rnnorm.experiments.data.strokes.strokes import Drawing, DrawnParts, drawing
+from rnnorm.experiments.data.text_file import TextError, read_text
+
+
+def read_iam(path: str | Path) -> Drawing:
+    """Read the strokes of a line.
+
+    Args:
+        path: the xml file: a ``StrokeSet`` of ``Stroke`` of ``Point`` with ``x`` and ``y``.
+
+    Raises:
+        TextError: the file is broken, such as cut short; it declares entities; a point has no
+            finite ``x`` or ``y``; or there is no point.
+        FileNotFoundError: there is no such file.
+    """
+    text = read_text(path)
+    # an entity of a few bytes can stand for any number of them
+    if "<!" in text.replace("<!--", ""):
+        raise TextError(f"{path} has a declaration, and none is read")
+    try:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise TextError(f"{path} is no whole xml: {error}") from None
+    strokes = []
+    for number, stroke in enumerate(root.iterfind(".//StrokeSet/Stroke"), 1):
+        try:
+            points = np.array(
+                [[float(p.get(k, "")) for k in "xy"] for p in stroke.iterfind("Point")]
+            )
+        except ValueError:
+            points = np.full((1, 2), np.nan)
+        # what is drawn is held in float32
+        if not (np.abs(points) < 1e9).all():
+            raise TextError(f"{path}: stroke {number} has a point whose x or y is no finite number")
+        if len(points):
+            strokes.append(points)
+    if not strokes:
+        raise TextError(f"{path} has no point of a stroke")
+    return drawing(strokes)
+
+
+def load_iam(data_dir: str | Path | None) -> DrawnParts:
+    """Read all lines; a fixed random twentieth of the forms validates, another tests.
+
+    Args:
+        data_dir: holds ``lineStrokes/a01/a01-000/a01-000u-01.xml`` and so on, itself or in a
+            folder ``lineStrokes``. What stands before the last hyphen is a form.
+
+    Raises:
+        ValueError: there are fewer than three forms, or a file is broken.
+        FileNotFoundError: no folder is named.
+    """
+    if data_dir is None:
+        raise FileNotFoundError("name the folder that holds lineStrokes with --data-dir")
+    folder = Path(data_dir).expanduser()
+    inner = folder / "lineStrokes"
+    folder = inner if inner.is_dir() else folder
+    paths = sorted(folder.rglob("*.xml"))
+    forms = sorted({path.stem.rpartition("-")[0] for path in paths})
+    if len(forms) < 3:
+        raise ValueError(f"{folder} must hold xml files of three forms or more, got {len(forms)}")
+    count = max(1, len(forms) // 20)
+    mixed = [forms[i] for i in np.random.RandomState(0).permutation(len(forms))]
+    part_of = {form: min(place // count, 2) for place, form in enumerate(mixed)}
+    parts: list[list[Drawing]] = [[], [], []]
+    for path in paths:
+        parts[part_of[path.stem.rpartition("-")[0]]].append(read_iam(path))
+    val, test, train = parts
+    return DrawnParts(train, val, test)

@@ -1,0 +1,132 @@
+"""Strokes of KanjiVG's characters, simplified to a few points each, in one npz file."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import zipfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, Drawing, DrawnParts
+from rnnorm.experiments.data.text_file import BROKEN, TextError, check_size, find_texts, unpack
+
+FILE = "kanjivg_rdp100.npz"
+# what numpy writes before the values of an array
+_START = b"\x93NUMPY\x01\x00"
+_HEADER = re.compile(
+    r"\{'descr': '([<|][a-zA-Z]\d+|\|O)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n"
+)
+_TYPES = ("<f4", "<f8", "|u1", "<i4", "<i8")
+
+
+def load_kanjivg(data_dir: str | Path | None) -> DrawnParts:
+    """Read ``kanjivg_rdp100.npz``, in the folder or in its folder ``handwriting``.
+
+    Raises:
+        TextError: the file is broken.
+        FileNotFoundError: it is missing.
+    """
+    if data_dir is None:
+        raise FileNotFoundError(f"name the folder that holds {FILE} with --data-dir: no download")
+    (path,) = find_texts(Path(data_dir).expanduser(), "handwriting", [FILE])
+    return read_kanjivg(path)
+
+
+def read_kanjivg(path: str | Path) -> DrawnParts:
+    """Read characters of three parts; nothing in the file is unpickled.
+
+    Args:
+        path: the npz file, which may be compressed once more. Each of the parts ``train``,
+            ``valid`` and ``test`` has three arrays: ``{part}_dxdy`` ``(P, 2)``, the offsets of all
+            points; ``{part}_pen_up`` ``(P,)``, 1 where the pen is lifted after a point; and
+            ``{part}_offsets`` ``(C + 1,)``, where each character begins.
+
+    Raises:
+        TextError: the file is broken: no such archive, an array is missing, pickled, cut short or
+            of another shape, an offset is not finite, or a character has no point or does not end
+            with the pen lifted.
+        FileNotFoundError: there is no such file.
+    """
+    path = Path(path)
+    names = [
+        f"{part}_{name}"
+        for part in ("train", "valid", "test")
+        for name in ("dxdy", "pen_up", "offsets")
+    ]
+    arrays = [
+        _array(data, f"{path}, {name}")
+        for name, data in zip(names, _members(path, names), strict=True)
+    ]
+    train, valid, test = (
+        _characters(arrays[i], arrays[i + 1], arrays[i + 2], f"{path}, {names[i][:-5]}")
+        for i in (0, 3, 6)
+    )
+    return DrawnParts(train, valid, test)
+
+
+def _members(path: Path, names: list[str]) -> list[bytes]:
+    data = unpack(path, "" if path.suffix == ".npz" else None)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
+            check_size(size, f"{path}, unpacked,")
+            return [archive.read(f"{name}.npy") for name in names]
+    except TextError:
+        raise
+    except (*BROKEN, EOFError, RuntimeError) as error:
+        raise TextError(
+            f"{path} is no whole archive of {names[0]} and the others: {error}"
+        ) from None
+
+
+def _array(data: bytes, where: str) -> NDArray[np.generic]:
+    size = int.from_bytes(data[8:10], "little")
+    text = data[10 : 10 + size].decode("latin1")
+    header = _HEADER.fullmatch(text)
+    if not data.startswith(_START) or header is None:
+        raise TextError(f"{where} is no array that is known: it begins with {data[:80]!r}")
+    if header[1] not in _TYPES:
+        raise TextError(
+            f"{where} must hold plain numbers, got the type {header[1]!r}: pickled arrays are not "
+            "read, since a pickle can run anything"
+        )
+    shape = tuple(int(n[:18]) for n in header[2].replace(" ", "").split(",") if n)
+    kind, body = np.dtype(header[1]), data[10 + size :]
+    if len(body) != math.prod(shape) * kind.itemsize:
+        raise TextError(f"{where} is truncated: {len(body)} bytes of values for the shape {shape}")
+    return np.frombuffer(body, kind).reshape(shape)
+
+
+def _characters(
+    offsets: NDArray[np.generic],
+    pen_up: NDArray[np.generic],
+    starts: NDArray[np.generic],
+    where: str,
+) -> list[Drawing]:
+    if offsets.shape != (len(pen_up), 2) or pen_up.ndim != 1 or starts.ndim != 1 or len(starts) < 2:
+        raise TextError(
+            f"{where} must have dxdy (P, 2), pen_up (P,) and offsets (C + 1,), got "
+            f"{offsets.shape}, {pen_up.shape} and {starts.shape}"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        moves = offsets.astype(np.float32)
+        begins = starts.astype(np.int64)
+    if not np.isfinite(moves).all():
+        at = int(np.argmin(np.isfinite(moves).all(1)))
+        raise TextError(f"{where} has an offset that is not finite at point {at}")
+    if not np.isin(pen_up, (0, 1)).all():
+        raise TextError(f"{where} must have 0 or 1 in pen_up")
+    if begins[0] != 0 or begins[-1] != len(pen_up) or (begins[1:] <= begins[:-1]).any():
+        raise TextError(f"{where} must have offsets that go up from 0 to {len(pen_up)}")
+    pen = np.where(pen_up == 1, UP, DOWN)
+    if (unfinished := pen[begins[1:] - 1] != UP).any():
+        raise TextError(
+            f"{where} has a character that ends with the pen down: {unfinished.argmax()}"
+        )
+    pen[begins[1:] - 1] = END
+    return [Drawing(moves[a:b], pen[a:b]) for a, b in pairwise(begins.tolist())]

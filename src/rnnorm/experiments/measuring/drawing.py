@@ -1,0 +1,131 @@
+"""Let a trained model draw: what ``rnnorm write RUN --out FILE`` does."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rnnorm.diagnostics import plot_strokes
+from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatches
+from rnnorm.experiments.data.strokes.strokes import END, UP
+from rnnorm.experiments.measuring.loading import load_trained
+from rnnorm.experiments.tasks.handwriting.data import StrokeData
+from rnnorm.experiments.tasks.handwriting.model import Writer
+from rnnorm.experiments.training.checkpoints import write_whole
+
+_KINDS = (".svg", ".png")
+_COLUMNS = 5
+
+
+def draw(
+    run: str | Path,
+    out: str | Path,
+    checkpoint: str | Path | None = None,
+    *,
+    count: int = 1,
+    classes: Sequence[str] = (),
+    points: int = 0,
+    temperature: float = 0.5,
+    seed: int = 1,
+    max_length: int = 400,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Path:
+    """Draw characters into a picture, each until the model lifts the pen for the last time.
+
+    Args:
+        run: the run folder of a model of handwriting, or its recipe.
+        out: the picture, whose name ends with ``.svg`` or ``.png``.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+            needed without ``points``.
+        count: how many; of each class, if classes are named.
+        classes: names of classes, for a model that has them; all of them by default.
+        points: begin with the first so many points of as many validation drawings, which are grey
+            in the picture.
+        temperature: how far from the most probable; 0 for the most probable itself.
+        seed: seed of the draws.
+        max_length: where a drawing is cut off that has not ended, in points.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        overrides: options of LightningCLI.
+
+    Returns:
+        The picture's file.
+
+    Raises:
+        ValueError: a number is out of range, the recipe is none of handwriting, a class is unknown,
+            the name of the picture ends otherwise, or the checkpoint is not one of the model.
+        FileNotFoundError: there is no such checkpoint, or with ``points`` a file of the data is
+            missing.
+    """
+    for name, value, least in (
+        ("count", count, 1),
+        ("max_length", max_length, 1),
+        ("points", points, 0),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    out = Path(out)
+    if out.suffix not in _KINDS:
+        raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")
+    built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
+    model, data = built.model, built.datamodule
+    if not isinstance(model, Writer) or not isinstance(data, StrokeData):
+        raise ValueError(f"the model must be one of handwriting, that of {run} is not")
+    kept = state.get(type(data).__qualname__)
+    if not isinstance(kept, dict) or "classes" not in kept:
+        raise ValueError(f"{checkpoint} is no checkpoint of handwriting: it has no classes")
+    numbers = _numbers(model, kept["classes"], classes, count)
+    beginnings: list[tuple[Tensor, Tensor] | None] = [None] * len(numbers)
+    if points:
+        built.set_up("fit")
+        data.load_state_dict(kept)
+        beginnings = [_beginning(data, i, points) for i in range(len(numbers))]
+    generator = torch.Generator().manual_seed(seed)
+    drawings = []
+    for number, beginning in zip(numbers, beginnings, strict=True):
+        drawings += model.draw(
+            torch.tensor([number]), temperature, max_length, generator, beginning
+        )
+    return _picture(drawings, points, out)
+
+
+def _numbers(model: Writer, names: Sequence[str], classes: Sequence[str], count: int) -> list[int]:
+    """The class of each drawing, 0 where the model has none."""
+    if model.start is None:
+        if classes:
+            raise ValueError(f"classes must be none for a model without, got {', '.join(classes)}")
+        return [0] * count
+    if unknown := [name for name in classes if name not in names]:
+        raise ValueError(f"classes must be of {', '.join(names)}, got {unknown[0]!r}")
+    return [names.index(name) for name in classes or names for _ in range(count)]
+
+
+def _beginning(data: StrokeData, index: int, points: int) -> tuple[Tensor, Tensor]:
+    loader = data.loaders["val"]
+    assert isinstance(loader, StrokeBatches)
+    offsets, pen = loader.points(index % len(loader.drawings))
+    # what is given does not end
+    pen = pen[:points].clone()
+    pen[pen == END] = UP
+    return offsets[:points], pen
+
+
+def _picture(drawings: Sequence[Tensor], given: int, out: Path) -> Path:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    rows = -(-len(drawings) // _COLUMNS)
+    figure = Figure(figsize=(1.6 * min(_COLUMNS, len(drawings)), 1.6 * rows), layout="tight")
+    plot_strokes(figure.subplots(), drawings, _COLUMNS, given)
+    data = io.BytesIO()
+    # drawn again, it is the same file
+    metadata = dict.fromkeys(("Creator", "Date")) if out.suffix == ".svg" else {}
+    with rc_context({"svg.hashsalt": "rnnorm"}):
+        figure.savefig(data, format=out.suffix[1:], dpi=150, metadata=metadata)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, data.getvalue())
+    return out

@@ -1,0 +1,1 @@
+"""Handwriting: where the pen goes next."""

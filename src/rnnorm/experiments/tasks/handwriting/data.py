@@ -1,0 +1,102 @@
+"""Drawings of a pen, point after point."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.strokes.iam import load_iam
+from rnnorm.experiments.data.strokes.kanjivg import load_kanjivg
+from rnnorm.experiments.data.strokes.pendigits import load_pendigits
+from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatches
+
+_LOADERS = {"kanjivg": load_kanjivg, "iam": load_iam, "pendigits": load_pendigits}
+
+
+class StrokeData(LoadedData):
+    """Drawings in minibatches ``StrokeBatch``.
+
+    Args:
+        dataset: ``"kanjivg"`` (``load_kanjivg``), ``"iam"`` (``load_iam``) or ``"pendigits"``
+            (``load_pendigits``), which has classes.
+        max_length: leave drawings of more points out of training, None for none.
+        train_size: keep only this many training drawings.
+        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+
+    Attributes:
+        classes: names of the classes in order, once the data are loaded; empty without any.
+        scale: standard deviation of all training offsets, by which offsets are divided.
+
+    Raises:
+        ValueError: an argument is none of these, or less than 1.
+    """
+
+    def __init__(
+        self,
+        dataset: Literal["kanjivg", "iam", "pendigits"] = "kanjivg",
+        max_length: int | None = None,
+        train_size: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        if dataset not in _LOADERS:
+            raise ValueError(f"dataset must be one of {', '.join(_LOADERS)}, got {dataset!r}")
+        self.classes: tuple[str, ...] = ()
+        self.scale = 1.0
+
+    def load(self) -> dict[str, StrokeBatches]:
+        """Read the drawings.
+
+        Raises:
+            ValueError: a file is broken, a class is not in the training part, or no training
+                drawing is left.
+            FileNotFoundError: a file is missing.
+        """
+        given = self.hparams
+        parts = _LOADERS[given["dataset"]](given["data_dir"])
+        most = given["max_length"] or max(len(each.pen) for each in parts.train)
+        train = [each for each in parts.train if len(each.pen) <= most]
+        if not train:
+            raise ValueError(f"max_length must leave a training drawing, got {most}")
+        self.notes = []
+        if left_out := len(parts.train) - len(train):
+            self.notes.append(f"train: {left_out} drawings of more than {most} points left out")
+        train = train[: given["train_size"]]
+        self.classes = tuple(sorted({each.label for each in train if each.label}))
+        for others in (parts.val, parts.test):
+            if unknown := {each.label for each in others} - {*self.classes, ""}:
+                raise ValueError(f"no training drawing has the class {min(unknown)!r}")
+        self.scale = float(np.concatenate([each.offsets for each in train]).std())
+        if not self.scale > 0:
+            raise ValueError("the training drawings must have points apart from each other")
+        rows = given["eval_batch_size"]
+        loaders = {
+            "train": self._batches(train, given["batch_size"], given["seed"]),
+            "val": self._batches(parts.val, rows),
+            "test": self._batches(parts.test, rows),
+        }
+        for part, loader in loaders.items():
+            count, points = len(loader.drawings), int(loader.lengths.sum())
+            self.notes.append(f"{part}: {count} drawings, {points} points")
+        return loaders
+
+    def _batches(self, drawings: Any, rows: int, seed: int | None = None) -> StrokeBatches:
+        return StrokeBatches(drawings, self.classes, rows, self.scale, seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the drawings: their classes and their scale."""
+        return {"classes": list(self.classes), "scale": self.scale}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a checkpoint of other drawings.
+
+        Raises:
+            ValueError: classes or scale differ.
+        """
+        if "scale" in state_dict and state_dict != self.state_dict():
+            raise ValueError(
+                f"the drawings are not those of the checkpoint, {state_dict}: they have "
+                f"{self.state_dict()}"
+            )

@@ -1,0 +1,204 @@
+"""Recurrent layers that predict where a pen goes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from rnnorm.diagnostics import plot_strokes
+from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatch, inputs
+from rnnorm.experiments.data.strokes.strokes import END
+from rnnorm.experiments.models.layers import initialise
+from rnnorm.experiments.models.likelihood import Likelihood
+from rnnorm.experiments.models.mixture import Mixture
+from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.tasks.handwriting.data import StrokeData
+from rnnorm.experiments.training.score import Score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# offset, and whether the pen was lifted
+_INPUT = 3
+_DRAWN, _MOST = 20, 200
+
+
+class Writer(RecurrentModel):
+    """Recurrent layers, a mixture over the next offset and a softmax over what the pen does there.
+
+    Graves 2013, section 4, with a third thing that the pen may do: be lifted for the last time.
+
+    Args:
+        components: Gaussians of the mixture.
+        num_layers: layers.
+        num_classes: how many classes there are, whose learned initial states the layers start from;
+            0 for the same initial state for all.
+        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
+
+    Attributes:
+        score: the metric of the best checkpoint, nats a point; lower is better, and below 0 where
+            densities are above 1.
+    """
+
+    score = Score("loss", "min")
+
+    def __init__(
+        self, components: int = 20, num_layers: int = 1, num_classes: int = 0, **layers: Any
+    ) -> None:
+        super().__init__(**layers)
+        self.rnn = self.make_layer(_INPUT, num_layers=num_layers)
+        self.head = nn.Linear(self.rnn.hidden_size, 6 * components + END + 1)
+        initialise(self.rnn, self.hparams["init"], self.head)
+        size = 2 * num_layers * self.rnn.hidden_size
+        self.start = nn.Embedding(num_classes, size) if num_classes else None
+        self.val_likelihood, self.test_likelihood = Likelihood("nats"), Likelihood("nats")
+
+    def check_data(self, data: StrokeData) -> None:
+        """See whether the model has the classes of the data, or none.
+
+        Raises:
+            ValueError: it has another number.
+        """
+        given, found = self.hparams["num_classes"], len(data.classes)
+        if given not in (0, found):
+            raise ValueError(
+                f"model.init_args.num_classes must be 0 or the {found} classes, got {given}"
+            )
+
+    def first_state(self, classes: Tensor) -> Any:
+        """The learned states ``(num_layers, B, H)`` of classes ``(B,)``; None without classes."""
+        if self.start is None:
+            return None
+        states = self.start(classes).unflatten(1, (2, self.rnn.num_layers, -1)).permute(1, 2, 0, 3)
+        h, c = states.contiguous()
+        return (h, c) if self.hparams["cell"] == "LSTM" else h
+
+    def forward(
+        self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
+    ) -> tuple[Mixture, Tensor, Any]:
+        """What may come next.
+
+        Args:
+            x: offset and pen of the points before ``(T, B, 3)``.
+            state: states of the layers before them, None for the initial ones.
+            step: index of the first point in its drawing.
+            lengths: points of each row ``(B,)`` if not all have ``T``.
+
+        Returns:
+            the next offsets, scores of the pen ``(T, B, 3)``, and the states after the last point.
+        """
+        output, state = self.rnn(x, state, lengths=lengths, step=step)
+        return *self._predicted(output), state
+
+    def _predicted(self, output: Tensor) -> tuple[Mixture, Tensor]:
+        outputs = self.head(output)
+        return Mixture.of(outputs[..., : -(END + 1)]), outputs[..., -(END + 1) :]
+
+    def training_step(self, batch: StrokeBatch, batch_idx: int) -> Tensor:
+        """Negative log-likelihood of a minibatch, in nats a point."""
+        loss, points = self._loss(batch)
+        self.log("train/loss", loss, prog_bar=True, batch_size=points)
+        return loss
+
+    def statistics_step(self, batch: StrokeBatch) -> None:
+        """Run over a minibatch for its statistics."""
+        classes = batch.classes.to(self.device)
+        self.rnn(batch.x.to(self.device), self.first_state(classes), lengths=batch.lengths, step=0)
+
+    def evaluate(self, name: str, batch: StrokeBatch) -> None:
+        """Log the likelihood of a minibatch."""
+        loss, points = self._loss(batch)
+        likelihood = getattr(self, f"{name}_likelihood")
+        likelihood(loss, points)
+        self.log(f"{name}/loss", likelihood, prog_bar=True, batch_size=points)
+
+    def _loss(self, batch: StrokeBatch) -> tuple[Tensor, int]:
+        """Nats a point of a minibatch, and how many points it has."""
+        inside = batch.inside
+        state = self.first_state(batch.classes)
+        output, _ = self.rnn(batch.x, state, lengths=batch.lengths, step=0)
+        mixture, pen = self._predicted(output[inside])
+        nats = mixture.nats(batch.offsets[inside]).mean() + cross_entropy(pen, batch.pen[inside])
+        return nats, int(inside.sum())
+
+    @torch.no_grad()
+    def draw(
+        self,
+        classes: Tensor,
+        temperature: float,
+        max_length: int,
+        generator: torch.Generator,
+        beginning: tuple[Tensor, Tensor] | None = None,
+    ) -> list[Tensor]:
+        """Draw until the pen is lifted for the last time, the state and the step going on.
+
+        Args:
+            classes: of each drawing ``(B,)``; without classes only their number matters.
+            temperature: of offsets (:meth:`Mixture.draw`) and pen; 0 for the most probable.
+            max_length: where a drawing is cut off that has not ended, in points.
+            generator: where the draws come from.
+            beginning: scaled offsets ``(N, 2)`` and pen ``(N,)`` that all begin with.
+
+        Returns:
+            scaled offset and pen of each point ``(N, 3)``, of each drawing.
+
+        Raises:
+            ValueError: ``temperature`` is not a number of at least 0.
+        """
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"temperature must be at least 0, got {temperature}")
+        self.eval()
+        like = self.head.weight
+        offsets, pen = beginning or (like.new_zeros(0, 2), torch.zeros(0).long())
+        x = inputs(offsets.to(like), pen).unsqueeze(1).repeat(1, len(classes), 1)
+        points = [torch.cat([offsets.to(like), pen.to(like).unsqueeze(1)], 1) for _ in classes]
+        state, step, going = self.first_state(classes), 0, list(range(len(classes)))
+        while going and len(points[going[0]]) < max_length:
+            mixture, scores, state = self(x, state, step)
+            step += len(x)
+            next_offsets = Mixture(*(part[-1] for part in mixture)).draw(temperature, generator)
+            if temperature == 0:
+                next_pen = scores[-1].argmax(1)
+            else:
+                weights = (scores[-1].double() / temperature).softmax(1)
+                next_pen = weights.multinomial(1, generator=generator).squeeze(1)
+            new = torch.cat([next_offsets, next_pen.to(like).unsqueeze(1)], 1)
+            for row, i in enumerate(going):
+                points[i] = torch.cat([points[i], new[row : row + 1]])
+            # what has ended costs nothing more
+            left = (next_pen != END).nonzero().flatten()
+            going = [going[row] for row in left.tolist()]
+            state = _rows(state, left)
+            x = torch.cat([next_offsets, (next_pen > 0).to(like).unsqueeze(1)], 1)[left].unsqueeze(
+                0
+            )
+        return points
+
+    def examples(self, data: StrokeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
+        """Drawings by the model, in evaluation.
+
+        Args:
+            data: the data, loaded.
+
+        Yields:
+            A title, a caption, and what draws the figure.
+        """
+        training, generator = self.training, torch.Generator().manual_seed(1)
+        classes = torch.arange(_DRAWN) % max(1, self.hparams["num_classes"])
+        drawn = self.draw(classes, 0.5, _MOST, generator)
+        self.train(training)
+        ended = sum(bool(points[-1, 2] == END) for points in drawn)
+        caption = f"At temperature 0.5; {ended} of {_DRAWN} have ended by themselves."
+        yield "Drawn from nothing", caption, partial(plot_strokes, drawings=drawn)
+
+
+def _rows(state: Any, rows: Tensor) -> Any:
+    """The states of some rows."""
+    if isinstance(state, tuple):
+        return tuple(each[:, rows] for each in state)
+    return state[:, rows]
