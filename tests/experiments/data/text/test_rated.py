@@ -80,6 +80,15 @@ def test_every_text_is_in_one_part_and_a_story_in_one(tmp_path):
     assert len(train | val | test) == len(train) + len(val) + len(test)
 
 
+def test_a_file_that_is_sorted_is_mixed_where_no_epoch_mixes_it(tmp_path):
+    lines = [f"{i}\t{1 if i < 200 else -1}\ttext {i}\n" for i in range(400)]
+    written(tmp_path, "".join(lines), "tweets_GroundTruth.txt")
+    parts = load_rated("tweets", tmp_path)
+    for part in (parts.val, parts.test):
+        first = [each.rating > 0 for each in part[: len(part) // 2]]
+        assert 0.2 < sum(first) / len(first) < 0.8
+
+
 def test_what_is_neither_above_nor_below_or_there_twice_is_left_out_and_counted(tmp_path):
     lines = [f"{i}\t{(1, -1)[i % 2]}\ttext {i}\n" for i in range(60)]
     lines += ["60\t0\tneither\n", "61\t0.0\tneither, too\n", "62\t1\ttext 1\n"]

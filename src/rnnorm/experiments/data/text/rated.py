@@ -166,6 +166,12 @@ def _split(read: Sequence[Rated]) -> list[list[Rated]]:
     stories = list(dict.fromkeys(each.story for each in read))
     order = np.random.RandomState(0).permutation(len(stories))
     tenth = max(1, len(stories) // 10)
-    part_of = {stories[i]: min(place // tenth, 2) for place, i in enumerate(order)}
-    val, test, train = ([each for each in read if part_of[each.story] == i] for i in range(3))
+    place = {stories[i]: number for number, i in enumerate(order)}
+    val, test, train = (
+        [each for each in read if min(place[each.story] // tenth, 2) == part] for part in range(3)
+    )
+    # a file may have all good texts first, and a minibatch of one class has its own statistics;
+    # training is mixed in each epoch
+    for part in (val, test):
+        part.sort(key=lambda each: place[each.story])
     return [train, val, test]
