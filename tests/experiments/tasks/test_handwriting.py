@@ -190,7 +190,12 @@ def test_digits_are_drawn_from_their_class(tmp_path, digits):
         "handwriting/pendigits-lstm",
         data_dir=digits,
         run_dir=tmp_path / "run",
-        overrides=[*TINY, "--model.init_args.num_classes=2", "--trainer.max_epochs=40"],
+        overrides=[
+            *TINY,
+            "--model.init_args.num_classes=2",
+            "--trainer.max_epochs=20",
+            "--optimizer.lr=0.05",
+        ],
         quiet=True,
     )
     net = run.built.model

@@ -44,6 +44,20 @@ def test_a_recording_is_in_one_part(folder, tmp_path):
         parts = other
 
 
+def test_speakers_of_the_test_may_be_others(folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    for path in (folder / "recordings").iterdir():
+        name = path.name.replace(SPEAKER, "ann")
+        (tmp_path / "recordings" / name).write_bytes(path.read_bytes())
+    parts = load_digit_strings(tmp_path, 20, [SPEAKER], ["ann"])
+    said = [{each.name.rpartition("-")[2] for each in part} for part in parts[:3]]
+    assert said == [{SPEAKER}, {SPEAKER}, {"ann"}]
+    with pytest.raises(
+        ValueError, match="test_speakers must be none of speakers, got theo in both"
+    ):
+        load_digit_strings(tmp_path, 20, [SPEAKER], [SPEAKER])
+
+
 def test_a_missing_recording_is_named(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"lacks 500 of 1000 .* 0_ann_0\.wav"):
         load_digit_strings(folder, 3, [SPEAKER, "ann"])

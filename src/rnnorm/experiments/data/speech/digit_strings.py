@@ -25,7 +25,10 @@ _NOISE = 1e-3
 
 
 def load_digit_strings(
-    data_dir: str | Path | None, strings: int, speakers: Sequence[str] = SPEAKERS
+    data_dir: str | Path | None,
+    strings: int,
+    speakers: Sequence[str] = SPEAKERS,
+    test_speakers: Sequence[str] = (),
 ) -> SpokenParts:
     """Strings of 3 to 7 random digits of one speaker each, with silence between, always the same.
 
@@ -38,9 +41,11 @@ def load_digit_strings(
         strings: how many there are for training, and a tenth as many, at least two, for validation
             and for test.
         speakers: whose recordings.
+        test_speakers: of the test strings, if they are to be of others than those that training
+            and validation have.
 
     Raises:
-        ValueError: a recording is broken.
+        ValueError: a recording is broken, or a speaker of the test is one of the others, too.
         FileNotFoundError: there are no recordings, or one is missing.
     """
     if data_dir is None:
@@ -48,9 +53,11 @@ def load_digit_strings(
             "name a folder that holds the recordings of the Free Spoken Digit Dataset with "
             "--data-dir"
         )
+    if both := set(speakers) & set(test_speakers):
+        raise ValueError(f"test_speakers must be none of speakers, got {min(both)} in both")
     names = [
         _file(digit, speaker, index)
-        for speaker in speakers
+        for speaker in (*speakers, *test_speakers)
         for digit in range(len(WORDS))
         for indices in _INDICES.values()
         for index in indices
@@ -58,8 +65,12 @@ def load_digit_strings(
     recordings = dict(read_recordings(find_recordings(Path(data_dir).expanduser()), names, RATE))
     few = max(2, strings // 10)
     train, val, test = (
-        _strings(part, count, recordings, speakers)
-        for part, count in (("train", strings), ("val", few), ("test", few))
+        _strings(part, count, recordings, who)
+        for part, count, who in (
+            ("train", strings, speakers),
+            ("val", few, speakers),
+            ("test", few, test_speakers or speakers),
+        )
     )
     return SpokenParts(train, val, test, 41, [])
 

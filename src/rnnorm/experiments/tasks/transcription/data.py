@@ -38,7 +38,8 @@ class SpokenData(LoadedData):
         dataset: ``"digits"``, strings of spoken digits (``load_digit_strings``); ``"timit"``
             (``load_timit``); or ``"kaldi"``, features and words of one's own (``load_kaldi_text``).
         strings: of ``"digits"``: how many there are to train on.
-        speakers: of ``"digits"``: whose; None for all six.
+        speakers: of ``"digits"``: whose; None for all six, but those of the test.
+        test_speakers: of ``"digits"``: whose strings test; None for the others', too.
         units: of ``"kaldi"``: a symbol is one of the ``"words"`` or ``"characters"``.
         stacked: frames that are one step.
         deltas: add slopes and their slopes to the features of a frame, which are then thrice as
@@ -60,6 +61,7 @@ class SpokenData(LoadedData):
         dataset: SpokenDataset = "digits",
         strings: int = 2000,
         speakers: list[str] | None = None,
+        test_speakers: list[str] | None = None,
         units: Units = "words",
         stacked: int = 3,
         deltas: bool = False,
@@ -151,8 +153,9 @@ class SpokenData(LoadedData):
             return load_timit(given["data_dir"])
         if given["dataset"] == "kaldi":
             return load_kaldi_text(given["data_dir"], given["units"])
-        speakers = given["speakers"] or digit_strings.SPEAKERS
-        return load_digit_strings(given["data_dir"], given["strings"], speakers)
+        apart = given["test_speakers"] or ()
+        speakers = given["speakers"] or [s for s in digit_strings.SPEAKERS if s not in apart]
+        return load_digit_strings(given["data_dir"], given["strings"], speakers, apart)
 
     def _batches(self, utterances: Any, rows: int, seed: int | None = None) -> TranscriptBatches:
         stacked = self.hparams["stacked"]
