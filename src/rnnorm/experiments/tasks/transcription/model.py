@@ -93,7 +93,7 @@ class Transcriber(RecurrentModel):
         Returns:
             scores ``(T, B, 1 + num_symbols)``.
         """
-        output, _ = self.rnn(x, lengths=lengths)
+        output, *_ = self.rnn(x, lengths=lengths)
         scores: Tensor = self.classifier(output)
         return scores
 
