@@ -1,0 +1,133 @@
+"""Sentences of two languages, line by line, and the files that they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from rnnorm.experiments.data.text_file import TextError, find_texts, read_text
+
+ParallelDataset = Literal["multi30k", "files"]
+_PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
+#: share of a set of one's own that validates, and as much again tests
+HELD_OUT = 0.1
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation, words each.
+
+    Attributes:
+        source: words to translate, one or more.
+        target: words of the translation, one or more.
+    """
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+
+
+class ParallelParts(NamedTuple):
+    """Three disjoint parts of a set, and what was left out, in words."""
+
+    train: list[Pair]
+    val: list[Pair]
+    test: list[Pair]
+    notes: list[str]
+
+
+def split_words(sentence: str, lower: bool = True) -> tuple[str, ...]:
+    """Words of a sentence: what has spaces between, in small letters if asked for."""
+    return tuple((sentence.lower() if lower else sentence).split())
+
+
+def read_parallel(source: str | Path, target: str | Path, lower: bool = True) -> list[Pair]:
+    """Read two files, the n-th line of one the translation of the n-th of the other.
+
+    Args:
+        source: sentences, a line each, plain or compressed, tokenised: with spaces between words.
+        target: their translations.
+        lower: put words in small letters.
+
+    Raises:
+        TextError: a file is broken, a line is empty, or one file has more lines than the other.
+        FileNotFoundError: there is no such file.
+    """
+    sides = [_sentences(path, lower) for path in (source, target)]
+    lines = [len(side) for side in sides]
+    if lines[0] != lines[1]:
+        raise TextError(
+            f"{target} must have a line for each of {source}: they have {lines[1]} and {lines[0]}"
+        )
+    return [Pair(*pair) for pair in zip(*sides, strict=True)]
+
+
+def _sentences(path: str | Path, lower: bool) -> list[tuple[str, ...]]:
+    lines = read_text(path).removesuffix("\n").split("\n")
+    sentences = [split_words(line, lower) for line in lines]
+    empty = next((number for number, words in enumerate(sentences, 1) if not words), None)
+    if empty is not None:
+        raise TextError(f"{path}, line {empty} is empty: each line must be a sentence")
+    return sentences
+
+
+def load_parallel(
+    dataset: ParallelDataset,
+    data_dir: str | Path | None,
+    languages: tuple[str, str] = ("de", "en"),
+    files: tuple[str, str] | None = None,
+    lower: bool = True,
+) -> ParallelParts:
+    """Read a set by name.
+
+    Args:
+        dataset: ``"multi30k"``: the published tokenised files in small letters, such as
+            ``train.lc.norm.tok.de``, in the folder or in its ``multi30k``; tested is the test set
+            of 2016. ``"files"``: two files of one's own, of which a fixed random tenth validates
+            and another tests; a pair that was there before is left out.
+        data_dir: the folder.
+        languages: of ``"multi30k"``: the endings of the files, from and to.
+        files: of ``"files"``: source and target, in the folder or with a path of their own.
+        lower: put words in small letters.
+
+    Raises:
+        ValueError: the name is unknown, ``files`` is missing or not for this set, or there are
+            too few pairs.
+        FileNotFoundError: a file is missing.
+        TextError: a file is broken.
+    """
+    if dataset not in ("multi30k", "files"):
+        raise ValueError(f"dataset must be 'multi30k' or 'files', got {dataset!r}")
+    if (dataset == "files") != (files is not None):
+        raise ValueError(
+            f"source and target must name the files of dataset 'files' alone, got {files}"
+        )
+    if files is not None:
+        folder = Path(data_dir or ".").expanduser()
+        return _split(read_parallel(folder / files[0], folder / files[1], lower), files)
+    if data_dir is None:
+        raise FileNotFoundError("name the folder of multi30k with --data-dir: no download")
+    names = [f"{part}.lc.norm.tok.{end}" for part in _PARTS.values() for end in languages]
+    paths = find_texts(Path(data_dir).expanduser(), "multi30k", names)
+    pairs = zip(paths[::2], paths[1::2], strict=True)
+    train, val, test = (read_parallel(*pair, lower) for pair in pairs)
+    return ParallelParts(train, val, test, [])
+
+
+def _split(pairs: Iterable[Pair], files: tuple[str, str]) -> ParallelParts:
+    pairs = list(pairs)
+    # a pair on both sides of a split would be tested by heart
+    once = list(dict.fromkeys(pairs))
+    notes = []
+    if again := len(pairs) - len(once):
+        notes.append(f"{' and '.join(files)}: {again} pairs twice left out")
+    held = int(len(once) * HELD_OUT)
+    if held < 2:
+        raise ValueError(
+            f"{' and '.join(files)} have too few pairs: two tenths are held out, of {len(once)}"
+        )
+    order = np.random.RandomState(0).permutation(len(once))
+    parts = np.split(order, [held, 2 * held])
+    val, test, train = ([once[i] for i in part] for part in parts)
+    return ParallelParts(train, val, test, notes)

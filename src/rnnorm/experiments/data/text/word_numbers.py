@@ -1,0 +1,53 @@
+"""Numbers for the frequent words of sentences that end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+
+#: the number of the end of a sentence, which also stands before its first word
+END = 0
+#: the number of every word that is not in the vocabulary
+UNKNOWN = 1
+_WORDS = 2
+
+
+class WordNumbers:
+    """Numbers words, the end of a sentence and what is unknown.
+
+    Args:
+        vocabulary: the words, whose numbers follow those two.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    @classmethod
+    def of(cls, sentences: Iterable[Sequence[str]], most: int) -> WordNumbers:
+        """Number the most frequent words of some sentences; of equals those that come first."""
+        counts = Counter(word for sentence in sentences for word in sentence)
+        return cls(Vocabulary(word for word, _ in counts.most_common(most)))
+
+    def __len__(self) -> int:
+        """How many numbers there are."""
+        return len(self.vocabulary) + _WORDS
+
+    def numbers(self, words: Sequence[str]) -> Tensor:
+        """Numbers ``(N,)`` of words, without an end."""
+        found = (self.vocabulary.number(word) for word in words)
+        return torch.tensor([UNKNOWN if number is None else number + _WORDS for number in found])
+
+    def sentence(self, numbers: Iterable[int]) -> str:
+        """The words up to the end, with spaces between; an unknown one is ``<unk>``."""
+        words = []
+        for number in numbers:
+            if number == END:
+                break
+            known = number >= _WORDS
+            words.append(self.vocabulary.symbols[number - _WORDS] if known else "<unk>")
+        return " ".join(words)
