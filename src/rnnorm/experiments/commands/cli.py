@@ -56,6 +56,7 @@ _NEEDS = (
     "numpy",
     "optuna",
     "pooch",
+    "sacrebleu",
     "sklearn",
     "soundfile",
     "tensorboard",

@@ -1,0 +1,97 @@
+"""BLEU of numbered words, by sacrebleu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from torch import Tensor
+from torchmetrics import Metric
+
+from rnnorm.experiments.data.text.word_numbers import END, UNKNOWN
+
+
+def _bleu(effective_order: bool = False) -> BLEU:
+    # the words are apart already: a full stop that is a word of its own is nothing to warn about
+    return BLEU(tokenize="none", force=True, effective_order=effective_order)
+
+
+def signature() -> str:
+    """How sacrebleu names what is measured."""
+    bleu = _bleu()
+    bleu.corpus_score(["a"], [["a"]])
+    return str(bleu.get_signature())
+
+
+def _words(numbers: Sequence[int], unknown: str) -> str:
+    """Numbers up to the end as words of digits."""
+    ended = numbers[: numbers.index(END)] if END in numbers else numbers
+    return " ".join(unknown if number == UNKNOWN else str(number) for number in ended)
+
+
+def _sentences(symbols: Tensor, unknown: str) -> list[str]:
+    return [_words(row, unknown) for row in symbols.T.tolist()]
+
+
+def _both(written: Tensor, reference: Tensor) -> tuple[list[str], list[str]]:
+    # an unknown word is never the right one: it may stand for any
+    return _sentences(written, "unknown"), _sentences(reference, "another")
+
+
+def sentence_bleu(written: Tensor, reference: Tensor) -> Tensor:
+    """BLEU of each sentence between 0 and 1, smoothed, of the orders that it is long enough for.
+
+    Args:
+        written: numbers of words ``(T, B)``, each row up to its first end symbol.
+        reference: likewise, of any length.
+    """
+    bleu = _bleu(effective_order=True)
+    pairs = zip(*_both(written, reference), strict=True)
+    scores = [bleu.sentence_score(ours, [theirs]).score / 100 for ours, theirs in pairs]
+    return torch.tensor(scores, device=written.device)
+
+
+class CorpusBleu(Metric):
+    """BLEU over all sentences of a part, between 0 and 100 (:func:`signature`).
+
+    As of the words themselves, if the vocabulary has all of them; a word that it lacks is never
+    right.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    counts: Tensor
+    totals: Tensor
+    lengths: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # n-grams that are right, all n-grams, and words: of the translations and the references
+        for name, size in (("counts", 4), ("totals", 4), ("lengths", 2)):
+            zeros = torch.zeros(size, dtype=torch.int64)
+            self.add_state(name, default=zeros, dist_reduce_fx="sum")
+
+    def update(self, written: Tensor, reference: Tensor) -> None:
+        """Count a minibatch.
+
+        Args:
+            written: numbers of words ``(T, B)``, each row up to its first end symbol.
+            reference: likewise, of any length.
+        """
+        ours, theirs = _both(written, reference)
+        found = _bleu().corpus_score(ours, [theirs])
+        self.counts += torch.tensor(found.counts, device=self.counts.device)
+        self.totals += torch.tensor(found.totals, device=self.counts.device)
+        self.lengths += torch.tensor([found.sys_len, found.ref_len], device=self.counts.device)
+
+    def compute(self) -> Tensor:
+        """The value over all minibatches so far."""
+        ours, theirs = self.lengths.tolist()
+        bleu = BLEU.compute_bleu(
+            self.counts.tolist(), self.totals.tolist(), ours, theirs, smooth_method="exp"
+        )
+        return torch.tensor(bleu.score)
