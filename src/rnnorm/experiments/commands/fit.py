@@ -28,6 +28,11 @@ def add_options(parser: ArgumentParser) -> None:
         help="go on with the run in this folder",
     )
     parser.add_argument(
+        "--start",
+        metavar="RUN",
+        help="begin with the weights of this run's best epoch, or of a .ckpt file",
+    )
+    parser.add_argument(
         "--checkpoint-every",
         metavar="N",
         type=int,

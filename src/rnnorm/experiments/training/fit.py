@@ -46,6 +46,7 @@ from rnnorm.experiments.training.run_folder import (
     start_run,
 )
 from rnnorm.experiments.training.score import score_of
+from rnnorm.experiments.training.start import start_file, start_with
 from rnnorm.experiments.training.stopping import Stopped, StopSignals
 
 # what may change when a training goes on: all else changes what is learnt from which minibatch
@@ -100,6 +101,7 @@ def fit(
     data_dir: str | Path | None = None,
     run_dir: str | Path | None = None,
     resume: str | Path | None = None,
+    start: str | Path | None = None,
     scale: str | None = None,
     epochs: int | None = None,
     lr: float | None = None,
@@ -119,6 +121,8 @@ def fit(
         data_dir: where the data set's files are; without it they are downloaded.
         run_dir: a folder that does not exist yet; ``runs/`` and the recipe's name by default.
         resume: the run folder of a training to go on with, as its ``config.yaml`` says.
+        start: a run folder, or a ``.ckpt`` file: begin with its weights and statistics, all else
+            anew.
         scale: ``"paper"`` (the default) or ``"small"``, which ends within minutes.
         epochs: passes over the training data; the recipe's number by default, as in the next three.
         lr: learning rate.
@@ -134,7 +138,8 @@ def fit(
 
     Raises:
         ValueError: the recipe is unknown, or the folder to resume is of another recipe, model or
-            order of the data; ``every_n_steps < 1``; or the trainer refuses its arguments.
+            order of the data; ``start`` is of other layers or data, or given with ``resume``;
+            ``every_n_steps < 1``; or the trainer refuses its arguments.
         FileExistsError: ``run_dir`` exists.
         FileNotFoundError: there is no run to resume, or ``data_dir`` lacks files.
         DivergedError: the loss, a gradient or a parameter is not finite.
@@ -153,10 +158,14 @@ def fit(
         folder = Path(run_dir) if run_dir is not None else default_folder(chosen)
         refuse_existing(folder)
         built, about = Built(as_text(chosen.config), overrides), describe(chosen, changed)
+        if start is not None:
+            about["start"] = str(start_file(start))
     else:
         folder = Path(resume)
         if run_dir is not None and Path(run_dir) != folder:
             raise ValueError(f"--run-dir {run_dir} and --resume {folder} are different folders")
+        if start is not None:
+            raise ValueError(f"--start {start} must be left out with --resume: it has begun")
         built, about = rebuild(folder, recipe, scale, overrides)
     with ExitStack() as held:
         if resume is not None:
@@ -170,6 +179,8 @@ def fit(
             del state
         # data that is missing or broken is found out before there is a run folder
         built.set_up("fit")
+        if last is None and "start" in about:
+            start_with(built, Path(about["start"]))
         score, clock, signals = score_of(built.model), Clock(), StopSignals(folder)
         keep = KeepLastAndBest(folder / "checkpoints", score, every_n_steps, signals)
         if last is not None:
@@ -254,6 +265,8 @@ def _introduction(about: dict[str, Any], built: Built, folder: Path) -> str:
         lines.append(f"the paper's number: {said['metric']} {said['number']}")
     if about["scale"] == "small":
         lines.append(f"scale small, not to be compared with it: {said['small']}")
+    if "start" in about:
+        lines.append(f"begins with the weights of {about['start']}")
     lines += [built.summary(), f"run folder: {folder}"]
     return "\n".join(lines)
 
