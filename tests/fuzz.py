@@ -46,6 +46,7 @@ from rnnorm.experiments.data.speech.timit import read_phones
 from rnnorm.experiments.data.strokes.iam import read_iam
 from rnnorm.experiments.data.strokes.kanjivg import read_kanjivg
 from rnnorm.experiments.data.text.corpora import load_corpus
+from rnnorm.experiments.data.text.parallel import read_parallel
 from rnnorm.experiments.data.text.rated import read_rated, read_rated_csv
 from rnnorm.experiments.measuring.measurement import read_measurements
 from rnnorm.experiments.searching.study import read_search
@@ -179,6 +180,7 @@ def formats(folder):
     answers.write_text("<qid_0> ||| 鼠\n")
     documents = f"{PASSAGE}<qid_0> ||| 老 XXXXX 来\n".encode()
     yield "documents", documents, lambda path: list(read_cmrc(path, answers))
+    yield "pairs", "Ein Hund .\nZwei Löwen\n".encode(), lambda path: read_parallel(path, path)
     yield "cft", f"{PASSAGE}3 ||| 老 XXXXX 来 ||| 鼠\n".encode(), lambda path: list(read_cft(path))
     kinds = ({}, {"text": True}, *({"compression_method": m} for m in (2, 3, 5)))
     for i, options in enumerate(kinds):

@@ -7,17 +7,18 @@ from typing import Any
 
 from rnnorm.experiments.commands import options
 
-HELP = "let a trained model continue a text, transcribe recordings or draw"
+HELP = "let a trained model continue a text, translate, transcribe recordings or draw"
 USAGE = (
     "RUN [options]",
     "RUN WAV ... [options]",
     "RUN --out PICTURE [options]",
+    "RUN --from FILE [options]",
     "RECIPE --ckpt FILE ... [options]",
 )
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of ``write``, ``transcribe`` and ``draw`` in :mod:`rnnorm.experiments.measuring`."""
+    """Those of ``write`` and its like in :mod:`rnnorm.experiments.measuring`."""
     options.trained(parser)
     parser.add_argument(
         "recordings", metavar="WAV", nargs="*", help="recordings to transcribe, a line each"
@@ -29,6 +30,12 @@ def add_options(parser: ArgumentParser) -> None:
         nargs="+",
         dest="beginnings",
         help="what to continue (the); the classes to draw (all)",
+    )
+    parser.add_argument(
+        "--from",
+        metavar="FILE",
+        dest="source",
+        help="what to translate, a sentence a line; - for standard input",
     )
     parser.add_argument(
         "--temperature",
@@ -48,14 +55,13 @@ def add_options(parser: ArgumentParser) -> None:
         "--max-length",
         metavar="N",
         type=int,
-        default=400,
-        help="stop after so many symbols or points where no end comes (400)",
+        help="stop after so many symbols or points where no end comes (400; a translator's own)",
     )
     parser.add_argument(
         "--beam",
         metavar="N",
         type=int,
-        help="prefixes that a transcription keeps (the model's own, else 1: the best path)",
+        help="beginnings that a transcription or translation keeps (the model's own, else 1)",
     )
     parser.add_argument("--out", metavar="PICTURE", help="draw into this .svg or .png")
     parser.add_argument(
@@ -77,12 +83,17 @@ def run(**given: Any) -> None:
     recordings, out = given.pop("recordings"), given.pop("out")
     beam, points = given.pop("beam"), given.pop("points")
     begin, temperature = given.pop("beginnings"), given.pop("temperature")
+    source, limit = given.pop("source"), given.pop("max_length")
+    shared = {name: given[name] for name in ("run", "checkpoint", "scale", "overrides")}
+    given["max_length"] = 400 if limit is None else limit
     if recordings:
         from rnnorm.experiments.measuring.transcribing import transcribe
 
-        names = ("run", "checkpoint", "scale", "overrides")
-        shared = {name: given[name] for name in names}
         print("\n".join(transcribe(recordings=recordings, beam=beam, **shared)))
+    elif source is not None:
+        from rnnorm.experiments.measuring.translating import translate
+
+        print("\n".join(translate(source=source, beam=beam, limit=limit, **shared)))
     elif out:
         from rnnorm.experiments.measuring.drawing import draw
 

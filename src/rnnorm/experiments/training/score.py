@@ -50,6 +50,7 @@ _SHOWN = {
     "bits_per_character": ("bits per character", 1.0),
     "perplexity": ("perplexity", 1.0),
     "loss": ("loss, nats", 1.0),
+    "bleu": ("BLEU", 1.0),
 }
 
 

@@ -1,0 +1,89 @@
+"""Let a trained model translate: what ``rnnorm write RUN --from FILE`` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from rnnorm.experiments.data.text.parallel import split_words
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.text.word_numbers import WordNumbers
+from rnnorm.experiments.data.text_file import as_text, check_size, read_text
+from rnnorm.experiments.measuring.loading import load_trained
+from rnnorm.experiments.tasks.translation.model import Translator
+
+# sentences that are translated at a time
+_ROWS = 64
+
+
+def translate(
+    run: str | Path,
+    checkpoint: str | Path | None = None,
+    *,
+    source: str | Path,
+    beam: int | None = None,
+    limit: int | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> list[str]:
+    """Translate the sentences of a file.
+
+    Args:
+        run: the run folder of a translator, or its recipe.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+            needed.
+        source: a file, or ``"-"`` for standard input, with a sentence a line, tokenised as those of
+            the training: with spaces between words. A word that the training had not is read as
+            unknown.
+        beam: hypotheses of beam search; the model's own by default.
+        limit: most words of a translation, its end among them; the model's own by default.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        overrides: options of LightningCLI.
+
+    Returns:
+        The translations, one for each line.
+
+    Raises:
+        ValueError: a number is out of range, the model does not translate, a line is empty, or the
+            checkpoint is not one of the model.
+        TextError: the file is empty, binary or not UTF-8.
+        FileNotFoundError: there is no such checkpoint or file.
+    """
+    given = {"beam": beam, "limit": limit}
+    options = [f"--model.init_args.{n}={value}" for n, value in given.items() if value is not None]
+    built, state, checkpoint, _ = load_trained(
+        run, checkpoint, scale=scale, overrides=[*overrides, *options]
+    )
+    model, data = built.model, built.datamodule
+    if not isinstance(model, Translator):
+        raise ValueError(f"the model must be a translator, that of {run} is not")
+    kept = state.get(type(data).__qualname__)
+    if not isinstance(kept, dict) or not {"source", "target"} <= kept.keys():
+        raise ValueError(f"{checkpoint} is no checkpoint of translations: it has no vocabularies")
+    words, target = (WordNumbers(Vocabulary(kept[side])) for side in ("source", "target"))
+    lines, where = _read_lines(source)
+    sentences = [split_words(line, data.hparams["lower"]) for line in lines]
+    empty = next((number for number, found in enumerate(sentences, 1) if not found), None)
+    if empty is not None:
+        raise ValueError(f"{where}, line {empty} is empty: each line must be a sentence")
+    model.eval()
+    written: list[str] = []
+    for first in range(0, len(sentences), _ROWS):
+        numbers = [words.numbers(sentence) for sentence in sentences[first : first + _ROWS]]
+        lengths = torch.tensor([len(each) for each in numbers])
+        found = model.translate(pad_sequence(numbers), lengths)
+        written += [target.sentence(row) for row in found.T.tolist()]
+    return written
+
+
+def _read_lines(source: str | Path) -> tuple[list[str], str]:
+    """The lines of a file or of standard input, and what to call it."""
+    if str(source) != "-":
+        return read_text(source).removesuffix("\n").split("\n"), str(source)
+    data, name = sys.stdin.buffer.read(), "standard input"
+    check_size(len(data), name)
+    return as_text(data, name).removesuffix("\n").split("\n"), name

@@ -1,0 +1,1 @@
+"""Translation: read a sentence, write it in another language."""

@@ -1,0 +1,79 @@
+"""Beam search: the most probable of several translations that are written side by side."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rnnorm.experiments.data.text.word_numbers import END
+from rnnorm.experiments.models.luong_attention import Memory
+from rnnorm.experiments.tasks.translation.decoder import Decoder, State
+
+
+def beam_search(
+    decoder: Decoder,
+    memory: Memory,
+    state: State,
+    size: int,
+    limit: int,
+    length_power: float = 1.0,
+) -> Tensor:
+    """Write each row's translation with the highest score.
+
+    At each step the ``size`` most probable of all continuations of a row are kept; one that has
+    ended stays as it is, takes its place in the beam and costs no further step. In the end they are
+    compared by log-probability over number of symbols to the power ``length_power``.
+
+    Args:
+        decoder: in evaluation.
+        memory: what there is to look at, of B rows.
+        state: states before the first symbol ``(1, B, H)``.
+        size: of the beam, K.
+        limit: symbols of a translation at most.
+        length_power: 0 compares the probabilities themselves.
+
+    Returns:
+        symbols ``(T, B)``, the end symbol behind those that end before.
+    """
+    rows, device = len(memory.y), memory.y.device
+    # one hypothesis of each row at first; all others are impossible
+    total = torch.full((rows, size), -torch.inf, device=device, dtype=memory.y.dtype)
+    total[:, 0] = 0
+    history = torch.full((0, rows, size), END, device=device)
+    lengths = torch.zeros(rows, size, device=device, dtype=torch.int64)
+    # where each hypothesis that goes on has its state: rows and places
+    going_on = total > -torch.inf
+    symbols = torch.full((rows, size), END, device=device)
+    for t in range(limit):
+        at, place = going_on.nonzero().T
+        x = decoder.embed(symbols[at, place]).unsqueeze(0)
+        features, state = decoder.steps(x, memory.of(at), state, t)
+        likely = decoder.scores(features[0]).log_softmax(1).topk(min(size, _width(decoder)), 1)
+        k = likely.values.size(1)
+        scores = torch.full((rows, size, k), -torch.inf, device=device, dtype=total.dtype)
+        nexts = torch.full((rows, size, k), END, device=device)
+        # one that has ended is its own only continuation
+        scores[:, :, 0] = total
+        scores[at, place] = total[at, place].unsqueeze(1) + likely.values
+        nexts[at, place] = likely.indices
+        total, best = scores.flatten(1).topk(size, 1)
+        parent = best // k
+        symbols = nexts.flatten(1).gather(1, best)
+        went_on = going_on.gather(1, parent)
+        lengths = lengths.gather(1, parent) + went_on
+        history = history.gather(2, parent.expand(t, rows, size))
+        history = torch.cat([history, symbols.unsqueeze(0)])
+        # which row of the state belongs to a hypothesis
+        index = torch.zeros(rows, size, device=device, dtype=torch.int64)
+        index[at, place] = torch.arange(len(at), device=device)
+        going_on = went_on & (symbols != END) & (total > -torch.inf)
+        if not going_on.any():
+            break
+        kept = index.gather(1, parent)[going_on]
+        state = tuple(each[:, kept] for each in state)
+    first = (total / lengths.clamp(min=1) ** length_power).argmax(1)
+    return history[:, torch.arange(rows, device=device), first]
+
+
+def _width(decoder: Decoder) -> int:
+    return decoder.classifier.out_features

@@ -1,0 +1,124 @@
+"""Sentences and their translations: Multi30k, or two files of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.text.parallel import ParallelDataset, load_parallel
+from rnnorm.experiments.data.text.parallel_batches import ParallelBatches
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.text.word_numbers import END, UNKNOWN, WordNumbers
+from rnnorm.experiments.models.bleu import signature
+
+
+class TranslationData(LoadedData):
+    """Pairs in minibatches ``ParallelBatch``.
+
+    Args:
+        dataset: ``"multi30k"`` or ``"files"``, see
+            :func:`rnnorm.experiments.data.text.parallel.load_parallel`.
+        source_language: of ``"multi30k"``: the ending of the files to translate.
+        target_language: likewise of their translations.
+        source: of ``"files"``: the file to translate, in ``data_dir`` or with a path of its own.
+        target: likewise that of its translation.
+        lower: put words in small letters.
+        words: size of each vocabulary, the most frequent words of the training sentences.
+        longest: leave training pairs out in which a sentence has more words, None for none.
+        train_size: keep only this many training pairs; the vocabularies are those of all.
+        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+
+    Attributes:
+        source, target: the numbers of the words, once the data are loaded.
+
+    Raises:
+        ValueError: a size is less than 1.
+    """
+
+    def __init__(
+        self,
+        dataset: ParallelDataset = "multi30k",
+        source_language: str = "de",
+        target_language: str = "en",
+        source: str | None = None,
+        target: str | None = None,
+        lower: bool = True,
+        words: int = 5000,
+        longest: int | None = None,
+        train_size: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        for name, value in (("words", words), ("longest", longest)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.source = self.target = WordNumbers(Vocabulary(()))
+
+    def load(self) -> dict[str, ParallelBatches]:
+        """Read and number the sentences.
+
+        Raises:
+            ValueError: a file is broken, the files do not fit each other, or there are too few
+                pairs.
+            FileNotFoundError: a file is missing.
+        """
+        given = self.hparams
+        languages = (given["source_language"], given["target_language"])
+        source, target = given["source"], given["target"]
+        named = source is not None or target is not None
+        if named and None in (source, target):
+            raise ValueError(
+                f"source and target must both name a file, or none, got {source} and {target}"
+            )
+        files = (source, target) if named else None
+        *parts, self.notes = load_parallel(
+            given["dataset"], given["data_dir"], languages, files, given["lower"]
+        )
+        train, most = parts[0], given["longest"]
+        self.source = WordNumbers.of((pair.source for pair in train), given["words"])
+        self.target = WordNumbers.of((pair.target for pair in train), given["words"])
+        if most is not None:
+            parts[0] = [pair for pair in train if max(map(len, pair)) <= most]
+            if not parts[0]:
+                raise ValueError(f"longest must leave a training pair, got {most}")
+            left = len(train) - len(parts[0])
+            self.notes.append(f"training: {left} pairs of more than {most} words left out")
+        loaders = {}
+        for part, pairs in zip(("train", "val", "test"), parts, strict=True):
+            training = part == "train"
+            pairs = pairs[: given["train_size"] if training else None]
+            end = torch.tensor([END])
+            numbered = [
+                (self.source.numbers(p.source), torch.cat([self.target.numbers(p.target), end]))
+                for p in pairs
+            ]
+            rows = given["batch_size" if training else "eval_batch_size"]
+            loaders[part] = ParallelBatches(numbered, rows, given["seed"] if training else None)
+            sides = [torch.cat(side) for side in zip(*numbered, strict=True)]
+            unknown = [f"{100 * (side == UNKNOWN).double().mean():.1f} %" for side in sides]
+            self.notes.append(
+                f"{part}: {len(pairs)} pairs, unknown words {unknown[0]} and {unknown[1]}"
+            )
+        self.notes.append(f"BLEU: sacrebleu {signature()}, of words with spaces between")
+        return loaders
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the sentences: their vocabularies."""
+        return {
+            "source": list(self.source.vocabulary.symbols),
+            "target": list(self.target.vocabulary.symbols),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a checkpoint whose words had other numbers.
+
+        Raises:
+            ValueError: the vocabularies differ.
+        """
+        for side, numbers in (("source", self.source), ("target", self.target)):
+            if side in state_dict:
+                numbers.vocabulary.check_same(
+                    state_dict[side], f"the {side} of {self.hparams['dataset']}"
+                )

@@ -1,0 +1,187 @@
+"""A bidirectional encoder, and a decoder that attends to it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout as drop
+
+from rnnorm.experiments.data.text.parallel_batches import ParallelBatch
+from rnnorm.experiments.models.bleu import CorpusBleu
+from rnnorm.experiments.models.layers import initialise
+from rnnorm.experiments.models.likelihood import Likelihood
+from rnnorm.experiments.models.luong_attention import Memory
+from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.tasks.translation.beam import beam_search
+from rnnorm.experiments.tasks.translation.data import TranslationData
+from rnnorm.experiments.tasks.translation.decoder import Decoder, State, writing_freely
+from rnnorm.experiments.tasks.translation.ways import Place, Task, Teacher, likelihood_loss, way
+from rnnorm.experiments.training.score import Score
+
+Way = Literal["teacher", "scheduled", "always", "uniform", "dad", "e2e", "mixer"]
+
+
+class Translator(RecurrentModel):
+    """Reads a sentence in both directions, and writes its translation with attention.
+
+    The decoder's first states are functions of the encoder's last ones, as in Bahdanau et al. 2015.
+
+    Args:
+        source_size: how many numbers the words to translate have, those of the end and of unknown
+            words among them.
+        target_size: likewise of the translations.
+        embedding_size: width of both embeddings.
+        dropout: on embeddings, on what the decoder looks at and on its features, never on a
+            recurrent connection.
+        training: how the decoder is trained, see :mod:`rnnorm.experiments.tasks.translation.ways`.
+        training_options: arguments of that way's class.
+        beam: hypotheses of beam search in validation, test and translation; 1 is greedy.
+        limit: most words of a translation, its end among them.
+        statistics: what the decoder is fed when population statistics are taken anew:
+            ``"teacher"``, the truth, or ``"free"``, what it writes.
+        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`;
+            ``hidden_size`` is that of the encoder in each direction and of the decoder.
+
+    Attributes:
+        score: the metric of the best checkpoint, BLEU.
+
+    Raises:
+        ValueError: a name is unknown, or a number is out of range.
+    """
+
+    score = Score("bleu", "max")
+
+    def __init__(
+        self,
+        source_size: int = 5002,
+        target_size: int = 5002,
+        embedding_size: int = 256,
+        dropout: float = 0.0,
+        training: Way = "teacher",
+        training_options: dict[str, Any] | None = None,
+        beam: int = 1,
+        limit: int = 60,
+        statistics: Literal["teacher", "free"] = "teacher",
+        **layers: Any,
+    ) -> None:
+        super().__init__(**layers)
+        for name, number in (("beam", beam), ("limit", limit)):
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        if statistics not in ("teacher", "free"):
+            raise ValueError(f"statistics must be 'teacher' or 'free', got {statistics!r}")
+        self.way = way(training, target_size, training_options)
+        self.embedding = nn.Embedding(source_size, embedding_size)
+        self.encoder = self.make_layer(embedding_size, bidirectional=True)
+        # its first states are those that the encoder gives it
+        rnn = self.make_layer(embedding_size, learn_initial_state=False)
+        hidden_size = rnn.hidden_size
+        self.decoder = Decoder(target_size, rnn, 2 * hidden_size, dropout)
+        states = 2 if self.hparams["cell"] == "LSTM" else 1
+        self.first_states = nn.ModuleList(
+            nn.Linear(2 * hidden_size, hidden_size) for _ in range(states)
+        )
+        # of MIXER alone, but always there: a model of any way can go on in any other
+        self.baseline = nn.Linear(hidden_size, 1)
+        for layer in (self.encoder, rnn):
+            initialise(layer, self.hparams["init"])
+        self.val_bleu, self.test_bleu = CorpusBleu(), CorpusBleu()
+        self.val_likelihood, self.test_likelihood = Likelihood(), Likelihood()
+
+    def check_data(self, data: TranslationData) -> None:
+        """See whether the data have as many numbers as the model.
+
+        Raises:
+            ValueError: they have not.
+        """
+        for name, numbers in (("source", data.source), ("target", data.target)):
+            size = self.hparams[f"{name}_size"]
+            if size != len(numbers):
+                raise ValueError(
+                    f"model.init_args.{name}_size must be {len(numbers)}, the "
+                    f"{len(numbers.vocabulary)} words of the {name}, the end and the unknown word, "
+                    f"got {size}"
+                )
+
+    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
+        """What the decoder looks at, and its first states ``(1, B, H)``.
+
+        Args:
+            source: numbers of words ``(S, B)``.
+            lengths: words of each sentence ``(B,)``.
+        """
+        rate = self.hparams["dropout"]
+        words = source[: int(lengths.max())]
+        y, last = self.encoder(drop(self.embedding(words), rate, self.training), lengths=lengths)
+        memory = self.decoder.attention.memory(drop(y, rate, self.training), lengths)
+        # the last states of both directions side by side
+        states = last if isinstance(last, tuple) else (last,)
+        ends = [each.transpose(0, 1).flatten(1) for each in states]
+        first = [f(end) for f, end in zip(self.first_states, ends, strict=True)]
+        # h is within -1 and 1, c need not be
+        return memory, tuple(s.unsqueeze(0) for s in (first[0].tanh(), *first[1:]))
+
+    def task(self, batch: ParallelBatch) -> Task:
+        """What there is to learn of a minibatch."""
+        memory, state = self.encode(batch.source, batch.source_lengths)
+        return Task(
+            partial(self.decoder, memory, state),
+            self.decoder.scores,
+            lambda features: self.baseline(features).squeeze(1),
+            batch.target[: int(batch.target_lengths.max())],
+            batch.target_lengths,
+        )
+
+    @torch.no_grad()
+    def translate(self, source: Tensor, lengths: Tensor) -> Tensor:
+        """Write translations, greedily or by beam search.
+
+        Args:
+            source: numbers of words ``(S, B)``.
+            lengths: words of each sentence ``(B,)``.
+
+        Returns:
+            numbers of words ``(T, B)``, of each row up to the first end symbol.
+        """
+        memory, state = self.encode(source, lengths)
+        given = self.hparams
+        if given["beam"] > 1:
+            return beam_search(self.decoder, memory, state, given["beam"], given["limit"])
+        free = writing_freely(len(lengths), given["limit"], source.device)
+        written: Tensor = self.decoder(memory, state, free).chosen
+        return written
+
+    def training_step(self, batch: ParallelBatch, batch_idx: int) -> Tensor:
+        """The loss of the way to train."""
+        place = Place(self.global_step, self.current_epoch)
+        found = self.way.loss(self.task(batch), place)
+        for name, value in found.items():
+            rows = len(batch.target_lengths)
+            self.log(f"train/{name}", value, prog_bar=name == "loss", batch_size=rows)
+        return found["loss"]
+
+    def statistics_step(self, batch: ParallelBatch) -> None:
+        """Run over a minibatch for its statistics, with the truth or what is written fed."""
+        batch = batch.to(self.device)
+        if self.hparams["statistics"] == "free":
+            memory, state = self.encode(batch.source, batch.source_lengths)
+            limit = self.hparams["limit"]
+            self.decoder(memory, state, writing_freely(len(batch[1]), limit, self.device))
+            return
+        task = self.task(batch)
+        task.write(Teacher().feeding(task, Place()))
+
+    def evaluate(self, name: str, batch: ParallelBatch) -> None:
+        """Log BLEU of what is written, and the cross-entropy with the truth fed."""
+        task, symbols = self.task(batch), int(batch.target_lengths.sum())
+        loss = likelihood_loss(task, Teacher().feeding(task, Place()))
+        likelihood, bleu = getattr(self, f"{name}_likelihood"), getattr(self, f"{name}_bleu")
+        likelihood(loss, symbols)
+        bleu(self.translate(batch.source, batch.source_lengths), batch.target)
+        self.log(f"{name}/loss", likelihood, batch_size=symbols)
+        self.log(f"{name}/bleu", bleu, prog_bar=True, batch_size=symbols)
