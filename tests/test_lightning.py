@@ -144,3 +144,14 @@ def test_a_validation_alone_uses_the_statistics_as_they_are(tmp_path):
     with quiet():
         trainer.validate(model, loader(), verbose=False)
     assert all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
+
+
+def test_lightning_synchronises_layers_and_undoes_it():
+    model, plugin = Model(), exact.SynchronizedNorm()
+    trainer = lightning.Trainer(
+        accelerator="cpu", logger=False, sync_batchnorm=True, plugins=plugin, barebones=True
+    )
+    assert trainer.strategy is not None
+    assert plugin.apply(model).rnn.ranks is not None
+    assert not model.rnn.synchronized()
+    assert plugin.revert(model).rnn.ranks is None

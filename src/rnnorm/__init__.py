@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rnnorm.layers.recurrent import Recurrent
     from rnnorm.layers.recurrent_dropout import CellDropout, SequenceDropout, Zoneout
     from rnnorm.layers.rnn import RNN, RNNCell
+    from rnnorm.layers.synchronize import average_population, synchronize
     from rnnorm.layers.update_bn import select_horizon, update_bn
     from rnnorm.norm.spec import BatchNorm, LayerNorm
 
@@ -38,6 +39,7 @@ __all__ = [
     "Recurrent",
     "SequenceDropout",
     "Zoneout",
+    "average_population",
     "backends",
     "export",
     "fold",
@@ -45,6 +47,7 @@ __all__ = [
     "init",
     "norm_stabilizer",
     "select_horizon",
+    "synchronize",
     "update_bn",
     "use_backend",
 ]
@@ -65,6 +68,7 @@ _HOMES = {
     "rnnorm.layers.recurrent": ("Recurrent",),
     "rnnorm.layers.recurrent_dropout": ("CellDropout", "SequenceDropout", "Zoneout"),
     "rnnorm.layers.rnn": ("RNN", "RNNCell"),
+    "rnnorm.layers.synchronize": ("average_population", "synchronize"),
     "rnnorm.layers.update_bn": ("select_horizon", "update_bn"),
     "rnnorm.norm.spec": ("BatchNorm", "LayerNorm"),
 }

@@ -1,4 +1,4 @@
-"""For trainings with Lightning: exact population statistics, and boundaries ever harder."""
+"""For trainings with Lightning: exact and synchronised statistics, boundaries ever harder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from itertools import islice
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins import TorchSyncBatchNorm
+from torch import nn
 from torch.utils.data import DataLoader
 
 from rnnorm.layers.hmlstm import HMLSTM
+from rnnorm.layers.ranks import Ranks
+from rnnorm.layers.synchronize import set_ranks
 from rnnorm.layers.update_bn import update_bn
 from rnnorm.norm.spec import check_number
 
@@ -59,6 +63,26 @@ class ExactStatistics(Callback):
             # workers that persist would be taken away from the training
             loader._iterator = None
         estimate_statistics(islice(iter(loader), self._batches), pl_module)
+
+
+class SynchronizedNorm(TorchSyncBatchNorm):
+    """Statistics over the rows of all ranks, for ``lightning.Trainer(sync_batchnorm=True)``.
+
+    Layers of rnnorm by :func:`rnnorm.synchronize`, and ordinary batch norm layers by Lightning's
+    own way, which wants a GPU.
+
+    Example:
+        >>> from rnnorm.lightning import SynchronizedNorm
+        >>> options = dict(sync_batchnorm=True, plugins=SynchronizedNorm())  # of lightning.Trainer
+    """
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """Synchronise them."""
+        return set_ranks(super().apply(model), Ranks())
+
+    def revert(self, model: nn.Module) -> nn.Module:
+        """Undo that."""
+        return set_ranks(super().revert(model), None)
 
 
 class SlopeAnnealing(Callback):

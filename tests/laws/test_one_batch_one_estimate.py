@@ -1,7 +1,5 @@
 """Law 5: after one minibatch the population is its own; after update_bn no order is left."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -23,6 +21,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 import definition
+import ranks
 from rnnorm import LSTM, BatchNorm, update_bn
 
 
@@ -228,30 +227,22 @@ def test_after_update_bn_an_earlier_step_serves_those_of_few_rows():
     assert_close("mean", mean[1], mean[0], 0)
 
 
-def average_on_a_rank(rank, store, file):
+def average_on_a_rank(rank, world, folder):
     """One of two ranks: a third of the data, or two thirds, and the result."""
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.FileStore(store, 2), rank=rank, world_size=2
-    )
+    ranks.join(rank, world, folder)
     case = Case("GRU", BatchNorm(horizon=9), given_state=False)
     data = [pack_sequence(s, enforce_sorted=False) for s in minibatches(case)]
     model = Model(case.module(), case.hidden_size)
     update_bn(data[:1] if rank == 0 else data[1:], nn.parallel.DistributedDataParallel(model))
-    torch.save(buffers(model), f"{file}{rank}")
-    torch.distributed.destroy_process_group()
+    torch.save(buffers(model), folder / f"rank{rank}")
+    ranks.leave()
 
 
 def test_update_bn_averages_over_ranks(tmp_path):
     case = Case("GRU", BatchNorm(horizon=9), given_state=False)
     alone = Model(case.module(), case.hidden_size)
     update_bn([pack_sequence(s, enforce_sorted=False) for s in minibatches(case)], alone)
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}\n"
-        f"import test_one_batch_one_estimate as test\n"
-        f"test.average_on_a_rank(int(sys.argv[1]), {str(tmp_path / 'store')!r}, "
-        f"{str(tmp_path / 'rank')!r})"
-    )
-    ranks = [subprocess.Popen([sys.executable, "-c", code, str(rank)]) for rank in range(2)]
-    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    for code, output in ranks.finish(ranks.start(average_on_a_rank, 2, tmp_path)):
+        assert code == 0, output
     for rank in range(2):
         assert_all_close(torch.load(tmp_path / f"rank{rank}"), buffers(alone), 1e-12)

@@ -30,6 +30,7 @@ class Request(NamedTuple):
 
     ``masked`` are the places where recurrent dropout acts.
     ``exported`` is what a program is made for, ``"torch"`` or ``"onnx"``, if one is.
+    ``synchronized`` statistics are those of the rows of several processes.
     """
 
     cell: Cell
@@ -42,14 +43,17 @@ class Request(NamedTuple):
     training: bool = False
     one_step: bool = False
     exported: str = ""
+    synchronized: bool = False
 
     def __str__(self) -> str:
         sites = ", ".join(active_sites(self.norm, self.cell.name, self.cell.sites))
         what = f"{type(self.norm).__name__} of {sites}" if sites else "no norm"
         projected = " and proj_size" if self.projected else ""
         masked = " and recurrent dropout" if self.masked else ""
+        over = " over the rows of all ranks" if self.synchronized else ""
         return (
-            f"{self.cell.name} with {what}{projected}{masked}, {self.dtype}, on {self.device.type}"
+            f"{self.cell.name} with {what}{over}{projected}{masked}, {self.dtype}, on "
+            f"{self.device.type}"
         )
 
 
@@ -90,6 +94,8 @@ def _aten_refuses(request: Request) -> str:
 
 
 def _cpu_refuses(request: Request) -> str:
+    if request.synchronized:
+        return "it takes no statistics over the rows of several processes"
     if request.projected:
         return "it has no proj_size"
     if request.exported == "onnx":
@@ -174,6 +180,7 @@ def choose(
     masked: tuple[str, ...] = (),
     training: bool = False,
     one_step: bool = False,
+    synchronized: bool = False,
 ) -> Kernel:
     """The kernel that runs a layer, counted; torch.compile asks once, while it traces.
 
@@ -181,7 +188,18 @@ def choose(
         RuntimeError: a forced kernel does not cover the request.
     """
     return KERNELS[
-        _choose(cell, norm, device, dtype, projected, padded, masked, training, one_step)
+        _choose(
+            cell,
+            norm,
+            device,
+            dtype,
+            projected,
+            padded,
+            masked,
+            training,
+            one_step,
+            synchronized,
+        )
     ]
 
 
@@ -196,9 +214,20 @@ def _choose(
     masked: tuple[str, ...],
     training: bool,
     one_step: bool,
+    synchronized: bool,
 ) -> int:
     request = Request(
-        cell, norm, device, dtype, projected, padded, masked, training, one_step, exporting()
+        cell,
+        norm,
+        device,
+        dtype,
+        projected,
+        padded,
+        masked,
+        training,
+        one_step,
+        exporting(),
+        synchronized,
     )
     forced = _forced.get()
     passed_over = []

@@ -6,7 +6,7 @@ and is tested against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -34,6 +34,8 @@ def layer(
     min_rows: int | None,
     step: int | Tensor = 0,
     masks: Mapping[str, Mask] | None = None,
+    *,
+    make_site: Callable[..., BatchSite] = BatchSite,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """Runs a cell over the active rows of every step.
 
@@ -55,6 +57,7 @@ def layer(
         step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
         masks: of recurrent dropout: what ``"hidden"`` and ``"candidate"`` are multiplied by, and
             the part of the step before in the new state (``"zoneout_h"``, …).
+        make_site: what normalises a batch-normalised site; other kernels have no such argument.
 
     Returns:
         output ``(T, B, H_out)``, zero where padded; the state of each row after its last frame;
@@ -77,7 +80,7 @@ def layer(
     batch: dict[str, BatchSite] = {}
     if isinstance(norm, BatchNorm):
         for site in active:
-            batch[site] = sites[site] = BatchSite(
+            batch[site] = sites[site] = make_site(
                 gamma[site], shifts.get(site), norm.eps, constants.get(site), min_rows
             )
     masked = {
@@ -94,10 +97,10 @@ def layer(
         return sites[site](z, t)
 
     weight = None if cell.reads_frames else weights.weight_ih
-    x_terms = _input_terms(x, sizes, weight, wide)
-    if whole:
-        rows = [len(term) for term in x_terms]
-        x_terms = list(torch.split(sites["input"](torch.cat(x_terms), 0), rows))
+    x_terms: Iterable[Tensor] = _input_terms(x, sizes, weight, wide)
+    ahead = "input" in batch and not cell.reads_frames
+    if ahead:
+        x_terms = batch["input"].terms(list(x_terms), whole)
     weights = cell.prepare(weights)
     outputs: list[Tensor] = []
     finished: list[State] = []
@@ -106,7 +109,7 @@ def layer(
         if n < state[0].size(0):
             finished.append(tuple(s[n:] for s in state))
             state = tuple(s[:n] for s in state)
-        if not whole and not cell.reads_frames:
+        if not ahead and not cell.reads_frames:
             x_term = normalise("input", x_term)
         age = (step[:n] + t).unsqueeze(1) if isinstance(step, Tensor) else step + t
         before = state

@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels import dispatch
+from rnnorm.kernels import dispatch, synchronized
 from rnnorm.kernels.mask import Mask
 from rnnorm.layers.autocast import autocast_dtype
+from rnnorm.layers.ranks import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, update
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, active_sites, field_of
@@ -169,6 +171,7 @@ def run_layer(
     suffix: str = "",
     step: int | Tensor = 0,
     masks: Mapping[str, Mask] | None = None,
+    rows: ActiveRows | None = None,
 ) -> tuple[Tensor, State]:
     """Runs a layer whose parameters and populations are attributes of ``module``.
 
@@ -183,6 +186,7 @@ def run_layer(
         suffix: of the parameters' names.
         step: index of the first frame, in evaluation also ``(B,)``.
         masks: of recurrent dropout.
+        rows: those of all ranks, whose statistics are taken; ``batch_sizes`` are then given.
 
     Returns:
         output ``(T, B, H_out)`` and the final state.
@@ -205,32 +209,37 @@ def run_layer(
         }
         if module.training:
             # a minibatch that is smaller from the start still trains
-            min_rows = max(2, min(norm.min_rows, B))
+            most = B if rows is None else int(rows.each[:, 0].sum())
+            min_rows = max(2, min(norm.min_rows, most))
+    if rows is not None:
+        active_rows: Tensor | None = rows.each.sum(0)
+    else:
+        active_rows = batch_sizes
     for site, population in populations.items():
         whole = getattr(norm, field_of(site)) == "sequence"
         if min_rows is None:
             constants[site] = population.consecutive(*((0, 1) if whole else (step, T)))
             continue
         assert isinstance(step, int)
-        if batch_sizes is None and min_rows <= B and not torch.compiler.is_compiling():
+        if active_rows is None and min_rows <= B and not torch.compiler.is_compiling():
             counts[site] = T * B if whole else B
             population.grow(step + T)
             continue
-        rows = torch.full((T,), B) if batch_sizes is None else batch_sizes
-        rows = rows.sum(0, keepdim=True) if whole else rows
-        counts[site] = torch.where(rows >= min_rows, rows, 0).to(x.device)
-        first = known(rows[0])
+        count = torch.full((T,), B) if active_rows is None else active_rows
+        count = count.sum(0, keepdim=True) if whole else count
+        counts[site] = torch.where(count >= min_rows, count, 0).to(x.device)
+        first = known(count[0])
         if first is None or first < min_rows:
             expected = f"norm.{site}: expected at least 2 active {'frames' if whole else 'rows'}"
-            served = (rows[0] >= 2) | population.counted_before(step)
+            served = (count[0] >= 2) | population.counted_before(step)
             if not holds(served, expected):
                 before = ", and no earlier step has a statistic" if step else ""
                 raise ValueError(
                     f"{expected} at step {step} in training, got {first}{before}: leave out a "
                     "last minibatch that is too small (DataLoader's drop_last)"
                 )
-            constants[site] = population.consecutive(step - 1, len(rows))
-        population.grow(step + T)
+            constants[site] = population.consecutive(step - 1, len(count))
+        population.grow(step + T, agreed=rows is not None)
 
     own = {name: parameter(module, name + suffix) for name in module.own_weights}  # type: ignore[union-attr]
     # those of torch.nn, then the cell's own
@@ -238,7 +247,10 @@ def run_layer(
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
     shifted = [site for site in active if field_of(site) in CELL_SITES]
     beta = {site: parameter(module, f"beta_{site}{suffix}") for site in shifted}
-    assert kernel.layer is not None
+    layer = kernel.layer
+    if rows is not None:
+        layer = partial(synchronized.layer, rows=rows.each, group=rows.group)
+    assert layer is not None
     products = autocast_dtype(x.device)
     if products is not None:
 
@@ -254,7 +266,7 @@ def run_layer(
         own = {name: matrices.pop(name, weight) for name, weight in weights.own.items()}
         weights = weights._replace(**matrices, own=own)
     with nullcontext() if products is None else torch.autocast(x.device.type, enabled=False):
-        output, state, taken = kernel.layer(
+        output, state, taken = layer(
             cell,
             norm,
             x,

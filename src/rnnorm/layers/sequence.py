@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, pad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from rnnorm.cells.cell import Cell, State, Weights
@@ -26,6 +26,7 @@ from rnnorm.layers.layer import (
     warn_without_statistics,
     warn_without_step,
 )
+from rnnorm.layers.ranks import Ranks
 from rnnorm.layers.recurrent_dropout import (
     RecurrentDropout,
     check_recurrent_dropout,
@@ -56,6 +57,8 @@ class Sequence(nn.RNNBase):
     _draws_masks = True
     # a frozen layer's
     _short: ShortWay | None = None
+    #: whose rows statistics are taken over, if not this process's alone
+    ranks: Ranks | None = None
 
     def __init__(
         self,
@@ -136,6 +139,10 @@ class Sequence(nn.RNNBase):
         """Forgets the population statistics, as a torch.nn batch norm layer does."""
         reset_running_stats(self)
 
+    def synchronized(self) -> bool:
+        """Whether statistics are taken over the rows of several processes."""
+        return isinstance(self.norm, BatchNorm) and self.ranks is not None and self.ranks.several()
+
     def extra_repr(self) -> str:
         """Torch's own, then what differs from the defaults."""
         parts = [super().extra_repr()]
@@ -197,6 +204,7 @@ class Sequence(nn.RNNBase):
             padded=lengths is not None,
             masked=masked_places(self.recurrent_dropout, self.training and self._draws_masks),
             training=self.training,
+            synchronized=self.training and self.synchronized(),
         )
         run = self._run if kernel.traceable else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step)
@@ -282,6 +290,14 @@ class Sequence(nn.RNNBase):
         self, kernel: dispatch.Kernel, batch: Batch, state: State, step: int | Tensor
     ) -> tuple[Tensor, State]:
         output, sizes = batch.x, batch.batch_sizes
+        steps, rows = output.size(0), None
+        if self.training and self.synchronized():
+            assert self.ranks is not None
+            own = torch.full((steps,), output.size(1)) if sizes is None else sizes
+            rows = self.ranks.active_rows(own, output.device)
+            # other ranks may have longer sequences
+            missing = rows.each.size(1) - steps
+            output, sizes = pad(output, (0, 0, 0, 0, 0, missing)), pad(own, (0, missing))
         suffixes = self._suffixes()
         directions = 2 if self.bidirectional else 1
         final: list[State] = []
@@ -314,10 +330,12 @@ class Sequence(nn.RNNBase):
                     suffixes[i],
                     step,
                     masks,
+                    rows,
                 )
                 outputs.append(batches.reverse(result, sizes) if backward else result)
                 final.append(last)
             output = torch.cat(outputs, -1) if directions > 1 else outputs[0]
+        output = output[:steps]
         if len(final) == 1:
             return output, tuple(s.unsqueeze(0) for s in final[0])
         return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))

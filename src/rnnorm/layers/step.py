@@ -20,6 +20,7 @@ from rnnorm.layers.layer import (
     warn_without_statistics,
     warn_without_step,
 )
+from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
 from rnnorm.tracing import uncompiled
 
@@ -32,6 +33,8 @@ class Step(nn.RNNCellBase):
     states: ClassVar[int] = 1
     own_weights: ClassVar[tuple[str, ...]] = ()
     _asked_for_step = False
+    #: whose rows statistics are taken over, if not this process's alone
+    ranks: Ranks | None = None
 
     def __init__(
         self,
@@ -63,6 +66,10 @@ class Step(nn.RNNCellBase):
         """Forgets the population statistics, as a torch.nn batch norm layer does."""
         reset_running_stats(self)
 
+    def synchronized(self) -> bool:
+        """Whether statistics are taken over the rows of several processes."""
+        return isinstance(self.norm, BatchNorm) and self.ranks is not None and self.ranks.several()
+
     def extra_repr(self) -> str:
         """Torch's own, then the norm if there is one."""
         return super().extra_repr() + (f", norm={self.norm}" if self.norm is not None else "")
@@ -88,7 +95,14 @@ class Step(nn.RNNCellBase):
         """
         # what is no tensor fails as in torch.nn
         input.dim()
-        kernel = dispatch.choose(self.cell, self.norm, input.device, input.dtype, one_step=True)
+        kernel = dispatch.choose(
+            self.cell,
+            self.norm,
+            input.device,
+            input.dtype,
+            one_step=True,
+            synchronized=self.training and self.synchronized(),
+        )
         run = self._run if kernel.traceable else uncompiled(self._run)
         return run(kernel, input, hx, step)
 
@@ -119,8 +133,13 @@ class Step(nn.RNNCellBase):
             return self.torch_class.forward(self, input, *rest)
         check_state_dtype(given, x)
         state = state or (x.new_zeros(shape),) * self.states
+        sizes = active = None
+        if self.training and self.synchronized():
+            assert self.ranks is not None
+            sizes = torch.tensor([rows])
+            active = self.ranks.active_rows(sizes, x.device)
         _, state = run_layer(
-            self, kernel, self.cell, self.norm, x.unsqueeze(0), None, state, step=step
+            self, kernel, self.cell, self.norm, x.unsqueeze(0), sizes, state, step=step, rows=active
         )
         dtype = output_dtype(self.torch_class, input, self.weight_ih, False)
         state = tuple((s if batched else s.squeeze(0)).to(dtype) for s in state)

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
+from rnnorm.layers.synchronize import sum_over_ranks
 from rnnorm.norm.population import Population
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -33,7 +34,8 @@ def update_bn(
     are re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
     restored afterwards, and if anything fails the statistics too. A model without batch norm is
     left alone, with a warning. Under torch.distributed every rank calls it with a loader of its
-    own, and all get the average over all of them. A step seen by fewer rows than four times
+    own, and all get the average over all of them; a synchronised layer (:func:`rnnorm.synchronize`)
+    needs as many minibatches on each. A step seen by fewer rows than four times
     ``min_rows`` over the whole loader, and than the first step, is served by an earlier one.
 
     Args:
@@ -90,8 +92,11 @@ def update_bn(
         if batch is None:
             raise ValueError("loader has no minibatch to take statistics of")
         if torch.distributed.is_available() and torch.distributed.is_initialized():
+            # those of a synchronised layer are one already
+            one = {m for layer in layers if layer.synchronized() for m in layer.children()}
             for module in populations:
-                _average_over_ranks(module)
+                if module not in one:
+                    sum_over_ranks(module)
         for module in populations:
             if isinstance(module, Population):
                 module.forget_rare_steps()
@@ -106,25 +111,6 @@ def update_bn(
             module.momentum = momentum
         for module, rate in dropouts.items():
             module.dropout, module._draws_masks = rate, True
-
-
-def _average_over_ranks(module: Population | _BatchNorm) -> None:
-    """The cumulative average over the minibatches of all ranks, from that over each one's own."""
-    batches = module.num_batches_tracked
-    assert batches is not None
-    counts, weights = [batches], {"running_mean": batches, "running_var": batches}
-    if isinstance(module, Population):
-        rows = module.rows
-        counts = [rows, batches]
-        weights = {"mean": rows.unsqueeze(1), "var": (rows - batches).unsqueeze(1)}
-    for name, weight in weights.items():
-        moment = getattr(module, name)
-        total, weighted = weight.double(), moment.double() * weight
-        torch.distributed.all_reduce(total)
-        torch.distributed.all_reduce(weighted)
-        moment.copy_(torch.where(total > 0, weighted / total.clamp(min=1), moment))
-    for count in counts:
-        torch.distributed.all_reduce(count)
 
 
 # buffers made in inference mode could not be updated outside it

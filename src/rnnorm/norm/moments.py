@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import nan
 
 import torch
@@ -44,7 +45,6 @@ class BatchSite:
     def __call__(self, z: Tensor, t: int) -> Tensor:
         """Normalises ``z`` ``(n, F)``, the active rows of step t."""
         n = z.size(0)
-        self._asked.append(t)
         if self.min_rows is not None and n >= self.min_rows:
             mean, var = z.new_zeros(z.size(1)), z.new_zeros(z.size(1))
             # momentum 1 leaves the minibatch's mean and unbiased variance in the two tensors
@@ -52,15 +52,31 @@ class BatchSite:
             # which refuses to have no features
             if z.size(1):
                 out = batch_norm(z, mean, var, self.gamma, self.shift, True, 1.0, self.eps)
+            self._asked.append(t)
             self._taken.append((mean, var, (n - 1) / n))
             return out
+        return self._by_constants(z, t)
+
+    def terms(self, terms: list[Tensor], whole: bool) -> Iterable[Tensor]:
+        """Normalises the terms of all steps, which are known ahead.
+
+        Args:
+            terms: ``(n_t, F)`` each.
+            whole: whether by one statistic over all their rows.
+        """
+        if not whole:
+            return (self(z, t) for t, z in enumerate(terms))
+        return torch.split(self(torch.cat(terms), 0), [len(term) for term in terms])
+
+    def _by_constants(self, z: Tensor, t: int) -> Tensor:
+        self._asked.append(t)
         if self._taken:
             mean, var, bias = self._taken[-1]
             var = var * bias
         else:
             assert self._constants is not None
             # one row may serve all steps
-            mean, var = (rows[min(t, len(rows) - 1)][:n] for rows in self._constants)
+            mean, var = (rows[min(t, len(rows) - 1)][: z.size(0)] for rows in self._constants)
         return normalise_by(z, mean, scale_of(self.gamma, var, self.eps), self.shift)
 
     def taken(self, steps: int) -> Moments:

@@ -96,8 +96,12 @@ class Population(nn.Module):
             for name, extra in zip(_BUFFERS, more, strict=True):
                 setattr(self, name, torch.cat([getattr(self, name)[:rows], extra]))
 
-    def grow(self, steps: int) -> None:
+    def grow(self, steps: int, agreed: bool = False) -> None:
         """Makes room for ``steps`` steps, as far as the horizon goes.
+
+        Args:
+            steps: how many.
+            agreed: whether all processes of torch.distributed ask for as many.
 
         Raises:
             RuntimeError: the buffers would have to grow in one of several processes of
@@ -108,10 +112,11 @@ class Population(nn.Module):
             return
         distributed = torch.distributed
         together = distributed.is_available() and distributed.is_initialized()
-        if self.horizon is None and together and distributed.get_world_size() > 1:
+        if self.horizon is None and together and not agreed and distributed.get_world_size() > 1:
             raise RuntimeError(
                 f"norm.horizon must be a number under torch.distributed, got None: this sequence "
-                f"has {steps} steps, and buffers that grow differ from rank to rank"
+                f"has {steps} steps, and buffers that grow differ from rank to rank; or call "
+                "rnnorm.synchronize(model)"
             )
         self.resize(needed)
 

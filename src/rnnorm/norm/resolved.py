@@ -66,7 +66,7 @@ class Resolved(Population):
                 return mean[-1:, None], var[-1:, None]
         return super().consecutive(first, steps)
 
-    def grow(self, steps: int) -> NoReturn:
+    def grow(self, steps: int, agreed: bool = False) -> NoReturn:
         """Refuses training.
 
         Raises:

@@ -1,0 +1,141 @@
+"""The reference kernel with statistics over the rows of several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.kernels import reference
+from rnnorm.kernels.mask import Mask
+from rnnorm.norm.merged_moments import MergedSite
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.spec import Norm
+
+
+def layer(
+    cell: Cell,
+    norm: Norm | None,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    state: State,
+    weights: Weights,
+    gamma: Mapping[str, Tensor],
+    beta: Mapping[str, Tensor],
+    constants: Mapping[str, Moments],
+    min_rows: int | None,
+    step: int | Tensor = 0,
+    masks: Mapping[str, Mask] | None = None,
+    *,
+    rows: Tensor,
+    group: Any,
+) -> tuple[Tensor, State, dict[str, Moments]]:
+    """Runs a cell as ``reference.layer`` does; the arguments that differ from it are named.
+
+    To autograd it is one function. With a node for each step, a rank would wait forever where
+    another's loss does not depend on that step's output.
+
+    Args:
+        cell: the equations.
+        norm: a batch norm.
+        x: this rank's rows, with as many steps as on all ranks.
+        batch_sizes: of this rank.
+        state: likewise.
+        weights: likewise.
+        gamma: likewise.
+        beta: likewise.
+        constants: likewise.
+        min_rows: fewest rows, those of all ranks, that a statistic is taken of.
+        step: index of the first frame.
+        masks: of recurrent dropout.
+        rows: ``(world, T)`` int64 on the CPU, the active rows of every rank at every step.
+        group: the process group, or None for all processes.
+
+    Returns:
+        as ``reference.layer``; the moments are those of all ranks.
+    """
+    taken: dict[str, Moments] = {}
+    plain = weights[:-1]
+
+    def run(leaves: list[Tensor]) -> tuple[Tensor, ...]:
+        left = iter(leaves)
+        scales = {site: next(left) for site in gamma}
+        frames, *begin = (next(left) for _ in range(1 + len(state)))
+        torch_weights = [None if weight is None else next(left) for weight in plain]
+        own = {name: next(left) for name in weights.own}
+        shifts = {site: next(left) for site in beta}
+        output, last, moments = reference.layer(
+            cell,
+            norm,
+            frames,
+            batch_sizes,
+            tuple(begin),
+            Weights._make([*torch_weights, own]),
+            scales,
+            shifts,
+            constants,
+            min_rows,
+            step,
+            masks,
+            make_site=partial(MergedSite, rows=rows, group=group),
+        )
+        taken.update(moments)
+        return output, *last
+
+    given = [weight for weight in plain if weight is not None]
+    leaves = [*gamma.values(), x, *state, *given, *weights.own.values(), *beta.values()]
+    if not torch.is_grad_enabled():
+        output, *last = run(leaves)
+    else:
+        output, *last = _Whole.apply(run, len(gamma), *leaves)  # type: ignore[no-untyped-call]
+    return output, tuple(last), taken
+
+
+class _Whole(torch.autograd.Function):
+    """A function of tensors whose own graph is walked whole, whatever its outputs serve for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, run: Callable[[list[Tensor]], tuple[Tensor, ...]], always: int, *leaves: Tensor
+    ) -> tuple[Tensor, ...]:
+        """``run(leaves)``; backward asks for the gradients of the first ``always`` on every rank.
+
+        Each normalisation has one of them, so that each takes part.
+        """
+        needed = ctx.needs_input_grad[2:]
+        ctx.asked = [k < always or of_user for k, of_user in enumerate(needed)]
+        with torch.enable_grad():
+            inner = [
+                leaf.detach().requires_grad_(asked)
+                for leaf, asked in zip(leaves, ctx.asked, strict=True)
+            ]
+            outputs = run(inner)
+        asked_for = [leaf for leaf, asked in zip(inner, ctx.asked, strict=True) if asked]
+        # saved tensors let the graph behind them go after backward
+        ctx.save_for_backward(*outputs, *asked_for)
+        ctx.outputs = len(outputs)
+        return tuple(output.detach() for output in outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients, through every step."""
+        saved = ctx.saved_tensors
+        outputs, leaves = saved[: ctx.outputs], saved[ctx.outputs :]
+        moved = [k for k, output in enumerate(outputs) if output.requires_grad]
+        found = iter(
+            torch.autograd.grad(
+                [outputs[k] for k in moved],
+                leaves,
+                [grads[k] for k in moved],
+                # the user may keep the graph too
+                retain_graph=True,
+                allow_unused=True,
+            )
+        )
+        return None, None, *(next(found) if asked else None for asked in ctx.asked)

@@ -1,0 +1,48 @@
+"""The processes that work on one minibatch, each with rows of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, distributed
+from torch.nn.functional import pad
+
+
+class ActiveRows(NamedTuple):
+    """Active rows of every rank at every step of a call: ``each`` ``(world, T)`` int64, CPU."""
+
+    each: Tensor
+    group: Any
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A process group; None stands for all processes, whatever group that will be."""
+
+    group: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+        # a group cannot be copied
+        return self
+
+    def several(self) -> bool:
+        """Whether this is one of several processes now."""
+        available = distributed.is_available() and distributed.is_initialized()
+        return available and distributed.get_world_size(self.group) > 1
+
+    def active_rows(self, sizes: Tensor, device: torch.device) -> ActiveRows:
+        """What all ranks have, with as many steps as the longest of them.
+
+        Args:
+            sizes: ``(T,)`` int64 on the CPU, active rows of this rank.
+            device: where the group's backend wants tensors.
+        """
+        longest = torch.tensor([len(sizes)], device=device)
+        distributed.all_reduce(longest, distributed.ReduceOp.MAX, group=self.group)
+        sizes = pad(sizes, (0, int(longest) - len(sizes))).to(device)
+        world = distributed.get_world_size(self.group)
+        each = sizes.new_empty(world, len(sizes))
+        distributed.all_gather(list(each), sizes, group=self.group)
+        return ActiveRows(each.cpu(), self.group)

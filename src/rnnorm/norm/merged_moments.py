@@ -1,0 +1,137 @@
+"""Means and variances of one site over the rows of several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from rnnorm.norm.moments import BatchSite, Moments
+
+
+class MergedSite(BatchSite):
+    """Batch-normalises one site by the statistics of the rows of all ranks.
+
+    Each rank takes part in every step, one that has no active row with none. A rank's mean and sum
+    of squared deviations go round once a step, those of the input term once a call.
+
+    Args:
+        gamma: as :class:`BatchSite`.
+        shift: likewise.
+        eps: likewise.
+        constants: likewise.
+        min_rows: fewest rows, those of all ranks, that a statistic is taken of.
+        rows: ``(world, T)`` int64 on the CPU, the active rows of every rank at every step.
+        group: the process group, or None for all processes.
+    """
+
+    def __init__(
+        self,
+        gamma: Tensor,
+        shift: Tensor | None,
+        eps: float,
+        constants: Moments | None,
+        min_rows: int,
+        *,
+        rows: Tensor,
+        group: Any,
+    ) -> None:
+        super().__init__(gamma, shift, eps, constants, min_rows)
+        self._fewest, self._rows, self._group = min_rows, rows, group
+
+    def __call__(self, z: Tensor, t: int) -> Tensor:
+        """Normalises ``z`` ``(n, F)``, this rank's active rows of step t."""
+        if int(self._rows[:, t].sum()) < self._fewest:
+            return self._by_constants(z, t)
+        return self._merge(z, [t], self._rows[:, t : t + 1])
+
+    def terms(self, terms: list[Tensor], whole: bool) -> Iterable[Tensor]:
+        """Normalises the terms of all steps at once."""
+        sizes = [len(term) for term in terms]
+        z = torch.cat(terms)
+        if whole:
+            return torch.split(self._merge(z, [0], self._rows.sum(1, keepdim=True)), sizes)
+        # active rows never grow, so steps with enough of them come first
+        enough = int((self._rows.sum(0) >= self._fewest).sum())
+        merged: list[Tensor] = []
+        if enough:
+            z = z[: sum(sizes[:enough])]
+            z = self._merge(z, list(range(enough)), self._rows[:, :enough])
+            merged = list(torch.split(z, sizes[:enough]))
+        late = range(enough, len(terms))
+        return [*merged, *[self._by_constants(terms[t], t) for t in late]]
+
+    def _merge(self, z: Tensor, steps: list[int], rows: Tensor) -> Tensor:
+        mine = rows[distributed.get_rank(self._group)].tolist()
+        out, mean, var = _Merge.apply(  # type: ignore[no-untyped-call]
+            z, self.gamma, self.shift, self.eps, mine, rows, self._group
+        )
+        self._asked += steps
+        self._taken += [(m, v, 1.0) for m, v in zip(mean, var, strict=True)]
+        return out  # type: ignore[no-any-return]
+
+
+class _Merge(torch.autograd.Function):
+    """Normalises blocks of rows, of which every rank has a part.
+
+    Statistics are merged by Chan et al. 1979, eq. 2.1: each rank's mean and M2, never a difference
+    of large sums. They are computed alike on all ranks, so that all have the same bits.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        gamma: Tensor,
+        shift: Tensor | None,
+        eps: float,
+        mine: list[int],
+        rows: Tensor,
+        group: Any,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Blocks of ``mine`` rows of ``z`` ``(n, F)``; ``rows`` ``(world, blocks)`` of each."""
+        blocks = torch.split(z, mine)
+        means = [block.mean(0) if len(block) else z.new_zeros(z.size(1)) for block in blocks]
+        pairs = zip(blocks, means, strict=True)
+        own = torch.stack([*means, *[(block - m).square().sum(0) for block, m in pairs]])
+        every = own.new_empty(len(rows), *own.shape)
+        distributed.all_gather(list(every), own, group=group)
+        mean_of, m2_of = every.chunk(2, 1)
+        weight = rows.to(z).unsqueeze(2)
+        total = weight.sum(0)
+        mean = (weight / total * mean_of).sum(0)
+        var = (m2_of + weight * (mean_of - mean).square()).sum(0) / total
+        inverse = torch.rsqrt(var + eps)
+        normal = (z - _spread(mean, mine)) * _spread(inverse, mine)
+        ctx.save_for_backward(normal, inverse, gamma)
+        ctx.mine, ctx.total, ctx.group, ctx.shifted = mine, total, group, shift is not None
+        ctx.mark_non_differentiable(mean, var)
+        out = normal * gamma if shift is None else torch.addcmul(shift, normal, gamma)
+        return out, mean, var
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The batch normalisation's gradient, its two sums over the rows of all ranks."""
+        normal, inverse, gamma = ctx.saved_tensors
+        grad, mine = grads[0], ctx.mine
+        own = torch.stack(
+            [each.sum(0) for of in (grad, grad * normal) for each in torch.split(of, mine)]
+        )
+        every = own.clone()
+        distributed.all_reduce(every, group=ctx.group)
+        along_mean, along_std = every.chunk(2)
+        along_mean, along_std = (
+            _spread(along / ctx.total, mine) for along in (along_mean, along_std)
+        )
+        grad_z = gamma * _spread(inverse, mine) * (grad - along_mean - normal * along_std)
+        grad_shift, grad_gamma = (part.sum(0) for part in own.chunk(2))
+        return grad_z, grad_gamma, grad_shift if ctx.shifted else None, None, None, None, None
+
+
+def _spread(moment: Tensor, rows: list[int]) -> Tensor:
+    """``(blocks, F)`` at each of a block's rows."""
+    if len(rows) == 1:
+        return moment
+    return moment.repeat_interleave(torch.tensor(rows, device=moment.device), 0)
