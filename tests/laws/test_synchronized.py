@@ -27,7 +27,7 @@ from rnnorm import (
 from rnnorm.kernels import dispatch
 
 # every rank draws the same examples, and would not if each shrank its own
-same_everywhere = settings(law(20), phases=[Phase.generate])
+same_everywhere = settings(law(15), phases=[Phase.generate])
 
 
 def loss_of(output, states, row, kind):

@@ -126,7 +126,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         status, on = 130, None
     except Stopped as stop:
-        status, on = stop.status, ["fit", "--resume", str(stop.folder)]
+        from rnnorm.experiments.training.processes import first
+
+        status, on = stop.status, ["fit", "--resume", str(stop.folder)] if first() else None
     else:
         return 0
     if on := [name, *words] if name in _GO_ON else on:

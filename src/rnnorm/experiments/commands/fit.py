@@ -49,5 +49,8 @@ def run(**given: Any) -> None:
         # before torch is imported
         raise ValueError("fit needs a recipe, or the run to go on with: rnnorm fit --resume RUN")
     from rnnorm.experiments.training.fit import fit
+    from rnnorm.experiments.training.processes import first
 
-    print(fit(**given).summary())
+    run = fit(**given)
+    if first():
+        print(run.summary())

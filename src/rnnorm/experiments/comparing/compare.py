@@ -191,6 +191,7 @@ def _train(
                 _Lines(name),
             ],
             quiet=True,
+            one_process=True,
         )
     except DivergedError as error:
         tqdm.write(f"{name}: {error}")

@@ -70,12 +70,12 @@ class LoadedData(lightning.LightningDataModule):
     def train_dataloader(self) -> Resumable[Any]:
         """Training minibatches, in an order that is a function of the seed and the epoch.
 
-        Raises:
-            ValueError: there is more than one device, and each would see all of the data.
+        Each of several processes gets its rows of every minibatch. In validation each sees all.
         """
-        if self.trainer is not None and self.trainer.world_size > 1:
-            raise ValueError(f"trainer.devices must be 1, got {self.trainer.world_size}")
-        return self.loaders["train"]
+        loader = self.loaders["train"]
+        if self.trainer is not None:
+            loader.process = self.trainer.global_rank, self.trainer.world_size
+        return loader
 
     def val_dataloader(self) -> Resumable[Any]:
         """Validation minibatches."""

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 Batch = TypeVar("Batch")
 
@@ -20,6 +21,9 @@ class Resumable(Generic[Batch]):
 
     Args:
         seed: seed of the order, or None for the order in which the data stands.
+
+    Attributes:
+        process: this one's number among several that share every minibatch, and how many they are.
     """
 
     # lightning asks for it wherever there is a sampler
@@ -28,6 +32,7 @@ class Resumable(Generic[Batch]):
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
         self.epoch = 0
+        self.process = 0, 1
         self._done = 0
         self._loaded: tuple[int, int] | None = None
 
@@ -76,7 +81,7 @@ class Resumable(Generic[Batch]):
         drawn = self.draw()
         for number in range(self._done, len(self)):
             self._done += 1
-            yield self.batch(number, drawn)
+            yield rows_of(self.batch(number, drawn), *self.process)
 
     def state_dict(self) -> dict[str, int]:
         """The epoch, and how many of its minibatches were given out."""
@@ -86,6 +91,30 @@ class Resumable(Generic[Batch]):
         """Let the next loop go on from a state."""
         self.epoch = state["epoch"]
         self._loaded = (state["epoch"], state["batch"])
+
+
+def rows_of(batch: Batch, process: int, processes: int) -> Batch:
+    """A process's rows of a minibatch: a tuple of tensors ``(B,)`` or ``(·, B, …)``, and others.
+
+    Raises:
+        ValueError: there are fewer rows than processes.
+    """
+    if processes == 1:
+        return batch
+    parts: Any = batch
+    mine = []
+    for part in parts:
+        if isinstance(part, Tensor):
+            rows = 0 if part.dim() == 1 else 1
+            if part.size(rows) < processes:
+                raise ValueError(
+                    f"a minibatch of {part.size(rows)} rows is too small for {processes} processes"
+                )
+            part = part.movedim(rows, 0)[process::processes].movedim(0, rows).contiguous()
+        mine.append(part)
+    # a named tuple has its own constructor
+    make: Any = getattr(type(batch), "_make", tuple)
+    return make(mine)  # type: ignore[no-any-return]
 
 
 def minibatches(rows: int, batch_size: int) -> int:

@@ -122,7 +122,9 @@ def _kinds(
 
 def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
     batch = statistics == "batch"
-    trainer = built.make_trainer([*progress_bars(), *([BatchStatistics()] if batch else [])])
+    callbacks = [*progress_bars(), *([BatchStatistics()] if batch else [])]
+    # whatever it was trained on
+    trainer = built.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
     loader = SeveralRows(loader) if batch else loader
     with quiet_lightning():
         metrics = trainer.test(built.model, dataloaders=loader, verbose=False)

@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any, Literal
 
 import lightning.pytorch as lightning
+from torch import Tensor
 
 from rnnorm.experiments.models.layers import recurrent
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
 
@@ -67,6 +69,14 @@ class RecurrentModel(lightning.LightningModule):
             recurrent_dropout=recurrent_dropout,
             recurrent_dropout_options=recurrent_dropout_options,
         )
+
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        """Log a mean over ``batch_size`` terms: of all processes, where there are several."""
+        if processes.count() > 1:
+            if self.training and isinstance(value, Tensor):
+                value = value.detach() * processes.share(options["batch_size"])
+            options["sync_dist"] = True
+        super().log(name, value, *args, **options)
 
     def evaluate(self, name: str, batch: Any) -> object:
         """Log the metrics of a minibatch.

@@ -10,6 +10,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
 
@@ -89,7 +90,7 @@ class SequenceClassifier(RecurrentModel):
     def statistics_step(self, batch: tuple[Tensor, ...]) -> None:
         """Run over a minibatch for its statistics."""
         x, *lengths, _ = batch
-        self(x.to(self.device), *lengths)
+        self(x.to(self.classifier.weight), *lengths)
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         """Cross-entropy of a minibatch."""
@@ -98,7 +99,7 @@ class SequenceClassifier(RecurrentModel):
         loss = cross_entropy(scores, y)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(y))
         self.log("train/accuracy", (scores.argmax(1) == y).float().mean(), batch_size=len(y))
-        return loss
+        return loss * processes.share(len(y))
 
     def evaluate(self, name: str, batch: tuple[Tensor, ...]) -> None:
         """Log accuracy and cross-entropy of a minibatch."""

@@ -17,6 +17,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from rnnorm.experiments.training.checkpoints import WholeFiles
 from rnnorm.experiments.training.recipe import OverrideError, read_recipe
@@ -78,15 +80,19 @@ class Built(LightningCLI):
         """Nothing yet: :meth:`make_trainer` does it, when there is a run folder."""
         return None
 
-    def make_trainer(self, callbacks: Sequence[Callback], **kwargs: Any) -> Trainer:
+    def make_trainer(
+        self, callbacks: Sequence[Callback], one_process: bool = False, **kwargs: Any
+    ) -> Trainer:
         """The trainer of the recipe, without a logger.
 
         Args:
             callbacks: added to the recipe's.
+            one_process: refuse more than one.
             **kwargs: arguments of the trainer that take precedence over the recipe's.
 
         Raises:
-            ValueError: the trainer refuses its arguments, or there is more than one device.
+            ValueError: the trainer refuses its arguments, or several processes do not train by
+                Lightning's strategy ``ddp``.
         """
         given = self.config_init["trainer"]
         extra = [*(given.get("callbacks") or []), *callbacks]
@@ -107,7 +113,16 @@ class Built(LightningCLI):
         except (MisconfigurationException, ImportError) as error:
             raise ValueError(f"the trainer cannot be made: {error}") from None
         if trainer.world_size > 1:
-            raise ValueError(f"trainer.devices must be 1, got {trainer.world_size}")
+            if one_process:
+                raise ValueError(
+                    f"trainer.devices must be 1 but for rnnorm fit, got {trainer.world_size}"
+                )
+            launcher = trainer.strategy.launcher
+            if type(trainer.strategy) is not DDPStrategy or (
+                launcher is not None and not isinstance(launcher, _SubprocessScriptLauncher)
+            ):
+                given = self.config_init["trainer"]["strategy"]
+                raise ValueError(f"trainer.strategy must be ddp with several devices, got {given}")
         return trainer
 
     def set_up(self, stage: str) -> None:

@@ -191,6 +191,21 @@ def check_resumable(state: dict[str, Any], path: Path) -> None:
         _require(state["callbacks"], path, {name: dict})
 
 
+def check_processes(state: dict[str, Any], path: Path, count: int) -> None:
+    """Refuse a checkpoint of a training with another number of processes.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    trained = len(state["callbacks"]["RandomState"].get("processes", [None]))
+    if trained != count:
+        raise ValueError(
+            f"{path} is of a training with {trained} processes, and this has {count}: each has a "
+            "random state of its own, so go on with as many (--trainer.devices, "
+            "--trainer.num_nodes)"
+        )
+
+
 def _require(state: dict[str, Any], path: Path, fields: Mapping[str, type]) -> None:
     for name, kind in fields.items():
         if name not in state:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
+
+from rnnorm.experiments.training import processes
 
 
 class DivergedError(RuntimeError):
@@ -27,9 +30,9 @@ class StopIfNotFinite(Callback):
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
-        """Check the loss."""
-        if not torch.isfinite(loss):
-            raise _error(trainer, pl_module, f"the loss is {loss.item()}")
+        """Check the loss: the sum of those of all processes, which stop together."""
+        if not math.isfinite(value := processes.total(loss.item())):
+            raise _error(trainer, pl_module, f"the loss is {value}")
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer

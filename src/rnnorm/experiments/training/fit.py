@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from rnnorm import synchronize
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.building import (
     Built,
     as_text,
@@ -22,6 +25,7 @@ from rnnorm.experiments.training.building import (
 )
 from rnnorm.experiments.training.checkpoints import (
     LAST,
+    check_processes,
     check_resumable,
     check_same,
     newest_checkpoint,
@@ -111,10 +115,14 @@ def fit(
     overrides: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
+    one_process: bool = False,
 ) -> Run:
     """Train a recipe in a new run folder, or go on with one.
 
     A resumed training gives the same weights, bit for bit, as one that was never interrupted.
+
+    With several devices, or under torchrun, each process trains on its rows of every minibatch,
+    with statistics over the rows of all (:func:`rnnorm.synchronize`), and the first one writes.
 
     Args:
         recipe: its name; may be left out with ``resume``.
@@ -132,14 +140,16 @@ def fit(
         overrides: options of LightningCLI, such as ``"--trainer.max_epochs=3"``.
         callbacks: added to the trainer's.
         quiet: say nothing, unless it is stopped.
+        one_process: refuse several devices.
 
     Returns:
         The finished training.
 
     Raises:
         ValueError: the recipe is unknown, or the folder to resume is of another recipe, model or
-            order of the data; ``start`` is of other layers or data, or given with ``resume``;
-            ``every_n_steps < 1``; or the trainer refuses its arguments.
+            order of the data, or had another number of processes; ``start`` is of other layers or
+            data, or given with ``resume``; ``every_n_steps < 1``; or the trainer refuses its
+            arguments.
         FileExistsError: ``run_dir`` exists.
         FileNotFoundError: there is no run to resume, or ``data_dir`` lacks files.
         DivergedError: the loss, a gradient or a parameter is not finite.
@@ -149,6 +159,9 @@ def fit(
     """
     if every_n_steps < 1:
         raise ValueError(f"--checkpoint-every must be at least 1 step, got {every_n_steps}")
+    # others are started beside the one that makes the folder, and write nothing
+    writes = one_process or processes.first()
+    quiet = quiet or not writes
     changed = [*training_options(epochs, lr, batch_size, seed), *overrides]
     overrides = [*data_dir_option(data_dir), *changed]
     if resume is None:
@@ -156,7 +169,8 @@ def fit(
             raise ValueError("fit needs a recipe's name, or the run folder to resume")
         chosen = read_recipe(recipe, scale or "paper")
         folder = Path(run_dir) if run_dir is not None else default_folder(chosen)
-        refuse_existing(folder)
+        if writes:
+            refuse_existing(folder)
         built, about = Built(as_text(chosen.config), overrides), describe(chosen, changed)
         if start is not None:
             about["start"] = str(start_file(start))
@@ -168,14 +182,15 @@ def fit(
             raise ValueError(f"--start {start} must be left out with --resume: it has begun")
         built, about = rebuild(folder, recipe, scale, overrides)
     with ExitStack() as held:
-        if resume is not None:
+        if resume is not None and writes:
             held.enter_context(only_process(folder))
-        last, step = None, 0
+        last, step, trained = None, 0, None
         with suppress(FileNotFoundError):
             last, state = newest_checkpoint(folder / "checkpoints")
             check_resumable(state, last)
             check_same(state, built.model, built.datamodule, last, free=_FREE)
             step = state["global_step"]
+            trained = partial(check_processes, {"callbacks": state["callbacks"]}, last)
             del state
         # data that is missing or broken is found out before there is a run folder
         built.set_up("fit")
@@ -201,22 +216,30 @@ def fit(
                 keep,
                 accepted,
             ],
+            one_process=one_process,
             default_root_dir=folder,
         )
-        if resume is None:
+        if trained is not None:
+            trained(trainer.world_size)
+        # lightning restores weights first, which would round float64 to float32
+        trainer.precision_plugin.convert_module(built.model)
+        if trainer.world_size > 1:
+            synchronize(built.model)
+        if resume is None and writes:
             start_run(folder, about, built.as_yaml())
             held.enter_context(only_process(folder))
         if not quiet:
             print(_introduction(about, built, folder), flush=True)
             if resume is not None:
                 print(f"resuming at step {step}", flush=True)
-        # only now, since they write into the folder
-        trainer.loggers = [
-            MetricsFile(folder / "metrics.csv", clock, keep_until=step),
-            TensorBoardLogger(
-                folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
-            ),
-        ]
+        if writes:
+            # only now, since they write into the folder
+            trainer.loggers = [
+                MetricsFile(folder / "metrics.csv", clock, keep_until=step),
+                TensorBoardLogger(
+                    folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
+                ),
+            ]
         with signals:
             _train(built, trainer, keep, last, accepted)
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
@@ -231,7 +254,8 @@ class _Accepted(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The checkpoint is loaded."""
-        write_whole(self.folder / "config.yaml", self._built.as_yaml().encode())
+        if trainer.is_global_zero:
+            write_whole(self.folder / "config.yaml", self._built.as_yaml().encode())
         self.done = True
 
 
@@ -251,7 +275,8 @@ def _train(
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(f"cannot go on from {last}: {reason}") from error
     except (SystemExit, OSError):
-        print(f"stopped. {_kept(keep)}", flush=True)
+        if processes.first():
+            print(f"stopped. {_kept(keep)}", flush=True)
         # after a second Ctrl-C, lightning would exit with 1
         if (came := keep.signals.came) is not None:
             raise Stopped(came, accepted.folder) from None

@@ -62,6 +62,7 @@ class KeepLastAndBest(Checkpoint):
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save after every so many steps, and where training stops within an epoch."""
+        self.signals.agree()
         regular = trainer.global_step % self.every_n_steps == 0 or self.signals.came is not None
         due = (regular or _validates_in(1, trainer)) and not _validates_in(0, trainer)
         # the last step of an epoch is left to the epoch's end, after validation
@@ -77,6 +78,7 @@ class KeepLastAndBest(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after validation."""
+        self.signals.agree()
         value = trainer.callback_metrics.get(f"val/{self.score.name}")
         better = value is not None and self._is_better(float(value))
         if value is not None and better:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rnnorm.experiments.training import processes
+
 
 class Stopped(SystemExit):
     """A signal has ended a training that can be gone on with.
@@ -33,11 +35,13 @@ class StopSignals:
         folder: the run folder of the training.
 
     Attributes:
-        came: the first signal, or None.
+        came: the first signal, or None. In one of several processes, after the next
+            :meth:`agree`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._waiting: int | None = None
         self._held = False
         self._before: dict[int, Any] = {}
         self.came: int | None = None
@@ -75,6 +79,11 @@ class StopSignals:
         self._held = False
         self.check()
 
+    def agree(self) -> None:
+        """Learn of a signal that any of several processes has got: all end after the same step."""
+        if processes.count() > 1:
+            self.came = processes.largest(self._waiting or 0) or None
+
     def check(self) -> None:
         """End the training if a signal has come.
 
@@ -86,8 +95,11 @@ class StopSignals:
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         self.__exit__()
-        self.came = number
-        if not self._held:
-            self.release()
+        if processes.count() > 1:
+            self._waiting = number
+        else:
+            self.came = number
+            if not self._held:
+                self.release()
         # not print: the signal may have come in the middle of one
         os.write(2, b"\nstopping after this step; the next signal stops at once\n")

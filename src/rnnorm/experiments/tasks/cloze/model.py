@@ -17,6 +17,7 @@ from rnnorm.experiments.models.attention import Attention
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.tasks.cloze.data import ClozeData
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class ClozeReader(RecurrentModel):
         rows = len(batch.answers)
         self.log("train/loss", loss, prog_bar=True, batch_size=rows)
         self.log("train/error", _error(scores, batch), batch_size=rows)
-        return loss
+        return loss * processes.share(rows)
 
     def statistics_step(self, batch: ClozeBatch) -> None:
         """Run over a minibatch for its statistics."""

@@ -15,6 +15,7 @@ from rnnorm.experiments.data.speech.frame_batches import FrameBatch, FrameBatche
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.tasks.frames.data import FrameData
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
 if TYPE_CHECKING:
@@ -110,11 +111,13 @@ class FrameClassifier(RecurrentModel):
     def training_step(self, batch: FrameBatch, batch_idx: int) -> Tensor:
         """Cross-entropy of a minibatch."""
         loss, frames = self.evaluate("train", batch)
-        return loss * frames if self.hparams["reduction"] == "sum" else loss
+        if self.hparams["reduction"] == "sum":
+            return loss * frames * processes.count()
+        return loss * processes.share(frames)
 
     def statistics_step(self, batch: FrameBatch) -> None:
         """Run over a minibatch for its statistics."""
-        self._outputs(batch.x.to(self.device), lengths=batch.lengths)
+        self._outputs(batch.x.to(self.classifier.weight), lengths=batch.lengths)
 
     def evaluate(self, name: str, batch: FrameBatch) -> tuple[Tensor, int]:
         """Log and return the mean cross-entropy of a minibatch's frames, and how many they are."""

@@ -18,6 +18,7 @@ from rnnorm.experiments.data.text.windows import PADDING, Window
 from rnnorm.experiments.models.layers import initialise, normalise_weights
 from rnnorm.experiments.models.likelihood import Likelihood, Unit
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 from rnnorm.layers.hmlstm import Boundaries
 from rnnorm.norm.spec import check_number
@@ -176,8 +177,9 @@ class LanguageModel(RecurrentModel):
             # its sum over the rows' means is the mean over the predictions
             loss = loss + boundaries.reinforce(nats * (nats.size(1) / batch.predictions))
         if self.hparams["reduction"] == "mean":
-            return loss
-        return loss * (batch.predictions / batch.y.size(1))
+            return loss * processes.share(batch.predictions)
+        rows = batch.y.size(1)
+        return loss * (batch.predictions / rows) * processes.share(rows)
 
     def statistics_step(self, batch: Window) -> None:
         """Run over a minibatch for its statistics, with the state going on as in training."""
@@ -237,12 +239,16 @@ class LanguageModel(RecurrentModel):
         return output, boundaries
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the state that goes on into the next training window."""
-        checkpoint["carried_state"] = self._states.get("train")
+        """Keep the state that goes on into the next training window, that of every process."""
+        every = processes.of_each(self._states.get("train"))
+        checkpoint["carried_state"] = every[0] if len(every) == 1 else every
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from the state of the checkpoint."""
-        if (state := checkpoint.get("carried_state")) is not None:
+        state = checkpoint.get("carried_state")
+        if isinstance(state, list):
+            state = processes.own(state)
+        if state is not None:
             self._states["train"] = state
 
 
