@@ -8,23 +8,54 @@ from typing import Any
 from rnnorm.experiments.commands import options
 
 HELP = "train a recipe with options drawn at random from the paper's ranges"
-USAGE = ("RECIPE --out DIR [options]",)
+USAGE = ("RECIPE --out DIR [options]", "--storage URL --status")
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Those of :func:`rnnorm.experiments.searching.search.search`."""
-    parser.add_argument("recipe", metavar="RECIPE", type=options.recipe_name, help="what to train")
-    parser.add_argument("--out", metavar="DIR", required=True, help="the study; it goes on there")
+    parser.add_argument(
+        "recipe", metavar="RECIPE", nargs="?", type=options.recipe_name, help="what to train"
+    )
+    parser.add_argument("--out", metavar="DIR", help="run folders, and the study; it goes on there")
     options.data_dir(parser)
     options.scale(parser)
     parser.add_argument("--trials", metavar="N", type=int, help="how many (the paper's number)")
     parser.add_argument("--epochs", metavar="N", type=int, help="epochs of each trial")
     options.draws(parser)
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="a study that several processes work on: journal:FILE, sqlite:///FILE, postgresql://…",
+    )
+    parser.add_argument(
+        "--workers", metavar="N", type=int, default=1, help="processes to start here (1)"
+    )
+    parser.add_argument(
+        "--lease",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="when the trial of a process that died is taken up (60)",
+    )
+    parser.add_argument(
+        "--pruner", choices=("median", "hyperband"), help="end trials early that promise little"
+    )
+    parser.add_argument("--status", action="store_true", help="say what a storage's workers do")
     options.overrides(parser)
 
 
 def run(**given: Any) -> None:
-    """Search, and print the trials."""
+    """Search, and print the trials; or say how far it is."""
+    if given.pop("status"):
+        if given["storage"] is None:
+            raise ValueError("--status needs --storage URL")
+        from rnnorm.experiments.searching.status import status
+
+        print(status(given["storage"]))
+        return
+    for name, said in (("recipe", "a recipe"), ("out", "--out DIR")):
+        if given[name] is None:
+            raise ValueError(f"search needs {said}: rnnorm search RECIPE --out DIR")
     from rnnorm.experiments.searching.search import search
 
     print(search(**given).table())

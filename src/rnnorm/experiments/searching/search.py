@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import optuna
+from lightning.pytorch import Callback, LightningModule, Trainer
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -16,12 +19,13 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 
-from rnnorm.experiments.searching.study import WHY, Search, open_study, read_search
+from rnnorm.experiments.searching.lease import Leases
+from rnnorm.experiments.searching.study import WHY, Search, open_study, search_of
 from rnnorm.experiments.training.building import Built, as_text
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
-from rnnorm.experiments.training.score import score_of
+from rnnorm.experiments.training.score import Score, score_of
 
 
 def search(
@@ -34,11 +38,17 @@ def search(
     epochs: int | None = None,
     seed: int = 1,
     overrides: Sequence[str] = (),
+    storage: str | None = None,
+    workers: int = 1,
+    lease: float = 60.0,
+    pruner: Literal["median", "hyperband"] | None = None,
 ) -> Search:
     """Train a recipe with options drawn at random from the ranges that it states.
 
     A study that was stopped, by a kill too, goes on with the trial that it was in. The options of
-    a trial are a function of the seed and the trial's number alone. One process at a time.
+    a trial are a function of the seed and the trial's number alone. Without ``storage`` one process
+    at a time; with it any number, on one machine or several, each of which ends when all trials are
+    finished.
 
     Args:
         recipe: its name; it has the key ``search``.
@@ -50,21 +60,32 @@ def search(
         epochs: of each trial; the recipe's number by default.
         seed: seed of the draws.
         overrides: options of LightningCLI for all trials.
+        storage: where processes meet: ``journal:FILE`` on a shared disk, ``sqlite:///FILE`` for one
+            machine, ``postgresql://…`` or another database of SQLAlchemy.
+        workers: processes that this call starts.
+        lease: seconds after which another process takes up the trial of one that has died.
+        pruner: ends trials early that promise little, after a validation; with several processes
+            which ones those are depends on the order in which trials come to their ends.
 
     Returns:
         The trials so far. One that diverged has failed and counts.
 
     Raises:
-        ValueError: the recipe has no ranges, or the folder holds a study of something else.
+        ValueError: the recipe has no ranges, the folder or the storage holds a study of something
+            else, or several workers have no storage.
         OverrideError: an override, or an option with a range, is none that the recipe knows.
     """
     chosen, out = read_recipe(recipe, scale or "paper"), Path(out)
     if not chosen.search:
         raise ValueError(f"recipe {recipe} states no ranges to search: it has no key 'search'")
     trials = chosen.search["trials"] if trials is None else trials
-    for name, number in (("trials", trials), ("epochs", epochs)):
+    for name, number in (("trials", trials), ("epochs", epochs), ("workers", workers)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
+    if workers > 1 and storage is None:
+        raise ValueError(f"workers need a storage, such as journal:{out / 'study.journal'}")
+    if pruner is not None and pruner not in _PRUNERS:
+        raise ValueError(f"pruner must be one of {', '.join(_PRUNERS)}, got {pruner!r}")
     space = {name: _distribution(name, given) for name, given in chosen.search["space"].items()}
     if epochs is not None:
         overrides = [*overrides, f"--trainer.max_epochs={epochs}"]
@@ -78,21 +99,109 @@ def search(
         "seed": seed,
         "overrides": list(overrides),
     }
-    with open_study(out, about, score) as study:
-        while (trial := _next(study, space, trials, seed)) is not None:
-            folder = out / f"trial-{trial.number:03}"
-            print(f"trial {trial.number + 1} of {trials}: {trial.params}", flush=True)
-            try:
-                options = [*overrides, *_options(trial.params)]
-                best, why = _train(recipe, folder, data_dir, scale, options), "no score is finite"
-            except DivergedError as error:
-                best, why = None, str(error).partition(". ")[0]
-            if best is None:
-                trial.set_user_attr(WHY, why)
-                study.tell(trial, state=TrialState.FAIL)
-            else:
-                study.tell(trial, best)
-    return read_search(out)
+    if pruner is not None:
+        about["pruner"] = pruner
+
+    def work() -> Search:
+        with open_study(out, about, score, storage) as study:
+            study.pruner = _PRUNERS[pruner]() if pruner else optuna.pruners.NopPruner()
+            # enough to take; of two processes that add the same ones, the last stay untouched
+            for _ in range(len(study.get_trials(deepcopy=False)), trials):
+                study.enqueue_trial({})
+            leases = Leases(study, lease if storage is not None else 0)
+            while (trial := leases.take(trials)) is not None:
+                with leases.kept(trial):
+                    _run(study, trial)
+            return search_of(study, out)
+
+    def _run(study: optuna.Study, trial: optuna.Trial) -> None:
+        options = _options(_draw(study, trial, space, seed))
+        folder = out / f"trial-{trial.number:03}"
+        print(f"trial {trial.number + 1} of {trials}: {trial.params}", flush=True)
+        why = "no score is finite"
+        try:
+            callbacks = [_Reports(trial, score)]
+            best = _train(recipe, folder, data_dir, scale, [*overrides, *options], callbacks)
+        except DivergedError as error:
+            best, why = None, str(error).partition(". ")[0]
+        except optuna.TrialPruned:
+            _tell(study, trial, None, TrialState.PRUNED)
+            return
+        except BlockingIOError:
+            # whoever was silent trains on all the same
+            return
+        if best is None:
+            trial.set_user_attr(WHY, why)
+        _tell(study, trial, best, TrialState.FAIL if best is None else TrialState.COMPLETE)
+
+    if workers == 1:
+        return work()
+    with open_study(out, about, score, storage):
+        # tables and study are there before anybody looks for them
+        pass
+    given = {
+        "data_dir": data_dir,
+        "scale": scale,
+        "trials": trials,
+        "seed": seed,
+        "overrides": overrides,
+        "storage": storage,
+        "lease": lease,
+        "pruner": pruner,
+    }
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=search, args=(recipe, out), kwargs=given) for _ in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    with open_study(out, about, score, storage) as study:
+        found = search_of(study, out)
+    if len(found.trials) < trials:
+        codes = ", ".join(str(process.exitcode) for process in processes)
+        raise RuntimeError(
+            f"{len(found.trials)} of {trials} trials are finished, and no worker is left: they "
+            f"ended with {codes}. The same command goes on"
+        )
+    return found
+
+
+_PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {
+    "median": optuna.pruners.MedianPruner,
+    "hyperband": optuna.pruners.HyperbandPruner,
+}
+
+
+class _Reports(Callback):
+    """Tells the study the score of every validation, and ends a trial that it gives up.
+
+    Raises:
+        optuna.TrialPruned: it does.
+    """
+
+    def __init__(self, trial: optuna.Trial, score: Score) -> None:
+        self._trial, self._score = trial, score
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell it."""
+        value = trainer.callback_metrics.get(f"val/{self._score.name}")
+        if value is not None:
+            step, storage = trainer.global_step, self._trial.study._storage
+            # a process that died after it may have told it
+            if step not in storage.get_trial(self._trial._trial_id).intermediate_values:
+                self._trial.report(float(value), step)
+            if self._trial.should_prune():
+                raise optuna.TrialPruned
+
+
+def _tell(study: optuna.Study, trial: optuna.Trial, value: float | None, state: TrialState) -> None:
+    """Say how a trial ended, unless a process that took this one for dead has."""
+    with suppress(optuna.exceptions.UpdateFinishedTrialError):
+        study._storage.set_trial_state_values(
+            trial._trial_id, state, None if value is None else [value]
+        )
 
 
 def _train(
@@ -101,29 +210,39 @@ def _train(
     data_dir: str | Path | None,
     scale: str | None,
     overrides: Sequence[str],
+    callbacks: Sequence[Callback],
 ) -> float | None:
     """Train a trial, or go on with it, and return its best score."""
     if all((folder / name).is_file() for name in ("run.json", "config.yaml")):
-        return fit(resume=folder, data_dir=data_dir, overrides=overrides).best
+        return fit(
+            resume=folder,
+            data_dir=data_dir,
+            overrides=overrides,
+            callbacks=callbacks,
+            one_process=True,
+        ).best
     # what was cut off before its first step holds nothing
     shutil.rmtree(folder, ignore_errors=True)
-    run = fit(recipe, run_dir=folder, data_dir=data_dir, scale=scale, overrides=overrides)
-    return run.best
+    return fit(
+        recipe,
+        run_dir=folder,
+        data_dir=data_dir,
+        scale=scale,
+        overrides=overrides,
+        callbacks=callbacks,
+        one_process=True,
+    ).best
 
 
-def _next(
-    study: optuna.Study, space: dict[str, BaseDistribution], trials: int, seed: int
-) -> optuna.Trial | None:
-    """The trial that was cut off, or else a new one, until there are enough."""
-    everything = study.get_trials(deepcopy=False)
-    for trial in everything:
-        if trial.state == TrialState.RUNNING:
-            return optuna.Trial(study, trial._trial_id)
-    if len(everything) >= trials:
-        return None
-    sequence = np.random.SeedSequence((seed, len(everything)))
+def _draw(
+    study: optuna.Study, trial: optuna.Trial, space: dict[str, BaseDistribution], seed: int
+) -> Mapping[str, Any]:
+    """The options of a trial, those of an earlier process if one has drawn them."""
+    sequence = np.random.SeedSequence((seed, trial.number))
     study.sampler = optuna.samplers.RandomSampler(int(sequence.generate_state(1)[0]))
-    return study.ask(fixed_distributions=space)
+    for name, distribution in space.items():
+        trial._suggest(name, distribution)
+    return trial.params
 
 
 def _distribution(option: str, given: Any) -> BaseDistribution:

@@ -17,11 +17,13 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from rnnorm.experiments.data.text_file import check_size
+from rnnorm.experiments.searching.storage import open_storage, shown
 from rnnorm.experiments.training.score import Score
 
 FILE = "study.db"
 # attribute of a trial that failed
 WHY = "failed because"
+FINISHED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
 _NAME = "search"
 
 
@@ -34,7 +36,7 @@ class Search:
         scale: ``"paper"`` or ``"small"``.
         score: name of the validation score.
         overrides: options of LightningCLI for all trials.
-        trials: finished ones, the best first, then those that failed.
+        trials: finished ones, the best first, then those that failed or were pruned.
     """
 
     recipe: str
@@ -55,7 +57,10 @@ class Search:
         score = Score(self.score, "min")
         rows = [["trial", f"validation {score.label}", *names]]
         for trial in self.trials:
-            value = "failed" if trial.value is None else f"{score.shown(trial.value):.4f}"
+            if trial.state == TrialState.COMPLETE and trial.value is not None:
+                value = f"{score.shown(trial.value):.4f}"
+            else:
+                value = "pruned" if trial.state == TrialState.PRUNED else "failed"
             given = [f"{trial.params[option]:.4g}" for option in options]
             rows.append([str(trial.number), value, *given])
         return rows
@@ -74,18 +79,28 @@ class Search:
 
 
 @contextmanager
-def open_study(out: Path, about: Mapping[str, Any], score: Score) -> Iterator[optuna.Study]:
-    """The study in a folder, new or old.
+def open_study(
+    out: Path, about: Mapping[str, Any], score: Score, url: str | None = None
+) -> Iterator[optuna.Study]:
+    """The study in a folder or a storage, new or old.
+
+    Args:
+        out: the folder.
+        about: what it is of.
+        score: of its trials.
+        url: as :func:`rnnorm.experiments.searching.storage.open_storage`, for one that several
+            processes work on; it is called there as the recipe.
 
     Raises:
         ValueError: it is one of something else, or the file is no study.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with _storage(out / FILE) as storage:
-        with _named(out / FILE):
+    where = out if url is None else shown(url)
+    with _storage(out / FILE) if url is None else open_storage(url) as storage:
+        with _named(out / FILE if url is None else where):
             study = optuna.create_study(
                 storage=storage,
-                study_name=_NAME,
+                study_name=_NAME if url is None else study_name(about["recipe"], about["scale"]),
                 direction="maximize" if score.mode == "max" else "minimize",
                 load_if_exists=True,
             )
@@ -93,8 +108,8 @@ def open_study(out: Path, about: Mapping[str, Any], score: Score) -> Iterator[op
         for name, value in about.items():
             if known.get(name, value) != value:
                 raise ValueError(
-                    f"the study in {out} has {name} {known[name]!r}, not {value!r}: name another "
-                    "folder"
+                    f"the study in {where} has {name} {known[name]!r}, not {value!r}: name another "
+                    f"{'folder' if url is None else 'storage'}"
                 )
             study.set_user_attr(name, value)
         yield study
@@ -127,7 +142,7 @@ def _check_database(path: Path) -> None:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _named(path: Path | str) -> Iterator[None]:
     """Name the file in whatever optuna, its database or a number in it raises."""
     try:
         yield
@@ -159,13 +174,31 @@ def read_search(folder: str | Path) -> Search:
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty: it was cut off before it began")
     with _storage(path) as storage, _named(path):
-        study = optuna.load_study(study_name=_NAME, storage=storage)
-        finished = study.get_trials(states=(TrialState.COMPLETE, TrialState.FAIL))
-        about = study.user_attrs
-        sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
-    finished.sort(key=lambda t: (t.value is None, 0 if t.value is None else sign * t.value))
+        return search_of(optuna.load_study(study_name=_NAME, storage=storage), folder)
+
+
+def study_name(recipe: str, scale: str) -> str:
+    """What the study of a recipe is called in a storage that may hold several."""
+    return recipe if scale == "paper" else f"{recipe}, {scale}"
+
+
+def search_of(study: optuna.Study, where: object) -> Search:
+    """What a study has come to.
+
+    Raises:
+        ValueError: it is none of this program.
+    """
+    finished = study.get_trials(states=FINISHED)
+    about = study.user_attrs
+    sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
+
+    def place(trial: FrozenTrial) -> tuple[bool, float]:
+        known = trial.state == TrialState.COMPLETE
+        return not known, sign * trial.value if known and trial.value is not None else 0.0
+
+    finished.sort(key=place)
     if missing := {"recipe", "scale", "score", "overrides"} - about.keys():
-        raise ValueError(f"the study in {folder} does not say {', '.join(sorted(missing))}")
+        raise ValueError(f"the study in {where} does not say {', '.join(sorted(missing))}")
     return Search(
         about["recipe"],
         about["scale"],

@@ -1,0 +1,105 @@
+"""Which process works on a trial, and whether it still does."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import optuna
+from optuna.exceptions import OptunaError
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+#: attribute of a trial: who has it, and how often that was said
+LEASE = "lease"
+
+
+class Leases:
+    """Takes trials for this process, those of processes that have died among them.
+
+    Who has a trial says so again and again. One who has been silent for ``seconds``, on the
+    observer's own clock, has died.
+
+    Args:
+        study: the study.
+        seconds: how long the silence is; 0 where no other process works on the study.
+    """
+
+    def __init__(self, study: optuna.Study, seconds: float) -> None:
+        self._study, self._seconds = study, seconds
+        self._storage = study._storage
+        self._me = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        # what each lease said last, and when that was new
+        self._heard: dict[int, tuple[object, float]] = {}
+
+    def take(self, trials: int) -> optuna.Trial | None:
+        """A trial to work on, waiting for one as long as others may yet die; None if all are done.
+
+        Args:
+            trials: only those of lower numbers.
+        """
+        while True:
+            # the numbers of a study begin with 0, and nobody removes any
+            mine = [t for t in self._study.get_trials(deepcopy=False) if t.number < trials]
+            for trial in mine:
+                if self._silent(trial):
+                    self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+                    if self._claim(trial):
+                        return optuna.Trial(self._study, trial._trial_id)
+            for trial in mine:
+                if trial.state == TrialState.WAITING and self._claim(trial):
+                    return optuna.Trial(self._study, trial._trial_id)
+            if all(trial.state.is_finished() for trial in mine):
+                return None
+            time.sleep(min(1.0, self._seconds / 4))
+
+    def _silent(self, trial: FrozenTrial) -> bool:
+        if trial.state != TrialState.RUNNING:
+            self._heard.pop(trial.number, None)
+            return False
+        said, now = trial.user_attrs.get(LEASE), time.monotonic()
+        if trial.number not in self._heard or self._heard[trial.number][0] != said:
+            self._heard[trial.number] = said, now
+        return now - self._heard[trial.number][1] >= self._seconds
+
+    def _claim(self, trial: FrozenTrial) -> bool:
+        """Whether this process has got a waiting trial."""
+        number = trial._trial_id
+        if not self._storage.set_trial_state_values(number, TrialState.RUNNING):
+            return False
+        self._storage.set_trial_user_attr(number, LEASE, [self._me, 0])
+        if self._seconds:
+            # of two that found the same one silent, the last to write has it
+            time.sleep(min(1.0, self._seconds / 4))
+        kept: bool = self._storage.get_trial(number).user_attrs[LEASE][0] == self._me
+        return kept
+
+    @contextmanager
+    def kept(self, trial: optuna.Trial) -> Iterator[None]:
+        """Say again and again that this process works on a trial."""
+        if not self._seconds:
+            yield
+            return
+        over = threading.Event()
+
+        def renew() -> None:
+            count = 0
+            while not over.wait(self._seconds / 4):
+                count += 1
+                # what does not get through now may the next time, unless another process has
+                # taken this one for dead and finished the trial
+                with suppress(OptunaError, SQLAlchemyError, OSError):
+                    self._storage.set_trial_user_attr(trial._trial_id, LEASE, [self._me, count])
+
+        renewal = threading.Thread(target=renew, daemon=True)
+        renewal.start()
+        try:
+            yield
+        finally:
+            over.set()
+            renewal.join()

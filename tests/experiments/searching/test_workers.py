@@ -1,0 +1,178 @@
+"""Several processes work on one study."""
+
+import glob
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.searching.lease import LEASE
+from rnnorm.experiments.searching.search import search
+from rnnorm.experiments.searching.status import status
+from rnnorm.experiments.searching.storage import open_storage, shown
+from rnnorm.experiments.training.building import as_text
+from rnnorm.experiments.training.recipe import read_recipe
+
+RATE = "optimizer.init_args.lr"
+SMALL = [
+    "--model.init_args.hidden_size=4",
+    "--data.init_args.shrink=4",
+    "--trainer.accelerator=cpu",
+]
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    config = read_recipe("demo/digits-lstm").config
+    space = {RATE: {"low": 1e-4, "high": 1e-1, "log": True}}
+    path = tmp_path / "own.yaml"
+    path.write_text(as_text(config | {"search": {"trials": 3, "space": space}}))
+    overrides = [*SMALL, "--data.init_args.train_size=40", "--data.init_args.batch_size=20"]
+    return {"recipe": str(path), "epochs": 1, "overrides": overrides, "lease": 3.0}
+
+
+def trials(storage):
+    with open_storage(storage) as opened:
+        (name,) = optuna.get_all_study_names(opened)
+        return optuna.load_study(study_name=name, storage=opened).get_trials()
+
+
+def start(workers, given):
+    """Processes as quick to start as they can be."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rnnorm.experiments.searching.search"])
+    processes = [context.Process(target=search, kwargs=given) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def assert_all_are_done_once(storage, given, workers, count, tmp_path):
+    """Though one worker is killed in the middle of a trial."""
+    given = {**given, "storage": storage, "out": str(tmp_path / "shared"), "trials": count}
+    with open_storage(storage):
+        pass
+    processes = start(workers, given)
+    killed = None
+    while killed is None:
+        time.sleep(0.2)
+        assert any(process.is_alive() for process in processes)
+        try:
+            running = [t for t in trials(storage) if t.state == TrialState.RUNNING]
+        except ValueError:
+            continue
+        pids = {process.pid for process in processes}
+        for trial in running:
+            pid = int(trial.user_attrs.get(LEASE, [":0:"])[0].split(":")[1])
+            if pid in pids and (tmp_path / "shared" / f"trial-{trial.number:03}").exists():
+                os.kill(pid, signal.SIGKILL)
+                killed = trial.number, pid
+                break
+    for process in processes:
+        process.join(300)
+    codes = {process.pid: process.exitcode for process in processes}
+    assert codes.pop(killed[1]) == -signal.SIGKILL
+    assert set(codes.values()) == {0}
+    done = trials(storage)[:count]
+    assert [t.number for t in done] == list(range(count))
+    assert {t.state for t in done} == {TrialState.COMPLETE}
+    folders = sorted(p.parent.name for p in (tmp_path / "shared").glob("*/run.json"))
+    assert folders == [f"trial-{number:03}" for number in range(count)]
+    return done
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
+def test_of_three_workers_one_dies_and_no_trial_is_lost(tmp_path, given):
+    storage = f"journal:{tmp_path}/study.journal"
+    done = assert_all_are_done_once(storage, given, 3, 9, tmp_path)
+    # the draws and the results of one process
+    alone = search(**{**given, "out": str(tmp_path / "alone"), "trials": 3})
+    want = {t.number: (t.params, t.value) for t in alone.trials}
+    assert {t.number: (t.params, t.value) for t in done[:3]} == want
+    said = status(storage)
+    assert ": 9 complete, 0 pruned, 0 failed, 0 running, " in said
+    assert "best: trial" in said
+
+
+@pytest.fixture
+def postgres(tmp_path):
+    """A server of its own, on the system's PostgreSQL."""
+    found = shutil.which("initdb") or next(
+        iter(glob.glob("/usr/lib/postgresql/*/bin/initdb")), None
+    )
+    if found is None:
+        pytest.skip("there is no PostgreSQL")
+    programs, data = Path(found).resolve().parent, tmp_path / "postgres"
+    pytest.importorskip("psycopg")
+    user = []
+    data.mkdir()
+    if os.getuid() == 0:
+        if not shutil.which("runuser"):
+            pytest.skip("PostgreSQL does not run as root")
+        # which it refuses to be; pytest's folders are for their owner alone
+        for folder in [data, *data.parents][:4]:
+            folder.chmod(0o755)
+        shutil.chown(data, "postgres")
+        user = ["runuser", "-u", "postgres", "--"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def call(program, *words):
+        words = [*user, str(programs / program), "-D", str(data), *words]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+    call("initdb", "-A", "trust", "-U", "postgres", "--no-sync")
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -F"
+    call("pg_ctl", "-w", "-l", str(data / "log"), "-o", options, "start")
+    yield f"postgresql://postgres:secret@127.0.0.1:{port}/postgres"
+    call("pg_ctl", "-m", "immediate", "stop")
+
+
+def test_eight_workers_share_a_study_in_postgresql(tmp_path, given, postgres):
+    assert_all_are_done_once(postgres, given, 8, 40, tmp_path)
+    assert "secret" not in shown(postgres)
+
+
+def test_the_command_starts_workers_and_tells_the_status(tmp_path, given, capfd):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    words = ["search", given["recipe"], "--out", "study", "--trials", "2", "--epochs", "1"]
+    words += ["--storage", storage, "--lease", "20", *given["overrides"]]
+    assert main([*words, "--workers", "2", "--pruner", "median"]) == 0
+    assert "0 of 2 trials failed" in capfd.readouterr().out
+    assert main(["search", "--storage", storage, "--status"]) == 0
+    assert "2 complete, 0 pruned, 0 failed, 0 running" in capfd.readouterr().out
+
+
+def test_a_trial_of_little_promise_is_pruned(given, monkeypatch):
+    monkeypatch.setattr(optuna.pruners.MedianPruner, "prune", lambda self, study, trial: True)
+    found = search(**given, out="study", trials=2, pruner="median")
+    assert {t.state for t in found.trials} == {TrialState.PRUNED}
+    assert [row[1] for row in found.rows()[1:]] == ["pruned"] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"workers": 2}, "workers need a storage"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"pruner": "best"}, "pruner must be one of median, hyperband"),
+        ({"storage": "study.journal"}, "storage must be journal:FILE"),
+        ({"storage": "postgresql://a:secret@127.0.0.1:1/b"}, r"a:\*\*\*@127.0.0.1"),
+        ({"overrides": [*SMALL, "--trainer.devices=2"]}, "trainer.devices must be 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, change, said, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with pytest.raises(ValueError, match=said):
+        search(**{**given, "out": "study", **change})
