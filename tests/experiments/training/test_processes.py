@@ -10,6 +10,7 @@ import torch
 
 from rnnorm.experiments.data.resumable import rows_of
 from rnnorm.experiments.data.text.windows import Window
+from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import read_metrics
@@ -119,6 +120,13 @@ def test_a_minibatch_is_split_by_rows():
     assert parts[0].fresh
     with pytest.raises(ValueError, match="5 rows is too small for 6"):
         rows_of(batch, 0, 6)
+
+
+def test_a_model_that_does_not_weigh_its_loss_is_refused(tmp_path, tiny, monkeypatch):
+    monkeypatch.setattr(SequenceClassifier, "in_processes", False)
+    with pytest.raises(ValueError, match="devices must be 1 for PixelClassifier, got 2"):
+        fit(RECIPE, run_dir=tmp_path / "run", overrides=[*tiny, "--trainer.devices=2"], quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork"])

@@ -37,9 +37,12 @@ class RecurrentModel(lightning.LightningModule):
 
     Attributes:
         score: the metric of the best checkpoint.
+        in_processes: whether the loss is so weighted (``processes.share``) that several processes
+            may train.
     """
 
     score: Score
+    in_processes = False
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class SequenceClassifier(RecurrentModel):
     """
 
     score = Score("accuracy", "max")
+    in_processes = True
 
     def __init__(
         self,

@@ -224,6 +224,9 @@ def fit(
         # lightning restores weights first, which would round float64 to float32
         trainer.precision_plugin.convert_module(built.model)
         if trainer.world_size > 1:
+            if not getattr(built.model, "in_processes", False):
+                name = type(built.model).__name__
+                raise ValueError(f"trainer.devices must be 1 for {name}, got {trainer.world_size}")
             synchronize(built.model)
         if resume is None and writes:
             start_run(folder, about, built.as_yaml())

@@ -47,6 +47,7 @@ class ClozeReader(RecurrentModel):
     """
 
     score = Score("error", "min")
+    in_processes = True
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ class FrameClassifier(RecurrentModel):
     """
 
     score = Score("frame_error", "min")
+    in_processes = True
 
     def __init__(
         self,

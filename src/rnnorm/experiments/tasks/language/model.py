@@ -63,6 +63,8 @@ class LanguageModel(RecurrentModel):
             ``learn_initial_state`` is ``"from_input"``.
     """
 
+    in_processes = True
+
     def __init__(
         self,
         vocabulary_size: int = 50,
