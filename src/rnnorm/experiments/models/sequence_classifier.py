@@ -91,7 +91,9 @@ class SequenceClassifier(RecurrentModel):
     def statistics_step(self, batch: tuple[Tensor, ...]) -> None:
         """Run over a minibatch for its statistics."""
         x, *lengths, _ = batch
-        self(x.to(self.classifier.weight), *lengths)
+        weight = self.classifier.weight
+        # symbols stay what they are
+        self(x.to(weight if x.is_floating_point() else weight.device), *lengths)
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         """Cross-entropy of a minibatch."""
