@@ -60,7 +60,7 @@ pytest: venv
 
 # kernels, layers and laws as an older processor
 older: venv
-	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --third $(SEED) tests/kernels tests/layers tests/laws
+	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --sixth $(SEED) tests/kernels tests/layers tests/laws
 
 docs: venv
 	$(BIN)/sphinx-build -q -W -n -b html docs docs/_build/html

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -105,36 +106,38 @@ def test_of_three_workers_one_dies_and_no_trial_is_lost(tmp_path, given):
 
 
 @pytest.fixture
-def postgres(tmp_path):
+def postgres():
     """A server of its own, on the system's PostgreSQL."""
     found = shutil.which("initdb") or next(
         iter(glob.glob("/usr/lib/postgresql/*/bin/initdb")), None
     )
     if found is None:
         pytest.skip("there is no PostgreSQL")
-    programs, data = Path(found).resolve().parent, tmp_path / "postgres"
+    programs = Path(found).resolve().parent
     pytest.importorskip("psycopg")
-    user = []
-    data.mkdir()
-    if os.getuid() == 0:
-        if not shutil.which("runuser"):
-            pytest.skip("PostgreSQL does not run as root")
-        # which it refuses to be; pytest's folders are for their owner alone
-        for folder in [data, *data.parents][:4]:
-            folder.chmod(0o755)
-        shutil.chown(data, "postgres")
-        user = ["runuser", "-u", "postgres", "--"]
+    # not pytest's folder, which is for its owner alone
+    with tempfile.TemporaryDirectory() as data:
+        user = []
+        if os.getuid() == 0:
+            if not shutil.which("runuser"):
+                pytest.skip("PostgreSQL does not run as root")
+            shutil.chown(data, "postgres")
+            user = ["runuser", "-u", "postgres", "--"]
+        yield from _served(programs, data, user)
+
+
+def _served(programs, data, user):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
     def call(program, *words):
-        words = [*user, str(programs / program), "-D", str(data), *words]
+        words = [*user, str(programs / program), "-D", data, *words]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd="/")
 
     call("initdb", "-A", "trust", "-U", "postgres", "--no-sync")
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -F"
-    call("pg_ctl", "-w", "-l", str(data / "log"), "-o", options, "start")
+    call("pg_ctl", "-w", "-l", f"{data}/log", "-o", options, "start")
     yield f"postgresql://postgres:secret@127.0.0.1:{port}/postgres"
     call("pg_ctl", "-m", "immediate", "stop")
 

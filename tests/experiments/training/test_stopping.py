@@ -11,7 +11,8 @@ from lightning.pytorch import Callback
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.stopping import Stopped, StopSignals
+from rnnorm.experiments.training.stopped import Stopped
+from rnnorm.experiments.training.stopping import StopSignals
 
 RECIPE = "demo/digits-bn"
 # a training of 3 epochs of 7 steps

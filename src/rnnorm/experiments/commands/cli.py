@@ -108,7 +108,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f'{said}pip install "rnnorm[experiments]"', file=sys.stderr)
         return 1
     from rnnorm.experiments.training.recipe import OverrideError
-    from rnnorm.experiments.training.stopping import Stopped
+    from rnnorm.experiments.training.stopped import Stopped
 
     given = _parse(parser, words)
     # a benchmark measures what a user's own process has

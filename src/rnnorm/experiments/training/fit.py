@@ -51,7 +51,8 @@ from rnnorm.experiments.training.run_folder import (
 )
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.start import start_file, start_with
-from rnnorm.experiments.training.stopping import Stopped, StopSignals
+from rnnorm.experiments.training.stopped import Stopped
+from rnnorm.experiments.training.stopping import StopSignals
 
 # what may change when a training goes on: all else changes what is learnt from which minibatch
 _FREE = ("data_dir", "file", "eval_batch_size")
