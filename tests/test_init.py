@@ -94,6 +94,14 @@ def test_cooijmans_biases_are_zero_but_for_the_forget_gate(function):
     assert total.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
 
 
+def test_cooijmans_begins_with_the_mean_of_the_input_in_every_unit():
+    x = torch.randn(6, 3, 4)
+    layer = rnnorm.init.cooijmans2016_(rnnorm.LSTM(4, 5, learn_initial_state="from_input"))
+    h_0, c_0 = layer._initial_state(3, x, None)
+    torch.testing.assert_close(h_0, x.mean((0, 2)).view(1, 3, 1).expand(1, 3, 5))
+    assert not c_0.any()
+
+
 def test_laurent_stays_within_glorots_bound():
     lstm = init.laurent2015_(rnnorm.LSTM(3, 4))
     for block in blocks(lstm, "weight_ih"):

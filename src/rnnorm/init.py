@@ -115,7 +115,8 @@ def cooijmans2016_(layer: Layer) -> Layer:
 
     Recurrent weights: the identity for the candidate, one orthogonal matrix for all gates. Input
     weights: one orthogonal matrix for candidate and gates. Biases zero, but 1 for the forget gate
-    of an LSTM.
+    of an LSTM. With ``learn_initial_state="from_input"`` every unit of h_0 begins as the mean of
+    the sequence's values.
 
     Args:
         layer: all its weights and biases are changed; γ and β are left alone.
@@ -128,6 +129,8 @@ def cooijmans2016_(layer: Layer) -> Layer:
             gates = nn.init.orthogonal_(weight.new_empty(weight.size(0) - size, size))
             identity = torch.eye(size).to(weight)
             weight.copy_(torch.cat((gates[:start], identity, gates[start:])))
+    for weight in _named(layer, "h_0_weight"):
+        nn.init.constant_(weight, 1 / layer.input_size)
     return _forget_gate_open(layer)
 
 
