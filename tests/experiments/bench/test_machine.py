@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from copy import deepcopy
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import rnnorm
 from rnnorm.experiments.bench import machine
 from rnnorm.experiments.bench import recipes as bench_recipes
 from rnnorm.experiments.bench.layers import Shape, Variant, VerificationError, prepare, read_shape
+from rnnorm.experiments.bench.on_torch import put_on_torch
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 from rnnorm.experiments.commands.cli import main
 from rnnorm.kernels import dispatch, reference
@@ -78,6 +80,58 @@ def test_recipes(capsys, tmp_path, tiny):
         assert record.keys() >= MACHINE
         assert record["ratio_to"] == names[0]
         assert float(record["seconds"]) > 0
+
+
+def test_the_first_recipe_on_layers_of_torch(capsys, tmp_path, tiny):
+    names = ["demo/digits-lstm", "demo/digits-bn"]
+    options = ["--seconds", "0.001", "--on-torch", "--out", "out", *tiny]
+    options.append("--model.init_args.initial_noise=0")
+    assert main(["bench", *names, *options]) == 0
+    records = read(tmp_path / "cwd/out/bench-recipes.csv")
+    assert [r["recipe"] for r in records] == ["demo/digits-lstm on torch.nn", *names]
+    assert {r["ratio_to"] for r in records} == {"demo/digits-lstm on torch.nn"}
+    assert main(["bench", *reversed(names), *options]) == 1
+    assert "torch.nn has no such layer as rnn: LSTM" in capsys.readouterr().err
+
+
+def test_a_model_is_the_same_on_layers_of_torch():
+    torch.manual_seed(0)
+    parts = {
+        "lstm": rnnorm.LSTM(3, 4, 2, bidirectional=True),
+        "gru": rnnorm.GRU(8, 5, bias=False),
+        "rnn": rnnorm.RNN(5, 6, nonlinearity="relu"),
+    }
+    ours, lengths = torch.nn.ModuleDict(parts).double(), torch.tensor([2, 7, 5])
+    theirs = deepcopy(ours)
+    put_on_torch(theirs)
+    x = torch.randn(9, 3, 3).double()
+    results = []
+    for net in (ours, theirs):
+        net.zero_grad()
+        y, state = net["lstm"](x, lengths=lengths, step=0)
+        y, last = net["gru"](y, torch.ones(1, 3, 5).double(), lengths=lengths)
+        y, _ = net["rnn"](y)
+        y.sum().backward()
+        results.append([y, *state, last, *(p.grad for p in net.parameters())])
+    torch.testing.assert_close(*results)
+    assert all(isinstance(theirs[name], getattr(torch.nn, name.upper())) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        rnnorm.LSTM(3, 4, norm="layer"),
+        rnnorm.LSTM(3, 4, initial_noise=0.1),
+        rnnorm.LSTM(3, 4, learn_initial_state=True),
+        rnnorm.LSTM(3, 4, peephole="all"),
+        rnnorm.GRU(3, 4, reset_after=False),
+        rnnorm.HMLSTM(3, 4),
+        rnnorm.LSTM(3, 4, recurrent_dropout=rnnorm.Zoneout()),
+    ],
+)
+def test_what_torch_has_not_is_refused(layer):
+    with pytest.raises(ValueError, match="no such layer as 0"):
+        put_on_torch(torch.nn.Sequential(layer))
 
 
 def test_recipes_with_a_schedule_and_states_that_go_on(sentences):
@@ -222,6 +276,7 @@ def test_a_shape_that_is_none_is_refused(text):
         (["--threads", "0"], "threads must be at least 1, got 0"),
         (["--seconds", "0", "--shape", "4x3x2x5"], "seconds must be positive, got 0"),
         (["--scale", "small"], "are of recipes"),
+        (["--on-torch"], "are of recipes"),
         (["demo/digits-bn", "--shape", "4x3x2x5"], "--shape is of layers"),
         (["demo/digits-bn", "demo/digits-bn"], "each recipe must be named once"),
     ],

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
 from rnnorm.experiments.bench.layers import VerificationError, on_backend, verify
+from rnnorm.experiments.bench.on_torch import put_on_torch
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 from rnnorm.experiments.training.building import Built, as_text, data_dir_option
@@ -33,6 +34,7 @@ def bench_recipes(
     scale: str | None = None,
     threads: int | None = None,
     seconds: float = 20.0,
+    on_torch: bool = False,
     out: str | Path | None = None,
     overrides: Sequence[str] = (),
 ) -> list[Record]:
@@ -41,7 +43,7 @@ def bench_recipes(
     A step is what :func:`rnnorm.experiments.training.fit.fit` does with a minibatch: forward,
     backward, clipping and the optimiser's step. The first minibatches of the training set are
     held in memory. Before, the loss of the first and the outputs of the recurrent layers are
-    compared with the reference kernel's.
+    compared with the reference kernel's, and those on torch.nn's layers with those on ours.
 
     Args:
         recipes: their names.
@@ -49,6 +51,8 @@ def bench_recipes(
         scale: ``"paper"`` (the default) or ``"small"``.
         threads: how many, or None for torch's number.
         seconds: how long to measure, for each recipe.
+        on_torch: whether the first recipe is timed on torch.nn's layers as well
+            (:func:`rnnorm.experiments.bench.on_torch.put_on_torch`), and ratios are to that.
         out: folder for ``bench-recipes.csv`` and ``bench-recipes.png``.
         overrides: options of LightningCLI for all of them.
 
@@ -56,8 +60,8 @@ def bench_recipes(
         a record for each recipe.
 
     Raises:
-        ValueError: a recipe is unknown or named twice, or ``threads`` or ``seconds`` is not
-            positive.
+        ValueError: a recipe is unknown or named twice, ``threads`` or ``seconds`` is not
+            positive, or torch.nn has not the layers of the first recipe.
         FileNotFoundError: ``data_dir`` lacks files.
         VerificationError: a loss or an output is not the reference's.
         RuntimeError: a gradient is not finite.
@@ -68,15 +72,17 @@ def bench_recipes(
     with torch_threads(threads):
         about = machine()
         print(describe(about), flush=True)
-        steps = {name: _step(name, scale or "paper", options) for name in recipes}
+        given = (scale or "paper", options)
+        steps = {f"{recipes[0]} on torch.nn": _step(recipes[0], *given, True)} if on_torch else {}
+        steps |= {name: _step(name, *given) for name in recipes}
         timings = interleave(steps, seconds * len(steps))
-    width = max(map(len, recipes))
+    width, (first, *_) = max(map(len, steps)), steps
     print(f"\n{'recipe':{width}}  ms per step  ratio to the first")
     records: list[Record] = []
     for name, timing in timings.items():
         print(f"{name:{width}}  {1000 * timing.seconds:11.1f}  {timing.ratio:18.2f}")
         record = {"recipe": name, "scale": scale or "paper", **timing._asdict()}
-        records.append({**record, "ratio_to": recipes[0], **about})
+        records.append({**record, "ratio_to": first, **about})
     if out is not None:
         files = write(
             records,
@@ -84,24 +90,35 @@ def bench_recipes(
             "bench-recipes",
             row=lambda r: r["recipe"],
             series=lambda r: r["scale"],
-            title=f"seconds of a training step as a ratio to {recipes[0]}",
+            title=f"seconds of a training step as a ratio to {first}",
         )
         print("", *files, sep="\n")
     return records
 
 
-def _step(name: str, scale: str, options: Sequence[str]) -> Callable[[], list[nn.Parameter]]:
+def _step(
+    name: str, scale: str, options: Sequence[str], on_torch: bool = False
+) -> Callable[[], list[nn.Parameter]]:
     """A step on the next of a recipe's first minibatches, verified; it returns the parameters."""
     built = Built(as_text(read_recipe(name, scale).config), options)
     built.set_up("fit")
+    ours = built.model
+    if on_torch:
+        ours = deepcopy(ours).eval()
+        put_on_torch(built.model)
     given = built.config_init["trainer"]
     fabric = Fabric(accelerator=given["accelerator"], devices=1, precision=given["precision"])
     loader = built.datamodule.train_dataloader()
     batches = [fabric.to_device(b) for b in itertools.islice(loader, _MINIBATCHES)]
     model, optimizer = fabric.setup(built.model, _optimizer(built.model.configure_optimizers()))
+    if on_torch:
+        # without dropout, whose draws are others there
+        fabric.setup_module(ours)
+        both = (built.model.eval(), ours)
+        verify(f"{name} on torch.nn", *(partial(_forward, each, batches[0]) for each in both))
     model.train()
-
-    _verify(name, built.model, batches[0])
+    if not on_torch:
+        _verify(name, ours, batches[0])
     parameters = list(built.model.parameters())
     numbers = itertools.cycle(range(len(batches)))
     clip = {"value": "clip_val", "norm": "max_norm"}[given["gradient_clip_algorithm"] or "norm"]

@@ -31,6 +31,11 @@ def add_options(parser: ArgumentParser) -> None:
         action="append",
         help="time steps, rows, input size and units of the layers; may be repeated",
     )
+    parser.add_argument(
+        "--on-torch",
+        action="store_true",
+        help="time the first recipe on torch.nn's layers as well; ratios are to that",
+    )
     parser.add_argument("--out", metavar="DIR", help="folder for a table (CSV) and a picture")
     options.overrides(parser)
 
@@ -41,18 +46,20 @@ def run(
     scale: str | None,
     shape: Sequence[str] | None,
     overrides: Sequence[str],
+    on_torch: bool,
     **given: Any,
 ) -> None:
     """Time recipes if any are named, else layers; the functions print."""
     if recipes and shape:
         raise ValueError("--shape is of layers: name no recipe")
-    if not recipes and (overrides or data_dir or scale):
-        raise ValueError("--data-dir, --scale and overrides are of recipes: name one")
+    if not recipes and (overrides or data_dir or scale or on_torch):
+        raise ValueError("--data-dir, --scale, --on-torch and overrides are of recipes: name one")
     given = {name: value for name, value in given.items() if value is not None}
     if recipes:
         from rnnorm.experiments.bench.recipes import bench_recipes
 
-        bench_recipes(recipes, data_dir=data_dir, scale=scale, overrides=overrides, **given)
+        given |= {"scale": scale, "overrides": overrides, "on_torch": on_torch}
+        bench_recipes(recipes, data_dir=data_dir, **given)
         return
     from rnnorm.experiments.bench.layers import read_shape
     from rnnorm.experiments.bench.machine import SHAPES, bench
