@@ -73,7 +73,7 @@ def test_padding_is_nothing(norm):
     for padding in (0, 9):
         net = model(norm=norm)
         x = pad(given.x, (0, 0, 0, 0, 0, padding), value=float("nan"))
-        scores = net(x, given.lengths)
+        scores = net(x, lengths=given.lengths)[0]
         loss, symbols = net._loss(scores, given._replace(targets=pad(given.targets, (0, padding))))
         loss.backward()
         read = net.symbols(scores, given.lengths)
@@ -87,11 +87,11 @@ def test_padding_is_nothing(norm):
 
 def test_a_minibatch_has_the_loss_of_its_rows():
     net, given = model().eval(), batch()
-    whole, symbols = net._loss(net(given.x, given.lengths), given)
+    whole, symbols = net._loss(net._scores(given), given)
     rows = []
     for utterance in utterances():
         (one,) = TranscriptBatches([utterance], Vocabulary("ab"), 1)
-        loss, count = net._loss(net(one.x, one.lengths), one)
+        loss, count = net._loss(net._scores(one), one)
         rows.append(loss * count)
     torch.testing.assert_close(whole * symbols, sum(rows))
 
@@ -109,7 +109,7 @@ def test_equal_neighbours_need_a_step_between():
 
 def test_what_cannot_be_aligned_has_no_loss_and_no_gradient():
     net, given = model(), batch(lengths=(9, 2, 7, 1), symbols=("ab", "aa", "bab", "ba"))
-    loss, symbols = net._loss(net(given.x, given.lengths), given)
+    loss, symbols = net._loss(net._scores(given), given)
     loss.backward()
     assert symbols == 5
     assert all(p.grad.isfinite().all() for p in net.parameters())

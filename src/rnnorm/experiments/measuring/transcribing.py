@@ -59,6 +59,6 @@ def transcribe(
             steps = torch.from_numpy(data.features(samples)).unsqueeze(1)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        (numbers,) = model.symbols(model(steps), torch.tensor([len(steps)]), beam)
+        (numbers,) = model.symbols(model(steps)[0], torch.tensor([len(steps)]), beam)
         written.append(data.text(tuple(kept["vocabulary"][number] for number in numbers)))
     return written

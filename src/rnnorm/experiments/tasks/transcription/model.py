@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics.text import WordErrorRate
 
-from rnnorm.diagnostics import plot_posteriors
-from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatch, TranscriptBatches
+from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatch
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.models.ctc import read_off, summed_ctc
-from rnnorm.experiments.models.layers import initialise
-from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.models.step_classifier import StepClassifier
 from rnnorm.experiments.tasks.transcription.data import SpokenData
 from rnnorm.experiments.training.score import Score
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-class Transcriber(RecurrentModel):
+class Transcriber(StepClassifier):
     """Recurrent layers, a softmax over the symbols and the blank at every step, and CTC.
 
     Args:
@@ -54,15 +47,12 @@ class Transcriber(RecurrentModel):
         unit: Literal["word", "phone"] = "word",
         **layers: Any,
     ) -> None:
-        super().__init__(**layers)
+        super().__init__(input_size, 1 + num_symbols, num_layers, bidirectional, **layers)
         if unit not in ("word", "phone"):
             raise ValueError(f"unit must be 'word' or 'phone', got {unit!r}")
         if beam < 1:
             raise ValueError(f"beam must be at least 1, got {beam}")
         self.score = Score(f"{unit}_error", "min")
-        self.rnn = self.make_layer(input_size, num_layers=num_layers, bidirectional=bidirectional)
-        self.classifier = nn.Linear(self.rnn.hidden_size * (1 + bidirectional), 1 + num_symbols)
-        initialise(self.rnn, self.hparams["init"], self.classifier)
         self.val_error, self.test_error = WordErrorRate(), WordErrorRate()
         self._text: Callable[[tuple[str, ...]], str] = " ".join
         self._vocabulary = Vocabulary(())
@@ -83,20 +73,6 @@ class Transcriber(RecurrentModel):
                 )
         self._text, self._vocabulary = data.text, data.vocabulary
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Scores of the blank and the symbols at every step.
-
-        Args:
-            x: features ``(T, B, input_size)``.
-            lengths: steps of each row ``(B,)`` if not all have ``T``.
-
-        Returns:
-            scores ``(T, B, 1 + num_symbols)``.
-        """
-        output, *_ = self.rnn(x, lengths=lengths)
-        scores: Tensor = self.classifier(output)
-        return scores
-
     def symbols(self, scores: Tensor, lengths: Tensor, beam: int | None = None) -> list[list[int]]:
         """Numbers of the symbols of each row, from 0 on; ``beam`` is the model's by default."""
         read = read_off(scores, lengths, beam or self.hparams["beam"])
@@ -104,17 +80,13 @@ class Transcriber(RecurrentModel):
 
     def training_step(self, batch: TranscriptBatch, batch_idx: int) -> Tensor:
         """Negative log-likelihood of a minibatch, in nats a symbol."""
-        loss, symbols = self._loss(self(batch.x, batch.lengths), batch)
+        loss, symbols = self._loss(self._scores(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=symbols)
         return loss
 
-    def statistics_step(self, batch: TranscriptBatch) -> None:
-        """Run over a minibatch for its statistics."""
-        self.rnn(batch.x.to(self.device), lengths=batch.lengths)
-
     def evaluate(self, name: str, batch: TranscriptBatch) -> None:
         """Log the errors of a minibatch, and the loss of what can be aligned."""
-        scores, errors = self(batch.x, batch.lengths), getattr(self, f"{name}_error")
+        scores, errors = self._scores(batch), getattr(self, f"{name}_error")
         loss, symbols = self._loss(scores, batch)
         if symbols:
             self.log(f"{name}/loss", loss, batch_size=symbols)
@@ -125,6 +97,10 @@ class Transcriber(RecurrentModel):
         rows = len(batch.said)
         self.log(f"{name}/{self.score.name}", errors, prog_bar=True, batch_size=rows)
 
+    def _scores(self, batch: TranscriptBatch) -> Tensor:
+        scores: Tensor = self(batch.x, lengths=batch.lengths)[0]
+        return scores
+
     def _loss(self, scores: Tensor, batch: TranscriptBatch) -> tuple[Tensor, int]:
         symbols = int(batch.target_lengths.sum())
         given = (batch.lengths, batch.targets, batch.target_lengths)
@@ -133,30 +109,11 @@ class Transcriber(RecurrentModel):
     def _said(self, numbers: Sequence[int]) -> str:
         return self._text(tuple(self._vocabulary.symbols[number] for number in numbers))
 
-    def examples(self, data: SpokenData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Posteriors of two validation utterances, in evaluation.
-
-        Args:
-            data: the data, loaded.
-
-        Yields:
-            A title, a caption, and what draws the figure.
-        """
-        loader = data.loaders["val"]
-        assert isinstance(loader, TranscriptBatches)
-        training, last = self.training, len(loader.utterances) - 1
-        for utterance in loader.utterances[:: max(1, last)]:
-            given = (data.vocabulary, 1, None, loader.stacked, loader.prepare)
-            (batch,) = TranscriptBatches([utterance], *given)
-            self.eval()
-            with torch.no_grad():
-                scores = self(batch.x.to(self.device))
-            self.train(training)
-            (read,) = self.symbols(scores, batch.lengths)
-            caption = (
-                "Posterior of the symbols that matter against the step; 0 is the blank. Said: "
-                f"{data.text(utterance.symbols)}; read: {self._said(read) or 'nothing'}."
-            )
-            posteriors = scores[:, 0].softmax(1).cpu()
-            plot = partial(plot_posteriors, posteriors=posteriors)
-            yield f"Posteriors of {utterance.name}", caption, plot
+    def example(self, data: SpokenData, batch: TranscriptBatch, scores: Tensor) -> tuple[str, None]:
+        """What was said, and what is read; without a line, since it has no times."""
+        (read,) = self.symbols(scores, batch.lengths)
+        caption = (
+            "Posterior of the symbols that matter against the step; 0 is the blank. Said: "
+            f"{data.text(batch.said[0])}; read: {self._said(read) or 'nothing'}."
+        )
+        return caption, None
