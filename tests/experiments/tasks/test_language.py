@@ -161,7 +161,7 @@ def test_sampled_boundaries_learn_by_reinforce(window):
     gradient = boundary_gradient(sampled, window)
     torch.manual_seed(1)
     output, boundaries = other._read_on("train", window)
-    scores = other._classify(output).flatten(0, 1)
+    scores = other.scores(output).flatten(0, 1)
     nats = cross_entropy(scores, window.y.flatten(), reduction="none").view(6, 8)
     # the loss is the mean over 6 * 8 predictions, REINFORCE's the mean over 8 rows
     (nats.mean() + boundaries.reinforce(nats / 6)).backward()
@@ -301,3 +301,79 @@ def test_a_uniform_guess_has_the_entropy_of_the_vocabulary():
 def test_norm_options_reach_the_layer():
     made = model("batch", norm_options={"momentum": 0.05})
     assert made.rnn.norm == rnnorm.BatchNorm(momentum=0.05)
+
+
+def generated(made, window):
+    """The loss where the model feeds itself, and what was fed: one-hot symbols of each call."""
+    made.log, fed = lambda *_, **__: None, []
+    hook = made.rnn.register_forward_pre_hook(lambda _, given: fed.append(given[0].argmax(2)))
+    torch.manual_seed(3)
+    loss = made._generated(window)
+    hook.remove()
+    return loss, fed
+
+
+@pytest.mark.parametrize("norm", [None, "batch", "layer"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "HMLSTM"])
+def test_what_the_model_feeds_itself_is_read_as_a_text_is(cell, norm):
+    one, two, *_ = CarriedWindows(text(200), 6, 9)
+    losses, states = [], []
+    made = model(norm, cell, training="always")
+    for window in (one, two):
+        loss, fed = generated(made, window)
+        assert [len(each) for each in fed] == 6 * [1]
+        x = torch.cat(fed)
+        assert torch.equal(x[0], window.x[0])
+        assert not torch.equal(x[1:], window.x[1:])
+        losses.append((loss, window._replace(x=x)))
+        states.append(made._states["train"])
+    again = model(norm, cell)
+    for (loss, window), kept in zip(losses, states, strict=True):
+        torch.testing.assert_close(again._loss("train", window), loss)
+        torch.testing.assert_close(again._states["train"], kept)
+
+
+def test_scheduled_sampling_is_teacher_forcing_at_first(window):
+    options = {"decay": "linear", "k": 1.0, "c": 0.5}
+    made = model(training="scheduled", training_options=options)
+    loss, fed = generated(made, window)
+    assert torch.equal(torch.cat(fed), window.x)
+    torch.testing.assert_close(loss, made._loss("val", window))
+
+
+@pytest.mark.parametrize("name", ["scheduled", "always", "uniform", "dad", "e2e"])
+@pytest.mark.parametrize("norm", [None, "batch", "layer"])
+def test_padding_is_nothing_however_it_is_trained(name, norm, window):
+    lengths = torch.tensor([6, 2, 5, 3, 6, 4, 2, 6])
+    outside = torch.arange(6).unsqueeze(1) >= lengths
+    ragged = window._replace(y=window.y.masked_fill(outside, -100), lengths=lengths)
+    options = {"k": 1.0} if name in ("scheduled", "uniform") else {}
+    results = []
+    for padding in (0, 5):
+        made = model(norm, training=name, training_options=options).double()
+        x = ragged.x.masked_fill(outside, padding % SYMBOLS)
+        x = torch.cat([x, torch.full((padding, 8), 3)])
+        y = torch.cat([ragged.y, torch.full((padding, 8), -100)])
+        longest = int(lengths.max())
+        loss, _ = generated(made, ragged._replace(x=x, y=y))
+        loss.backward()
+        results.append([loss.detach(), *(p.grad for p in made.parameters()), *made.buffers()])
+        assert longest == 6
+    torch.testing.assert_close(*results, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"training": "mixer"}, "training must be any way but 'mixer' for a text"),
+        ({"training": "forced"}, "training must be one of teacher, .*, got 'forced'"),
+        ({"training": "always", "norm_stabilizer": 1.0}, "training must be 'teacher' with norm_st"),
+        (
+            {"training": "dad", "cell": "HMLSTM", "cell_options": {"boundary": "sample"}},
+            "training must be 'teacher' with norm_stabilizer or sampled boundaries",
+        ),
+    ],
+)
+def test_ways_that_do_not_fit_a_text_are_refused(given, what):
+    with pytest.raises(ValueError, match=what):
+        model(**given)

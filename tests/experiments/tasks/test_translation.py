@@ -6,11 +6,12 @@ from parallel_files import write_multi30k
 from torch.nn.functional import cross_entropy
 from translations import TARGET, WORDS, batch, calls, lively, model
 
+from rnnorm.experiments.models.feeding import write, writing_freely
+from rnnorm.experiments.models.ways.by_name import WAYS, way
+from rnnorm.experiments.models.ways.teacher import Place, Teacher
 from rnnorm.experiments.tasks.translation.beam import beam_search
 from rnnorm.experiments.tasks.translation.data import TranslationData
-from rnnorm.experiments.tasks.translation.decoder import writing_freely
 from rnnorm.experiments.tasks.translation.model import Translator
-from rnnorm.experiments.tasks.translation.ways import WAYS, Place, Teacher, way
 from rnnorm.lightning import estimate_statistics
 
 NORMS = [None, "batch", "layer"]
@@ -32,10 +33,18 @@ def steps_of(chosen):
     return torch.where(ended.any(0), ended.int().argmax(0) + 1, len(chosen))
 
 
-def free(net, limit, memory=None):
-    memory, state = memory or net.encode(batch().source, batch().source_lengths)
-    feeding = writing_freely(len(memory.y), limit, memory.y.device)
-    return net.decoder(memory, state, feeding)
+def fed(target):
+    """The target of a task, and the truth that is fed."""
+    return {"target": target, "truth": torch.cat([torch.zeros_like(target[:1]), target[:-1]])}
+
+
+def free(net, limit, at=None):
+    at = at or net.encode(batch().source, batch().source_lengths)
+    return write(net.decoder, at, writing_freely(len(at.memory.y), limit, at.memory.y.device))
+
+
+def beam_of_one(net, limit):
+    return beam_search(net.decoder, net.encode(batch().source, batch().source_lengths), 1, limit)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -72,11 +81,11 @@ def test_the_loss_is_that_of_each_sentence_alone(norm):
 @torch.no_grad()
 def test_one_call_with_what_was_written_is_the_same_as_step_by_step(cell, norm):
     net = trained_statistics(cell=cell, norm=norm, hidden_size=8)
-    memory, state = net.encode(batch().source, batch().source_lengths)
+    at = net.encode(batch().source, batch().source_lengths)
     limit = 12
-    written = free(net, limit, (memory, state))
+    written = free(net, limit, at)
     lengths = steps_of(written.chosen)
-    task = net.task(batch())._replace(target=written.chosen, lengths=lengths)
+    task = net.task(batch())._replace(**fed(written.chosen), lengths=lengths)
     seen = calls(net.decoder)
     known = task.write(Teacher().feeding(task, Place()))
     assert len(seen) == 1
@@ -117,13 +126,16 @@ def test_in_training_one_call_takes_the_statistics_of_single_steps():
     torch.testing.assert_close(*moments)
 
 
-def test_a_row_that_has_ended_costs_nothing_more():
+@pytest.mark.parametrize("by", [free, beam_of_one])
+def test_a_row_that_has_ended_costs_nothing_more(by):
     net = lively(trained_statistics(cell="RNN"), 2)
     seen = calls(net.decoder)
     with torch.no_grad():
+        by(net, 9)
         lengths = steps_of(free(net, 9).chosen)
     assert lengths.tolist() == [5, 9, 9, 2, 9, 9]
-    assert seen == [(1, int((lengths > t).sum())) for t in range(int(lengths.max()))]
+    ran = [(1, int((lengths > t).sum())) for t in range(int(lengths.max()))]
+    assert seen == 2 * ran
 
 
 @torch.no_grad()
@@ -139,9 +151,9 @@ def test_a_translation_does_not_depend_on_the_others():
 @torch.no_grad()
 def test_a_beam_of_one_is_greedy(norm):
     net = trained_statistics(norm=norm, cell="RNN")
-    memory, state = net.encode(batch().source, batch().source_lengths)
-    greedy = free(net, 20, (memory, state)).chosen
-    beam = beam_search(net.decoder, memory, state, 1, 20)
+    at = net.encode(batch().source, batch().source_lengths)
+    greedy = free(net, 20, at).chosen
+    beam = beam_search(net.decoder, at, 1, 20)
     assert torch.equal(beam, greedy[: len(beam)])
     assert not greedy[len(beam) :].any()
 
@@ -151,8 +163,8 @@ def test_a_beam_of_one_is_greedy(norm):
 def test_a_beam_as_wide_as_all_translations_finds_the_best(power):
     limit = 3
     net = trained_statistics(target_size=4)
-    memory, state = net.encode(batch().source, batch().source_lengths)
-    found = beam_search(net.decoder, memory, state, 4**limit, limit, power)
+    at = net.encode(batch().source, batch().source_lengths)
+    found = beam_search(net.decoder, at, 4**limit, limit, power)
     best = torch.full((6,), -torch.inf).double()
     winners = [()] * 6
     for words in itertools.product(range(4), repeat=limit):
@@ -161,7 +173,7 @@ def test_a_beam_as_wide_as_all_translations_finds_the_best(power):
         if any(words[length:]):
             continue
         target = torch.tensor(words[:length]).unsqueeze(1).expand(length, 6)
-        task = net.task(batch())._replace(target=target, lengths=torch.full((6,), length))
+        task = net.task(batch())._replace(**fed(target), lengths=torch.full((6,), length))
         written = task.write(Teacher().feeding(task, Place()))
         scores = net.decoder.scores(written.features)
         losses = cross_entropy(scores, written.of(target), reduction="none")

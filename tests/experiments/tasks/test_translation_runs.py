@@ -8,7 +8,7 @@ from parallel_files import write_multi30k
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.translating import translate
-from rnnorm.experiments.tasks.translation.ways import WAYS
+from rnnorm.experiments.models.ways.by_name import WAYS
 from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 

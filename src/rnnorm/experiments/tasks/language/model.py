@@ -15,9 +15,12 @@ from rnnorm.diagnostics import plot_boundaries
 from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.loaded_text import TextData
 from rnnorm.experiments.data.text.windows import PADDING, Window
+from rnnorm.experiments.models.feeding import Feeding, Written, write
 from rnnorm.experiments.models.layers import initialise, normalise_weights
 from rnnorm.experiments.models.likelihood import Likelihood, Unit
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.models.ways.by_name import Way, way
+from rnnorm.experiments.models.ways.teacher import Place, Task
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 from rnnorm.layers.hmlstm import Boundaries
@@ -53,17 +56,22 @@ class LanguageModel(RecurrentModel):
             (Salimans & Kingma 2016).
         norm_stabilizer: weight β of :func:`rnnorm.norm_stabilizer` in the training loss, of the
             last layer's outputs.
+        training: how symbols are fed in training, see :mod:`rnnorm.experiments.models.ways`; all
+            but ``"mixer"``, whose reward needs sentences that end and a reference.
+        training_options: arguments of that way's class.
         **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
         score: the metric of the best checkpoint; lower is better.
 
     Raises:
-        ValueError: a name is unknown, ``norm_stabilizer`` is negative, or
-            ``learn_initial_state`` is ``"from_input"``.
+        ValueError: a name is unknown, ``norm_stabilizer`` is negative, ``learn_initial_state`` is
+            ``"from_input"``, or the way to train does not fit a text, ``norm_stabilizer`` or
+            sampled boundaries.
     """
 
     in_processes = True
+    reinforces = True
 
     def __init__(
         self,
@@ -78,6 +86,8 @@ class LanguageModel(RecurrentModel):
         forget_bias: float | None = None,
         weight_norm: bool = False,
         norm_stabilizer: float = 0.0,
+        training: Way = "teacher",
+        training_options: dict[str, Any] | None = None,
         **layers: Any,
     ) -> None:
         super().__init__(init=init, **layers)
@@ -89,6 +99,16 @@ class LanguageModel(RecurrentModel):
                 "of a window tells of the symbols that are to be predicted"
             )
         check_number("norm_stabilizer", norm_stabilizer, 0.0)
+        if training == "mixer":
+            raise ValueError(
+                "training must be any way but 'mixer' for a text, which has no reference to reward"
+            )
+        self.way = way(training, vocabulary_size, training_options)
+        if training != "teacher" and (norm_stabilizer or self._samples):
+            raise ValueError(
+                "training must be 'teacher' with norm_stabilizer or sampled boundaries, whose cost "
+                f"is of one pass over the text, got {training!r}"
+            )
         self.val_likelihood, self.test_likelihood = Likelihood(unit), Likelihood(unit)
         self.score = Score(_SCORES[unit], "min")
         self.embedding = (
@@ -148,40 +168,84 @@ class LanguageModel(RecurrentModel):
             scores ``(T, B, vocabulary_size)`` and the states after the last symbol.
         """
         output, state, _ = self._read(x, state, step, lengths)
-        return self._classify(output), state
+        return self.scores(output), state
 
     def _read(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
     ) -> tuple[Tensor, Any, Boundaries | None]:
         """The layers' outputs, the states, and the boundaries that an HMLSTM finds."""
-        if self.embedding is None:
-            z = one_hot(x, self.hparams["vocabulary_size"]).to(self.classifier.weight.dtype)
-        else:
-            z = dropout(self.embedding(x), self.hparams["dropout"], self.training)
-        output, state, *found = self.rnn(z, state, lengths=lengths, step=step)
+        output, state, *found = self.rnn(self.embed(x), state, lengths=lengths, step=step)
         return output, state, found[0] if found else None
 
-    def _classify(self, output: Tensor) -> Tensor:
-        scores: Tensor = self.classifier(dropout(output, self.hparams["dropout"], self.training))
+    def embed(self, symbols: Tensor) -> Tensor:
+        """Inputs of the layers, of the shape of the symbols and as many features."""
+        if self.embedding is None:
+            return one_hot(symbols, self.hparams["vocabulary_size"]).to(self.classifier.weight)
+        return dropout(self.embedding(symbols), self.hparams["dropout"], self.training)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Scores of the next symbols, of the layers' outputs."""
+        scores: Tensor = self.classifier(dropout(features, self.hparams["dropout"], self.training))
         return scores
+
+    def steps(
+        self, x: Tensor, at: Any, step: int, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """Outputs of the layers and their states after embedded symbols, from states and a step."""
+        output, state, *_ = self.rnn(x, at, lengths=lengths, step=step)
+        return output, state
+
+    def rows(self, at: Any, kept: Tensor) -> Any:
+        """The states of some rows."""
+        return _each(at, lambda state: state[:, kept])
 
     def training_step(self, batch: Window, batch_idx: int) -> Tensor:
         """Cross-entropy of a minibatch, and what else the recipe makes it pay for."""
-        output, boundaries = self._read_on("train", batch)
-        scores = self._classify(output)
-        loss = _cross_entropy(scores, batch)
-        self.log("train/loss", loss, prog_bar=True, batch_size=batch.predictions)
-        if beta := self.hparams["norm_stabilizer"]:
-            loss = loss + rnnorm.norm_stabilizer(output, beta, batch.lengths)
-        sampled = (self.hparams["cell_options"] or {}).get("boundary") == "sample"
-        if boundaries is not None and sampled:
-            nats = _cross_entropy(scores.detach(), batch, "none").view_as(batch.y)
-            # its sum over the rows' means is the mean over the predictions
-            loss = loss + boundaries.reinforce(nats * (nats.size(1) / batch.predictions))
+        if self.hparams["training"] == "teacher":
+            loss = self._passed(batch)
+        else:
+            loss = self._generated(batch)
         if self.hparams["reduction"] == "mean":
             return loss * processes.share(batch.predictions)
         rows = batch.y.size(1)
         return loss * (batch.predictions / rows) * processes.share(rows)
+
+    @property
+    def _samples(self) -> bool:
+        """Whether an HMLSTM samples its boundaries."""
+        return (self.hparams["cell_options"] or {}).get("boundary") == "sample"
+
+    def _passed(self, batch: Window) -> Tensor:
+        """The loss of one pass over the text."""
+        output, boundaries = self._read_on("train", batch)
+        scores = self.scores(output)
+        loss = _cross_entropy(scores, batch)
+        self.log("train/loss", loss, prog_bar=True, batch_size=batch.predictions)
+        if beta := self.hparams["norm_stabilizer"]:
+            loss = loss + rnnorm.norm_stabilizer(output, beta, batch.lengths)
+        if boundaries is not None and self._samples:
+            nats = _cross_entropy(scores.detach(), batch, "none").view_as(batch.y)
+            # its sum over the rows' means is the mean over the predictions
+            loss = loss + boundaries.reinforce(nats * (nats.size(1) / batch.predictions))
+        return loss
+
+    def _generated(self, batch: Window) -> Tensor:
+        """The loss where the model may be fed what it writes itself."""
+        state = self._state("train", batch)
+
+        def written(feeding: Feeding) -> Written:
+            found = write(self, state, feeding)
+            self._keep("train", batch, found.at)
+            return found
+
+        lengths, x, y = batch.lengths, batch.x, batch.y
+        if lengths is None:
+            lengths = torch.full(y.shape[1:], len(y), device=y.device)
+        longest = int(lengths.max())
+        task = Task(written, self.scores, x[:longest], y[:longest], lengths)
+        loss = self.way.loss(task, Place(self.global_step, self.current_epoch))["loss"]
+        self.log("train/loss", loss, prog_bar=True, batch_size=batch.predictions)
+        return loss
 
     def statistics_step(self, batch: Window) -> None:
         """Run over a minibatch for its statistics, with the state going on as in training."""
@@ -228,17 +292,25 @@ class LanguageModel(RecurrentModel):
 
     def _scores(self, name: str, batch: Window) -> Tensor:
         output, _ = self._read_on(name, batch)
-        return self._classify(output)
+        return self.scores(output)
 
     def _read_on(self, name: str, batch: Window) -> tuple[Tensor, Boundaries | None]:
         """Outputs and boundaries of a minibatch, with the state going on from window to window."""
-        state = None if batch.fresh else _each(self._states[name], lambda s: s.to(batch.x.device))
+        state = self._state(name, batch)
         output, state, boundaries = self._read(batch.x, state, batch.step, batch.lengths)
+        self._keep(name, batch, state)
+        return output, boundaries
+
+    def _state(self, name: str, batch: Window) -> Any:
+        """The state that a minibatch goes on from, None for the initial one."""
+        return None if batch.fresh else _each(self._states[name], lambda s: s.to(batch.x.device))
+
+    def _keep(self, name: str, batch: Window, state: Any) -> None:
+        """Remember the state that the next minibatch goes on from."""
         if batch.kept:
             self._states[name] = _each(state, Tensor.detach)
         else:
             self._states.pop(name, None)
-        return output, boundaries
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state that goes on into the next training window, that of every process."""

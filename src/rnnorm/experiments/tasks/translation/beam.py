@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from rnnorm.experiments.data.text.word_numbers import END
-from rnnorm.experiments.models.luong_attention import Memory
-from rnnorm.experiments.tasks.translation.decoder import Decoder, State
+from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
 
 
 def beam_search(
     decoder: Decoder,
-    memory: Memory,
-    state: State,
+    at: Sight,
     size: int,
     limit: int,
     length_power: float = 1.0,
@@ -26,8 +24,7 @@ def beam_search(
 
     Args:
         decoder: in evaluation.
-        memory: what there is to look at, of B rows.
-        state: states before the first symbol ``(1, B, H)``.
+        at: what B rows go on from before the first symbol.
         size: of the beam, K.
         limit: symbols of a translation at most.
         length_power: 0 compares the probabilities themselves.
@@ -35,6 +32,7 @@ def beam_search(
     Returns:
         symbols ``(T, B)``, the end symbol behind those that end before.
     """
+    memory, state = at
     rows, device = len(memory.y), memory.y.device
     # one hypothesis of each row at first; all others are impossible
     total = torch.full((rows, size), -torch.inf, device=device, dtype=memory.y.dtype)
@@ -45,17 +43,17 @@ def beam_search(
     going_on = total > -torch.inf
     symbols = torch.full((rows, size), END, device=device)
     for t in range(limit):
-        at, place = going_on.nonzero().T
-        x = decoder.embed(symbols[at, place]).unsqueeze(0)
-        features, state = decoder.steps(x, memory.of(at), state, t)
+        row, place = going_on.nonzero().T
+        x = decoder.embed(symbols[row, place]).unsqueeze(0)
+        features, (_, state) = decoder.steps(x, Sight(memory.of(row), state), t)
         likely = decoder.scores(features[0]).log_softmax(1).topk(min(size, _width(decoder)), 1)
         k = likely.values.size(1)
         scores = torch.full((rows, size, k), -torch.inf, device=device, dtype=total.dtype)
         nexts = torch.full((rows, size, k), END, device=device)
         # one that has ended is its own only continuation
         scores[:, :, 0] = total
-        scores[at, place] = total[at, place].unsqueeze(1) + likely.values
-        nexts[at, place] = likely.indices
+        scores[row, place] = total[row, place].unsqueeze(1) + likely.values
+        nexts[row, place] = likely.indices
         total, best = scores.flatten(1).topk(size, 1)
         parent = best // k
         symbols = nexts.flatten(1).gather(1, best)
@@ -65,7 +63,7 @@ def beam_search(
         history = torch.cat([history, symbols.unsqueeze(0)])
         # which row of the state belongs to a hypothesis
         index = torch.zeros(rows, size, device=device, dtype=torch.int64)
-        index[at, place] = torch.arange(len(at), device=device)
+        index[row, place] = torch.arange(len(row), device=device)
         going_on = went_on & (symbols != END) & (total > -torch.inf)
         if not going_on.any():
             break

@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout as drop
 
 from rnnorm.experiments.data.text.parallel_batches import ParallelBatch
+from rnnorm.experiments.data.text.word_numbers import END
 from rnnorm.experiments.models.bleu import CorpusBleu
+from rnnorm.experiments.models.feeding import write, writing_freely
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.likelihood import Likelihood
-from rnnorm.experiments.models.luong_attention import Memory
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.models.ways.by_name import Way, way
+from rnnorm.experiments.models.ways.teacher import Place, Task, Teacher, likelihood_loss
 from rnnorm.experiments.tasks.translation.beam import beam_search
 from rnnorm.experiments.tasks.translation.data import TranslationData
-from rnnorm.experiments.tasks.translation.decoder import Decoder, State, writing_freely
-from rnnorm.experiments.tasks.translation.ways import Place, Task, Teacher, likelihood_loss, way
+from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
 from rnnorm.experiments.training.score import Score
-
-Way = Literal["teacher", "scheduled", "always", "uniform", "dad", "e2e", "mixer"]
 
 
 class Translator(RecurrentModel):
@@ -36,7 +36,7 @@ class Translator(RecurrentModel):
         embedding_size: width of both embeddings.
         dropout: on embeddings, on what the decoder looks at and on its features, never on a
             recurrent connection.
-        training: how the decoder is trained, see :mod:`rnnorm.experiments.tasks.translation.ways`.
+        training: how the decoder is trained, see :mod:`rnnorm.experiments.models.ways`.
         training_options: arguments of that way's class.
         beam: hypotheses of beam search in validation, test and translation; 1 is greedy.
         limit: most words of a translation, its end among them.
@@ -108,8 +108,8 @@ class Translator(RecurrentModel):
                     f"got {size}"
                 )
 
-    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
-        """What the decoder looks at, and its first states ``(1, B, H)``.
+    def encode(self, source: Tensor, lengths: Tensor) -> Sight:
+        """What the decoder looks at, and its first states.
 
         Args:
             source: numbers of words ``(S, B)``.
@@ -124,17 +124,18 @@ class Translator(RecurrentModel):
         ends = [each.transpose(0, 1).flatten(1) for each in states]
         first = [f(end) for f, end in zip(self.first_states, ends, strict=True)]
         # h is within -1 and 1, c need not be
-        return memory, tuple(s.unsqueeze(0) for s in (first[0].tanh(), *first[1:]))
+        return Sight(memory, tuple(s.unsqueeze(0) for s in (first[0].tanh(), *first[1:])))
 
     def task(self, batch: ParallelBatch) -> Task:
         """What there is to learn of a minibatch."""
-        memory, state = self.encode(batch.source, batch.source_lengths)
+        target = batch.target[: int(batch.target_lengths.max())]
         return Task(
-            partial(self.decoder, memory, state),
+            partial(write, self.decoder, self.encode(batch.source, batch.source_lengths)),
             self.decoder.scores,
-            lambda features: self.baseline(features).squeeze(1),
-            batch.target[: int(batch.target_lengths.max())],
+            torch.cat([torch.full_like(target[:1], END), target[:-1]]),
+            target,
             batch.target_lengths,
+            lambda features: self.baseline(features).squeeze(1),
         )
 
     @torch.no_grad()
@@ -148,13 +149,11 @@ class Translator(RecurrentModel):
         Returns:
             numbers of words ``(T, B)``, of each row up to the first end symbol.
         """
-        memory, state = self.encode(source, lengths)
-        given = self.hparams
+        at, given = self.encode(source, lengths), self.hparams
         if given["beam"] > 1:
-            return beam_search(self.decoder, memory, state, given["beam"], given["limit"])
+            return beam_search(self.decoder, at, given["beam"], given["limit"])
         free = writing_freely(len(lengths), given["limit"], source.device)
-        written: Tensor = self.decoder(memory, state, free).chosen
-        return written
+        return write(self.decoder, at, free).chosen
 
     def training_step(self, batch: ParallelBatch, batch_idx: int) -> Tensor:
         """The loss of the way to train."""
@@ -169,9 +168,8 @@ class Translator(RecurrentModel):
         """Run over a minibatch for its statistics, with the truth or what is written fed."""
         batch = batch.to(self.device)
         if self.hparams["statistics"] == "free":
-            memory, state = self.encode(batch.source, batch.source_lengths)
-            limit = self.hparams["limit"]
-            self.decoder(memory, state, writing_freely(len(batch[1]), limit, self.device))
+            at, limit = self.encode(batch.source, batch.source_lengths), self.hparams["limit"]
+            write(self.decoder, at, writing_freely(len(batch[1]), limit, self.device))
             return
         task = self.task(batch)
         task.write(Teacher().feeding(task, Place()))

@@ -5,9 +5,13 @@ import torch
 from torch.nn.functional import one_hot
 from translations import SOURCE, TARGET, WORDS, batch, calls, model
 
+from rnnorm.experiments.models import feeding
 from rnnorm.experiments.models.bleu import sentence_bleu
-from rnnorm.experiments.tasks.translation import ways
-from rnnorm.experiments.tasks.translation.ways import E2E, Mixer, Place, Scheduled, Teacher, way
+from rnnorm.experiments.models.ways import last_steps
+from rnnorm.experiments.models.ways.by_name import way
+from rnnorm.experiments.models.ways.last_steps import E2E, Mixer
+from rnnorm.experiments.models.ways.scheduled import Scheduled
+from rnnorm.experiments.models.ways.teacher import Place, Teacher, likelihood_loss
 
 STEPS = int(TARGET.max())
 
@@ -99,9 +103,7 @@ def test_dad_is_the_mean_of_both():
     teacher = Teacher().feeding(task, Place())
     inside = torch.arange(STEPS + 1).unsqueeze(1) < TARGET
     inside[0] = False
-    losses = [
-        ways.likelihood_loss(task, feeding) for feeding in (teacher, teacher._replace(own=inside))
-    ]
+    losses = [likelihood_loss(task, feeding) for feeding in (teacher, teacher._replace(own=inside))]
     assert abs(losses[0] - losses[1]).item() > 1e-4
     found = way("dad", WORDS).loss(net.task(batch()), Place())["loss"]
     torch.testing.assert_close(found, sum(losses) / 2)
@@ -137,7 +139,7 @@ def test_mixer_draws_the_last_steps_and_feeds_the_truth_before(monkeypatch):
         # no row ever ends by itself
         return torch.full((len(scores), 1), 5), torch.ones(len(scores), 1).double()
 
-    monkeypatch.setattr(ways, "draw", draw)
+    monkeypatch.setattr(last_steps, "draw", draw)
     seen = calls(net.decoder)
     Mixer(steps=2).loss(net.task(batch()), Place())
     # rows draw from two steps before their end up to two steps after it
@@ -167,7 +169,7 @@ def test_reinforce_is_the_gradient_of_the_expected_reward(monkeypatch):
             log_p.append(scores.log_softmax(1)[0, symbol])
             return torch.tensor([[symbol]]), torch.ones(1, 1).double()
 
-        monkeypatch.setattr(ways, "draw", draw)
+        monkeypatch.setattr(last_steps, "draw", draw)
         loss = Mixer(steps=1).loss(net.task(one), Place())["loss"]
         p = sum(log_p).exp()
         written = torch.tensor([[2], *([s] for s in sequence), [0]])
@@ -202,7 +204,7 @@ def test_the_baseline_learns_the_reward():
 def test_symbols_are_drawn_as_often_as_they_are_probable():
     torch.manual_seed(5)
     p = torch.tensor([0.0, 0.5, 0.2, 0.3, 0.0]).double()
-    symbols, weights = ways.draw(p.log().expand(20_000, 5))
+    symbols, weights = feeding.draw(p.log().expand(20_000, 5))
     assert symbols.shape == weights.shape == (20_000, 1)
     found = one_hot(symbols.squeeze(1), 5).double().mean(0)
     torch.testing.assert_close(found, p, rtol=0, atol=0.015)
