@@ -218,7 +218,9 @@ def test_what_cannot_be_transcribed_is_refused(tmp_path, trained, kaldi, capsys)
     with pytest.raises(ValueError, match="beam must be at least 1, got 0"):
         transcribe(trained.folder, [path], beam=0)
     assert main(["write", str(trained.folder), "--begin", "the"]) == 1
-    assert "model must be one of characters or words" in capsys.readouterr().err
+    assert "it transcribes recordings: write RUN WAV" in capsys.readouterr().err
+    assert main(["write", str(trained.folder), str(path), "--points", "2"]) == 1
+    assert "--points is for --out, not for WAV" in capsys.readouterr().err
 
 
 def test_a_model_of_images_does_not_transcribe(tmp_path, tiny):

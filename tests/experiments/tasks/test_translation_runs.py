@@ -131,7 +131,15 @@ def test_write_translates_a_file_or_standard_input(tmp_path, runs, capsys, monke
     assert main(["write", run, "--from", str(tmp_path / "de"), "--beam", "0"]) == 1
     assert "beam must be at least 1, got 0" in capsys.readouterr().err
     assert main(["write", run]) == 1
-    assert "must be one of characters or words" in capsys.readouterr().err
+    assert "it translates: write RUN --from FILE" in capsys.readouterr().err
+    source = ["--from", str(tmp_path / "de")]
+    for options, what in (
+        (["--begin", "a"], "--begin is for a text or --out, not for --from"),
+        (["--temperature", "0"], "--temperature is for a text or --out, not for --from"),
+        (["--out", "a.svg"], "one thing at a time, got --from and --out"),
+    ):
+        assert main(["write", run, *source, *options]) == 1
+        assert what in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_other_words_is_refused(tmp_path, runs, folder):

@@ -68,7 +68,6 @@ def add_options(parser: ArgumentParser) -> None:
         "--points",
         metavar="N",
         type=int,
-        default=0,
         help="begin with the first N points of as many validation drawings (0)",
     )
     options.overrides(parser)
@@ -80,6 +79,7 @@ def run(**given: Any) -> None:
 
     # before torch is imported
     given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
+    _check({"WAV": given["recordings"], "--from": given["source"], "--out": given["out"]}, given)
     recordings, out = given.pop("recordings"), given.pop("out")
     beam, points = given.pop("beam"), given.pop("points")
     begin, temperature = given.pop("beginnings"), given.pop("temperature")
@@ -99,10 +99,31 @@ def run(**given: Any) -> None:
 
         count = given.pop("sentences")
         warmth = 0.5 if temperature is None else temperature
-        drawn = {"count": count, "classes": begin or (), "points": points, "temperature": warmth}
-        print(f"picture: {draw(out=out, **drawn, **given)}")
+        given |= {"classes": begin or (), "points": points or 0, "temperature": warmth}
+        print(f"picture: {draw(out=out, count=count, **given)}")
     else:
         from rnnorm.experiments.measuring.writing import write
 
         warmth = 1.0 if temperature is None else temperature
         print("\n".join(write(beginnings=begin or ["the"], temperature=warmth, **given)))
+
+
+def _check(asked: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse two things at once, and options that are of another.
+
+    Raises:
+        ValueError: naming them.
+    """
+    named = [name for name, value in asked.items() if value]
+    if len(named) > 1:
+        raise ValueError(f"write does one thing at a time, got {' and '.join(named)}")
+    (what,) = named or ["a text"]
+    for option, value, fitting in (
+        ("--beam", given["beam"], ("WAV", "--from")),
+        ("--begin", given["beginnings"], ("a text", "--out")),
+        ("--temperature", given["temperature"], ("a text", "--out")),
+        ("--points", given["points"], ("--out",)),
+        ("--max-length", given["max_length"], ("a text", "--from", "--out")),
+    ):
+        if value is not None and what not in fitting:
+            raise ValueError(f"{option} is for {' or '.join(fitting)}, not for {what}")

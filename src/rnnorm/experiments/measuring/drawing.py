@@ -12,6 +12,7 @@ from torch import Tensor
 from rnnorm.diagnostics import plot_strokes
 from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatches
 from rnnorm.experiments.data.strokes.strokes import END, UP
+from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
@@ -72,9 +73,8 @@ def draw(
     if out.suffix not in _KINDS:
         raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")
     built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = built.model, built.datamodule
-    if not isinstance(model, Writer) or not isinstance(data, StrokeData):
-        raise ValueError(f"the model must be one of handwriting, that of {run} is not")
+    model, data = expect(Writer, built.model, run), built.datamodule
+    assert isinstance(data, StrokeData)
     kept = state.get(type(data).__qualname__)
     if not isinstance(kept, dict) or "classes" not in kept:
         raise ValueError(f"{checkpoint} is no checkpoint of handwriting: it has no classes")

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from rnnorm.experiments.data.speech.recordings import read_recording
+from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.transcription.data import SpokenData
 from rnnorm.experiments.tasks.transcription.model import Transcriber
@@ -43,9 +44,8 @@ def transcribe(
         FileNotFoundError: there is no such checkpoint or recording.
     """
     built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = built.model, built.datamodule
-    if not isinstance(model, Transcriber) or not isinstance(data, SpokenData):
-        raise ValueError(f"the model must be one that transcribes, that of {run} is not")
+    model, data = expect(Transcriber, built.model, run), built.datamodule
+    assert isinstance(data, SpokenData)
     if beam is not None and beam < 1:
         raise ValueError(f"beam must be at least 1, got {beam}")
     kept = state.get(type(data).__qualname__)

@@ -13,6 +13,7 @@ from rnnorm.experiments.data.text.parallel import split_words
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.word_numbers import WordNumbers
 from rnnorm.experiments.data.text_file import as_text, check_size, read_text
+from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.translation.model import Translator
 
@@ -58,9 +59,7 @@ def translate(
     built, state, checkpoint, _ = load_trained(
         run, checkpoint, scale=scale, overrides=[*overrides, *options]
     )
-    model, data = built.model, built.datamodule
-    if not isinstance(model, Translator):
-        raise ValueError(f"the model must be a translator, that of {run} is not")
+    model, data = expect(Translator, built.model, run), built.datamodule
     kept = state.get(type(data).__qualname__)
     if not isinstance(kept, dict) or not {"source", "target"} <= kept.keys():
         raise ValueError(f"{checkpoint} is no checkpoint of translations: it has no vocabularies")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.language.model import LanguageModel
 
@@ -53,9 +54,7 @@ def write(
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = built.model, built.datamodule
-    if not isinstance(model, LanguageModel):
-        raise ValueError(f"the model must be one of characters or words, that of {run} is not")
+    model, data = expect(LanguageModel, built.model, run), built.datamodule
     kept = state.get(type(data).__qualname__)
     if not isinstance(kept, dict) or "vocabulary" not in kept:
         raise ValueError(f"{checkpoint} is no checkpoint of texts: it has no vocabulary")
