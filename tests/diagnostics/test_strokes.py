@@ -29,6 +29,15 @@ def test_what_was_given_is_grey(axes):
     assert [line.get_color() for line in axes.lines] == ["0.6", "black"]
 
 
+def test_a_boundary_changes_the_colour_behind_its_point(axes):
+    boundaries = [torch.tensor([0, 1, 0, 1]), torch.tensor([0.9, 0.1, 0.4, 0])]
+    line = torch.tensor([[0.0, 0, 0]] + [[1, 0, 0]] * 2 + [[1, 0, 2]])
+    plot_strokes(axes, [line, line], boundaries=boundaries)
+    assert [line.get_color() for line in axes.lines] == ["C0", "C1", "C1", "C1", "C1", "C1"]
+    with pytest.raises(ValueError, match=r"boundaries must be \[\(4,\)\].* got \[\(3,\)\]"):
+        plot_strokes(axes, [line], boundaries=[torch.zeros(3)])
+
+
 def test_what_is_no_drawing_is_an_error(axes):
     with pytest.raises(ValueError, match="drawings must have one or more"):
         plot_strokes(axes, [])

@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_strokes(axes: Axes, drawings: Sequence[Tensor], columns: int = 5, given: int = 0) -> None:
+# segments that follow each other differ
+_COLOURS = ("C0", "C1", "C2", "C3")
+
+
+def plot_strokes(
+    axes: Axes,
+    drawings: Sequence[Tensor],
+    columns: int = 5,
+    given: int = 0,
+    boundaries: Sequence[Tensor] | None = None,
+) -> None:
     """Draw characters beside each other, in rows.
 
     Each is moved into a square of its own, all at one scale.
@@ -22,12 +32,21 @@ def plot_strokes(axes: Axes, drawings: Sequence[Tensor], columns: int = 5, given
             is lifted after it (not 0) ``(N, 3)``.
         columns: drawings in a row.
         given: lines to the first so many points are grey: what a model was given to go on from.
+        boundaries: of each drawing, whether a segment ends at a point, such as those that a layer
+            of :class:`rnnorm.HMLSTM` finds ``(N,)``: 1, or more than 1/2. Each segment has another
+            colour than the one before. None draws in black.
 
     Raises:
-        ValueError: there is no drawing, or one is no ``(N, 3)`` with a point.
+        ValueError: there is no drawing, one is no ``(N, 3)`` with a point, or the boundaries have
+            other shapes.
     """
     if not drawings:
         raise ValueError("drawings must have one or more, got none")
+    if boundaries is not None and [z.shape for z in boundaries] != [d.shape[:1] for d in drawings]:
+        raise ValueError(
+            f"boundaries must be {[tuple(d.shape[:1]) for d in drawings]}, as many as points, got "
+            f"{[tuple(z.shape) for z in boundaries]}"
+        )
     placed = []
     for points in drawings:
         if points.dim() != 2 or points.size(1) != 3 or not len(points):
@@ -40,10 +59,13 @@ def plot_strokes(axes: Axes, drawings: Sequence[Tensor], columns: int = 5, given
     for number, (at, lifted, _) in enumerate(placed):
         x = (at[:, 0] + side * (number % columns)).tolist()
         y = (at[:, 1] + side * (number // columns)).tolist()
+        colours = ["0.6" if k < given else "black" for k in range(len(x))]
+        if boundaries is not None:
+            segments = (boundaries[number].detach().cpu() > 0.5).cumsum(0).roll(1)
+            colours = [_COLOURS[segment % len(_COLOURS)] for segment in segments.tolist()]
         for k in range(1, len(x)):
             if not lifted[k - 1]:
-                colour = "0.6" if k < given else "black"
-                axes.plot(x[k - 1 : k + 1], y[k - 1 : k + 1], color=colour, linewidth=1.2)
+                axes.plot(x[k - 1 : k + 1], y[k - 1 : k + 1], color=colours[k], linewidth=1.2)
     rows = -(-len(placed) // columns)
     axes.set_xlim(-side / 2, (min(columns, len(placed)) - 0.5) * side)
     axes.set_ylim((rows - 0.5) * side, -side / 2)

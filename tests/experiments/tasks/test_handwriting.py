@@ -236,8 +236,50 @@ def test_a_report_shows_twenty_drawings(trained):
     assert title == "Drawn from nothing"
 
 
+def test_a_report_shows_boundaries_on_strokes(tmp_path, folder):
+    run = fit(
+        "handwriting/kanji-hm-lstm",
+        data_dir=folder,
+        run_dir=tmp_path / "run",
+        overrides=[*TINY, "--trainer.max_epochs=1"],
+        quiet=True,
+    )
+    net, data = run.built.model, run.built.datamodule
+    # the lowest layer ends a segment where the pen was lifted, which the third input tells it
+    with torch.no_grad():
+        net.rnn.weight_ih_l0[-1] = torch.tensor([0.0, 0, 9])
+        for name in ("hh", "ah"):
+            getattr(net.rnn, f"weight_{name}_l0")[-1] = 0
+        net.rnn.bias_l0[-1] = -4
+    _, (title, caption, plot) = net.examples(data)
+    assert title == "Boundaries on strokes"
+    lifted = sum((each.pen > 0).mean() * len(each.pen) for each in data.loaders["val"].drawings)
+    share = f"{lifted / data.loaders['val'].lengths.sum():.0%}"
+    assert f"layer 1: at {share} of all points, at 100% of the lifts" in caption
+    axes = Figure().subplots()
+    plot(axes)
+    # five drawings, coloured by strokes and by two layers
+    colours = [line.get_color() for line in axes.lines]
+    third = len(colours) // 3
+    assert colours[:third] == colours[third : 2 * third]
+    assert set(colours[:third]) == {"C0", "C1"}
+    assert draw(run.folder, tmp_path / "a.svg", count=2).is_file()
+
+
+def test_options_that_do_not_fit_an_hmlstm_are_refused():
+    with pytest.raises(ValueError, match="num_classes must be 0 for an HMLSTM, got 3"):
+        model(cell="HMLSTM", num_layers=2, num_classes=3)
+    with pytest.raises(ValueError, match=r"boundary must be 'step' or 'soft'.* got 'sample'"):
+        model(cell="HMLSTM", num_layers=2, cell_options={"boundary": "sample"})
+
+
 def test_a_model_of_images_does_not_draw(tmp_path, tiny):
     options = [*tiny, "--trainer.max_epochs=1"]
     run = fit("demo/digits-lstm", run_dir=tmp_path / "run", overrides=options, quiet=True)
-    with pytest.raises(ValueError, match="model must be one of handwriting"):
+    with pytest.raises(ValueError, match=r"model must be one of handwriting.* it writes nothing"):
         draw(run.folder, tmp_path / "a.svg")
+
+
+def test_a_model_of_handwriting_says_that_it_draws(trained, capsys):
+    assert main(["write", str(trained.folder)]) == 1
+    assert "it draws: write RUN --out PICTURE" in capsys.readouterr().err

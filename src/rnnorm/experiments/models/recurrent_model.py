@@ -39,10 +39,16 @@ class RecurrentModel(lightning.LightningModule):
         score: the metric of the best checkpoint.
         in_processes: whether the loss is so weighted (``processes.share``) that several processes
             may train.
+        reinforces: whether the loss teaches boundaries that an HMLSTM samples, through which there
+            is no gradient.
+
+    Raises:
+        ValueError: boundaries are to be sampled that nothing would teach.
     """
 
     score: Score
     in_processes = False
+    reinforces = False
 
     def __init__(
         self,
@@ -58,6 +64,11 @@ class RecurrentModel(lightning.LightningModule):
         recurrent_dropout_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        if (cell_options or {}).get("boundary") == "sample" and not self.reinforces:
+            raise ValueError(
+                "cell_options boundary must be 'step' or 'soft' for this task, got 'sample': its "
+                "loss has no term by which sampled boundaries learn"
+            )
         # those of the subclass as well
         self.save_hyperparameters()
         self.make_layer = partial(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from rnnorm.diagnostics import plot_strokes
-from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatch, inputs
+from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatch, StrokeBatches, inputs
 from rnnorm.experiments.data.strokes.strokes import END
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.likelihood import Likelihood
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # offset, and whether the pen was lifted
 _INPUT = 3
-_DRAWN, _MOST = 20, 200
+_DRAWN, _COLUMNS, _MOST = 20, 5, 200
 
 
 class Writer(RecurrentModel):
@@ -43,6 +43,9 @@ class Writer(RecurrentModel):
     Attributes:
         score: the metric of the best checkpoint, nats a point; lower is better, and below 0 where
             densities are above 1.
+
+    Raises:
+        ValueError: an HMLSTM, whose boundaries belong to no class, is to have classes.
     """
 
     score = Score("loss", "min")
@@ -51,6 +54,8 @@ class Writer(RecurrentModel):
         self, components: int = 20, num_layers: int = 1, num_classes: int = 0, **layers: Any
     ) -> None:
         super().__init__(**layers)
+        if num_classes and self.hparams["cell"] == "HMLSTM":
+            raise ValueError(f"num_classes must be 0 for an HMLSTM, got {num_classes}")
         self.rnn = self.make_layer(_INPUT, num_layers=num_layers)
         self.head = nn.Linear(self.rnn.hidden_size, 6 * components + END + 1)
         initialise(self.rnn, self.hparams["init"], self.head)
@@ -92,7 +97,8 @@ class Writer(RecurrentModel):
         Returns:
             the next offsets, scores of the pen ``(T, B, 3)``, and the states after the last point.
         """
-        output, state = self.rnn(x, state, lengths=lengths, step=step)
+        # an HMLSTM tells its boundaries too
+        output, state, *_ = self.rnn(x, state, lengths=lengths, step=step)
         return *self._predicted(output), state
 
     def _predicted(self, output: Tensor) -> tuple[Mixture, Tensor]:
@@ -121,7 +127,7 @@ class Writer(RecurrentModel):
         """Nats a point of a minibatch, and how many points it has."""
         inside = batch.inside
         state = self.first_state(batch.classes)
-        output, _ = self.rnn(batch.x, state, lengths=batch.lengths, step=0)
+        output, *_ = self.rnn(batch.x, state, lengths=batch.lengths, step=0)
         mixture, pen = self._predicted(output[inside])
         nats = mixture.nats(batch.offsets[inside]).mean() + cross_entropy(pen, batch.pen[inside])
         return nats, int(inside.sum())
@@ -180,7 +186,7 @@ class Writer(RecurrentModel):
         return points
 
     def examples(self, data: StrokeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Drawings by the model, in evaluation.
+        """Drawings by the model, in evaluation, and where an HMLSTM finds boundaries.
 
         Args:
             data: the data, loaded.
@@ -195,6 +201,47 @@ class Writer(RecurrentModel):
         ended = sum(bool(points[-1, 2] == END) for points in drawn)
         caption = f"At temperature 0.5; {ended} of {_DRAWN} have ended by themselves."
         yield "Drawn from nothing", caption, partial(plot_strokes, drawings=drawn)
+        if self.hparams["cell"] == "HMLSTM":
+            yield self._boundaries(data)
+
+    @torch.no_grad()
+    def _boundaries(self, data: StrokeData) -> tuple[str, str, Callable[[Axes], None]]:
+        """Title, caption and picture of the boundaries on validation drawings."""
+        loader, training = data.loaders["val"], self.training
+        assert isinstance(loader, StrokeBatches)
+        self.eval()
+        drawings, found, lifted = [], [], []
+        for i in range(min(_DRAWN, len(loader.drawings))):
+            offsets, pen = loader.points(i)
+            x = inputs(offsets, pen).to(self.head.weight)
+            _, _, boundaries = self.rnn(x.unsqueeze(1))
+            # a point is read at the step after it
+            z = boundaries.z[1:, 0].cpu() > 0.5
+            last = (pen > 0).nonzero().flatten()
+            lifted.append(z[last] | z[(last + 1).clamp(max=len(z) - 1)])
+            drawings.append(torch.cat([offsets, pen.unsqueeze(1)], 1))
+            # where the pen is lifted a stroke ends
+            found.append(torch.cat([(pen > 0).unsqueeze(1), z], 1))
+        self.train(training)
+        layers, shown = found[0].size(1), range(min(_COLUMNS, len(drawings)))
+        points, lifts = torch.cat(found).double().mean(0), torch.cat(lifted).double().mean(0)
+        told = (
+            f"layer {k}: at {points[k]:.0%} of all points, at {lifts[k - 1]:.0%} of the lifts"
+            for k in range(1, layers)
+        )
+        plot = partial(
+            plot_strokes,
+            drawings=[drawings[i] for _ in range(layers) for i in shown],
+            columns=len(shown),
+            boundaries=[found[i][:, k] for k in range(layers) for i in shown],
+        )
+        caption = (
+            "Validation drawings; each segment has another colour than the one before. Above a "
+            "segment is a stroke of the pen; below it ends at a boundary, a row a layer, first the "
+            f"lowest. Boundaries of {len(drawings)} drawings, {'; '.join(told)} of the pen: at the "
+            "last point of a stroke or the first of the next."
+        )
+        return "Boundaries on strokes", caption, plot
 
 
 def _rows(state: Any, rows: Tensor) -> Any:
