@@ -104,18 +104,18 @@ def prepare(
     """
     torch.manual_seed(0)
     data = draw_input(shape)
-    steps: dict[str, Step] = {"torch.nn": partial(_run, make_layer(cell, shape), data, train)}
+    steps: dict[str, Step] = {"torch.nn": partial(run_layer, make_layer(cell, shape), data, train)}
     for variant in variants:
         layer = make_layer(cell, shape, variant)
         if not train:
             # one row alone has no statistics
             layer(draw_input(shape._replace(B=max(2, shape.B))))
             layer.eval()
-        step = partial(_run, layer, data, train)
+        step = partial(run_layer, layer, data, train)
         forced = step if variant.backend is None else partial(on_backend, variant.backend, step)
         if variant.backend != "reference":
             what = f"{cell} {shape}, norm {variant}, {'training' if train else 'evaluation'}"
-            exact = partial(_run, deepcopy(layer).double(), data.to(torch.float64), train)
+            exact = partial(run_layer, deepcopy(layer).double(), data.to(torch.float64), train)
             verify(what, forced, *(partial(on_backend, "reference", s) for s in (step, exact)))
         steps[str(variant)] = forced
     return steps
@@ -162,12 +162,12 @@ def verify(what: str, step: Step, reference: Step, exact: Step | None = None) ->
     ours, expected = step(), reference()
     true: dict[str, Tensor] = {}
     for name, tensor in ours.items():
-        distance, allowed = _distance(tensor, expected[name]), TOLERANCE
+        distance, allowed = relative_difference(tensor, expected[name]), TOLERANCE
         # written so that nan is an error
         if not distance <= allowed and exact is not None:
             true = true or exact()
-            distance = _distance(tensor, true[name])
-            allowed = ROUNDING * _distance(expected[name], true[name])
+            distance = relative_difference(tensor, true[name])
+            allowed = ROUNDING * relative_difference(expected[name], true[name])
         if not distance <= allowed:
             raise VerificationError(
                 f"{what}: {name} differs from the reference kernel's by {distance:.1e} of its "
@@ -175,14 +175,14 @@ def verify(what: str, step: Step, reference: Step, exact: Step | None = None) ->
             )
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
+def relative_difference(one: Tensor, other: Tensor) -> float:
     """Size of the difference, relative to that of ``other``."""
     size = float(other.double().norm())
     # two gradients that are zero are equal
     return float((one.double() - other.double()).norm()) / (size or 1.0)
 
 
-def _run(layer: nn.RNNBase, data: Any, train: bool) -> dict[str, Tensor]:
+def run_layer(layer: nn.RNNBase, data: Any, train: bool) -> dict[str, Tensor]:
     """The output, and in training the gradient of its sum by every parameter."""
     with torch.set_grad_enabled(train):
         output = layer(data)[0]

@@ -13,12 +13,13 @@ import torch
 
 import rnnorm
 from rnnorm.experiments.training.place import processor
+from rnnorm.kernels.cpu.library import isa
 
 Record = dict[str, Any]
 
 
 def machine() -> Record:
-    """Processor, instruction set, threads, malloc setting and versions."""
+    """Processor, instruction set (of the CPU kernels, else torch's), threads, malloc, versions."""
     settings = [
         f"{name}={value}"
         for name, value in sorted(os.environ.items())
@@ -26,7 +27,7 @@ def machine() -> Record:
     ]
     return {
         "processor": processor(),
-        "isa": os.environ.get("RNNORM_CPU_ISA") or torch.backends.cpu.get_cpu_capability().lower(),
+        "isa": isa() or torch.backends.cpu.get_cpu_capability().lower(),
         "threads": torch.get_num_threads(),
         "malloc": " ".join(settings) or "default",
         "torch": torch.__version__,

@@ -18,6 +18,7 @@ from types import ModuleType
 import rnnorm
 from rnnorm.experiments.commands import (
     bench,
+    check,
     compare,
     demo,
     export,
@@ -42,6 +43,7 @@ _COMMANDS = {
     "export": export,
     "search": search,
     "bench": bench,
+    "check": check,
     "results": results,
 }
 # for those who keep the project's own page of results
@@ -77,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the process by default.
 
     Returns:
-        The exit status: 0, 1 if the command failed, 2 if it was misspelt, 130 after Ctrl-C, 143
-        after SIGTERM and 141 if whoever read the output has gone.
+        The exit status: 0, 1 if the command failed, 2 if it was misspelt or its device is
+        missing, 130 after Ctrl-C, 143 after SIGTERM and 141 if whoever read the output has gone.
     """
     try:
         status = _run(arguments)
@@ -111,11 +113,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     from rnnorm.experiments.training.stopped import Stopped
 
     given = _parse(parser, words)
-    # a benchmark measures what a user's own process has
-    if command is not bench:
+    # what is timed has the memory of a user's own process
+    if command not in (bench, check):
         keep_freed_memory()
     try:
-        command.run(**given)
+        status = command.run(**given)
     except OverrideError as error:
         parser.error(str(error))
     except BrokenPipeError:
@@ -130,7 +132,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
         status, on = stop.status, ["fit", "--resume", str(stop.folder)] if first() else None
     else:
-        return 0
+        return status or 0
     if on := [name, *words] if name in _GO_ON else on:
         print(f"go on with: {shlex.join(['rnnorm', *on])}", flush=True)
     return status

@@ -119,6 +119,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def isa() -> str:
+    """The instruction set of the build that runs here, empty where the library is missing."""
+    return "" if _LIBRARY is None or UNAVAILABLE else _LIBRARY.rnnorm_isa().decode()
+
+
 def address(tensor: Tensor | None) -> int | None:
     """Where a tensor's data begins; None for one that is absent, 0 for one without elements."""
     return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,313 @@
+"""``rnnorm check``: are the fused kernels right on this machine, and what do they take?"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rnnorm.experiments.bench.drawn import NORMS, Case, Mode, draw, layers
+from rnnorm.experiments.bench.examine import LIMIT, Verdict, examine, raised, why_not
+from rnnorm.experiments.bench.layers import (
+    Shape,
+    Step,
+    Variant,
+    draw_input,
+    make_layer,
+    on_backend,
+    run_layer,
+)
+from rnnorm.experiments.bench.record import Record, describe, machine
+from rnnorm.experiments.bench.timing import captured, interleave
+from rnnorm.kernels import dispatch
+from rnnorm.norm.spec import BatchNorm, resolve
+
+INPUTS = 7
+ROWS = (5, 100, 129, 300)
+MODES: tuple[Mode, ...] = ("dense", "ragged", "evaluation", "ages")
+# those of all sites that go together; the others are examined at 13 units alone
+WHOLE = ("none", "batch", "bn-e*", "joint and cell", "joint", "layer")
+TIMED = (
+    Shape(64, 100, 1, 100),
+    Shape(32, 32, 40, 250),
+    Shape(16, 64, 128, 512),
+    Shape(8, 100, 50, 1000),
+)
+# failed cases that are told, all others being in the file
+_TOLD = 20
+
+
+class DeviceMissingError(RuntimeError):
+    """What is to be checked is not there."""
+
+
+def all_cases() -> Iterator[Case]:
+    """Those that ``check`` examines, layer by layer."""
+    for cell, norm in layers():
+        # whose step is the same with statistics or without
+        modes = MODES if isinstance(resolve(NORMS[norm]), BatchNorm) else MODES[:3]
+        # where relu's input is zero but for rounding either result is right: few are drawn
+        relu, whole = cell == "RNN relu", norm in WHOLE
+        for B in ROWS if whole and not relu else (5, 129):
+            yield from (Case(cell, norm, mode, Shape(4, B, INPUTS, 13)) for mode in modes)
+        if not whole or relu:
+            continue
+        for B in ROWS:
+            yield from (Case(cell, norm, mode, Shape(2, B, INPUTS, 128)) for mode in modes)
+        if norm in ("batch", "layer"):
+            for mode, B in zip(modes, (129, 100, 5, 5), strict=False):
+                yield Case(cell, norm, mode, Shape(2, B, INPUTS, 1000))
+        for dtype in (torch.float64, torch.bfloat16, torch.float16):
+            yield from (
+                Case(cell, norm, mode, Shape(4, 100, INPUTS, 13), dtype) for mode in modes[1:3]
+            )
+
+
+def check(
+    device: str = "cpu",
+    *,
+    out: str | Path | None = None,
+    cases: Iterable[Case] | None = None,
+    timed: Sequence[Shape] = TIMED,
+    seconds: float = 1.0,
+) -> bool:
+    """Examine every fused kernel that runs on a device, time those that are right, and print.
+
+    Args:
+        device: ``"cpu"`` or ``"cuda"``.
+        out: JSON file for all that is printed, and every fault.
+        cases: what is examined, those of a layer together; None for ``all_cases()``.
+        timed: shapes of which a training step is timed.
+        seconds: how long each of them is.
+
+    Returns:
+        whether there was a kernel to examine, and nothing wrong with any.
+
+    Raises:
+        DeviceMissingError: torch sees no such device.
+        ValueError: ``device`` is another one.
+        OSError: ``out`` cannot be written.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise DeviceMissingError(f"torch {torch.__version__} sees no CUDA device here")
+    partial_file = Path(f"{out}.partial")
+    if out is not None:
+        # refused before a minute is spent
+        if Path(out).is_dir():
+            raise IsADirectoryError(f"out must be a file, got a folder: {out}")
+        partial_file.parent.mkdir(parents=True, exist_ok=True)
+        partial_file.touch()
+        partial_file.unlink()
+    begin, place = time.perf_counter(), torch.device(device)
+    about = machine() | _about(place)
+    print(describe(about))
+    reasons = _reasons(place)
+    kernels = [name for name, reason in reasons.items() if not reason]
+    for name, reason in reasons.items():
+        print(f"{name}: {reason or 'examined'}")
+    if device == "cpu":
+        print("CUDA graphs: not examined, the CPU has none")
+    print(f"\nlargest error as a multiple of the reference's, at most {LIMIT:g}")
+    lines: list[Record] = []
+    faults: list[Record] = []
+    for (cell, norm), group in groupby(all_cases() if cases is None else cases, key=_layer_of):
+        verdicts = [(case, examine(case, kernels, place)) for case in group]
+        for kernel in kernels:
+            own = [(case, found[kernel]) for case, found in verdicts if kernel in found]
+            if own:
+                names = {"kernel": kernel, "cell": cell, "norm": norm}
+                wrong = [{**names, **fault} for case, v in own for fault in _faults(case, v)]
+                lines.append(_line(names, own))
+                faults += wrong
+    wrong_kernels = {fault["kernel"] for fault in faults}
+    right = [kernel for kernel in kernels if kernel not in wrong_kernels]
+    times = _times(place, right, timed, seconds, faults)
+    _tell(faults)
+    summary = _summary(about, reasons, lines, faults, time.perf_counter() - begin)
+    passed = bool(lines) and not faults
+    if out is not None:
+        report = {
+            "passed": passed,
+            "summary": summary,
+            "machine": about,
+            "limit": LIMIT,
+            "kernels": reasons,
+            "lines": lines,
+            "faults": faults,
+            "times": times,
+        }
+        partial_file.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+        os.replace(partial_file, out)
+    print(f"\n{summary}")
+    return passed
+
+
+def _layer_of(case: Case) -> tuple[str, str]:
+    return case.cell, case.norm
+
+
+def _faults(case: Case, verdict: Verdict) -> list[Record]:
+    return [{"case": str(case), "tensor": name, "what": what} for name, what in verdict.faults]
+
+
+def _line(names: Record, own: Sequence[tuple[Case, Verdict]]) -> Record:
+    """One layer on one kernel, printed."""
+    case, verdict = max(own, key=lambda each: each[1].worst)
+    failed = sum(bool(each.faults) for _, each in own)
+    told = f"{failed} FAILED" if failed else "passed"
+    print(
+        f"{names['kernel']:8}{names['cell']:10}{names['norm']:22}{len(own):3} cases "
+        f"{verdict.worst:6.2f} {told:>10}  {verdict.tensor}, {case}",
+        flush=True,
+    )
+    return {
+        **names,
+        "cases": len(own),
+        "failed": failed,
+        # json has no infinity
+        "worst": verdict.worst if math.isfinite(verdict.worst) else None,
+        "tensor": verdict.tensor,
+        "case": str(case),
+    }
+
+
+def _reasons(device: torch.device) -> dict[str, str]:
+    """Why each kernel besides the reference is not examined, empty if it is."""
+    reasons: dict[str, str] = {}
+    tiny = [draw(Case(cell, norm, "dense", Shape(1, 2, 1, 1))) for cell, norm in layers()]
+    for kernel in dispatch.KERNELS:
+        if kernel.name == "reference":
+            continue
+        if kernel.layer is None:
+            reasons[kernel.name] = "not examined, it is torch's own"
+            continue
+        each = [why_not(kernel.name, drawn, torch.float32, device) for drawn in tiny]
+        reasons[kernel.name] = "" if "" in each else each[0]
+    return reasons
+
+
+def _times(
+    device: torch.device,
+    kernels: Sequence[str],
+    shapes: Sequence[Shape],
+    seconds: float,
+    faults: list[Record],
+) -> list[Record]:
+    """Median seconds of training steps, printed; what is raised becomes a fault."""
+    cuda = device.type == "cuda"
+    times: list[Record] = []
+    print(
+        "\nmedian ms of a training step: torch.nn.LSTM, and an LSTM with batch norm on each kernel"
+    )
+    for shape in shapes:
+        torch.manual_seed(0)
+        data: Any = draw_input(shape)
+        data = data.to(device)
+        rival = make_layer("LSTM", shape).to(device)
+        steps: dict[str, Step] = {"torch.nn": partial(run_layer, rival, data, True)}
+        for name in ("reference", *kernels):
+            layer = make_layer("LSTM", shape, Variant("batch", name)).to(device)
+            step = partial(on_backend, name, partial(run_layer, layer, data, True))
+            try:
+                step()
+                graph = captured(step) if cuda and name != "reference" else None
+            except Exception as error:
+                names = {"kernel": name, "cell": "LSTM", "norm": "batch"}
+                case = f"training step {shape}"
+                faults.append({**names, "case": case, "tensor": "all", "what": raised(error)})
+                continue
+            steps[name] = step
+            if graph is not None:
+                steps[f"{name} graph"] = graph
+        timings = interleave(steps, seconds, clock="cuda" if cuda else "wall", fewest=3)
+        if not times:
+            print(" " * 16 + "".join(name.rjust(14) for name in steps))
+        columns = "".join(f"{1000 * timing.seconds:14.2f}" for timing in timings.values())
+        print(f"{shape!s:16}{columns}", flush=True)
+        times.append({"shape": str(shape), **{n: t.seconds for n, t in timings.items()}})
+    return times
+
+
+def _tell(faults: Sequence[Record]) -> None:
+    """Prints a line for each case with a fault, as far as they are few."""
+    told = [
+        f"{' '.join(where)}: " + ", ".join(f"{f['tensor']} {f['what']}" for f in found)
+        for where, found in groupby(
+            faults, key=lambda f: (f["kernel"], f["cell"], f["norm"], f["case"])
+        )
+    ]
+    if told:
+        print("", *told[:_TOLD], sep="\n")
+    if len(told) > _TOLD:
+        print(f"and {len(told) - _TOLD} more cases, all of them in the file of --out")
+
+
+def _summary(
+    about: Record,
+    reasons: Mapping[str, str],
+    lines: Sequence[Record],
+    faults: Sequence[Record],
+    seconds: float,
+) -> str:
+    """All that a report of a bug has to say first."""
+    where = about["gpu"] if "gpu" in about else f"{about['processor']}, {about['isa']}"
+    place = ", ".join(
+        f"{name} {about[name]}"
+        for name in ("driver", "rnnorm", "torch", "cuda", "triton", "python", "system")
+        if name in about
+    )
+    if not lines:
+        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        return f"rnnorm check: NOTHING TO EXAMINE on {where} ({why}); {place}"
+    kernels = ", ".join(dict.fromkeys(line["kernel"] for line in lines))
+    cases, failed = (sum(line[name] for line in lines) for name in ("cases", "failed"))
+    worst = max(lines, key=lambda line: math.inf if line["worst"] is None else line["worst"])
+    if faults:
+        first = faults[0]
+        verdict = f"FAILED ({failed} of {cases} cases of {kernels}"
+        verdict += f"; first {first['cell']} {first['norm']} {first['case']}: {first['tensor']}"
+        verdict += f" {first['what']})"
+    else:
+        verdict = f"passed ({cases} cases of {kernels}, worst {worst['worst']:.2f} of {LIMIT:g})"
+    return f"rnnorm check: {verdict} on {where}; {place}; {seconds:.0f} s"
+
+
+def _about(device: torch.device) -> Record:
+    """System and triton's version; the GPU, its driver, and torch's versions for it."""
+    try:
+        triton = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        triton = "not installed"
+    about: Record = {"system": platform.platform(), "triton": triton}
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability()
+        about |= {
+            "gpu": f"{torch.cuda.get_device_name()} (sm_{major}{minor})",
+            "driver": _driver(),
+            "cuda": torch.version.cuda or torch.version.hip,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+            "matmul": torch.get_float32_matmul_precision(),
+        }
+    return about
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, check=True, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return said.stdout.split("\n")[0].strip()

@@ -1,0 +1,32 @@
+"""``rnnorm check``."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+
+HELP = "examine the fused kernels on this machine: right, repeatable, and how fast"
+USAGE = ("[--device cpu|cuda] [--out FILE]",)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of ``check`` in :mod:`rnnorm.experiments.bench.check`."""
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="whose kernels (cpu)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="JSON file for every number and fault")
+
+
+def run(device: str, out: str | None) -> int:
+    """Examine the kernels; the function prints.
+
+    Returns:
+        0, 1 if something is wrong or there is nothing to examine, 2 without such a device.
+    """
+    from rnnorm.experiments.bench.check import DeviceMissingError, check
+
+    try:
+        return 0 if check(device, out=out) else 1
+    except DeviceMissingError as error:
+        print(f"rnnorm check: --device {device}: {error}", file=sys.stderr)
+        return 2
