@@ -22,7 +22,7 @@ struct Backward : SiteGradients<Cell, T> {
   explicit Backward(const rnnorm_layer& args) : Base(args) {
     const rnnorm_site &x = a.site[RNNORM_INPUT], &h = a.site[RNNORM_HIDDEN];
     apart = Cell::separate || (!plan.fused && (x.scope || h.scope));
-    delayed = plan.whole && this->takes(x, 0);
+    delayed = plan.ahead && this->takes(x, 0);
     room = this->affine_room(x, G) + this->affine_room(h, G) +
            this->affine_room(a.site[RNNORM_CELL], 1);
   }
@@ -115,16 +115,16 @@ struct Backward : SiteGradients<Cell, T> {
 
   // from h to the normalised c
   template <int U>
-  void to_cell(const Step<T>& s, Units u) const {
+  void to_cell(const Step<T>& s, Units u, int64_t t) const {
     if constexpr (Cell::has_cell) {
       either(plan.fused, [&](auto fused) {
         either(plan.extra, [&](auto extra) {
           Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
         });
       });
-      if (this->by_row(RNNORM_CELL))
-        this->template add_sums<Blocks<1>, U>(RNNORM_CELL, s.grad_cell, s.cell, u, sum_c + u.first,
-                                              dot_c + u.first, s.n);
+      if (this->across(RNNORM_CELL, t))
+        this->template add_sums<Blocks<1>, U>(RNNORM_CELL, t, s.grad_cell, s.cell, u,
+                                              sum_c + u.first, dot_c + u.first, s.n);
     }
   }
 
@@ -134,7 +134,7 @@ struct Backward : SiteGradients<Cell, T> {
     const int64_t at = G * u.first;
     if constexpr (Cell::has_cell) {
       if (a.site[RNNORM_CELL].scope)
-        this->template through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, s.n,
+        this->template through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, u, s.n,
                                              sum_c + u.first, dot_c + u.first, s.grad_cell);
     }
     either(plan.fused, [&](auto fused) {
@@ -144,11 +144,11 @@ struct Backward : SiteGradients<Cell, T> {
     });
     if constexpr (Cell::has_cell) this->template add_peepholes<U>(s, u);
     if (this->by_row(RNNORM_INPUT))
-      this->template add_sums<Rows, U>(RNNORM_INPUT, s.grad_zx, s.x, u, sum_x + at, dot_x + at,
+      this->template add_sums<Rows, U>(RNNORM_INPUT, t, s.grad_zx, s.x, u, sum_x + at, dot_x + at,
                                        s.n);
-    if (this->by_row(RNNORM_HIDDEN))
-      this->template add_sums<Rows, U>(RNNORM_HIDDEN, s.grad_zh, s.h, u, sum_h + at, dot_h + at,
-                                       s.n);
+    if (this->across(RNNORM_HIDDEN, t))
+      this->template add_sums<Rows, U>(RNNORM_HIDDEN, t, s.grad_zh, s.h, u, sum_h + at,
+                                       dot_h + at, s.n);
   }
 
   // from the terms to the products
@@ -160,17 +160,17 @@ struct Backward : SiteGradients<Cell, T> {
     if (delayed) {
       if (to != s.grad_zx) std::memcpy(to, s.grad_zx, size_t(s.n * G * U) * sizeof(T));
     } else if (apart) {
-      this->template through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, s.n, sum_x + at,
+      this->template through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, u, s.n, sum_x + at,
                                       dot_x + at, to);
     }
-    this->template through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, s.n, sum_h + at,
+    this->template through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, u, s.n, sum_h + at,
                                     dot_h + at, s.grad_zh);
   }
 
-  // a row's gradient needs the tiles of all threads
+  // sums need the tiles of all threads, or other processes; false if these are lost
   template <class Team>
-  void step_by_rows(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t,
-                    int64_t row) const {
+  bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t,
+                   int64_t row) {
     const auto each_tile = [&](auto body) {
       for (int64_t i = first; i < last; ++i)
         with_width(tiles[i].width, [&](auto width) {
@@ -181,21 +181,21 @@ struct Backward : SiteGradients<Cell, T> {
     each_tile([&](auto width, Units u, const Step<T>& s) {
       constexpr int U = decltype(width)::value;
       again<U>(s, u, t);
-      to_cell<U>(s, u);
+      to_cell<U>(s, u, t);
     });
-    if (this->by_row(RNNORM_CELL)) {
-      team.barrier();
-      this->template merge_sums<Blocks<1>>(RNNORM_CELL, a.sizes[t], rank);
-    }
+    if (!this->meet(team, rank, t, RNNORM_CELL, RNNORM_CELL)) return false;
+    this->template merge_sums<Blocks<1>>(RNNORM_CELL, a.sizes[t], rank);
     each_tile([&](auto width, Units u, const Step<T>& s) {
       to_terms<decltype(width)::value>(s, u, t, rank);
     });
-    team.barrier();
+    const int from = delayed ? RNNORM_HIDDEN : RNNORM_INPUT;
+    if (!this->meet(team, rank, t, from, RNNORM_HIDDEN)) return false;
     this->template merge_sums<Rows>(RNNORM_INPUT, a.sizes[t], rank);
     this->template merge_sums<Rows>(RNNORM_HIDDEN, a.sizes[t], rank);
     each_tile([&](auto width, Units u, const Step<T>& s) {
       to_products<decltype(width)::value>(s, u, t, row, rank);
     });
+    return true;
   }
 
   template <class Team>
@@ -208,8 +208,8 @@ struct Backward : SiteGradients<Cell, T> {
       start = this->chunk_start(stop);
       for (int64_t t = stop - 1; t >= start; --t) {
         const int64_t row = offset[t] - offset[start];
-        if (plan.rows) {
-          step_by_rows(team, rank, first, last, t, row);
+        if (plan.across) {
+          if (!step_across(team, rank, first, last, t, row)) return;
         } else {
           for (int64_t i = first; i < last; ++i) {
             const int64_t following = i + 1 < last ? i + 1 : first;
@@ -218,7 +218,7 @@ struct Backward : SiteGradients<Cell, T> {
               const Step<T> s = tile_step<U>(tiles[i], t, row, rank, tiles[following],
                                              t - (following == first));
               again<U>(s, tiles[i], t);
-              to_cell<U>(s, tiles[i]);
+              to_cell<U>(s, tiles[i], t);
               to_terms<U>(s, tiles[i], t, rank);
               to_products<U>(s, tiles[i], t, row, rank);
             });
@@ -241,8 +241,7 @@ struct Backward : SiteGradients<Cell, T> {
       if (!delayed) this->input_gradients(team, rank, ring_x, capacity, 0, start, stop);
       team.barrier();
     }
-    if (delayed) whole_input(team, rank, first, last);
-    finish(first, last);
+    if (!delayed || delayed_input(team, rank, first, last)) finish(first, last);
   }
 
   template <class Team>
@@ -270,22 +269,40 @@ struct Backward : SiteGradients<Cell, T> {
     this->pack_weights(team, rank, from, to);
   }
 
-  // sequence scope: the statistics depend on all frames, and so does every gradient
+  // statistics that depend on all frames, or on other processes at all steps: so does every
+  // gradient; false if the others are lost
   template <class Team>
-  void whole_input(Team& team, int64_t rank, int64_t first, int64_t last) const {
-    for (int64_t i = first; i < last; ++i) {
-      const Units u = tiles[i];
-      with_width(u.width, [&](auto width) {
-        constexpr int U = decltype(width)::value;
+  bool delayed_input(Team& team, int64_t rank, int64_t first, int64_t last) {
+    const rnnorm_site& site = a.site[RNNORM_INPUT];
+    // calls body for each of a thread's tiles with the rows of each statistic
+    const auto each_statistic = [&](auto body) {
+      for (int64_t i = first; i < last; ++i)
+        with_width(tiles[i].width, [&](auto width) {
+          constexpr int U = decltype(width)::value;
+          const Units u = tiles[i];
+          const int64_t at = G * u.first;
+          for (int64_t t = 0; t < (plan.whole ? 1 : T_); ++t) {
+            const Affine<T> by = this->template affine<U, G>(
+                site, t, u, this->gamma_x + at, this->shift_x + at, affines + rank * room);
+            body(width, u, t, plan.whole ? plan.frames : a.sizes[t],
+                 Term<T>{kept(a.saved_x, G, u, t), by, nullptr}, into_x(u, t, 0));
+          }
+        });
+    };
+    if (a.exchange) {
+      each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
         const int64_t at = G * u.first;
-        T* dz = all_x + at * plan.frames;
-        const Affine<T> by =
-            this->template affine<U, G>(a.site[RNNORM_INPUT], 0, u, this->gamma_x + at,
-                                        this->shift_x + at, affines + rank * room);
-        this->template through_site<G * U>(a.site[RNNORM_INPUT], 0, dz, kept(a.saved_x, G, u, 0),
-                                           by, plan.frames, sum_x + at, dot_x + at, dz);
+        if (this->exchanged(RNNORM_INPUT, t))
+          this->template add_sums<Rows, decltype(width)::value>(RNNORM_INPUT, t, dz, z, u,
+                                                                sum_x + at, dot_x + at, n);
       });
+      if (!this->meet(team, rank, 0, RNNORM_INPUT, RNNORM_INPUT)) return false;
     }
+    each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
+      const int64_t at = G * u.first;
+      this->template through<Rows, decltype(width)::value>(RNNORM_INPUT, t, rank, dz, z, u, n,
+                                                           sum_x + at, dot_x + at, dz);
+    });
     for (int64_t stop = T_, start; stop > 0; stop = start) {
       start = this->chunk_start(stop);
       this->pack_inputs(start, stop, rank, team.size());
@@ -293,6 +310,7 @@ struct Backward : SiteGradients<Cell, T> {
       this->input_gradients(team, rank, all_x, plan.frames, offset[start], start, stop);
       team.barrier();
     }
+    return true;
   }
 
   void finish(int64_t first, int64_t last) const {

@@ -93,6 +93,8 @@ int run(int (*pass)(const rnnorm_layer*), const rnnorm_layer* layer) {
 
 extern "C" {
 
+int64_t rnnorm_layer_size() { return sizeof(rnnorm_layer); }
+
 const char* rnnorm_isa() { return build.name; }
 
 int rnnorm_forward(const rnnorm_layer* layer) { return run(build.forward, layer); }

@@ -22,7 +22,7 @@ struct Forward : Layer<Cell, T> {
     // evaluation alone: the sums have another order
     few = a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
     // few inputs: W_x x just before it is used; many: while a tile of W_x is in cache
-    steps_at_once = plan.whole       ? T_
+    steps_at_once = plan.ahead       ? T_
                     : plan.recompute ? 1
                                      : smaller(T_, quotient_up(chunk_rows / 2, larger(B, 1)));
     room = this->affine_room(a.site[RNNORM_INPUT], G) +
@@ -83,7 +83,12 @@ struct Forward : Layer<Cell, T> {
       if (!few) this->template input_product<U>(t, stop, panel_x + G * u.first * I, to);
       for (int64_t i = t; few && i < stop; to += G * U * a.sizes[i++])
         dots<U>(this->x_rows(i), a.sizes[i], a.weight_ih, I, u, to, false);
-      if (plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, plan.frames, u, 0);
+      if (plan.whole && this->takes(*x_site, t)) {
+        take_statistic<G, U>(*x_site, x, plan.frames, u, 0);
+      } else if (plan.ahead) {
+        for (int64_t i = 0; i < T_ && this->takes(*x_site, i); ++i)
+          take_statistic<G, U>(*x_site, x_terms(u, i, rank), a.sizes[i], u, i);
+      }
       if (this->by_row(RNNORM_INPUT))
         row_moments<Rows, T, U>(x, offset[stop] - offset[t], u,
                                 this->row_site[RNNORM_INPUT].parts, 0);
@@ -94,8 +99,8 @@ struct Forward : Layer<Cell, T> {
     else
       product<T, C>({before, H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
                     plan.fused);
-    if (!plan.whole && this->takes(*x_site, t)) take_statistic<C>(*x_site, x, n, u, t);
-    if (this->takes(*h_site, t)) take_statistic<C>(*h_site, h, n, u, t);
+    if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
+    if (this->takes(*h_site, t)) take_statistic<G, U>(*h_site, h, n, u, t);
     if (this->by_row(RNNORM_HIDDEN))
       row_moments<Rows, T, U>(h, n, u, this->row_site[RNNORM_HIDDEN].parts, 0);
   }
@@ -127,13 +132,7 @@ struct Forward : Layer<Cell, T> {
     });
     if constexpr (Cell::has_cell) {
       const rnnorm_site& c_site = a.site[RNNORM_CELL];
-      if (this->takes(c_site, t)) {
-        const int64_t step = t * H + u.first;
-        T mean[U], var[U];
-        moments<T, U>(s.c_after, n, mean, var);
-        std::memcpy(static_cast<T*>(c_site.mean) + step, mean, size_t(u.count) * sizeof(T));
-        std::memcpy(static_cast<T*>(c_site.var) + step, var, size_t(u.count) * sizeof(T));
-      }
+      if (this->takes(c_site, t)) take_statistic<1, U>(c_site, s.c_after, n, u, t);
       if (this->by_row(RNNORM_CELL))
         row_moments<Blocks<1>, T, U>(s.c_after, n, u, this->row_site[RNNORM_CELL].parts, 0);
     }
@@ -232,12 +231,14 @@ struct Forward : Layer<Cell, T> {
                        to + g * U, G * U, accumulate);
   }
 
-  template <int C>
+  // a tile's mean and biased variance, or for exchange the sum of squares
+  template <int Gates, int U>
   void take_statistic(const rnnorm_site& site, const T* z, int64_t n, Units u, int64_t t) const {
-    T mean[C], var[C];
-    moments<T, C>(z, n, mean, var);
-    this->scatter(mean, u, static_cast<T*>(site.mean) + t * G * H);
-    this->scatter(var, u, static_cast<T*>(site.var) + t * G * H);
+    T mean[Gates * U], var[Gates * U];
+    moments<T, Gates * U>(z, n, mean, var);
+    for (int c = 0; !a.exchange && c < Gates * U; ++c) var[c] /= T(n);
+    this->template scatter<Gates>(mean, u, static_cast<T*>(site.mean) + t * Gates * H);
+    this->template scatter<Gates>(var, u, static_cast<T*>(site.var) + t * Gates * H);
   }
 
   template <class Team>
@@ -256,8 +257,8 @@ struct Forward : Layer<Cell, T> {
     }
     if (plan.masked) team.barrier();
     for (int64_t t = 0; t < T_; ++t) {
-      if (plan.rows) {
-        step_by_rows(team, rank, first, last, t);
+      if (plan.across) {
+        if (!step_across(team, rank, first, last, t)) return;
       } else {
         for (int64_t i = first; i < last; ++i) {
           const int64_t following = i + 1 < last ? i + 1 : first;
@@ -282,29 +283,28 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
-  // a row's statistics need the tiles of all threads
+  // statistics need the tiles of all threads, or other processes; false if these are lost
   template <class Team>
-  void step_by_rows(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t) const {
+  bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t) {
     for (int64_t i = first; i < last; ++i)
       with_width(tiles[i].width, [&](auto width) {
         products<decltype(width)::value>(tiles[i], t, rank);
       });
-    team.barrier();
+    if (!this->meet(team, rank, t, RNNORM_INPUT, RNNORM_HIDDEN)) return false;
     merge_rows<Rows>(RNNORM_INPUT, t, offset[t] - offset[t - t % steps_at_once], rank);
     merge_rows<Rows>(RNNORM_HIDDEN, t, 0, rank);
     for (int64_t i = first; i < last; ++i)
       with_width(tiles[i].width, [&](auto width) {
         gates<decltype(width)::value>(tiles[i], t, rank, tiles[i], t + 1);
       });
-    if (this->by_row(RNNORM_CELL)) {
-      team.barrier();
-      merge_rows<Blocks<1>>(RNNORM_CELL, t, 0, rank);
-    }
+    if (!this->meet(team, rank, t, RNNORM_CELL, RNNORM_CELL)) return false;
+    merge_rows<Blocks<1>>(RNNORM_CELL, t, 0, rank);
     for (int64_t i = first; i < last; ++i)
       with_width(tiles[i].width, [&](auto width) {
         output<decltype(width)::value>(tiles[i], t, rank);
         show(tiles[i], t + 1);
       });
+    return true;
   }
 
   void prefer_huge_pages() const {

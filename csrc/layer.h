@@ -25,6 +25,8 @@ struct rnnorm_site {
   // standard deviation, each (blocks of gates, active frames), null where backward does not follow
   void* mean;
   void* var;
+  // for exchange: two numbers for each feature and statistic, (T, 2, features) or (1, 2, features)
+  void* sums;
   void* grad_gamma;
   void* grad_beta;
 };
@@ -38,6 +40,13 @@ struct rnnorm_mask {
   double scale;
 };
 
+// makes what this process has of some statistics what all processes have: 0 if it could. The thread
+// that has called the pass calls it, while the others wait, for a site's statistics
+// [first, first + count). In forward `mean` and, in `var`, the sum of squares about it become mean
+// and biased variance; in backward `sums` over rows, of the gradient and of that times the
+// normalised term, are added up
+typedef int64_t (*rnnorm_exchange)(int64_t site, int64_t first, int64_t count);
+
 struct rnnorm_layer {
   int64_t cell;
   int64_t is_double;
@@ -45,6 +54,10 @@ struct rnnorm_layer {
   int64_t T, B, I, H;
   const int64_t* sizes;  // active rows of each step, non-increasing
   int64_t min_rows;      // fewest rows a statistic is taken of, negative to take none
+  // where the rows of several processes have common statistics, else null: those of all at each
+  // step, which min_rows counts then
+  const int64_t* all_sizes;
+  rnnorm_exchange exchange;
   int64_t joint;         // the hidden site is W_x x + W_h h
   int64_t recompute;     // W_x x again in backward instead of keeping it
   double eps;
@@ -64,9 +77,12 @@ struct rnnorm_layer {
   void* grad_peephole[RNNORM_PEEPHOLES];
 };
 
-// 0, or 1 if memory ran out
+// 0, 1 if memory ran out, or 2 if an exchange has failed: then none follows, no result is whole
 RNNORM_API int rnnorm_forward(const rnnorm_layer*);
 RNNORM_API int rnnorm_backward(const rnnorm_layer*);
+
+// bytes of a rnnorm_layer: another number is another interface
+RNNORM_API int64_t rnnorm_layer_size();
 
 // the instruction set in use, or null if RNNORM_CPU_ISA names one that is unknown or absent
 RNNORM_API const char* rnnorm_isa();

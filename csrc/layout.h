@@ -24,26 +24,34 @@ struct Plan {
   bool fused;      // W_x x + W_h h in one array: nothing needs them apart
   bool recompute;  // W_x x again in backward: cheaper than to keep it
   bool whole;      // statistics of W_x x over all frames at once
+  bool ahead;      // those of every step before the first one
   bool rows;       // a row's statistics: over units of other threads
+  bool across;     // or a step's: over rows of other processes
   bool extra;      // the cell's equations have peepholes or recurrent dropout
   bool masked;     // the recurrent product sees h without what is dropped
   int64_t frames;  // sum of sizes
+  int64_t all_frames;  // of all processes'
 
   Plan(const rnnorm_layer& a) {
     const bool apart = a.site[RNNORM_INPUT].scope || a.cell == RNNORM_GRU ||
                        (a.site[RNNORM_HIDDEN].scope && !a.joint);
     fused = !apart;
     whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
-    recompute = a.recompute && !fused && !whole;
+    ahead = whole || (a.exchange && a.site[RNNORM_INPUT].scope == RNNORM_FRAME);
+    recompute = a.recompute && !fused && !ahead;
     rows = false;
     for (const rnnorm_site& site : a.site) rows |= site.scope == RNNORM_ROW;
+    across = rows || a.exchange;
     extra = false;
     for (const void* weight : a.peephole) extra |= weight != nullptr;
     for (int place : {RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C})
       extra |= a.mask[place].drawn != nullptr;
     masked = a.mask[RNNORM_SEEN].drawn != nullptr;
-    frames = 0;
-    for (int64_t t = 0; t < a.T; ++t) frames += a.sizes[t];
+    frames = all_frames = 0;
+    for (int64_t t = 0; t < a.T; ++t) {
+      frames += a.sizes[t];
+      all_frames += (a.exchange ? a.all_sizes : a.sizes)[t];
+    }
   }
 };
 
@@ -73,6 +81,7 @@ struct Layer {
   const Tiling tiles;
   const int64_t T_, B, I, H, P;  // P: hidden units with those that fill the last tile
   int64_t last_good = -1;        // last step with a statistic of its own
+  bool failed = false;           // an exchange has
   int64_t* offset;               // frames before step t
   T *shift_x, *shift_h, *gamma_x, *gamma_h, *gamma_c, *beta_c, *peepholes, *c_first;
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
@@ -89,7 +98,7 @@ struct Layer {
       : a(args), plan(args), tiles(args.H), T_(args.T), B(args.B), I(args.I), H(args.H),
         P(tiles.padded) {
     if (a.min_rows >= 0)
-      for (int64_t t = 0; t < T_ && a.sizes[t] >= a.min_rows; ++t) last_good = t;
+      for (int64_t t = 0; t < T_ && all_rows(t) >= a.min_rows; ++t) last_good = t;
   }
 
   void take(Arena& arena) {
@@ -111,20 +120,27 @@ struct Layer {
   bool by_row(int which) const { return a.site[which].scope == RNNORM_ROW; }
 
   // where a tile's numbers lie that a step needs again once other threads have added to them
-  int64_t own(Units u, int64_t rank) const { return B * (plan.rows ? u.first : rank * tile_units); }
-  int64_t own_size() const { return B * (plan.rows ? P : a.threads * tile_units); }
+  int64_t own(Units u, int64_t rank) const {
+    return B * (plan.across ? u.first : rank * tile_units);
+  }
+  int64_t own_size() const { return B * (plan.across ? P : a.threads * tile_units); }
+
+  // active rows of all processes at step t
+  int64_t all_rows(int64_t t) const { return (a.exchange ? a.all_sizes : a.sizes)[t]; }
 
   // a tile's columns from an array of features in torch's gate order, zero where no unit is
+  template <int Gates = G>
   void gather(const void* features, Units u, T* columns) const {
     const T* from = static_cast<const T*>(features);
-    for (int g = 0; g < G; ++g)
+    for (int g = 0; g < Gates; ++g)
       for (int64_t k = 0; k < u.width; ++k)
         columns[g * u.width + k] = from && k < u.count ? from[g * H + u.first + k] : T(0);
   }
+  template <int Gates = G>
   void scatter(const T* columns, Units u, void* features) const {
     T* to = static_cast<T*>(features);
     if (!to) return;
-    for (int g = 0; g < G; ++g)
+    for (int g = 0; g < Gates; ++g)
       std::memcpy(to + g * H + u.first, columns + g * u.width, size_t(u.count) * sizeof(T));
   }
 
@@ -168,7 +184,36 @@ struct Layer {
   // whether step t takes a statistic of its own over the rows of a site
   bool takes(const rnnorm_site& site, int64_t t) const {
     if (!site.scope || site.scope == RNNORM_ROW || a.min_rows < 0) return false;
-    return site.scope == RNNORM_SEQUENCE ? plan.frames >= a.min_rows : a.sizes[t] >= a.min_rows;
+    return rows_of(site, t) >= a.min_rows;
+  }
+  // how many it would be of
+  int64_t rows_of(const rnnorm_site& site, int64_t t) const {
+    return site.scope == RNNORM_SEQUENCE ? plan.all_frames : all_rows(t);
+  }
+
+  // whether a site's statistic at step t has parts of other threads or processes; those of W_x x
+  // are known before the first step, or its gradient's sums after the last one
+  bool across(int which, int64_t t) const {
+    return by_row(which) || (exchanged(which, t) && (which != RNNORM_INPUT || t == 0));
+  }
+  bool exchanged(int which, int64_t t) const { return a.exchange && takes(a.site[which], t); }
+
+  // waits for the parts of sites [first, last] at step t, if there are any; false if they will not
+  // come
+  template <class Team>
+  bool meet(Team& team, int64_t rank, int64_t t, int first, int last) {
+    bool any = false;
+    for (int which = first; which <= last; ++which) any |= across(which, t);
+    if (!any) return true;
+    team.barrier();
+    if (!a.exchange) return true;
+    for (int which = first; rank == 0 && which <= last && !failed; ++which) {
+      if (!across(which, t) || by_row(which)) continue;
+      const bool every_step = which == RNNORM_INPUT && !plan.whole;
+      failed = a.exchange(which, t, every_step ? last_good + 1 : 1) != 0;
+    }
+    team.barrier();
+    return !failed;
   }
 
   // where the statistics over rows that serve step t lie, null without, and how far apart they are
@@ -317,7 +362,7 @@ struct Layer {
   }
 };
 
-// runs a pass in scratch memory; 1 if there is none
+// runs a pass in scratch memory: 1 if there is none, 2 if an exchange has failed
 template <class Pass>
 int run_pass(const rnnorm_layer& a) {
   Pass pass(a);
@@ -330,7 +375,7 @@ int run_pass(const rnnorm_layer& a) {
   pass.prepare_offsets();
   pass.prefer_huge_pages();
   run_team(a.threads, [&](auto& team, int64_t rank) { pass.run_thread(team, rank); });
-  return 0;
+  return pass.failed ? 2 : 0;
 }
 
 // runs Direction<Cell, T> for the layer's cell and type

@@ -43,21 +43,20 @@ RNNORM_INLINE void column_sums(int64_t n, T* const (&total)[Outputs], Term term)
   }
 }
 
-// mean and biased variance in two passes
+// mean, and sum of squares about it, in two passes; zeros without rows
 template <class T, int C>
-void moments(const T* x, int64_t n, T* mean, T* var) {
+void moments(const T* x, int64_t n, T* mean, T* squares) {
   constexpr int W = largest_power(C, widest<T>);
   using V = Vec<T, W>;
   T* const to_mean[1] = {mean};
   column_sums<T, C, 1>(n, to_mean,
                        [&](int64_t r, int c, V* value) { value[0] = load<W>(x + r * C + c); });
-  for (int c = 0; c < C; ++c) mean[c] /= T(n);
-  T* const to_var[1] = {var};
-  column_sums<T, C, 1>(n, to_var, [&](int64_t r, int c, V* value) {
+  for (int c = 0; c < C; ++c) mean[c] /= T(n ? n : 1);
+  T* const to_squares[1] = {squares};
+  column_sums<T, C, 1>(n, to_squares, [&](int64_t r, int c, V* value) {
     const V centred = load<W>(x + r * C + c) - load<W>(mean + c);
     value[0] = centred * centred;
   });
-  for (int c = 0; c < C; ++c) var[c] /= T(n);
 }
 
 // sum of dy, and of dy times the normalised x
@@ -90,10 +89,11 @@ void plain_sums(const T* dy, int64_t n, T* sum) {
       n, to, [&](int64_t r, int c, Vec<T, W>* value) { value[0] = load<W>(dy + r * C + c); });
 }
 
-// dx = scale * (dy - mean(dy) - xhat * mean(dy * xhat)) where the statistics are of these rows
+// dx = scale * (dy - mean(dy) - xhat * mean(dy * xhat)) where the statistics are of `all` rows,
+// these among them, and so are the sums
 template <class T, int C>
-void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, const T* sum,
-                    const T* dot, T* dx) {
+void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, int64_t all,
+                    const T* sum, const T* dot, T* dx) {
   constexpr int W = largest_power(C, widest<T>);
   constexpr int N = C / W < 4 ? C / W : (C / W) % 4 == 0 ? 4 : 3;
   using V = Vec<T, W>;
@@ -101,8 +101,8 @@ void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, con
     V offset[N], slope[N], scale[N];
     for (int v = 0; v < N; ++v) {
       const int c = column + v * W;
-      slope[v] = load<W>(dot + c) * load<W>(by.inverse + c) / T(n);
-      offset[v] = load<W>(sum + c) / T(n) - load<W>(by.mean + c) * slope[v];
+      slope[v] = load<W>(dot + c) * load<W>(by.inverse + c) / T(all);
+      offset[v] = load<W>(sum + c) / T(all) - load<W>(by.mean + c) * slope[v];
       scale[v] = load<W>(by.scale + c);
     }
     for (int64_t r = 0; r < n; ++r)

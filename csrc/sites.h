@@ -9,7 +9,7 @@ namespace {
 template <class Cell, class T>
 struct SiteGradients : GradientProducts<Cell, T> {
   using Base = GradientProducts<Cell, T>;
-  using Base::a, Base::plan, Base::tiles, Base::offset, Base::P;
+  using Base::a, Base::plan, Base::tiles, Base::offset, Base::H, Base::P;
   static constexpr int G = Cell::gates;
 
   T *sum_x, *sum_h, *dot_x, *dot_h, *sum_c, *dot_c, *sum_peephole;
@@ -30,7 +30,8 @@ struct SiteGradients : GradientProducts<Cell, T> {
       this->zero(sum_peephole + which * P + u.first, u.width);
   }
 
-  // adds this step's sums of one site, and takes its gradient back through the normalisation
+  // adds a step's sums of one site that no other thread or process has a part in, and takes its
+  // gradient back through the normalisation
   template <int C>
   void through_site(const rnnorm_site& site, int64_t t, const T* dy, const T* x,
                     const Affine<T>& by, int64_t n, T* total, T* total_dot, T* dx) const {
@@ -42,7 +43,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
       gradient_sums<T, C>(dy, x, by, n, sum, dot);
       for (int c = 0; c < C; ++c) total_dot[c] += dot[c];
       if (this->takes(site, t))
-        batch_gradient<T, C>(dy, x, by, n, sum, dot, dx);
+        batch_gradient<T, C>(dy, x, by, n, n, sum, dot, dx);
       else
         constant_gradient<T, C>(dy, by, n, dx);
     }
@@ -59,15 +60,25 @@ struct SiteGradients : GradientProducts<Cell, T> {
     return static_cast<const T*>(statistic) + offset[t];
   }
 
-  // the sums over a tile's columns for the gradients of gamma and shift, and over its rows
+  // a tile's sums for the gradients of gamma and shift, and its part in those of others
   template <class R, int U>
-  void add_sums(int which, const T* dy, const Term<T>& z, Units u, T* total, T* total_dot,
-                int64_t n) const {
+  void add_sums(int which, int64_t t, const T* dy, const Term<T>& z, Units u, T* total,
+                T* total_dot, int64_t n) const {
     constexpr int C = R::all * U;
     T sum[C], dot[C];
     gradient_sums<T, C>(dy, z.raw, z.by, n, sum, dot);
     for (int c = 0; c < C; ++c) total[c] += sum[c], total_dot[c] += dot[c];
-    row_gradient_sums<R, T, U>(dy, z.raw, z.by.scale, n, u, this->row_site[which].parts);
+    if (this->by_row(which)) {
+      row_gradient_sums<R, T, U>(dy, z.raw, z.by.scale, n, u, this->row_site[which].parts);
+    } else {
+      this->template scatter<R::all>(sum, u, exchanged_sums<R>(which, t));
+      this->template scatter<R::all>(dot, u, exchanged_sums<R>(which, t) + R::all * H);
+    }
+  }
+  // of dy, and after them those of that times the normalised term
+  template <class R>
+  T* exchanged_sums(int which, int64_t t) const {
+    return static_cast<T*>(a.site[which].sums) + 2 * t * R::all * H;
   }
 
   // the sums for the gradients of the peepholes
@@ -90,10 +101,18 @@ struct SiteGradients : GradientProducts<Cell, T> {
 
   // the gradient of a site, given that of what it returns
   template <class R, int U>
-  void through(int which, int64_t t, int64_t rank, const T* dy, const Term<T>& z, int64_t n,
-               T* total, T* total_dot, T* dx) const {
+  void through(int which, int64_t t, int64_t rank, const T* dy, const Term<T>& z, Units u,
+               int64_t n, T* total, T* total_dot, T* dx) const {
+    constexpr int C = R::all * U;
+    if (this->exchanged(which, t)) {
+      T sum[C], dot[C];
+      this->template gather<R::all>(exchanged_sums<R>(which, t), u, sum);
+      this->template gather<R::all>(exchanged_sums<R>(which, t) + R::all * H, u, dot);
+      const int64_t all = this->rows_of(a.site[which], t);
+      return batch_gradient<T, C>(dy, z.raw, z.by, n, all, sum, dot, dx);
+    }
     if (!this->by_row(which))
-      return through_site<R::all * U>(a.site[which], t, dy, z.raw, z.by, n, total, total_dot, dx);
+      return through_site<C>(a.site[which], t, dy, z.raw, z.by, n, total, total_dot, dx);
     const auto& site = this->row_site[which];
     row_gradient<R, T, U>(dy, z.raw, z.by.scale, n, saved_rows(a.site[which].var, t), plan.frames,
                           site.first(rank), site.second(rank), site.parts.capacity, dx);

@@ -3,6 +3,7 @@
 import copy
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -73,15 +74,22 @@ def with_room(module, steps):
 
 
 def equals_one_process(case, owner, rank, group):
-    """Checks the rows ``b`` with ``owner[b] == rank`` against a process that has them all."""
+    """Checks the rows ``b`` with ``owner[b] == rank`` against a process that has them all.
+
+    With the kernel that is best, and with the reference on all ranks or on one of them.
+    """
+    equals_with(None, case, owner, rank, group)
+    equals_with("reference" if rank == 0 or case.seed % 3 == 0 else None, case, owner, rank, group)
+
+
+def equals_with(backend, case, owner, rank, group):
     everything, mine = list(range(len(owner))), [b for b, r in enumerate(owner) if r == rank]
     alone = with_room(case.module(), max(case.lengths))
     module = synchronize(case.module(), group)
     with dispatch.use_backend("reference"):
         outputs, states, weights, inputs = run_rows(alone, case, everything, owner)
-    before = dispatch.calls["reference"]
-    got = run_rows(module, case, mine, owner)
-    assert dispatch.calls["reference"] == before + 1
+    with dispatch.use_backend(backend) if backend else nullcontext():
+        got = run_rows(module, case, mine, owner)
     assert_all_close(got[0], [outputs[b] for b in mine], 1e-12)
     if mine:
         assert_all_close(got[1], [s[:, mine] for s in states], 1e-12)
@@ -189,19 +197,44 @@ def check_kept_graph(rank, group, world):
         torch.autograd.grad(loss, leaves)
 
 
-def check_only_the_reference_runs(rank, group, world):
-    layer = synchronize(LSTM(3, 4, norm="batch"), group)
-    if not dispatch.backends()["cpu"]:
-        with (
-            dispatch.use_backend("cpu"),
-            pytest.raises(RuntimeError, match="rows of several processes"),
-        ):
-            layer(torch.randn(2, 8, 3))
-        # no rank waits for another in evaluation
-        if rank == 0:
-            layer.eval()
-            with dispatch.use_backend("cpu"), pytest.warns(UserWarning, match="before any"):
-                layer(torch.randn(2, 8, 3))
+def check_which_kernel_runs(rank, group, world):
+    x = torch.randn(2, 8, 3)
+    for norm, kernel in (("batch", "cpu"), ("carry", "reference")):
+        layer = synchronize(LSTM(3, 4, norm=norm), group)
+        before = dispatch.calls[kernel]
+        layer(x)[0].sum().backward()
+        assert dispatch.calls[kernel] == before + 1 or dispatch.backends()[kernel]
+    # no rank waits for another in evaluation
+    if rank == 0:
+        layer.eval()(x)
+
+
+def check_threads(rank, group, world):
+    results = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        torch.manual_seed(rank)
+        x = torch.randn(5, 6, 3)
+        torch.manual_seed(0)
+        layer = synchronize(LSTM(3, 40, norm="batch", initial_noise=0.0), group)
+        output, _ = layer(x)
+        output.square().sum().backward()
+        gradients = [parameter.grad for parameter in layer.parameters()]
+        results.append([output, *gradients, *layer.buffers()])
+    torch.set_num_threads(1)
+    assert all(torch.equal(one, more) for one, more in zip(*results, strict=True))
+
+
+def check_second_derivatives(rank, group, world):
+    for backend in ("cpu", "reference"):
+        if dispatch.backends()[backend]:
+            continue
+        x = torch.randn(2, 8, 3, requires_grad=True)
+        with dispatch.use_backend(backend):
+            output, _ = synchronize(GRU(3, 4, norm="batch"), group)(x)
+            (slope,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
+            with pytest.raises(RuntimeError, match="once_differentiable"):
+                slope.sum().backward()
 
 
 def check_average(rank, group, world):

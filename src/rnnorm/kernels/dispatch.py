@@ -16,7 +16,7 @@ from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels import reference, scan
+from rnnorm.kernels import reference, scan, synchronized
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.norm.spec import BatchNorm, Norm, active_sites
@@ -67,6 +67,8 @@ class Kernel:
         refuses: why it does not cover a request, empty if it does.
         layer: with the signature of ``reference.layer``; None for torch's own operators, which
             run a whole stack of layers.
+        synchronized: likewise, with ``rows`` for statistics over those of several processes; None
+            where the kernel takes no statistics at all.
         traceable: whether a compiler takes it into a graph without unrolling the time steps.
     """
 
@@ -74,6 +76,7 @@ class Kernel:
     unavailable: str
     refuses: Callable[[Request], str]
     layer: Callable[..., Any] | None
+    synchronized: Callable[..., Any] | None
     traceable: bool
 
 
@@ -94,8 +97,6 @@ def _aten_refuses(request: Request) -> str:
 
 
 def _cpu_refuses(request: Request) -> str:
-    if request.synchronized:
-        return "it takes no statistics over the rows of several processes"
     if request.projected:
         return "it has no proj_size"
     if request.exported == "onnx":
@@ -116,10 +117,12 @@ def _scan_refuses(request: Request) -> str:
 
 
 KERNELS = (
-    Kernel("aten", "", _aten_refuses, None, traceable=False),
-    Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, traceable=True),
-    Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True),
-    Kernel("reference", "", lambda request: "", reference.layer, traceable=False),
+    Kernel("aten", "", _aten_refuses, None, None, traceable=False),
+    Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, cpu.layer, traceable=True),
+    Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, None, traceable=True),
+    Kernel(
+        "reference", "", lambda request: "", reference.layer, synchronized.layer, traceable=False
+    ),
 )
 
 #: how many layer calls each kernel has run (a whole stack counts once)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.mask import Mask
-from rnnorm.norm.merged_moments import MergedSite
+from rnnorm.norm.merged_moments import ActiveRows, MergedSite
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import Norm
 
@@ -32,8 +32,7 @@ def layer(
     step: int | Tensor = 0,
     masks: Mapping[str, Mask] | None = None,
     *,
-    rows: Tensor,
-    group: Any,
+    rows: ActiveRows,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """Runs a cell as ``reference.layer`` does; the arguments that differ from it are named.
 
@@ -53,8 +52,7 @@ def layer(
         min_rows: fewest rows, those of all ranks, that a statistic is taken of.
         step: index of the first frame.
         masks: of recurrent dropout.
-        rows: ``(world, T)`` int64 on the CPU, the active rows of every rank at every step.
-        group: the process group, or None for all processes.
+        rows: those of all ranks.
 
     Returns:
         as ``reference.layer``; the moments are those of all ranks.
@@ -82,7 +80,7 @@ def layer(
             min_rows,
             step,
             masks,
-            make_site=partial(MergedSite, rows=rows, group=group),
+            make_site=partial(MergedSite, rows=rows),
         )
         taken.update(moments)
         return output, *last

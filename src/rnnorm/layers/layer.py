@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels import dispatch, synchronized
+from rnnorm.kernels import dispatch
 from rnnorm.kernels.mask import Mask
 from rnnorm.layers.autocast import autocast_dtype
-from rnnorm.layers.ranks import ActiveRows
+from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, update
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, active_sites, field_of
@@ -247,10 +247,10 @@ def run_layer(
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
     shifted = [site for site in active if field_of(site) in CELL_SITES]
     beta = {site: parameter(module, f"beta_{site}{suffix}") for site in shifted}
-    layer = kernel.layer
-    if rows is not None:
-        layer = partial(synchronized.layer, rows=rows.each, group=rows.group)
+    layer = kernel.layer if rows is None else kernel.synchronized
     assert layer is not None
+    if rows is not None:
+        layer = partial(layer, rows=rows)
     products = autocast_dtype(x.device)
     if products is not None:
 

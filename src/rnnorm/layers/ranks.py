@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
 from torch.nn.functional import pad
 
-
-class ActiveRows(NamedTuple):
-    """Active rows of every rank at every step of a call: ``each`` ``(world, T)`` int64, CPU."""
-
-    each: Tensor
-    group: Any
+from rnnorm.norm.merged_moments import ActiveRows
 
 
 @dataclass(frozen=True)

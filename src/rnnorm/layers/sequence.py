@@ -195,6 +195,7 @@ class Sequence(nn.RNNBase):
         data: Tensor = input.data if isinstance(input, PackedSequence) else input
         # what is no tensor fails as in torch.nn
         data.dim()
+        synchronized = self.training and self.synchronized()
         kernel = dispatch.choose(
             self.cell,
             self.norm,
@@ -204,9 +205,11 @@ class Sequence(nn.RNNBase):
             padded=lengths is not None,
             masked=masked_places(self.recurrent_dropout, self.training and self._draws_masks),
             training=self.training,
-            synchronized=self.training and self.synchronized(),
+            synchronized=synchronized,
         )
-        run = self._run if kernel.traceable else uncompiled(self._run)
+        # an exchange between processes is no part of a graph
+        traceable = kernel.traceable and not synchronized
+        run = self._run if traceable else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step)
 
     def _run(

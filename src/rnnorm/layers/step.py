@@ -95,15 +95,18 @@ class Step(nn.RNNCellBase):
         """
         # what is no tensor fails as in torch.nn
         input.dim()
+        synchronized = self.training and self.synchronized()
         kernel = dispatch.choose(
             self.cell,
             self.norm,
             input.device,
             input.dtype,
             one_step=True,
-            synchronized=self.training and self.synchronized(),
+            synchronized=synchronized,
         )
-        run = self._run if kernel.traceable else uncompiled(self._run)
+        # an exchange between processes is no part of a graph
+        traceable = kernel.traceable and not synchronized
+        run = self._run if traceable else uncompiled(self._run)
         return run(kernel, input, hx, step)
 
     def _run(

@@ -3,12 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed
 
 from rnnorm.norm.moments import BatchSite, Moments
+
+
+class ActiveRows(NamedTuple):
+    """Active rows of every rank at every step of a call: ``each`` ``(world, T)`` int64, CPU.
+
+    ``group`` is their process group, or None for all processes.
+    """
+
+    each: Tensor
+    group: Any
+
+    def merge(self, own: Tensor, rows: Tensor) -> Moments:
+        """Mean and biased variance of the rows of all ranks.
+
+        They are merged by Chan et al. 1979, eq. 2.1: each rank's mean and M2, never a difference of
+        large sums. They are computed alike on all ranks, so that all have the same bits.
+
+        Args:
+            own: ``(2 * blocks, F)``: this rank's mean of each block, then its sum of squared
+                deviations, zeros where it has no rows.
+            rows: ``(world, blocks)``, of each.
+
+        Returns:
+            ``(blocks, F)`` each.
+        """
+        every = own.new_empty(len(rows), *own.shape)
+        distributed.all_gather(list(every), own, group=self.group)
+        mean_of, m2_of = every.chunk(2, 1)
+        weight = rows.to(own).unsqueeze(2)
+        total = weight.sum(0)
+        mean = (weight / total * mean_of).sum(0)
+        var = (m2_of + weight * (mean_of - mean).square()).sum(0) / total
+        return mean, var
+
+    def add(self, own: Tensor) -> Tensor:
+        """Puts the sum over all ranks into the place of this one's part."""
+        distributed.all_reduce(own, group=self.group)
+        return own
 
 
 class MergedSite(BatchSite):
@@ -23,8 +61,7 @@ class MergedSite(BatchSite):
         eps: likewise.
         constants: likewise.
         min_rows: fewest rows, those of all ranks, that a statistic is taken of.
-        rows: ``(world, T)`` int64 on the CPU, the active rows of every rank at every step.
-        group: the process group, or None for all processes.
+        rows: those of all ranks.
     """
 
     def __init__(
@@ -35,11 +72,10 @@ class MergedSite(BatchSite):
         constants: Moments | None,
         min_rows: int,
         *,
-        rows: Tensor,
-        group: Any,
+        rows: ActiveRows,
     ) -> None:
         super().__init__(gamma, shift, eps, constants, min_rows)
-        self._fewest, self._rows, self._group = min_rows, rows, group
+        self._fewest, self._rows, self._ranks = min_rows, rows.each, rows
 
     def __call__(self, z: Tensor, t: int) -> Tensor:
         """Normalises ``z`` ``(n, F)``, this rank's active rows of step t."""
@@ -64,9 +100,9 @@ class MergedSite(BatchSite):
         return [*merged, *[self._by_constants(terms[t], t) for t in late]]
 
     def _merge(self, z: Tensor, steps: list[int], rows: Tensor) -> Tensor:
-        mine = rows[distributed.get_rank(self._group)].tolist()
+        mine = rows[distributed.get_rank(self._ranks.group)].tolist()
         out, mean, var = _Merge.apply(  # type: ignore[no-untyped-call]
-            z, self.gamma, self.shift, self.eps, mine, rows, self._group
+            z, self.gamma, self.shift, self.eps, mine, rows, self._ranks
         )
         self._asked += steps
         self._taken += [(m, v, 1.0) for m, v in zip(mean, var, strict=True)]
@@ -74,11 +110,7 @@ class MergedSite(BatchSite):
 
 
 class _Merge(torch.autograd.Function):
-    """Normalises blocks of rows, of which every rank has a part.
-
-    Statistics are merged by Chan et al. 1979, eq. 2.1: each rank's mean and M2, never a difference
-    of large sums. They are computed alike on all ranks, so that all have the same bits.
-    """
+    """Normalises blocks of rows, of which every rank has a part."""
 
     @staticmethod
     def forward(
@@ -89,24 +121,19 @@ class _Merge(torch.autograd.Function):
         eps: float,
         mine: list[int],
         rows: Tensor,
-        group: Any,
+        ranks: ActiveRows,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Blocks of ``mine`` rows of ``z`` ``(n, F)``; ``rows`` ``(world, blocks)`` of each."""
         blocks = torch.split(z, mine)
         means = [block.mean(0) if len(block) else z.new_zeros(z.size(1)) for block in blocks]
         pairs = zip(blocks, means, strict=True)
         own = torch.stack([*means, *[(block - m).square().sum(0) for block, m in pairs]])
-        every = own.new_empty(len(rows), *own.shape)
-        distributed.all_gather(list(every), own, group=group)
-        mean_of, m2_of = every.chunk(2, 1)
-        weight = rows.to(z).unsqueeze(2)
-        total = weight.sum(0)
-        mean = (weight / total * mean_of).sum(0)
-        var = (m2_of + weight * (mean_of - mean).square()).sum(0) / total
+        mean, var = ranks.merge(own, rows)
         inverse = torch.rsqrt(var + eps)
         normal = (z - _spread(mean, mine)) * _spread(inverse, mine)
         ctx.save_for_backward(normal, inverse, gamma)
-        ctx.mine, ctx.total, ctx.group, ctx.shifted = mine, total, group, shift is not None
+        ctx.mine, ctx.ranks, ctx.shifted = mine, ranks, shift is not None
+        ctx.total = rows.sum(0).to(z).unsqueeze(1)
         ctx.mark_non_differentiable(mean, var)
         out = normal * gamma if shift is None else torch.addcmul(shift, normal, gamma)
         return out, mean, var
@@ -119,9 +146,7 @@ class _Merge(torch.autograd.Function):
         own = torch.stack(
             [each.sum(0) for of in (grad, grad * normal) for each in torch.split(of, mine)]
         )
-        every = own.clone()
-        distributed.all_reduce(every, group=ctx.group)
-        along_mean, along_std = every.chunk(2)
+        along_mean, along_std = ctx.ranks.add(own.clone()).chunk(2)
         along_mean, along_std = (
             _spread(along / ctx.total, mine) for along in (along_mean, along_std)
         )

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels.cpu import again
+from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import address, run
 from rnnorm.kernels.cpu.problem import LEAVES, Inputs, Options, describe
+from rnnorm.norm.merged_moments import ActiveRows
 
 Gradients = tuple[
     Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
@@ -38,11 +40,16 @@ def _parts(arguments: Sequence[Any]) -> tuple[Inputs, Any, Any, Options, bool]:
     )
 
 
-def run_backward(*arguments: Any) -> Gradients:
+def run_backward(*arguments: Any, rows: ActiveRows | None = None) -> Gradients:
     """Runs the pass, without autograd, on the arguments of ``cpu_backward``.
+
+    Args:
+        *arguments: those of ``cpu_backward``.
+        rows: those of all ranks, if statistics were taken of them.
 
     Raises:
         MemoryError: scratch memory could not be allocated.
+        RuntimeError: torch.distributed's own, where another rank is missing.
     """
     inputs, results, upstream, options, wants_x = _parts(arguments)
     grads = _allocate(inputs, wants_x)
@@ -56,7 +63,14 @@ def run_backward(*arguments: Any) -> Gradients:
     for site, grad in zip(layer.site, grads[10:13], strict=True):
         site.grad_gamma = address(grad)
     layer.site[2].grad_beta = address(grads[13])
-    run("rnnorm_backward", layer)
+    exchange = None
+    if rows is not None:
+        means = results[3:9:2]
+        sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean in means]
+        for site, each in zip(layer.site, sums, strict=True):
+            site.sums = address(each)
+        exchange = Exchange(rows, [each.unbind(1) for each in sums], backward=True)
+    run("rnnorm_backward", layer, exchange)
     return grads
 
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
+from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.problem import LEAVES, Inputs, Options, describe, forward_shapes
+from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.tracing import unobserved
 
 Results = tuple[
@@ -20,7 +23,13 @@ Results = tuple[
 _COUNT = len(Inputs._fields)
 
 
-def run_forward(inputs: Inputs, options: Options, save: bool, distinct: bool = False) -> Results:
+def run_forward(
+    inputs: Inputs,
+    options: Options,
+    save: bool,
+    distinct: bool = False,
+    rows: ActiveRows | None = None,
+) -> Results:
     """Runs the pass, without autograd.
 
     Args:
@@ -28,19 +37,27 @@ def run_forward(inputs: Inputs, options: Options, save: bool, distinct: bool = F
         options: of both passes.
         save: whether backward follows.
         distinct: whether each result that is absent is a tensor of its own, as an operator's are.
+        rows: those of all ranks, if statistics are taken of them.
 
     Returns:
         see ``problem.forward_shapes``.
 
     Raises:
         MemoryError: scratch memory could not be allocated.
+        RuntimeError: torch.distributed's own, where another rank is missing.
     """
-    results = _allocate(inputs, options, save, distinct)
-    run("rnnorm_forward", describe(inputs, options, results))
+    results = _allocate(inputs, options, save, distinct, rows is not None)
+    exchange = None
+    if rows is not None:
+        moments = list(zip(results[3:9:2], results[4:9:2], strict=True))
+        exchange = Exchange(rows, moments, backward=False)
+    run("rnnorm_forward", describe(inputs, options, results), exchange)
     return results
 
 
-def _allocate(inputs: Inputs, options: Options, save: bool, distinct: bool) -> Results:
+def _allocate(
+    inputs: Inputs, options: Options, save: bool, distinct: bool, exchanged: bool = False
+) -> Results:
     new_empty, new_zeros = inputs.x.new_empty, inputs.x.new_zeros
     absent = new_empty(0)
     # a moment stays zero where no statistic is taken
@@ -49,7 +66,7 @@ def _allocate(inputs: Inputs, options: Options, save: bool, distinct: bool) -> R
             absent
             if not distinct and shape == (0,)
             else (new_zeros(shape) if 3 <= k < 9 else new_empty(shape))
-            for k, shape in enumerate(forward_shapes(inputs, options, save))
+            for k, shape in enumerate(forward_shapes(inputs, options, save, exchanged))
         ]
     )
 
@@ -117,7 +134,7 @@ def _(*arguments: Any) -> Results:
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
     *options, ctx.saved = inputs[_COUNT:]
-    ctx.options = Options(*options)
+    ctx.options, ctx.rows = Options(*options), None
     ctx.save_for_backward(*inputs[:_COUNT], *output)
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
@@ -139,11 +156,13 @@ def _gradients(
 ) -> list[Tensor | None]:
     """Of the inputs that may have them, from inputs and results and the gradients of the latter."""
     upstream = [None if g is None else g.contiguous() for g in grads[:3]]
-    # only a second derivative needs the operator
-    seen = torch.is_grad_enabled() or not unobserved((*tensors, *upstream))
-    run = cpu_backward if seen else run_backward
     wanted = ctx.needs_input_grad
-    found = run(*tensors, *upstream, *ctx.options, wanted[0])
+    arguments = (*tensors, *upstream, *ctx.options, wanted[0])
+    # only a second derivative needs the operator, which has no exchange
+    if ctx.rows is None and (torch.is_grad_enabled() or not unobserved((*tensors, *upstream))):
+        found = cpu_backward(*arguments)
+    else:
+        found = run_backward(*arguments, rows=ctx.rows)
     # sizes have none
     found = (found[0], None, *found[1:])
     return [grad if wants else None for grad, wants in zip(found, wanted, strict=False)]
@@ -156,15 +175,16 @@ class Unobserved(torch.autograd.Function):
     """``cpu_forward`` with ``save=True``, without the operator's dispatch.
 
     That takes longer than a short sequence does. Only where nothing would see the operator.
-    Takes the inputs that may have gradients, the others, the options and a list for the
-    moments, which as outputs would cost more; returns output, h_n and c_n.
+    Takes the inputs that may have gradients, the others, the options, the active rows of all
+    ranks or None, and a list for the moments, which as outputs would cost more; returns output,
+    h_n and c_n.
     """
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:  # noqa: D102
-        *first, rest, ctx.options, moments = arguments
+        *first, rest, ctx.options, ctx.rows, moments = arguments
         inputs = Inputs(*first, *rest)
-        results = run_forward(inputs, ctx.options, save=True)
+        results = run_forward(inputs, ctx.options, save=True, rows=ctx.rows)
         ctx.save_for_backward(*inputs, *results)
         ctx.set_materialize_grads(False)
         moments += results[3:9]
@@ -172,4 +192,13 @@ class Unobserved(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # noqa: D102
-        return (*_gradients(ctx, ctx.saved_tensors, grads), None, None, None)
+        return (*_gradients(ctx, ctx.saved_tensors, grads), None, None, None, None)
+
+
+class Synchronized(Unobserved):
+    """Likewise with statistics of the rows of several processes, which nothing may look into."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:  # noqa: D102
+        return Unobserved.backward(ctx, *grads)

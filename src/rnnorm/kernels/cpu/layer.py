@@ -10,9 +10,10 @@ from torch.autograd import forward_ad
 
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels.cpu.again import COVERED
-from rnnorm.kernels.cpu.forward import Unobserved, cpu_forward, run_forward
+from rnnorm.kernels.cpu.forward import Synchronized, Unobserved, cpu_forward, run_forward
 from rnnorm.kernels.cpu.problem import LEAVES, PLACES, Inputs, Options
 from rnnorm.kernels.mask import Mask
+from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm, active_sites
 from rnnorm.tracing import unobserved
@@ -80,11 +81,16 @@ def layer(
     min_rows: int | None,
     step: int | Tensor = 0,
     masks: Mapping[str, Mask] | None = None,
+    *,
+    rows: ActiveRows | None = None,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """As ``reference.layer``; half types are computed in float32, no cell here asks for ``step``.
 
+    With ``rows``, as ``synchronized.layer``.
+
     Raises:
         MemoryError: scratch memory could not be allocated.
+        RuntimeError: torch.distributed's own, where another rank is missing.
     """
     active = active_sites(norm, cell.name, cell.sites)
     sites = sites_of(active)
@@ -119,14 +125,15 @@ def layer(
         [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
     )
     results: Sequence[Tensor]
-    if not unobserved(inputs):
+    if rows is None and not unobserved(inputs):
         results = cpu_forward(*inputs, *options, differentiable)
     elif differentiable:
         moments: list[Tensor] = []
-        results = Unobserved.apply(*inputs[:LEAVES], inputs[LEAVES:], options, moments)  # type: ignore[no-untyped-call]
+        function = Unobserved if rows is None else Synchronized
+        results = function.apply(*inputs[:LEAVES], inputs[LEAVES:], options, rows, moments)  # type: ignore[no-untyped-call]
         results = (*results, *moments)
     else:
-        results = run_forward(inputs, options, save=False)
+        results = run_forward(inputs, options, save=False, rows=rows)
     output, *state_n = [
         result if result.dtype == like.dtype else result.to(like.dtype)
         for result, like in zip(results, (x, *state), strict=False)

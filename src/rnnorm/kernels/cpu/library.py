@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rnnorm.kernels import cpu
+from rnnorm.kernels.cpu.exchange import Exchange
 
 CELLS = ("LSTM", "GRU", "RNN_TANH", "RNN_RELU")
 SCOPES = ("off", "frame", "sequence", "row")
 
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int64
+_EXCHANGE = ctypes.CFUNCTYPE(_INT, _INT, _INT, _INT)
 
 
 def _pointers(names: str) -> list[tuple[str, type[_POINTER]]]:
@@ -35,6 +39,7 @@ class Site(ctypes.Structure):
         ("constant_row", _INT),
         ("mean", _POINTER),
         ("var", _POINTER),
+        ("sums", _POINTER),
         ("grad_gamma", _POINTER),
         ("grad_beta", _POINTER),
     )
@@ -59,6 +64,8 @@ class Layer(ctypes.Structure):
         ("H", _INT),
         ("sizes", _POINTER),
         ("min_rows", _INT),
+        ("all_sizes", _POINTER),
+        ("exchange", _EXCHANGE),
         ("joint", _INT),
         ("recompute", _INT),
         ("eps", ctypes.c_double),
@@ -74,7 +81,11 @@ class Layer(ctypes.Structure):
 
 
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or None and why not."""
+    """The library, or None and why not.
+
+    Raises:
+        ImportError: it was compiled from other sources than these.
+    """
     # an editable install keeps what was built in a folder of its own
     folders = [Path(folder) for folder in cpu.__path__]
     found = [path for folder in folders for path in folder.glob("librnnorm.*")]
@@ -85,6 +96,11 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         library = ctypes.CDLL(str(found[0]))
     except OSError as error:
         return None, f"it cannot be loaded: {error}"
+    if not _fits(library):
+        raise ImportError(
+            f"{found[0]} was compiled for another version of rnnorm: install the package again "
+            "(pip install --force-reinstall --no-deps rnnorm; in a checkout pip install -e .)"
+        )
     library.rnnorm_isa.restype = ctypes.c_char_p
     library.rnnorm_isa.argtypes = ()
     for name in ("rnnorm_forward", "rnnorm_backward"):
@@ -100,6 +116,15 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         wanted = os.environ.get("RNNORM_CPU_ISA")
         return None, f"RNNORM_CPU_ISA={wanted} is not an instruction set of this machine"
     return library, ""
+
+
+def _fits(library: ctypes.CDLL) -> bool:
+    """Whether the library's struct of a layer is as large as this one."""
+    size = getattr(library, "rnnorm_layer_size", None)
+    if size is None:
+        return False
+    size.restype, size.argtypes = _INT, ()
+    return bool(size() == ctypes.sizeof(Layer))
 
 
 _LIBRARY, UNAVAILABLE = _load()
@@ -129,16 +154,39 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def run(name: str, layer: Layer) -> None:
+def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
     """Calls ``rnnorm_forward`` or ``rnnorm_backward`` without holding the GIL.
+
+    Args:
+        name: of the function.
+        layer: its argument.
+        exchange: with other processes, if statistics are of their rows too.
 
     Raises:
         MemoryError: scratch memory could not be allocated.
+        BaseException: what ``exchange`` has raised.
     """
     assert _LIBRARY is not None
     layer.threads = 1 if _forked else torch.get_num_threads()
-    if getattr(_LIBRARY, name)(ctypes.byref(layer)):
+    raised: list[BaseException] = []
+    if exchange is not None:
+        layer.all_sizes = address(exchange.sizes)
+        layer.exchange = _EXCHANGE(lambda *which: _attempt(exchange, which, raised))
+    failed = getattr(_LIBRARY, name)(ctypes.byref(layer))
+    if raised:
+        raise raised.pop()
+    if failed:
         raise MemoryError(f"{name}: no memory for the scratch space of the CPU kernel")
+
+
+def _attempt(function: Callable[..., None], arguments: Any, raised: list[BaseException]) -> int:
+    """Calls a function that may not raise into C: 1 if it would have."""
+    try:
+        function(*arguments)
+    except BaseException as error:
+        raised.append(error)
+        return 1
+    return 0
 
 
 def call(name: str, *arguments: int) -> None:

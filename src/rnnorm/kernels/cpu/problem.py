@@ -116,12 +116,15 @@ def padded_units(hidden_size: int) -> int:
     return hidden_size - rest + next(width for width in (0, 4, 8, 16) if rest <= width)
 
 
-def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[int, ...]]:
+def forward_shapes(
+    inputs: Inputs, options: Options, save: bool, exchanged: bool = False
+) -> list[tuple[int, ...]]:
     """Shapes of output, h_n, c_n, three sites' mean and variance, and the saved tensors.
 
     Of layer norm these are each frame's mean and one over its standard deviation. Saved are
     ``W_x x``, ``W_h h``, ``c`` and, where it is zoned out, what is carried of it, of every frame,
-    tile after tile of hidden units. What is absent has no elements.
+    tile after tile of hidden units. What is absent has no elements. ``exchanged`` statistics are
+    those of several processes.
     """
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
@@ -138,7 +141,9 @@ def forward_shapes(inputs: Inputs, options: Options, save: bool) -> list[tuple[i
             shape = (1 if scope == "sequence" else T, wide * H)
         shapes += (shape, shape)
     fused = options.cell != "GRU" and scopes[0] == "off" and (options.joint or scopes[1] == "off")
-    keeps_x = scopes[0] == "sequence" or (save and not fused and not recomputes(input_size, H))
+    # exchanged statistics of W_x x are taken before the first step
+    again = recomputes(input_size, H) and not (exchanged and scopes[0] == "frame")
+    keeps_x = scopes[0] == "sequence" or (save and not fused and not again)
     shapes.append((T * B, gates * padded_units(H)) if keeps_x else (0,))
     shapes.append((T * B, gates * padded_units(H)) if save else (0,))
     shapes.append((T * B, padded_units(H)) if save and has_c else (0,))
