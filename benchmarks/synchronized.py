@@ -23,7 +23,7 @@ import rnnorm
 CASES = ((50, 64, 100), (50, 256, 100), (50, 64, 500), (200, 64, 100), (784, 64, 100))
 
 
-def step_time(T: int, B: int, H: int, rank: int, world: int, backend: str | None) -> float:
+def step_time(T: int, B: int, H: int, rank: int, world: int, backend: str) -> float:
     """Median milliseconds of forward and backward of this rank's rows."""
     torch.manual_seed(0)
     lstm = rnnorm.LSTM(1 if T == 784 else H, H, norm=rnnorm.BatchNorm(horizon=T))
@@ -33,31 +33,29 @@ def step_time(T: int, B: int, H: int, rank: int, world: int, backend: str | None
     times = []
     for _ in range(3 if T == 784 else 6):
         began = time.perf_counter()
-        if backend is None:
+        with rnnorm.use_backend(backend):
             output, _ = lstm(x)
-        else:
-            with rnnorm.use_backend(backend):
-                output, _ = lstm(x)
         output[-1].sum().backward()
         times.append(1000 * (time.perf_counter() - began))
     return statistics.median(times[1:])
 
 
-def on_a_rank(rank: int, world: int, store: str) -> None:
+def on_a_rank(rank: int, world: int, store: str, backend: str) -> None:
     torch.set_num_threads(1)
     met = distributed.FileStore(store, world)
     distributed.init_process_group("gloo", store=met, rank=rank, world_size=world)
     for case in CASES:
         distributed.barrier()
-        milliseconds = step_time(*case, rank, world, None)
+        milliseconds = step_time(*case, rank, world, backend)
         if rank == 0:
             print(milliseconds, flush=True)
     distributed.destroy_process_group()
 
 
-def ranks(world: int) -> list[float]:
+def ranks(world: int, backend: str) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, __file__, "--world", str(world), "--store", f"{folder}/store"]
+        words += ["--backend", backend]
         started = [
             subprocess.Popen([*words, "--rank", str(rank)], stdout=subprocess.PIPE, text=True)
             for rank in range(world)
@@ -72,9 +70,9 @@ def alone(threads: int, backend: str) -> list[float]:
 
 
 def measure() -> None:
-    two, three = ranks(2), ranks(3)
-    columns = [alone(1, "reference"), alone(1, "cpu"), alone(2, "cpu"), two, three]
-    print("| T | B | H | reference | fused | fused, 2 threads | 2 ranks | 3 ranks |")
+    columns = [ranks(2, "reference"), ranks(2, "cpu"), ranks(3, "cpu")]
+    columns = [alone(1, "cpu"), alone(2, "cpu"), *columns]
+    print("| T | B | H | one process | 2 threads | 2 ranks, reference | 2 ranks | 3 ranks |")
     print("|---|---|---|---|---|---|---|---|")
     for case, *row in zip(CASES, *columns, strict=True):
         print("|", " | ".join([*map(str, case), *(f"{t:.0f}" for t in row)]), "|")
@@ -99,12 +97,12 @@ def count(T: int = 784, H: int = 100) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", action="store_true")
-    for name in ("rank", "world", "store"):
+    for name in ("rank", "world", "store", "backend"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if given.rank is not None:
-        on_a_rank(int(given.rank), int(given.world), given.store)
+        on_a_rank(int(given.rank), int(given.world), given.store, given.backend)
     elif given.count:
         count()
     else:

@@ -24,9 +24,9 @@ def synchronize(model: Model, process_group: Any = None) -> Model:
     and scope, ragged too. ``min_rows`` counts the rows of all ranks. Ranks may have different
     numbers of rows and of steps, but each has to call the layer as often, and backward too. Every
     rank begins with the same statistics, as :class:`torch.nn.parallel.DistributedDataParallel` sees
-    to. The kernel is the one that would run without, and may be another on each rank. In evaluation,
-    and where torch.distributed has one process or is not initialised, nothing changes. There is no
-    second derivative.
+    to. The kernel is the one that would run without, and may be another on each rank. There is no
+    second derivative. In evaluation, and where torch.distributed has one process or is not
+    initialised, nothing changes.
 
     Means and sums of squared deviations are merged as in Chan et al. 1979.
 

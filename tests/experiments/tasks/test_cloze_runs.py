@@ -1,9 +1,9 @@
 """Cloze recipes from end to end, on a few questions."""
 
-import numpy as np
 import pytest
 import torch
 from interruption import Interruption, KillAt
+from question_files import PLACEHOLDERS, write_questions
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
@@ -14,28 +14,11 @@ from rnnorm.experiments.training.metrics_file import read_metrics
 
 PAPER = "cooijmans2016/"
 VARIANTS = ("lstm", "bn", "bn-everywhere", "bn-e1", "bn-e2")
-PLACEHOLDERS = 8
 
 
 @pytest.fixture(scope="module")
 def cnn_dir(tmp_path_factory):
-    """A tiny corpus in the published layout."""
-    folder = tmp_path_factory.mktemp("cnn") / "cnn"
-    random = np.random.RandomState(0)
-    verbs = ["met", "saw", "left", "called"]
-    for part, count in (("training", 60), ("validation", 20), ("test", 20)):
-        (folder / "questions" / part).mkdir(parents=True)
-        for i in range(count):
-            names = [f"@entity{n}" for n in random.permutation(40)[:6]]
-            facts = [
-                f"{names[k]} {verbs[random.randint(4)]} {names[(k + 1) % 6]} ." for k in range(6)
-            ]
-            asked = random.randint(6)
-            query = facts[asked].replace(f"{names[asked]} ", "@placeholder ")
-            parts = ["http://example.org", " ".join(facts), query, names[asked], "@entity1:Ann"]
-            path = folder / "questions" / part / f"{i:03}.question"
-            path.write_text("\n\n".join(parts) + "\n")
-    return folder.parent
+    return write_questions(tmp_path_factory.mktemp("cnn") / "cnn").parent
 
 
 def tiny(epochs=2, batch=20):

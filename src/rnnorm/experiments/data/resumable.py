@@ -94,7 +94,12 @@ class Resumable(Generic[Batch]):
 
 
 def rows_of(batch: Batch, process: int, processes: int) -> Batch:
-    """A process's rows of a minibatch: a tuple of tensors ``(B,)`` or ``(·, B, …)``, and others.
+    """A process's rows of a minibatch.
+
+    Args:
+        batch: a tuple of tensors ``(B,)`` or ``(·, B, …)``, of lists of B, and of what is no row's.
+        process: number of the process.
+        processes: how many there are.
 
     Raises:
         ValueError: there are fewer rows than processes.
@@ -111,6 +116,8 @@ def rows_of(batch: Batch, process: int, processes: int) -> Batch:
                     f"a minibatch of {part.size(rows)} rows is too small for {processes} processes"
                 )
             part = part.movedim(rows, 0)[process::processes].movedim(0, rows).contiguous()
+        elif isinstance(part, list):
+            part = part[process::processes]
         mine.append(part)
     # a named tuple has its own constructor
     make: Any = getattr(type(batch), "_make", tuple)

@@ -47,7 +47,9 @@ def share(own: int) -> float:
 
     DistributedDataParallel averages gradients over the processes, whose numbers of terms differ.
     """
-    return count() * own / total(own) if count() > 1 else 1.0
+    every = total(own) if count() > 1 else 0
+    # no process may have a term
+    return count() * own / every if every else 1.0
 
 
 def of_each(value: Any) -> list[Any]:

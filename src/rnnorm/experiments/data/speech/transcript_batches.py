@@ -23,7 +23,7 @@ class TranscriptBatch(NamedTuple):
     Attributes:
         x: features ``(T, B, F)``.
         lengths: steps of each utterance ``(B,)``.
-        targets: numbers of its symbols from 1 on ``(B, S)``, 0, the blank, in the
+        targets: numbers of its symbols from 1 on ``(S, B)``, 0, the blank, in the
             padding.
         target_lengths: how many they are ``(B,)``, 0 where it cannot be aligned.
         said: the symbols themselves.
@@ -87,7 +87,7 @@ class TranscriptBatches(SimilarLengths[TranscriptBatch]):
         return TranscriptBatch(
             pad_sequence([torch.from_numpy(self.prepare(u.read())) for u in chosen]),
             torch.from_numpy(self.lengths[rows]),
-            pad_sequence(targets, batch_first=True, padding_value=0),
+            pad_sequence(targets, padding_value=0),
             torch.tensor([len(target) for target in targets]),
             [u.symbols for u in chosen],
         )

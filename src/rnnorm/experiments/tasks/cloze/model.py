@@ -47,7 +47,6 @@ class ClozeReader(RecurrentModel):
     """
 
     score = Score("error", "min")
-    in_processes = True
 
     def __init__(
         self,
@@ -59,6 +58,8 @@ class ClozeReader(RecurrentModel):
         **layers: Any,
     ) -> None:
         super().__init__(cell="LSTM", **layers)
+        # whose statistics torch synchronises on a GPU alone
+        self.in_processes = not attention_norm
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
         self.document_encoder = self.make_layer(embedding_size, bidirectional=bidirectional)
         self.query_encoder = self.make_layer(embedding_size, bidirectional=bidirectional)

@@ -18,6 +18,7 @@ from rnnorm.experiments.models.likelihood import Likelihood
 from rnnorm.experiments.models.mixture import Mixture
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Writer(RecurrentModel):
     """
 
     score = Score("loss", "min")
+    in_processes = True
 
     def __init__(
         self, components: int = 20, num_layers: int = 1, num_classes: int = 0, **layers: Any
@@ -109,12 +111,13 @@ class Writer(RecurrentModel):
         """Negative log-likelihood of a minibatch, in nats a point."""
         loss, points = self._loss(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=points)
-        return loss
+        return loss * processes.share(points)
 
     def statistics_step(self, batch: StrokeBatch) -> None:
         """Run over a minibatch for its statistics."""
         classes = batch.classes.to(self.device)
-        self.rnn(batch.x.to(self.device), self.first_state(classes), lengths=batch.lengths, step=0)
+        x = batch.x.to(self.head.weight)
+        self.rnn(x, self.first_state(classes), lengths=batch.lengths, step=0)
 
     def evaluate(self, name: str, batch: StrokeBatch) -> None:
         """Log the likelihood of a minibatch."""

@@ -70,7 +70,6 @@ class LanguageModel(RecurrentModel):
             sampled boundaries.
     """
 
-    in_processes = True
     reinforces = True
 
     def __init__(
@@ -104,6 +103,8 @@ class LanguageModel(RecurrentModel):
                 "training must be any way but 'mixer' for a text, which has no reference to reward"
             )
         self.way = way(training, vocabulary_size, training_options)
+        # by itself it takes other numbers of steps in every process
+        self.in_processes = training == "teacher"
         if training != "teacher" and (norm_stabilizer or self._samples):
             raise ValueError(
                 "training must be 'teacher' with norm_stabilizer or sampled boundaries, whose cost "

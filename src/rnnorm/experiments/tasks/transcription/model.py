@@ -13,6 +13,7 @@ from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.models.ctc import read_off, summed_ctc
 from rnnorm.experiments.models.step_classifier import StepClassifier
 from rnnorm.experiments.tasks.transcription.data import SpokenData
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
 
@@ -36,6 +37,8 @@ class Transcriber(StepClassifier):
     Raises:
         ValueError: a name is unknown, or ``beam < 1``.
     """
+
+    in_processes = True
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Transcriber(StepClassifier):
         """Negative log-likelihood of a minibatch, in nats a symbol."""
         loss, symbols = self._loss(self._scores(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=symbols)
-        return loss
+        return loss * processes.share(symbols)
 
     def evaluate(self, name: str, batch: TranscriptBatch) -> None:
         """Log the errors of a minibatch, and the loss of what can be aligned."""
@@ -103,7 +106,7 @@ class Transcriber(StepClassifier):
 
     def _loss(self, scores: Tensor, batch: TranscriptBatch) -> tuple[Tensor, int]:
         symbols = int(batch.target_lengths.sum())
-        given = (batch.lengths, batch.targets, batch.target_lengths)
+        given = (batch.lengths, batch.targets.T, batch.target_lengths)
         return summed_ctc(scores, *given) / max(1, symbols), symbols
 
     def _said(self, numbers: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ from rnnorm.experiments.models.ways.teacher import Place, Task, Teacher, likelih
 from rnnorm.experiments.tasks.translation.beam import beam_search
 from rnnorm.experiments.tasks.translation.data import TranslationData
 from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
 
@@ -47,6 +48,8 @@ class Translator(RecurrentModel):
 
     Attributes:
         score: the metric of the best checkpoint, BLEU.
+        in_processes: whether the decoder is fed the truth alone. It takes other numbers of steps
+            by itself in every process, which would wait for each other.
 
     Raises:
         ValueError: a name is unknown, or a number is out of range.
@@ -75,6 +78,7 @@ class Translator(RecurrentModel):
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         if statistics not in ("teacher", "free"):
             raise ValueError(f"statistics must be 'teacher' or 'free', got {statistics!r}")
+        self.in_processes = training == statistics == "teacher"
         self.way = way(training, target_size, training_options)
         self.embedding = nn.Embedding(source_size, embedding_size)
         self.encoder = self.make_layer(embedding_size, bidirectional=True)
@@ -87,7 +91,7 @@ class Translator(RecurrentModel):
             nn.Linear(2 * hidden_size, hidden_size) for _ in range(states)
         )
         # of MIXER alone, but always there: a model of any way can go on in any other
-        self.baseline = nn.Linear(hidden_size, 1)
+        self.baseline = nn.Linear(hidden_size, 1).requires_grad_(training == "mixer")
         for layer in (self.encoder, rnn):
             initialise(layer, self.hparams["init"])
         self.val_bleu, self.test_bleu = CorpusBleu(), CorpusBleu()
@@ -159,10 +163,10 @@ class Translator(RecurrentModel):
         """The loss of the way to train."""
         place = Place(self.global_step, self.current_epoch)
         found = self.way.loss(self.task(batch), place)
+        symbols = int(batch.target_lengths.sum())
         for name, value in found.items():
-            rows = len(batch.target_lengths)
-            self.log(f"train/{name}", value, prog_bar=name == "loss", batch_size=rows)
-        return found["loss"]
+            self.log(f"train/{name}", value, prog_bar=name == "loss", batch_size=symbols)
+        return found["loss"] * processes.share(symbols)
 
     def statistics_step(self, batch: ParallelBatch) -> None:
         """Run over a minibatch for its statistics, with the truth or what is written fed."""
