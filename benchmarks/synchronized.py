@@ -84,14 +84,13 @@ def count(T: int = 784, H: int = 100) -> None:
     payload = 4 * (2 * (4 * H + 4 * H + H)) * T
     print(f"T={T}, H={H}: {forward} collectives forward, {backward} backward")
     print(f"payload of a rank: {payload / 1e6:.1f} MB each way")
-    print("| ranks | MB received, forward | backward | waiting at 10 µs a hop | at 50 µs |")
-    print("|---|---|---|---|---|")
+    print("| ranks | MB received each way | waiting at 10 µs a hop | at 50 µs |")
+    print("|---|---|---|---|")
     for world in (2, 4, 8, 16, 32, 64):
-        gathered, reduced = (world - 1) * payload, 2 * (world - 1) / world * payload
-        # a ring: a gather takes world - 1 hops, a reduction twice as many
-        hops = (world - 1) * (forward + 2 * backward)
+        # a ring
+        hops = (world - 1) * (forward + backward)
         waits = " | ".join(f"{hops * s:.2f} s" for s in (10e-6, 50e-6))
-        print(f"| {world} | {gathered / 1e6:.0f} | {reduced / 1e6:.1f} | {waits} |")
+        print(f"| {world} | {(world - 1) * payload / 1e6:.0f} | {waits} |")
 
 
 if __name__ == "__main__":

@@ -34,9 +34,7 @@ class ActiveRows(NamedTuple):
         Returns:
             ``(blocks, F)`` each.
         """
-        every = own.new_empty(len(rows), *own.shape)
-        distributed.all_gather(list(every), own, group=self.group)
-        mean_of, m2_of = every.chunk(2, 1)
+        mean_of, m2_of = self._gather(own).chunk(2, 1)
         weight = rows.to(own).unsqueeze(2)
         total = weight.sum(0)
         mean = (weight / total * mean_of).sum(0)
@@ -44,9 +42,14 @@ class ActiveRows(NamedTuple):
         return mean, var
 
     def add(self, own: Tensor) -> Tensor:
-        """Puts the sum over all ranks into the place of this one's part."""
-        distributed.all_reduce(own, group=self.group)
-        return own
+        """The sum over all ranks."""
+        # a reduction would wait twice as often
+        return self._gather(own).sum(0)
+
+    def _gather(self, own: Tensor) -> Tensor:
+        every = own.new_empty(len(self.each), *own.shape)
+        distributed.all_gather(list(every), own, group=self.group)
+        return every
 
 
 class MergedSite(BatchSite):
@@ -146,7 +149,7 @@ class _Merge(torch.autograd.Function):
         own = torch.stack(
             [each.sum(0) for of in (grad, grad * normal) for each in torch.split(of, mine)]
         )
-        along_mean, along_std = ctx.ranks.add(own.clone()).chunk(2)
+        along_mean, along_std = ctx.ranks.add(own).chunk(2)
         along_mean, along_std = (
             _spread(along / ctx.total, mine) for along in (along_mean, along_std)
         )
