@@ -11,8 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.cpu.forward import run_forward
-from rnnorm.kernels.cpu.layer import options_of, sites_of
-from rnnorm.kernels.cpu.problem import PLACES, Inputs, Options
+from rnnorm.kernels.inputs import PLACES, Inputs, Options, options_of, sites_of
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.layers.sequence import Sequence
 from rnnorm.norm.population import Population

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.cpu import again
+from rnnorm.kernels import again
 from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import address, run
-from rnnorm.kernels.cpu.problem import LEAVES, Inputs, Options, describe
+from rnnorm.kernels.cpu.problem import describe
+from rnnorm.kernels.inputs import LEAVES, Inputs, Options
 from rnnorm.norm.merged_moments import ActiveRows
 
 Gradients = tuple[

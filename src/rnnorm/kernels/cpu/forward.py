@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
 from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import run
-from rnnorm.kernels.cpu.problem import LEAVES, Inputs, Options, describe, forward_shapes
+from rnnorm.kernels.cpu.problem import describe, forward_shapes
+from rnnorm.kernels.inputs import LEAVES, Inputs, Options
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.tracing import unobserved
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels.cpu.again import COVERED
+from rnnorm.kernels.again import COVERED
 from rnnorm.kernels.cpu.forward import Synchronized, Unobserved, cpu_forward, run_forward
-from rnnorm.kernels.cpu.problem import LEAVES, PLACES, Inputs, Options
+from rnnorm.kernels.inputs import LEAVES, PLACES, Inputs, options_of, sites_of
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
@@ -38,34 +38,6 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
     if forward_ad._current_level >= 0:
         return "its operators have no forward-mode derivative"
     return ""
-
-
-def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
-    """The kernel's three sites by name, where some are normalised."""
-    return "input", "joint" if "joint" in active else "recurrent", "cell"
-
-
-def options_of(
-    cell: Cell,
-    norm: Norm | None,
-    min_rows: int | None,
-    dropped: Sequence[Mask | None] = (None,) * len(PLACES),
-) -> Options:
-    """What is not a tensor; ``min_rows`` as that of ``layer``, and a mask for each place."""
-    active = active_sites(norm, cell.name, cell.sites)
-    batch = isinstance(norm, BatchNorm)
-    scopes = [
-        (getattr(norm, site) if batch else "row") if site in active else "off"
-        for site in sites_of(active)
-    ]
-    return Options(
-        cell.name,
-        ",".join(scopes),
-        "joint" in active,
-        norm.eps if norm else 1.0,
-        -1 if min_rows is None or not (batch and active) else min_rows,
-        *[1.0 if mask is None else mask.scale for mask in dropped],
-    )
 
 
 def layer(

@@ -3,106 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, address
-
-GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
-# of gates that share a row's statistic
-BLOCKS = {"LSTM": 1, "GRU": 2, "RNN_TANH": 1, "RNN_RELU": 1}
-
-
-class Inputs(NamedTuple):
-    """The tensors that both passes take: contiguous, of one type, ``sizes`` int64.
-
-    The hidden site is the recurrent or the joint one. Constants are ``(T, 1, F)``,
-    ``(T, B, F)`` or ``(1, 1, F)``, None where no step can need them. Masks are bool ``(T, B, H)``
-    with T and B or ones. What the cell or the layer does not have is None.
-    """
-
-    x: Tensor
-    sizes: Tensor
-    h0: Tensor
-    c0: Tensor | None
-    weight_ih: Tensor
-    weight_hh: Tensor
-    bias_ih: Tensor | None
-    bias_hh: Tensor | None
-    weight_ci: Tensor | None
-    weight_cf: Tensor | None
-    weight_co: Tensor | None
-    gamma_input: Tensor | None
-    gamma_hidden: Tensor | None
-    gamma_cell: Tensor | None
-    beta_cell: Tensor | None
-    mean_input: Tensor | None
-    var_input: Tensor | None
-    mean_hidden: Tensor | None
-    var_hidden: Tensor | None
-    mean_cell: Tensor | None
-    var_cell: Tensor | None
-    mask_hidden: Tensor | None
-    mask_candidate: Tensor | None
-    mask_zoneout_h: Tensor | None
-    mask_zoneout_c: Tensor | None
-
-    @property
-    def peepholes(self) -> tuple[Tensor | None, ...]:
-        """Of the gates i, f and o."""
-        return self[8:11]
-
-    @property
-    def gammas(self) -> tuple[Tensor | None, ...]:
-        """By site."""
-        return self[11:14]
-
-    @property
-    def constants(self) -> tuple[Tensor | None, ...]:
-        """Mean and variance, site after site."""
-        return self[15:21]
-
-    @property
-    def masks(self) -> tuple[Tensor | None, ...]:
-        """By place."""
-        return self[21:]
-
-
-# the first inputs may have gradients, but for the sizes
-LEAVES = 15
-# where recurrent dropout acts, in the order of the masks
-PLACES = ("hidden", "candidate", "zoneout_h", "zoneout_c")
-
-
-class Options(NamedTuple):
-    """What is not a tensor.
-
-    Args:
-        cell: name of the cell.
-        scopes: of the input, hidden and cell site, separated by commas, "off" for none, "row" for
-            layer norm.
-        joint: whether the hidden site is the joint one.
-        eps: added to the variance.
-        min_rows: fewest rows that a statistic is taken of, -1 for none.
-        scale_hidden: of the first mask, and so on.
-    """
-
-    cell: str
-    scopes: str
-    joint: bool
-    eps: float
-    min_rows: int
-    scale_hidden: float
-    scale_candidate: float
-    scale_zoneout_h: float
-    scale_zoneout_c: float
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """By place."""
-        return self[5:]
+from rnnorm.kernels.inputs import BLOCKS, GATES, Inputs, Options
 
 
 def recomputes(input_size: int, hidden_size: int) -> bool:

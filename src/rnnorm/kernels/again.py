@@ -12,7 +12,7 @@ from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference
-from rnnorm.kernels.cpu.problem import LEAVES, PLACES, Inputs, Options
+from rnnorm.kernels.inputs import LEAVES, PLACES, Inputs, Options
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
