@@ -81,7 +81,7 @@ def layer(
     if isinstance(norm, BatchNorm):
         for site in active:
             batch[site] = sites[site] = make_site(
-                gamma[site], shifts.get(site), norm.eps, constants.get(site), min_rows
+                gamma[site], shifts.get(site), norm.eps, constants.get(site), min_rows, T
             )
     masked = {
         place: mask.numbers(wide).expand(T, -1, -1).unbind(0)

@@ -64,6 +64,7 @@ class MergedSite(BatchSite):
         eps: likewise.
         constants: likewise.
         min_rows: fewest rows, those of all ranks, that a statistic is taken of.
+        steps: as :class:`BatchSite`.
         rows: those of all ranks.
     """
 
@@ -74,10 +75,11 @@ class MergedSite(BatchSite):
         eps: float,
         constants: Moments | None,
         min_rows: int,
+        steps: int = 1,
         *,
         rows: ActiveRows,
     ) -> None:
-        super().__init__(gamma, shift, eps, constants, min_rows)
+        super().__init__(gamma, shift, eps, constants, min_rows, steps)
         self._fewest, self._rows, self._ranks = min_rows, rows.each, rows
 
     def __call__(self, z: Tensor, t: int) -> Tensor:

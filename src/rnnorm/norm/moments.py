@@ -27,6 +27,7 @@ class BatchSite:
         constants: mean and variance ``(T, 1, F)``, ``(T, B, F)`` for rows at different ages, or
             ``(1, 1, F)`` where one row serves all steps; None where no step needs them.
         min_rows: fewest rows that a statistic is taken of, or None.
+        steps: how many of them room is made for at once.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class BatchSite:
         eps: float,
         constants: Moments | None,
         min_rows: int | None,
+        steps: int = 1,
     ) -> None:
         self.gamma, self.shift, self.eps, self.min_rows = gamma, shift, eps, min_rows
+        self._steps, self._room = steps, list[Tensor]()
         self._constants = constants and [m.unbind(0) for m in constants]
         self._taken: list[tuple[Tensor, Tensor, float]] = []
         self._asked: list[int] = []
@@ -46,7 +49,7 @@ class BatchSite:
         """Normalises ``z`` ``(n, F)``, the active rows of step t."""
         n = z.size(0)
         if self.min_rows is not None and n >= self.min_rows:
-            mean, var = z.new_zeros(z.size(1)), z.new_zeros(z.size(1))
+            mean, var = self._zeros(z), self._zeros(z)
             # momentum 1 leaves the minibatch's mean and unbiased variance in the two tensors
             out = z
             # which refuses to have no features
@@ -56,6 +59,14 @@ class BatchSite:
             self._taken.append((mean, var, (n - 1) / n))
             return out
         return self._by_constants(z, t)
+
+    def _zeros(self, z: Tensor) -> Tensor:
+        """Zeros for a moment of ``z``: on a GPU each allocation of zeros is a launch."""
+        if not self._room:
+            # parts that autograd takes for tensors of their own, as each is written to
+            room = z.new_zeros(2 * self._steps * z.size(1))
+            self._room = list(room.unsafe_split(z.size(1))) if z.size(1) else [room, room]
+        return self._room.pop()
 
     def terms(self, terms: list[Tensor], whole: bool) -> Iterable[Tensor]:
         """Normalises the terms of all steps, which are known ahead.
@@ -89,8 +100,10 @@ class BatchSite:
             none = like.new_full((steps, like.size(0)), nan if len(self._asked) < steps else 0.0)
             return none, none
         means, variances, biases = zip(*self._taken, strict=True)
-        mean, var = torch.stack(means), torch.stack(variances)
-        var = var * torch.tensor(biases, dtype=var.dtype, device=var.device).unsqueeze(1)
+        # numbers, where a tensor of them would be a copy to the device
+        if len(set(biases)) > 1:
+            variances, biases = torch._foreach_mul(variances, biases), (1.0,)
+        mean, var = torch.stack(means), torch.stack(variances) * biases[0]
         if len(self._asked) < steps:
             at = torch.tensor(self._asked[: len(means)], device=var.device)
             none = like.new_full((steps, like.size(0)), nan)
