@@ -25,7 +25,11 @@ else
 OLDER := RNNORM_CPU_ISA=portable ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
 endif
 
-.PHONY: venv demo test lint format pytest older docs doctest wheel sanitize aarch64 clean
+# in a folder of its own, out of the sight of torch.compile and of the other tests
+TRITON := $(CURDIR)/.venv/triton
+INTERPRETED := tests/kernels/test_triton_values.py tests/kernels/test_triton_operators.py tests/kernels/test_triton_memory.py
+
+.PHONY: venv demo test lint format pytest older docs doctest wheel sanitize aarch64 triton clean
 
 venv: $(STAMP)
 
@@ -80,6 +84,15 @@ sanitize:
 # the C++ kernels for aarch64 in an emulator, where both are installed
 aarch64:
 	csrc/sanitize.sh aarch64 "$(CURDIR)/build/sanitize"
+
+$(TRITON)/.installed: pyproject.toml | venv
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade --target $(TRITON) "$$(sed -n 's/^triton = \["\(.*\)"\]/\1/p' pyproject.toml)"
+	@touch $@
+
+# the kernels for GPUs: interpreted, and compiled for GPUs that are not here
+triton: $(TRITON)/.installed
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(INTERPRETED)
+	PYTHONPATH=$(TRITON) RNNORM_COMPILE_TRITON=1 $(BIN)/python -m pytest -n auto tests/kernels/test_triton_compiled.py
 
 clean:
 	rm -rf .venv docs/_build build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

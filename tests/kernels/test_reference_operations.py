@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-import torch
 from problems import Problem
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -19,6 +19,7 @@ from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference, scan, synchronized
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
+from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.spec import BatchNorm, Norm, active_sites
 from rnnorm.tracing import constant, exporting
 
@@ -68,8 +69,9 @@ class Kernel:
         layer: with the signature of ``reference.layer``; None for torch's own operators, which
             run a whole stack of layers.
         synchronized: likewise, with ``rows`` for statistics over those of several processes; None
-            where the kernel takes no statistics at all.
+            where the kernel takes none of these.
         traceable: whether a compiler takes it into a graph without unrolling the time steps.
+        unproven: why it runs only where ``use_backend`` names it, empty if it is tried unasked.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Kernel:
     layer: Callable[..., Any] | None
     synchronized: Callable[..., Any] | None
     traceable: bool
+    unproven: str = ""
 
 
 def _aten_refuses(request: Request) -> str:
@@ -104,6 +107,18 @@ def _cpu_refuses(request: Request) -> str:
     return cpu.refuses(request.cell, request.norm, request.device, request.dtype)
 
 
+def _triton_refuses(request: Request) -> str:
+    if request.synchronized:
+        return "it takes no statistics over the rows of several processes"
+    if request.projected:
+        return "it has no proj_size"
+    if request.masked:
+        return "it has no recurrent dropout"
+    if request.exported:
+        return "it is not exported"
+    return triton.refuses(request.cell, request.norm, request.device, request.dtype)
+
+
 def _scan_refuses(request: Request) -> str:
     if not request.exported:
         return "it is for torch.export"
@@ -119,6 +134,15 @@ def _scan_refuses(request: Request) -> str:
 KERNELS = (
     Kernel("aten", "", _aten_refuses, None, None, traceable=False),
     Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, cpu.layer, traceable=True),
+    Kernel(
+        "triton",
+        triton.UNAVAILABLE,
+        _triton_refuses,
+        triton.layer,
+        None,
+        traceable=True,
+        unproven=triton.UNPROVEN,
+    ),
     Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, None, traceable=True),
     Kernel(
         "reference", "", lambda request: "", reference.layer, synchronized.layer, traceable=False
@@ -134,14 +158,15 @@ _log = logging.getLogger("rnnorm")
 
 
 def backends() -> dict[str, str]:
-    """The kernels in the order in which they are tried, each with why it cannot run here.
+    """The kernels in the order in which they are tried, each with why it does not run here.
 
     Returns:
         the reason by name, empty for a kernel that is available. One that is may still not
         cover a given cell, norm, device or dtype: the next one then runs, and the logger
-        ``rnnorm`` says so once, at level INFO.
+        ``rnnorm`` says so once, at level INFO. A kernel that was never run on its device says
+        that, and runs where ``use_backend`` names it.
     """
-    return {kernel.name: kernel.unavailable for kernel in KERNELS}
+    return {kernel.name: kernel.unavailable or kernel.unproven for kernel in KERNELS}
 
 
 @contextmanager
@@ -156,11 +181,11 @@ def use_backend(name: str) -> Iterator[None]:
         RuntimeError: it cannot run on this machine, or (when a layer is called) it does not
             cover what the layer asks for.
     """
-    known = backends()
-    if name not in known:
-        raise ValueError(f"backend must be one of {', '.join(known)}, got {name!r}")
-    if known[name]:
-        raise RuntimeError(f"backend {name!r} is not available: {known[name]}")
+    unavailable = {kernel.name: kernel.unavailable for kernel in KERNELS}
+    if name not in unavailable:
+        raise ValueError(f"backend must be one of {', '.join(unavailable)}, got {name!r}")
+    if unavailable[name]:
+        raise RuntimeError(f"backend {name!r} is not available: {unavailable[name]}")
     token = _forced.set(name)
     try:
         yield
@@ -241,6 +266,8 @@ def _choose(
                 continue
             if why_not:
                 raise RuntimeError(f"backend {forced!r} does not cover {request}: {why_not}")
+        else:
+            why_not = why_not or kernel.unproven
         if why_not:
             passed_over.append(f"{kernel.name}: {why_not}")
             continue

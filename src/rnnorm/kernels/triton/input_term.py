@@ -1,0 +1,103 @@
+"""The input terms of all frames, normalised and shifted ahead of the loop over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import triton
+from torch import Tensor
+
+from rnnorm.kernels.triton import columns
+from rnnorm.kernels.triton.plan import Moments, Plan, Source, launch_options, tile
+
+# the segments that a grid's second axis has room for
+_MOST = 65535
+# columns of a program
+_COLUMNS = 32
+
+
+def finish(z: Tensor, plan: Plan, gamma: Tensor | None, taken: Moments) -> Tensor:
+    """The finished terms of raw ones ``(N, F)``; statistics of the rows are put into ``taken``."""
+    shift = plan.shift_input
+    if gamma is None:
+        return z if shift is None else z + shift
+    if plan.by_row:
+        return torch.cat([y for y, *_ in _by_row(z, plan, gamma)], 1)
+    y = torch.empty_like(z, dtype=plan.wide)
+    for source, starts, _ in _segments(plan, taken):
+        grid, how = _launch(z, starts, plan)
+        columns.forward[grid](
+            z, y, gamma, gamma if shift is None else shift, source.mean, source.var, starts,
+            source.row, source.skip, source.pitch, z.size(1),
+            SCOPE=source.scope, SHIFTED=shift is not None, **how,
+        )  # fmt: skip
+    return y
+
+
+def undo(
+    d_y: Tensor, z: Tensor, plan: Plan, gamma: Tensor | None, taken: Moments
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Gradients of the raw terms, of γ and of the shift, from that of the finished ones."""
+    if gamma is None:
+        return d_y.to(z.dtype), None, d_y.sum(0)
+    if plan.by_row:
+        pieces = []
+        for (start, stop), (_, wide, mean, inverse, scale) in zip(
+            plan.blocks(), _by_row(z, plan, gamma), strict=True
+        ):
+            d = d_y[:, start:stop].contiguous()
+            pieces.append(
+                torch.ops.aten.native_layer_norm_backward(
+                    d, wide, wide.shape[1:], mean, inverse, scale, scale, [True, True, True]
+                )
+            )
+        d_z, d_gamma, d_shift = (torch.cat(parts, -1) for parts in zip(*pieces, strict=True))
+        return d_z.to(z.dtype), d_gamma, d_shift
+    d_z = torch.empty_like(z)
+    sums = d_y.new_empty(2, max(plan.T, 1), z.size(1))
+    count = 0
+    for source, starts, first in _segments(plan, taken):
+        grid, how = _launch(z, starts, plan)
+        count = first + len(starts) - 1
+        columns.backward[grid](
+            z, d_y, d_z, gamma, source.mean, source.var, sums[0, first:], sums[1, first:], starts,
+            source.row, source.skip, source.pitch, z.size(1), SCOPE=source.scope, **how,
+        )  # fmt: skip
+    d_gamma, d_shift = (each[:count].sum(0) for each in sums)
+    return d_z, d_gamma, d_shift
+
+
+def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Torch's own layer norm of each block: result, input, mean, one over the deviation, γ."""
+    shift = plan.shift_input
+    for start, stop in plan.blocks():
+        wide, scale = z[:, start:stop].to(plan.wide).contiguous(), gamma[start:stop]
+        offset = None if shift is None else shift[start:stop]
+        y, mean, inverse = torch.native_layer_norm(
+            wide, wide.shape[1:], scale, offset, plan.options.eps
+        )
+        yield y, wide, mean, inverse, scale
+
+
+def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]]:
+    """Runs of segments alike: whence their statistics, where each begins, and the first one."""
+    device = taken[0].device
+    if plan.scopes[0] == "sequence":
+        yield plan.source(0, 0, taken), torch.arange(2, device=device) * plan.frames, 0
+        return
+    if plan.ragged:
+        starts = torch.tensor(plan.starts, device=device)
+    else:
+        # made there, as a copy from the host could not be captured
+        starts = torch.arange(plan.T + 1, device=device) * plan.B
+    for first, stop in ((0, plan.taking), (plan.taking, plan.T)):
+        for k in range(first, stop, _MOST):
+            yield plan.source(0, k, taken), starts[k : min(k + _MOST, stop) + 1], k
+
+
+def _launch(z: Tensor, starts: Tensor, plan: Plan) -> tuple[tuple[int, int], dict[str, object]]:
+    rows = plan.B if len(starts) > 2 else plan.frames
+    how = tile(False, rows, z.size(1), plan.wide, plan.options.eps)._replace(units=_COLUMNS)
+    grid = (triton.cdiv(z.size(1), _COLUMNS), len(starts) - 1)
+    return grid, {"TILE": how, **launch_options(how)}

@@ -1,0 +1,158 @@
+"""Compiles the Triton kernels for GPUs that are not here, and says what they need.
+
+python tests/kernels/ahead_of_time.py > table.md
+"""
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from rnnorm.kernels.inputs import GATES
+from rnnorm.kernels.triton import columns, step
+from rnnorm.kernels.triton.plan import launch_options, tile
+from rnnorm.kernels.triton.step import Step
+
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+ARCHITECTURES = (80, 90)
+NAMES = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+}
+# tensors in the type of the products; the others are wider
+GIVEN = {"z", "narrow", "product", "d_z"}
+
+
+class Variant(NamedTuple):
+    """A cell with everything of a norm; rows and units choose the blocks.
+
+    ``norm`` is "none", "batch", "population" (of given statistics), "joint" or "layer"; the cell
+    "columns" stands for the input term.
+    """
+
+    cell: str
+    norm: str
+    dtype: torch.dtype = torch.float32
+    rows: int = 128
+    units: int = 1024
+
+    def __str__(self):
+        blocks = f"{self.units} units" if self.norm == "layer" else f"{self.rows} rows"
+        return f"{self.cell}, {self.norm}, {NAMES[self.dtype]}, {blocks}"
+
+    @property
+    def wide(self):
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @property
+    def scope(self):
+        return {"none": "off", "population": "given"}.get(self.norm, "own")
+
+    def constants(self):
+        how = tile(self.norm == "layer", self.rows, self.units, self.wide, 1e-5)
+        if self.cell == "columns":
+            how = how._replace(units=32)
+            return {"SCOPE": self.scope, "SHIFTED": True, "TILE": how}
+        out = self.scope if self.cell == "LSTM" else "off"
+        joint = self.norm == "joint"
+        shifted = joint or self.cell == "GRU"
+        narrow = self.dtype != self.wide
+        return {
+            "S": Step(self.cell, GATES[self.cell], self.scope, joint, shifted, out, narrow),
+            "TILE": how,
+        }
+
+
+# what is normalised less needs less than these
+VARIANTS = (
+    Variant("LSTM", "batch", rows=16),
+    Variant("LSTM", "batch"),
+    Variant("LSTM", "batch", rows=300),
+    Variant("LSTM", "batch", torch.bfloat16),
+    Variant("LSTM", "batch", torch.float64, rows=64),
+    Variant("LSTM", "batch", torch.float64, rows=300),
+    Variant("LSTM", "population"),
+    Variant("LSTM", "joint"),
+    Variant("LSTM", "none"),
+    Variant("LSTM", "layer"),
+    Variant("LSTM", "layer", units=2048),
+    Variant("LSTM", "layer", torch.float64),
+    Variant("GRU", "batch"),
+    Variant("GRU", "batch", torch.float16, rows=300),
+    Variant("GRU", "layer"),
+    Variant("RNN_TANH", "batch"),
+    Variant("RNN_RELU", "joint"),
+    Variant("columns", "batch"),
+    Variant("columns", "batch", rows=300),
+    Variant("columns", "population", torch.float64, rows=64),
+)
+
+
+class Use(NamedTuple):
+    """Registers a thread, bytes of stack and of local memory a thread, shared bytes a program."""
+
+    registers: int
+    stack: int
+    local: int
+    shared: int
+
+
+def compiled(variant, direction, architecture):
+    """What the kernel of one direction needs, on GPUs of one compute capability."""
+    kernel = getattr(columns if variant.cell == "columns" else step, direction)
+    constants = {k: v for k, v in variant.constants().items() if k in kernel.arg_names}
+    signature, attributes = {}, {}
+    for k, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+            continue
+        if name in kernel.do_not_specialize:
+            signature[name] = "i32"
+            continue
+        # as torch allocates, and where 16 divides the units
+        attributes[(k,)] = [["tt.divisibility", 16]]
+        if name in ("units", "width"):
+            signature[name] = "i32"
+        elif name == "starts":
+            signature[name] = "*i64"
+        else:
+            signature[name] = f"*{NAMES[variant.dtype if name in GIVEN else variant.wide]}"
+    built = triton.compile(
+        ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
+        target=GPUTarget("cuda", architecture, 32),
+        options=launch_options(constants["TILE"]),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(built.asm["cubin"])
+        command = [TOOLS / "cuobjdump", "-res-usage", path]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    uses = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
+    return Use(*(int(uses[name]) for name in ("REG", "STACK", "LOCAL")), built.metadata.shared)
+
+
+def main():
+    names = [f"sm_{a}, {d}" for a in ARCHITECTURES for d in ("forward", "backward")]
+    print(f"Triton {triton.__version__}: registers, shared bytes\n")
+    print("| kernel |", " | ".join(names), "|")
+    print("|---" * (1 + len(names)) + "|")
+    for variant in VARIANTS:
+        uses = [
+            compiled(variant, direction, architecture)
+            for architecture in ARCHITECTURES
+            for direction in ("forward", "backward")
+        ]
+        assert not any(use.stack or use.local for use in uses), variant
+        print(f"| {variant} |", *[f"{use.registers}, {use.shared} |" for use in uses], flush=True)
+
+
+if __name__ == "__main__":
+    main()

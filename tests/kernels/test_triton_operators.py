@@ -1,0 +1,173 @@
+"""The Triton kernels, interpreted, as part of torch and of rnnorm."""
+
+import interpreted  # noqa: F401
+import pytest
+import torch
+from problems import Problem
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rnnorm
+from rnnorm.kernels import dispatch, reference
+from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.triton import layer as triton
+from rnnorm.kernels.triton import operators
+from rnnorm.kernels.triton.forward import run_forward
+
+RAGGED = [3, 3, 2]
+
+
+def second_derivatives(problem, kernel):
+    """Of everything, along directions that differ."""
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in problem.leaves.items()}
+    outputs, _ = problem.run(kernel, leaves)
+    loss = sum((o.square() * u).sum() for o, u in zip(outputs, problem.upstream, strict=False))
+    first = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
+    along = sum((g * torch.linspace(-1, 1, g.numel()).view_as(g)).sum() for g in first)
+    second = torch.autograd.grad(along, list(leaves.values()), allow_unused=True)
+    zeros = map(torch.zeros_like, leaves.values())
+    return [z if g is None else g for g, z in zip(second, zeros, strict=True)]
+
+
+@pytest.mark.parametrize(("cell", "norm"), [("LSTM", "all"), ("GRU", "layer")])
+def test_gradients_of_gradients(cell, norm):
+    problem = Problem(cell, norm, (3, 3, 2, 3), RAGGED)
+    found = second_derivatives(problem, triton.layer)
+    torch.testing.assert_close(found, second_derivatives(problem, reference.layer))
+
+
+@pytest.fixture
+def arguments(monkeypatch):
+    """Those with which a problem's layer calls the forward operator."""
+    operator = operators.triton_forward
+
+    def of(problem):
+        calls = []
+
+        def record(*given):
+            calls.append(given)
+            return operator(*given)
+
+        monkeypatch.setattr(operators, "triton_forward", record)
+        problem.run(triton.layer, {k: v.requires_grad_() for k, v in problem.leaves.items()})
+        monkeypatch.setattr(operators, "triton_forward", operator)
+        (given,) = calls
+        return given
+
+    return of
+
+
+def test_operators_pass_opcheck(arguments):
+    # of a ragged batch the rows that nobody reads are not written
+    given = arguments(Problem("LSTM", "all", (2, 3, 2, 3)))
+    torch.library.opcheck(operators.triton_forward, given)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_compiled_without_a_break():
+    problem = Problem("GRU", "all", (3, 3, 2, 4), RAGGED)
+    names = list(problem.leaves)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def outputs(given):
+        return problem.run(triton.layer, dict(zip(names, given, strict=True)))[0]
+
+    leaves = [leaf.clone().requires_grad_() for leaf in problem.leaves.values()]
+    found = outputs(leaves)
+    gradients = torch.autograd.grad(sum(o.sum() for o in found), leaves)
+    expected, _ = problem.run(reference.layer, dict(zip(names, leaves, strict=True)))
+    wanted = torch.autograd.grad(sum(o.sum() for o in expected), leaves)
+    for got, want in zip((*found, *gradients), (*expected, *wanted), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_forward_pass_that_saved_nothing_is_run_again_for_gradients(monkeypatch):
+    problem = Problem("RNN_TANH", "all", (2, 3, 2, 3), None, None)
+    expected = problem.results(triton.layer, torch.float64)
+    operator = operators.triton_forward
+
+    def unsaved(*arguments):
+        return operator(*arguments[:-1], False)
+
+    monkeypatch.setattr(operators, "triton_forward", unsaved)
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in problem.leaves.items()}
+    outputs, _ = problem.run(triton.layer, leaves)
+    loss = sum((o * u).sum() for o, u in zip(outputs, problem.upstream, strict=False))
+    monkeypatch.setattr(operators, "triton_forward", operator)
+    (found,) = torch.autograd.grad(loss, leaves["x"])
+    torch.testing.assert_close(found, expected["d x"])
+
+
+@pytest.mark.parametrize("norm", ["all", "sequence", "layer"])
+def test_nothing_of_a_padded_batch_comes_from_the_host(norm, arguments):
+    # so that it can be captured as a graph
+    names = set()
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            names.add(str(operator).split(".")[1])
+            return operator(*args, **(kwargs or {}))
+
+    *inputs, save = arguments(Problem("RNN_TANH", norm, (2, 3, 2, 3)))
+    count = len(Inputs._fields)
+    with torch.no_grad(), Seen():
+        run_forward(Inputs(*inputs[:count]), Options(*inputs[count:]), save)
+    assert not {"lift_fresh", "_to_copy", "index_select"} & names
+    assert "mm" in names
+
+
+def test_it_runs_where_it_is_named_and_only_there():
+    layer = rnnorm.LSTM(3, 5, norm="batch", num_layers=2, bidirectional=True)
+    x = torch.randn(4, 6, 3)
+    before = dispatch.calls.copy()
+    layer(x)
+    assert "triton" not in dispatch.calls - before
+    with rnnorm.use_backend("triton"):
+        layer(x)[0].sum().backward()
+    assert dispatch.calls["triton"] == before["triton"] + 1
+    assert layer.weight_hh_l1.grad.isfinite().all()
+
+
+def test_populations_are_those_of_the_reference():
+    found, expected = (rnnorm.GRU(3, 5, norm="batch", initial_noise=0) for _ in range(2))
+    expected.load_state_dict(found.state_dict())
+    x = torch.randn(4, 9, 3)
+    for name, layer in (("triton", found), ("reference", expected)):
+        with rnnorm.use_backend(name):
+            layer(x, lengths=[4, 4, 4, 4, 4, 4, 4, 4, 2])
+            layer.eval()(x, step=torch.arange(9), hx=torch.zeros(1, 9, 5))
+    torch.testing.assert_close(found.state_dict(), expected.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("cell", "arguments", "why"),
+    [
+        ("LSTM", {"norm": "carry"}, "carried cell"),
+        ("LSTM", {"peephole": "all"}, "has no LSTM"),
+        ("LSTM", {"norm": "batch", "proj_size": 2}, "proj_size"),
+        ("GRU", {"reset_after": False}, "has no GRU"),
+        ("LSTM", {"recurrent_dropout": rnnorm.Zoneout()}, "no recurrent dropout"),
+    ],
+)
+def test_what_it_does_not_cover_is_said(cell, arguments, why):
+    layer = getattr(rnnorm, cell)(3, 5, **arguments)
+    with rnnorm.use_backend("triton"), pytest.raises(RuntimeError, match=why):
+        layer(torch.randn(4, 6, 3))
+
+
+def test_outside_the_interpreter_it_wants_a_gpu(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with rnnorm.use_backend("triton"), pytest.raises(RuntimeError, match="on a GPU, not on cpu"):
+        rnnorm.LSTM(3, 5)(torch.randn(4, 6, 3))
+
+
+def test_under_autocast_states_keep_their_digits():
+    layer = rnnorm.LSTM(3, 5, norm="batch", initial_noise=0)
+    x = torch.randn(4, 9, 3)
+    results = []
+    for name in ("triton", "reference"):
+        with rnnorm.use_backend(name), torch.autocast("cpu", torch.bfloat16):
+            results.append(layer(x))
+    (found, states), (expected, wanted) = results
+    assert found.dtype == expected.dtype
+    assert [s.dtype for s in states] == [s.dtype for s in wanted]
+    torch.testing.assert_close((found, states), (expected, wanted), rtol=2e-2, atol=2e-2)

@@ -1,0 +1,107 @@
+"""The Triton kernels, interpreted, against the definition: values, every gradient, moments."""
+
+import interpreted  # noqa: F401
+import pytest
+import torch
+from problems import Problem, assert_same
+
+from rnnorm.kernels import reference
+from rnnorm.kernels.triton import layer as triton
+
+DENSE = {"shape": (3, 5, 4, 13)}
+RAGGED = {"shape": (6, 7, 3, 9), "lengths": [6, 6, 5, 3, 3, 2, 1]}
+EVALUATION = {"min_rows": None}
+
+CASES = {
+    "lstm": {"cell": "LSTM", "norm": "all", **DENSE},
+    "lstm-ragged": {"cell": "LSTM", "norm": "all", **RAGGED},
+    "lstm-few-rows": {"cell": "LSTM", "norm": "all", "min_rows": 4, **RAGGED},
+    "lstm-no-statistic": {"cell": "LSTM", "norm": "all", "min_rows": 100, **RAGGED},
+    "lstm-evaluation": {"cell": "LSTM", "norm": "all", **RAGGED, **EVALUATION},
+    "lstm-ages": {"cell": "LSTM", "norm": "all", "age": "own", **RAGGED, **EVALUATION},
+    "lstm-sequence": {"cell": "LSTM", "norm": "sequence", **RAGGED},
+    "lstm-sequence-constant": {"cell": "LSTM", "norm": "sequence", "min_rows": 100, **RAGGED},
+    "lstm-sequence-evaluation": {"cell": "LSTM", "norm": "sequence", **DENSE, **EVALUATION},
+    "lstm-input": {"cell": "LSTM", "norm": "input", "bias": False, **RAGGED},
+    "lstm-cell": {"cell": "LSTM", "norm": "cell", **RAGGED},
+    "lstm-joint": {"cell": "LSTM", "norm": "joint", "bias": False, **RAGGED},
+    "lstm-joint-cell": {"cell": "LSTM", "norm": "joint-cell", **DENSE},
+    "lstm-none": {"cell": "LSTM", "norm": "none", **RAGGED},
+    "lstm-one-step": {"cell": "LSTM", "norm": "all", "shape": (1, 2, 1, 1)},
+    "lstm-rows-in-blocks": {"cell": "LSTM", "norm": "all", "shape": (2, 140, 3, 9)},
+    "lstm-layer": {"cell": "LSTM", "norm": "layer", **RAGGED},
+    "lstm-layer-cell": {"cell": "LSTM", "norm": "layer-cell", **DENSE},
+    "lstm-layer-recurrent": {"cell": "LSTM", "norm": "layer-recurrent", **DENSE},
+    "lstm-units-in-blocks": {"cell": "LSTM", "norm": "layer", "shape": (2, 3, 2, 600)},
+    "gru": {"cell": "GRU", "norm": "all", **RAGGED},
+    "gru-sequence": {"cell": "GRU", "norm": "sequence", "bias": False, **DENSE},
+    "gru-recurrent": {"cell": "GRU", "norm": "recurrent", "min_rows": 4, **RAGGED},
+    "gru-ages": {"cell": "GRU", "norm": "all", "age": "own", **RAGGED, **EVALUATION},
+    "gru-none": {"cell": "GRU", "norm": "none", **RAGGED},
+    "gru-layer": {"cell": "GRU", "norm": "layer", **RAGGED},
+    "gru-layer-input": {"cell": "GRU", "norm": "layer-input", **DENSE},
+    "rnn": {"cell": "RNN_TANH", "norm": "all", **RAGGED},
+    "rnn-joint": {"cell": "RNN_TANH", "norm": "joint", **DENSE},
+    "relu": {"cell": "RNN_RELU", "norm": "all", **DENSE},
+    "relu-joint": {"cell": "RNN_RELU", "norm": "joint", "min_rows": 4, **RAGGED},
+    "relu-layer": {"cell": "RNN_RELU", "norm": "layer", "bias": False, **RAGGED},
+}
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("case", CASES)
+def test_as_the_reference(case):
+    problem = Problem(**CASES[case])
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(triton.layer, torch.float64, poison=True), expected, 1e-11)
+
+
+def errors(found, expected):
+    """By name, relative to the root mean square."""
+    return {
+        name: float((found[name].double() - want).norm() / (want.norm() + 1e-3))
+        for name, want in expected.items()
+    }
+
+
+NARROW = [
+    *((case, torch.float32) for case in ("lstm", "lstm-layer", "gru", "rnn", "lstm-evaluation")),
+    *((case, torch.bfloat16) for case in ("lstm", "gru", "gru-layer")),
+    ("lstm", torch.float16),
+]
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize(("case", "dtype"), NARROW)
+def test_in_fewer_digits_it_is_about_as_exact_as_the_reference(case, dtype):
+    problem = Problem(**CASES[case] | {"shape": (3, 20, 6, 17), "lengths": None})
+    for name in problem.leaves:
+        problem.leaves[name] = problem.leaves[name].to(dtype).double()
+    exact = problem.results(reference.layer, torch.float64)
+    found = problem.results(triton.layer, dtype)
+    assert found["output"].dtype == dtype
+    theirs = errors(problem.results(reference.layer, dtype), exact)
+    for name, error in errors(found, exact).items():
+        bound = 4 * theirs[name] + torch.finfo(dtype).eps
+        assert error <= bound, f"{name} is off by {error:.1e}, the reference by {theirs[name]:.1e}"
+
+
+def test_eps_and_counts_are_as_wide_as_the_numbers():
+    # variances near eps, and a number of rows whose inverse float32 rounds
+    problem = Problem(**CASES["lstm"])
+    for name in ("x", "weight_hh"):
+        problem.leaves[name] = 1e-3 * problem.leaves[name]
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(triton.layer, torch.float64), expected, 1e-11)
+
+
+@pytest.mark.parametrize("size", [1e4, float("inf"), float("nan")])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN_TANH", "RNN_RELU"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_extreme_values_go_where_the_reference_sends_them(cell, size):
+    problem = Problem(cell, "none", (2, 3, 4, 5))
+    problem.leaves["x"] *= size
+    expected, _ = problem.run(reference.layer, problem.leaves)
+    found, _ = problem.run(triton.layer, problem.leaves)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
