@@ -68,9 +68,9 @@ class Kernel:
         refuses: why it does not cover a request, empty if it does.
         layer: with the signature of ``reference.layer``; None for torch's own operators, which
             run a whole stack of layers.
-        synchronized: likewise, with ``rows`` for statistics over those of several processes; None
-            where the kernel takes none of these.
         traceable: whether a compiler takes it into a graph without unrolling the time steps.
+        synchronized: as ``layer``, with ``rows`` for statistics over those of several processes;
+            None where the kernel takes none of these.
         unproven: why it runs only where ``use_backend`` names it, empty if it is tried unasked.
     """
 
@@ -78,8 +78,8 @@ class Kernel:
     unavailable: str
     refuses: Callable[[Request], str]
     layer: Callable[..., Any] | None
-    synchronized: Callable[..., Any] | None
     traceable: bool
+    synchronized: Callable[..., Any] | None = None
     unproven: str = ""
 
 
@@ -132,20 +132,24 @@ def _scan_refuses(request: Request) -> str:
 
 
 KERNELS = (
-    Kernel("aten", "", _aten_refuses, None, None, traceable=False),
-    Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, cpu.layer, traceable=True),
+    Kernel("aten", "", _aten_refuses, None, traceable=False),
+    Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, traceable=True, synchronized=cpu.layer),
     Kernel(
         "triton",
         triton.UNAVAILABLE,
         _triton_refuses,
         triton.layer,
-        None,
         traceable=True,
         unproven=triton.UNPROVEN,
     ),
-    Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, None, traceable=True),
+    Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True),
     Kernel(
-        "reference", "", lambda request: "", reference.layer, synchronized.layer, traceable=False
+        "reference",
+        "",
+        lambda request: "",
+        reference.layer,
+        traceable=False,
+        synchronized=synchronized.layer,
     ),
 )
 
