@@ -50,7 +50,8 @@ def _section(table: Recorded, steps: dict[tuple[str, str], dict[str, str]]) -> l
         metrics = dict.fromkeys(outcome.metric for outcome in outcomes)
         several = any(len(seeds) > 1 for seeds in models)
         said = " Of several seeds, their mean and standard deviation." if several else ""
-        parts.append(f"{'; '.join(metrics).capitalize()}.{said}")
+        told = "; ".join(metrics)
+        parts.append(f"{told[:1].upper()}{told[1:]}.{said}")
         parts.append(_table(_HEAD, [_row(seeds, steps, table.scale) for seeds in models]))
     for found in table.searches:
         parts += _search(found)
