@@ -60,6 +60,7 @@ def put_on_torch(model: nn.Module) -> None:
         plain = kind(layer.input_size, layer.hidden_size, **given) if kind else None
         # what torch.nn has not has weights, buffers or words of its own in the repr
         if plain is None or repr(plain)[1:] != repr(layer):
-            raise ValueError(f"torch.nn has no such layer as {name}: {layer}")
+            what = f"{type(layer).__name__}({layer.extra_repr()})"
+            raise ValueError(f"torch.nn has no such layer as {name}: {what}")
         plain.load_state_dict(layer.state_dict())
         setattr(parent, name, plain.to(next(layer.parameters())))
