@@ -62,6 +62,12 @@ def test_trials_are_drawn_from_the_ranges_and_listed_best_first(recipe):
     assert lines[-1] == "0 of 3 trials failed"
 
 
+def test_a_name_is_drawn_and_listed_as_it_is(recipe):
+    orders = ["none", "fixed"]
+    found = search(**recipe(**{"data.init_args.permutation": {"choices": orders}}), trials=1)
+    assert found.table().splitlines()[1].split()[-1] in orders
+
+
 def test_the_draws_are_a_function_of_the_seed(recipe):
     one, two = search(**recipe()), search(**recipe() | {"out": "again"})
     assert drawn(one) == drawn(two)

@@ -61,7 +61,7 @@ class Search:
                 value = f"{score.shown(trial.value):.4f}"
             else:
                 value = "pruned" if trial.state == TrialState.PRUNED else "failed"
-            given = [f"{trial.params[option]:.4g}" for option in options]
+            given = [_shown(trial.params[option]) for option in options]
             rows.append([str(trial.number), value, *given])
         return rows
 
@@ -76,6 +76,10 @@ class Search:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([*(line.rstrip() for line in lines), self.failures()])
+
+
+def _shown(drawn: Any) -> str:
+    return f"{drawn:.4g}" if isinstance(drawn, float) else str(drawn)
 
 
 @contextmanager
