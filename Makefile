@@ -27,7 +27,7 @@ endif
 
 # in a folder of its own, out of the sight of torch.compile and of the other tests
 TRITON := $(CURDIR)/.venv/triton
-INTERPRETED := tests/kernels/test_triton_values.py tests/kernels/test_triton_operators.py tests/kernels/test_triton_memory.py
+INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values operators memory graphs)
 
 .PHONY: venv demo test lint format pytest older docs doctest wheel sanitize aarch64 triton clean
 

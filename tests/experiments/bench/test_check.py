@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -14,8 +15,10 @@ from rnnorm.experiments.bench import examine as bench_examine
 from rnnorm.experiments.bench.check import all_cases, check
 from rnnorm.experiments.bench.drawn import Case, draw, layers
 from rnnorm.experiments.bench.layers import Shape
+from rnnorm.experiments.bench.timing import repeated, without_graphs
 from rnnorm.experiments.commands.cli import main
 from rnnorm.kernels import dispatch, reference
+from rnnorm.kernels.triton import graphs
 
 SHAPE = Shape(3, 5, 2, 4)
 TRAINING = [Case("LSTM", "batch", mode, SHAPE) for mode in ("dense", "ragged")]
@@ -204,16 +207,44 @@ def test_a_graph_that_keeps_old_results_is_found(monkeypatch, stale):
         kept = step()
         return (lambda: kept) if stale else step
 
-    monkeypatch.setattr(bench_examine, "captured", captured)
     drawn = draw(TRAINING[0])
     eager = drawn.results("reference")
-    replay = bench_examine._replayed(drawn, "reference")
+    replay = bench_examine._replayed(drawn, "reference", captured)
     same = [bench_examine._same_bits(replay[name], eager[name]) for name in eager]
     assert all(same) != stale
     verdict = bench_examine._verdict(
-        eager, [eager], lambda found: dict.fromkeys(found, 1.0), [eager], replay
+        eager, [eager], lambda found: dict.fromkeys(found, 1.0), [eager], [eager, replay]
     )
     assert (("output", "differs where a CUDA graph is replayed") in verdict.faults) == stale
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_kernel_whose_own_graphs_keep_old_results_is_found(monkeypatch, stale):
+    calls = []
+
+    def layer(*arguments):
+        output, state, taken = reference.layer(*arguments)
+        calls.append(output.detach())
+        if stale and len(calls) > graphs.SIGHTINGS:
+            output = 0 * output + calls[0]
+        return output, state, taken
+
+    with_kernel(monkeypatch, layer)
+    drawn = draw(EVALUATION[0])
+    expected = drawn.results("reference")
+    replay = bench_examine._replayed(drawn, "made", repeated)
+    same = [bench_examine._same_bits(replay[name], expected[name]) for name in expected]
+    assert all(same) != stale
+
+
+def test_without_graphs_a_kernel_is_asked_for_none(monkeypatch):
+    for before in (None, "1"):
+        if before:
+            monkeypatch.setenv(graphs.SWITCH, before)
+        with without_graphs():
+            assert graphs.here(torch.device("cuda")) is None
+            assert os.environ[graphs.SWITCH] == "0"
+        assert os.environ.get(graphs.SWITCH) == before
 
 
 def test_what_no_kernel_covers_is_no_pass(monkeypatch, capsys):

@@ -29,7 +29,7 @@ from rnnorm.experiments.bench.layers import (
     run_layer,
 )
 from rnnorm.experiments.bench.record import Record, describe, machine
-from rnnorm.experiments.bench.timing import captured, interleave
+from rnnorm.experiments.bench.timing import captured, interleave, repeated, without_graphs
 from rnnorm.kernels import dispatch
 from rnnorm.norm.spec import BatchNorm, resolve
 
@@ -221,24 +221,29 @@ def _times(
         for name in ("reference", *kernels):
             layer = make_layer("LSTM", shape, Variant("batch", name)).to(device)
             step = partial(on_backend, name, partial(run_layer, layer, data, True))
+            own: dict[str, Step] = {name: partial(_singly, step)}
             try:
-                step()
-                graph = captured(step) if cuda and name != "reference" else None
+                own[name]()
+                if cuda and name != "reference":
+                    own |= {f"{name} graphs": repeated(step), f"{name} captured": captured(step)}
             except Exception as error:
                 names = {"kernel": name, "cell": "LSTM", "norm": "batch"}
                 case = f"training step {shape}"
                 faults.append({**names, "case": case, "tensor": "all", "what": raised(error)})
                 continue
-            steps[name] = step
-            if graph is not None:
-                steps[f"{name} graph"] = graph
+            steps |= own
         timings = interleave(steps, seconds, clock="cuda" if cuda else "wall", fewest=3)
         if not times:
-            print(" " * 16 + "".join(name.rjust(14) for name in steps))
-        columns = "".join(f"{1000 * timing.seconds:14.2f}" for timing in timings.values())
+            print(" " * 16 + "".join(name.rjust(17) for name in steps))
+        columns = "".join(f"{1000 * timing.seconds:17.2f}" for timing in timings.values())
         print(f"{shape!s:16}{columns}", flush=True)
         times.append({"shape": str(shape), **{n: t.seconds for n, t in timings.items()}})
     return times
+
+
+def _singly(step: Step) -> dict[str, torch.Tensor]:
+    with without_graphs():
+        return step()
 
 
 def _tell(faults: Sequence[Record]) -> None:

@@ -1,4 +1,4 @@
-"""One case on every kernel: is it right, with any memory, in every run, in a CUDA graph?"""
+"""One case on every kernel: is it right, with any memory, in every run, in CUDA graphs?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 import rnnorm
 from rnnorm.experiments.bench.drawn import Case, Drawn, draw
 from rnnorm.experiments.bench.layers import relative_difference
-from rnnorm.experiments.bench.timing import captured
+from rnnorm.experiments.bench.timing import captured, repeated, without_graphs
 from rnnorm.kernels import dispatch
 
 #: how much further than the reference a kernel may be from the result in float64
@@ -41,8 +41,8 @@ class Verdict(NamedTuple):
 def examine(case: Case, kernels: Iterable[str], device: torch.device) -> dict[str, Verdict]:
     """Compares every kernel that covers a case with the reference in float64 on the CPU.
 
-    Memory is poisoned in a first run; three more must have the same bits, and on a GPU the replay
-    of a CUDA graph too.
+    Memory is poisoned in a first run; three more must have the same bits, and on a GPU replays of
+    CUDA graphs too: of one captured around the step, and of the kernel's own.
 
     Args:
         case: what is drawn.
@@ -74,10 +74,12 @@ def examine(case: Case, kernels: Iterable[str], device: torch.device) -> dict[st
     verdicts = {}
     for kernel in covering:
         try:
-            with _poisoned():
-                first = _on_cpu(here.results(kernel))
-            runs = [_on_cpu(here.results(kernel)) for _ in range(3)]
-            replay = _on_cpu(_replayed(here, kernel)) if graph else runs[0]
+            with without_graphs():
+                with _poisoned():
+                    first = _on_cpu(here.results(kernel))
+                runs = [_on_cpu(here.results(kernel)) for _ in range(3)]
+            ways = (captured, repeated) if graph else ()
+            replays = [_on_cpu(_replayed(here, kernel, way)) for way in ways]
         # whatever a kernel raises is a fault of it
         except Exception as error:
             verdicts[kernel] = Verdict(math.inf, "all", [("all", raised(error))])
@@ -87,7 +89,7 @@ def examine(case: Case, kernels: Iterable[str], device: torch.device) -> dict[st
             # one draw of rounding says little, so two more are asked before a kernel is blamed
             more = (drawn.jittered(seed).to(device, case.dtype) for seed in (1, 2))
             references += [_on_cpu(each.results("reference")) for each in more]
-        verdicts[kernel] = _verdict(exact, found, ratios, runs, replay)
+        verdicts[kernel] = _verdict(exact, found, ratios, runs, replays)
     return verdicts
 
 
@@ -96,7 +98,7 @@ def _verdict(
     found: Sequence[Results],
     ratios: Callable[[Results], dict[str, float]],
     runs: Sequence[Results],
-    replay: Results,
+    replays: Sequence[Results],
 ) -> Verdict:
     faults: dict[str, str] = {}
     worst, tensor = 0.0, "output"
@@ -115,7 +117,7 @@ def _verdict(
     for name in exact:
         if not all(_same_bits(run[name], runs[0][name]) for run in runs):
             faults.setdefault(name, "differs from run to run")
-        elif not _same_bits(replay[name], runs[0][name]):
+        elif not all(_same_bits(replay[name], runs[0][name]) for replay in replays):
             faults.setdefault(name, "differs where a CUDA graph is replayed")
     return Verdict(worst, tensor, list(faults.items()))
 
@@ -159,12 +161,14 @@ def _poisoned() -> Iterator[None]:
         utils.fill_uninitialized_memory = before[2]
 
 
-def _replayed(drawn: Drawn, kernel: str) -> Results:
-    """The results of a CUDA graph that was captured on other data."""
+def _replayed(
+    drawn: Drawn, kernel: str, way: Callable[[Callable[[], Results]], Callable[[], Results]]
+) -> Results:
+    """The results of CUDA graphs that were captured on other data."""
     own = [leaf.clone() for leaf in drawn.leaves]
     for leaf in drawn.leaves:
         leaf.copy_(leaf.flip(-1))
-    replay = captured(partial(drawn.results, kernel))
+    replay = way(partial(drawn.results, kernel))
     for leaf, value in zip(drawn.leaves, own, strict=True):
         leaf.copy_(value)
     return replay()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,8 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
+
+from rnnorm.kernels.triton import graphs
 
 Clock = Literal["wall", "cpu", "cuda"]
 Result = TypeVar("Result")
@@ -117,6 +120,28 @@ def captured(step: Callable[[], Result]) -> Callable[[], Result]:
         return result
 
     return replay
+
+
+def repeated(step: Callable[[], Result]) -> Callable[[], Result]:
+    """A step, run so often that kernels replay graphs of their own."""
+    graphs.forget()
+    for _ in range(graphs.SIGHTINGS):
+        step()
+    return step
+
+
+@contextmanager
+def without_graphs() -> Iterator[None]:
+    """Kernels replay no graphs of their own."""
+    before = os.environ.get(graphs.SWITCH)
+    os.environ[graphs.SWITCH] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[graphs.SWITCH]
+        else:
+            os.environ[graphs.SWITCH] = before
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rnnorm.kernels import again
 from rnnorm.kernels.inputs import LEAVES, Inputs, Options
+from rnnorm.kernels.triton import graphs
 from rnnorm.kernels.triton.backward import backward_like, run_backward
 from rnnorm.kernels.triton.forward import forward_shapes, run_forward
 
@@ -45,8 +46,22 @@ def triton_backward(*arguments: Any) -> tuple[Tensor, ...]:
     The arguments are those of ``Inputs``, the results of the forward pass and the gradients of
     the first three, then ``Options``, then whether the gradient of x is wanted.
     """
-    with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
-        return tuple(run_backward(*_parts(arguments)))
+    return _captured(_run_backward, arguments)
+
+
+def _captured(run: graphs.Run, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    x, sizes = arguments[:2]
+    # Triton launches on the current device, which need not be the tensors'
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        here = graphs.here(x.device)
+        # ragged batches are seldom alike, and a table of theirs comes from the host
+        if here is None or bool((sizes < x.size(1)).any()):
+            return tuple(run(*arguments))
+        return tuple(here.run(run, arguments))
+
+
+def _run_backward(*arguments: Any) -> list[Tensor]:
+    return run_backward(*_parts(arguments))
 
 
 def _parts(arguments: tuple[Any, ...]) -> tuple[Inputs, Any, Any, Options, bool]:
@@ -93,10 +108,11 @@ triton_backward.register_autograd(_differentiate, setup_context=_setup_backward)
 )
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
-    inputs, options = Inputs(*arguments[:_COUNT]), Options(*arguments[_COUNT:-1])
-    # Triton launches on the current device, which need not be the tensors'
-    with torch.cuda.device_of(inputs.x):  # type: ignore[no-untyped-call]
-        return tuple(run_forward(inputs, options, arguments[-1]))
+    return _captured(_run_forward, arguments)
+
+
+def _run_forward(*arguments: Any) -> list[Tensor]:
+    return run_forward(Inputs(*arguments[:_COUNT]), Options(*arguments[_COUNT:-1]), arguments[-1])
 
 
 @triton_forward.register_fake

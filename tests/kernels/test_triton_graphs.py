@@ -1,0 +1,129 @@
+"""The Triton kernels, interpreted, in calls that repeat; a stand-in replays them."""
+
+import interpreted  # noqa: F401
+import pytest
+import tape
+import torch
+from triton.runtime.interpreter import GridExecutor
+
+import rnnorm
+from rnnorm.kernels.triton import graphs
+from rnnorm.kernels.triton.graphs import SIGHTINGS, Graphs
+
+_launch = GridExecutor.__call__
+
+
+def launch(executor, *args, **kwargs):
+    """Puts a kernel's launch on the tape, if there is one."""
+    mode = torch.utils._python_dispatch._get_current_dispatch_mode()
+    if isinstance(mode, tape.Tape):
+        mode.note(lambda: _launch(executor, *args, **kwargs))
+    else:
+        _launch(executor, *args, **kwargs)
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Has passes captured, and counts how many are."""
+    count = [0]
+
+    def capture(run):
+        count[0] += 1
+        return tape.capture(run)
+
+    made = Graphs(capture)
+    monkeypatch.setattr(GridExecutor, "__call__", launch)
+    monkeypatch.setattr(graphs, "here", lambda device: made)
+    return count
+
+
+def train(layer, x, lengths=None):
+    """Output, last states and gradients."""
+    layer.zero_grad()
+    x = x.clone().requires_grad_()
+    output, state = layer(x, lengths=lengths)
+    states = state if isinstance(state, tuple) else (state,)
+    (output.square().sum() + sum(s.sum() for s in states)).backward()
+    return [output, *states, x.grad, *[p.grad for p in layer.parameters()]]
+
+
+def both(make, draw, calls, monkeypatch, **given):
+    """Results of calls that may be captured, and of those that may not."""
+    found, expected = make(), make()
+    expected.load_state_dict(found.state_dict())
+    results = []
+    for layer, none in ((found, False), (expected, True)):
+        optimizer = torch.optim.SGD(layer.parameters(), 0.01)
+        own = []
+        with monkeypatch.context() as patched, rnnorm.use_backend("triton"):
+            if none:
+                patched.setattr(graphs, "here", lambda device: None)
+            for call in range(calls):
+                torch.manual_seed(call)
+                own.append([r.detach().clone() for r in train(layer, draw(), **given)])
+                optimizer.step()
+        results.append(own)
+        results.append(list(layer.buffers()))
+    found, populations, expected, wanted = results
+    for one, other in zip((*found, populations), (*expected, wanted), strict=True):
+        assert all(torch.equal(o, e) for o, e in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("cell", "norm"),
+    [
+        ("LSTM", "batch"),
+        ("GRU", "batch"),
+        ("RNN", rnnorm.BatchNorm(input="sequence")),
+        ("RNN", "layer"),
+    ],
+)
+def test_training_steps_are_the_same_to_the_bit(cell, norm, captures, monkeypatch):
+    # two layers and directions share their graphs, whose calls are nested
+    def make():
+        options = {"num_layers": 2, "bidirectional": True, "norm": norm}
+        return getattr(rnnorm, cell)(4, 2, initial_noise=0, dtype=torch.float64, **options)
+
+    both(make, lambda: torch.randn(2, 3, 4, dtype=torch.float64), 2, monkeypatch)
+    # forward and back
+    assert captures == [2]
+
+
+def test_evaluation_has_a_graph_of_its_own(captures):
+    layer = rnnorm.LSTM(3, 4, norm="batch", initial_noise=0)
+    with rnnorm.use_backend("triton"):
+        layer(torch.randn(2, 5, 3))
+        layer.eval()
+        calls = [torch.randn(2, 5, 3) for _ in range(SIGHTINGS + 1)]
+        with torch.no_grad():
+            found = [layer(x)[0] for x in calls]
+    with torch.no_grad():
+        for output, x in zip(found, calls, strict=True):
+            torch.testing.assert_close(output, layer(x)[0])
+    assert captures == [1]
+
+
+def test_ragged_batches_are_launched_step_by_step(captures, monkeypatch):
+    def make():
+        return rnnorm.LSTM(3, 4, norm="batch", initial_noise=0)
+
+    both(make, lambda: torch.randn(2, 4, 3), SIGHTINGS + 1, monkeypatch, lengths=[2, 2, 2, 1])
+    assert captures == [0]
+
+
+def test_gradients_of_gradients_of_a_replayed_pass(captures, monkeypatch):
+    torch.manual_seed(0)
+    layer = rnnorm.GRU(3, 4, norm="layer", initial_noise=0, dtype=torch.float64)
+    calls = [torch.randn(2, 3, 3, dtype=torch.float64) for _ in range(SIGHTINGS + 1)]
+
+    def penalty(x):
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), list(layer.parameters()))
+
+    with rnnorm.use_backend("triton"):
+        found = [penalty(x) for x in calls]
+    with rnnorm.use_backend("reference"):
+        expected = [penalty(x) for x in calls]
+    torch.testing.assert_close(found, expected)
+    assert captures == [2]
