@@ -12,9 +12,14 @@ from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
 from rnnorm.experiments.reporting import results_files
 from rnnorm.experiments.reporting.results import record, results
-from rnnorm.experiments.reporting.results_files import read_recorded
+from rnnorm.experiments.reporting.results_files import read_recorded, read_steps
 from rnnorm.experiments.reporting.results_page import page_of
-from rnnorm.experiments.reporting.results_picture import draw_scores, scores_of
+from rnnorm.experiments.reporting.results_picture import (
+    curves_of,
+    draw_scores,
+    draw_validation,
+    scores_of,
+)
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.training.building import as_text
 from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
@@ -64,8 +69,8 @@ def folder(tmp_path):
     return folder
 
 
-def write(folder, outcome, sentences=()):
-    text = json.dumps({**asdict(outcome), "sentences": sentences})
+def write(folder, outcome, sentences=(), **curve):
+    text = json.dumps({**asdict(outcome), "sentences": sentences, **curve})
     name = f"{outcome.label}-{outcome.seed}".replace("/", "-")
     (folder / f"{name}.json").write_text(text)
 
@@ -81,7 +86,9 @@ def test_the_page_of_the_docs_is_what_the_command_makes_of_the_committed_files()
 
 def test_each_table_with_a_score_has_its_picture_in_the_docs():
     _, tables = read_recorded(DOCS / "results")
+    steps = read_steps(DOCS / "results")
     shown = {table.picture for table in tables if scores_of(table)}
+    shown |= {table.curves_picture for table in tables if curves_of(table, steps)}
     assert shown == {path.name for path in (DOCS / "results").glob("*.svg")}
     assert all(f"(results/{name})" in (DOCS / "results.md").read_text() for name in shown)
 
@@ -103,6 +110,26 @@ def test_a_picture_has_a_mark_for_each_score(folder):
     assert picture == draw_scores(table)
     for text in ("ptb-char-bn", "ptb-char-lstm", "test bits per character", "the paper's"):
         assert text.encode() in picture
+
+
+def test_curves_go_against_epochs_and_the_seconds_of_the_benchmark(folder):
+    curve = {"score": "bits_per_character", "curve": {"steps": [200, 600], "values": [1.9, 1.5]}}
+    write(folder, outcome(LSTM, 1.5, seed=1), **curve)
+    write(folder, outcome(BN, 1.5, seed=1), **curve)
+    write(folder, outcome(BN, 1.5, seed=2))
+    (folder / "steps.csv").write_text(f"recipe,scale,seconds,ratio\n{BN},paper,0.5,0.8\n")
+    _, (table,) = read_recorded(folder)
+    steps = read_steps(folder)
+    lstm, bn = curves_of(table, steps)
+    assert (lstm.model, lstm.epochs, lstm.seconds, lstm.values) == (LSTM, [1, 3], [], [1.9, 1.5])
+    assert (bn.model, bn.epochs, bn.seconds, bn.values) == (BN, [1, 3], [100, 300], [1.9, 1.5])
+    picture = draw_validation(table, steps)
+    assert picture == draw_validation(table, steps)
+    for text in ("epochs", "training seconds", "validation bits per character", LSTM, BN):
+        assert f">{text}<".encode() in picture
+    assert b">training seconds<" not in draw_validation(table, {})
+    assert "(results/characters-curves.svg)" in page_of(folder)
+    assert (results(docs=folder.parent).parent / "results" / "characters-curves.svg").is_file()
 
 
 def test_what_was_not_run_is_said_with_the_papers_number(folder):
@@ -241,13 +268,18 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     assert (row[6], row[7]) == ("2", "14")
     assert float(row[2]) == pytest.approx(100 * population.metrics["test/accuracy"], abs=0.006)
     (path,) = folder.glob("*.json")
+    kept = json.loads(path.read_text())
+    assert kept["score"] == "accuracy"
+    assert kept["curve"]["steps"] == [7, 14]
+    assert max(kept["curve"]["values"]) == pytest.approx(100 * kept["best"], rel=1e-4)
     assert path.name.startswith("demo-digits-bn-hidden_size=8-")
     assert path.name.endswith("-seed1.json")
     before = page.read_text()
     assert results(docs=folder.parent).read_text() == before
 
 
-def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path):
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path, stored):
     recipe = str(tmp_path / "own.yaml")
     ranges = {"optimizer.init_args.lr": {"choices": [0.001, 1e38]}}
     config = read_recipe("demo/digits-lstm").config
@@ -255,8 +287,9 @@ def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path):
     (folder / "tables.yaml").write_text(
         yaml.safe_dump({"text": "", "tables": [{"title": "Search", "recipes": [recipe]}]})
     )
-    found = search(recipe, "study", epochs=1, overrides=tiny)
-    page = results(["study"], docs=folder.parent).read_text()
+    url = "journal:study.journal" if stored else None
+    found = search(recipe, "study", epochs=1, overrides=tiny, storage=url)
+    page = results([url or "study"], docs=folder.parent).read_text()
     assert f"Random search with `{recipe}` ({'; '.join(found.overrides)})." in page
     assert f" {found.failures()}." in page
     assert "| trial | validation accuracy, % | lr |" in page

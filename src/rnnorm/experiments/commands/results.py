@@ -11,7 +11,12 @@ USAGE = ("[RUN ...] [options]",)
 
 def add_options(parser: ArgumentParser) -> None:
     """Those of :func:`rnnorm.experiments.reporting.results.results`."""
-    parser.add_argument("runs", metavar="RUN", nargs="*", help="run folders to record first")
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help="run folders, or storages of searches, to record first",
+    )
     parser.add_argument(
         "--docs", metavar="DIR", default="docs", help="holds results.md and results/ (docs)"
     )

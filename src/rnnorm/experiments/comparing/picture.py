@@ -131,16 +131,16 @@ def draw_curves(
     Args:
         axes: where to draw.
         curves: of one or several models.
-        against: ``"steps"`` or ``"seconds"``.
+        against: ``"steps"``, ``"epochs"`` or ``"seconds"``.
         label: what the score is.
         looks: of each model, by default in their order.
     """
     looks = looks or looks_of(c.model for c in curves)
     for model, whole in by_model(curves).items():
-        if own := [c for c in whole if c.values]:
+        if own := [c for c in whole if getattr(c, against)]:
             mean = mean_curve(own)
             _line(axes, getattr(mean, against), mean.values, own, model, looks[model])
-    axes.set(xlabel=f"training {against}", ylabel=label)
+    axes.set(xlabel=against if against == "epochs" else f"training {against}", ylabel=label)
     axes.set_xlim(left=0)
     axes.tick_params(length=0)
 

@@ -6,7 +6,7 @@ import csv
 import io
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rnnorm.experiments.training.metrics_file import read_metrics
@@ -24,6 +24,7 @@ class Curve:
         seconds: seconds spent in them.
         values: the score as it is shown, an accuracy or error in per cent.
         diverged: whether the training ended because something was not finite.
+        epochs: epochs until each point, of a training whose record says how many it had.
     """
 
     model: str
@@ -32,11 +33,12 @@ class Curve:
     seconds: list[float]
     values: list[float]
     diverged: bool = False
+    epochs: list[float] = field(default_factory=list)
 
     def until(self, points: int) -> Curve:
         """Its first points."""
-        parts = {name: getattr(self, name)[:points] for name in ("steps", "seconds", "values")}
-        return replace(self, **parts)
+        names = ("steps", "seconds", "values", "epochs")
+        return replace(self, **{name: getattr(self, name)[:points] for name in names})
 
 
 def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
@@ -72,6 +74,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
         steps=[round(statistics.fmean(at)) for at in zip(*(c.steps for c in whole), strict=True)],
         seconds=[statistics.fmean(at) for at in zip(*(c.seconds for c in whole), strict=True)],
         values=[statistics.fmean(at) for at in zip(*(c.values for c in whole), strict=True)],
+        epochs=[statistics.fmean(at) for at in zip(*(c.epochs for c in whole), strict=True)],
     )
 
 

@@ -10,25 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.measuring.curve import read_curve
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
-from rnnorm.experiments.reporting.results_files import read_recorded
+from rnnorm.experiments.reporting.results_files import read_recorded, read_steps
 from rnnorm.experiments.reporting.results_page import page_of
-from rnnorm.experiments.reporting.results_picture import draw_scores, scores_of
+from rnnorm.experiments.reporting.results_picture import (
+    curves_of,
+    draw_scores,
+    draw_validation,
+    scores_of,
+)
+from rnnorm.experiments.searching.storage import is_storage
 from rnnorm.experiments.searching.study import FILE as STUDY
-from rnnorm.experiments.searching.study import read_search
+from rnnorm.experiments.searching.study import Search, read_search, read_searches
 from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.label import changes
 from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.run_folder import rebuild
+from rnnorm.experiments.training.score import score_of
 
 
 def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Path:
     """Record runs, and write the page and its pictures anew out of all that is recorded.
 
     Args:
-        runs: run folders, or those of random searches. A run's file ``sentences.txt``, if there is
-            one, is what it has written; its file ``evidence.jsonl`` says in a line for each part
-            where that was trained, if its checkpoints do not: ``processor``, ``threads``,
-            ``commit``, ``backend`` and ``overrides``.
+        runs: run folders, those of random searches, or storages of these. A run's file
+            ``sentences.txt``, if there is one, is what it has written; its file
+            ``evidence.jsonl`` says in a line for each part where that was trained, if its
+            checkpoints do not: ``processor``, ``threads``, ``commit``, ``backend`` and
+            ``overrides``.
         docs: folder of ``results.md`` and of the folder ``results/`` of recorded files.
 
     Returns:
@@ -39,12 +49,19 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
         ValueError: a file is broken, or a recorded run is in no table.
     """
     folder, page = Path(docs) / "results", Path(docs) / "results.md"
-    for run in runs:
-        record(run, folder)
+    for run in map(str, runs):
+        if is_storage(run):
+            for found in read_searches(run):
+                _record_search(found, folder)
+        else:
+            record(run, folder)
     write_whole(page, page_of(folder).encode())
+    steps = read_steps(folder)
     for table in read_recorded(folder)[1]:
         if scores_of(table):
             write_whole(folder / table.picture, draw_scores(table))
+        if curves_of(table, steps):
+            write_whole(folder / table.curves_picture, draw_validation(table, steps))
     return page
 
 
@@ -62,28 +79,34 @@ def record(run: str | Path, folder: Path) -> Path:
         ValueError: a file of it is broken.
     """
     if (Path(run) / STUDY).is_file():
-        found = read_search(run)
-        about = read_recipe(found.recipe, found.scale).about
-        return _keep(
-            folder,
-            f"search-{found.recipe}",
-            found.scale,
-            {
-                "recipe": found.recipe,
-                "small": about.get("small"),
-                "overrides": found.overrides,
-                "rows": found.rows(),
-                "failures": found.failures(),
-            },
-        )
+        return _record_search(read_search(run), folder)
     outcome, written = _with_evidence(read_outcome(run), Path(run)), Path(run) / "sentences.txt"
     lines = unpack(written, "").decode().splitlines() if written.is_file() else []
-    content = {**asdict(outcome), "sentences": lines}
+    score = score_of(rebuild(Path(run), None, None, [])[0].model)
+    curve = read_curve(Path(run), score, outcome.label, 0)
+    content = {
+        **asdict(outcome),
+        "sentences": lines,
+        "score": score.name,
+        "curve": {"steps": curve.steps, "values": [float(f"{v:.5g}") for v in curve.values]},
+    }
     apart = (*outcome.changes, *([] if outcome.seed is None else [f"seed{outcome.seed}"]))
     path = _keep(folder, outcome.recipe, outcome.scale, content, apart)
     if apart == (f"seed{outcome.seed}",):
         _file(folder, outcome.recipe, outcome.scale).unlink(missing_ok=True)
     return path
+
+
+def _record_search(found: Search, folder: Path) -> Path:
+    about = read_recipe(found.recipe, found.scale).about
+    content = {
+        "recipe": found.recipe,
+        "small": about.get("small"),
+        "overrides": found.overrides,
+        "rows": found.rows(),
+        "failures": found.failures(),
+    }
+    return _keep(folder, f"search-{found.recipe}", found.scale, content)
 
 
 def _with_evidence(outcome: Outcome, run: Path) -> Outcome:

@@ -13,12 +13,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rnnorm.experiments.data.text_file import as_text, unpack
+from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome
 from rnnorm.experiments.training.yaml_file import read_yaml
 
+#: rows of ``rnnorm bench`` by recipe and scale
+Steps = dict[tuple[str, str], dict[str, str]]
 # bytes of a recorded file
 _LIMIT = 1 << 24
+
+
+class RecordedRun(NamedTuple):
+    """A run that was recorded.
+
+    Attributes:
+        outcome: what came out of it.
+        sentences: that it wrote.
+        score: name of its validation score, empty where its curve was not kept.
+        curve: of that score, against steps and epochs.
+    """
+
+    outcome: Outcome
+    sentences: list[str]
+    score: str
+    curve: Curve
 
 
 class Recorded(NamedTuple):
@@ -29,7 +48,7 @@ class Recorded(NamedTuple):
         recipes: that belong in it.
         scale: the one scale whose runs belong in it, ``"paper"`` or ``"small"``; None for both.
         text: what there is to say.
-        runs: each with the sentences that it wrote.
+        runs: as they were recorded.
         searches: as they were recorded.
     """
 
@@ -37,13 +56,22 @@ class Recorded(NamedTuple):
     recipes: list[str]
     scale: str | None
     text: str
-    runs: list[tuple[Outcome, list[str]]]
+    runs: list[RecordedRun]
     searches: list[dict[str, Any]]
 
     @property
     def picture(self) -> str:
-        """Name of the picture's file."""
-        return re.sub(r"\W+", "-", self.title.lower()) + ".svg"
+        """Name of the file of its scores' picture."""
+        return self._name + ".svg"
+
+    @property
+    def curves_picture(self) -> str:
+        """Name of the file of its curves' picture."""
+        return self._name + "-curves.svg"
+
+    @property
+    def _name(self) -> str:
+        return re.sub(r"\W+", "-", self.title.lower())
 
 
 def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
@@ -57,13 +85,13 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     files = sorted(folder.glob("*.json"))
     runs = {path: _read(path) for path in files if not path.name.startswith("search-")}
     searches = {path: _read_search(path) for path in files if path not in runs}
-    named = {path: outcome.recipe for path, (outcome, _) in runs.items()}
+    named = {path: run.outcome.recipe for path, run in runs.items()}
     named |= {path: found["recipe"] for path, found in searches.items()}
     placed: set[Path] = set()
     found = []
     for table in tables["tables"]:
         scale = table.get("scale")
-        fitting = [p for p in files if p in searches or scale in (None, runs[p][0].scale)]
+        fitting = [p for p in files if p in searches or scale in (None, runs[p].outcome.scale)]
         places = [path for recipe in table["recipes"] for path in fitting if named[path] == recipe]
         placed.update(places)
         found.append(
@@ -82,7 +110,7 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     return tables["text"].strip(), found
 
 
-def read_steps(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
+def read_steps(folder: Path) -> Steps:
     """The row of ``rnnorm bench`` of each recipe and scale.
 
     Raises:
@@ -92,13 +120,22 @@ def read_steps(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
     return {(row["recipe"], row["scale"]): row for row in rows}
 
 
-def _read(path: Path) -> tuple[Outcome, list[str]]:
+def step_of(outcome: Outcome, steps: Steps) -> dict[str, str] | None:
+    """The row of what an outcome is of; a changed model may take another time."""
+    return None if outcome.changes else steps.get((outcome.recipe, outcome.scale))
+
+
+def _read(path: Path) -> RecordedRun:
     try:
         given = json.loads(unpack(path, "", _LIMIT))
         tests = [Measurement(**t | {"overrides": tuple(t["overrides"])}) for t in given["tests"]]
-        sentences = given.pop("sentences")
+        sentences, score = given.pop("sentences"), given.pop("score", "")
+        curve = given.pop("curve", {"steps": [], "values": []})
         lists = {name: tuple(given.get(name, ())) for name in ("changes", "places")}
-        return Outcome(**given | lists | {"tests": tuple(tests)}), sentences
+        outcome = Outcome(**given | lists | {"tests": tuple(tests)})
+        epochs = [step * outcome.epochs / outcome.steps for step in curve["steps"]]
+        drawn = Curve(outcome.label, outcome.seed or 0, seconds=[], epochs=epochs, **curve)
+        return RecordedRun(outcome, sentences, score, drawn)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is no recorded run: {error}") from None
 

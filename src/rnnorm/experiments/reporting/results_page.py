@@ -8,8 +8,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rnnorm.experiments.measuring.outcome import Outcome, score_in
-from rnnorm.experiments.reporting.results_files import Recorded, read_recorded, read_steps
-from rnnorm.experiments.reporting.results_picture import scores_of
+from rnnorm.experiments.reporting.results_files import (
+    Recorded,
+    Steps,
+    read_recorded,
+    read_steps,
+    step_of,
+)
+from rnnorm.experiments.reporting.results_picture import curves_of, scores_of
 from rnnorm.experiments.training.recipe import read_recipe
 
 _HEAD = (
@@ -42,8 +48,8 @@ def page_of(folder: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _section(table: Recorded, steps: dict[tuple[str, str], dict[str, str]]) -> list[str]:
-    outcomes = [outcome for outcome, _ in table.runs]
+def _section(table: Recorded, steps: Steps) -> list[str]:
+    outcomes = [run.outcome for run in table.runs]
     models = _models(outcomes)
     parts = [f"## {table.title}"]
     if outcomes:
@@ -57,16 +63,18 @@ def _section(table: Recorded, steps: dict[tuple[str, str], dict[str, str]]) -> l
         parts += _search(found)
     if scores_of(table):
         parts.append(f"![The scores of this table](results/{table.picture})")
+    if curves_of(table, steps):
+        parts.append(f"![Validation during training](results/{table.curves_picture})")
     ran = {outcome.recipe for outcome in outcomes} | {found["recipe"] for found in table.searches}
     if missing := [name for name in table.recipes if name not in ran]:
         numbers = [_name_and_number(name) for name in missing]
         parts.append(f"Not run yet: {', '.join(numbers)}.")
     if lengths := _lengths(outcomes):
         parts += ["Against the length of the test windows:", lengths]
-    for outcome, sentences in table.runs:
-        if sentences:
-            lines = [f"- {' '.join(line.split())}" for line in sentences]
-            parts.append("\n".join([f"Written by `{outcome.label}`:", "", *lines]))
+    for run in table.runs:
+        if run.sentences:
+            lines = [f"- {' '.join(line.split())}" for line in run.sentences]
+            parts.append("\n".join([f"Written by `{run.outcome.label}`:", "", *lines]))
     parts += _places(models)
     if table.text:
         parts.append(table.text)
@@ -81,9 +89,7 @@ def _models(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     return list(models.values())
 
 
-def _row(
-    seeds: Sequence[Outcome], steps: dict[tuple[str, str], dict[str, str]], scale: str | None
-) -> list[str]:
+def _row(seeds: Sequence[Outcome], steps: Steps, scale: str | None) -> list[str]:
     one = seeds[0]
     # a table of small scales alone says so in its text
     how = [f"small: {one.small}"] if one.small and scale is None else []
@@ -99,8 +105,7 @@ def _row(
     row.append(f"{one.epochs}" + (f" ({one.minutes:g} minutes)" if one.minutes else ""))
     mean = round(fmean(o.steps for o in seeds))
     row.append(str(mean))
-    # another model may take another time
-    step = None if one.changes else steps.get((one.recipe, one.scale))
+    step = step_of(one, steps)
     if step is None:
         return [*row, "–", "–", "–"]
     seconds = float(step["seconds"])

@@ -1,13 +1,20 @@
-"""The picture of a table of results: each recipe's scores as marks on a line of its own."""
+"""The pictures of a table of results: scores as marks, and curves of validation."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from rnnorm.experiments.comparing.picture import styled_figure
-from rnnorm.experiments.reporting.results_files import Recorded
+from rnnorm.experiments.comparing.picture import draw_curves, looks_of, styled_figure
+from rnnorm.experiments.measuring.curve import Curve
+from rnnorm.experiments.reporting.results_files import Recorded, Steps, step_of
+from rnnorm.experiments.training.score import Score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # what was measured with the statistics that evaluation uses is filled
 _MARKS: dict[str, dict[str, Any]] = {
@@ -23,7 +30,7 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 def scores_of(table: Recorded) -> Scores:
     """For each recipe that was run, the values of each kind."""
     scores: dict[str, dict[str, list[float]]] = {}
-    for outcome, _ in table.runs:
+    for outcome in (run.outcome for run in table.runs):
         values = {
             "the paper's": outcome.number,
             "ours, population statistics": outcome.ours("population"),
@@ -47,15 +54,10 @@ def draw_scores(table: Recorded) -> bytes:
     Returns:
         An SVG, the same for the same scores.
     """
-    from matplotlib import rc_context
-
     scores = scores_of(table)
-    metrics = [outcome.metric for outcome, _ in table.runs]
+    metrics = [run.outcome.metric for run in table.runs]
     metrics += [found["rows"][0][1] for found in table.searches]
-    with (
-        rc_context({"svg.fonttype": "none", "svg.hashsalt": "rnnorm"}),
-        styled_figure(7.5, 1.3 + 0.3 * len(scores)) as figure,
-    ):
+    with _svg(7.5, 1.3 + 0.3 * len(scores)) as (figure, data):
         axes = figure.subplots()
         for row, kinds in enumerate(scores.values()):
             for kind, values in kinds.items():
@@ -70,10 +72,55 @@ def draw_scores(table: Recorded) -> bytes:
         handles, labels = axes.get_legend_handles_labels()
         once = dict(zip(labels, handles, strict=True))
         figure.legend(once.values(), once, frameon=False, loc="outside upper left", ncols=3)
-        data = io.BytesIO()
-        figure.savefig(data, format="svg", metadata={"Date": None})
+    return data.getvalue()
+
+
+def curves_of(table: Recorded, steps: Steps) -> list[Curve]:
+    """Those that were kept and have more than a point, with the seconds of ``rnnorm bench``."""
+    curves = []
+    for run in table.runs:
+        if len(run.curve.values) > 1:
+            row = step_of(run.outcome, steps)
+            seconds = [] if row is None else [float(row["seconds"]) * s for s in run.curve.steps]
+            curves.append(replace(run.curve, seconds=seconds))
+    return curves
+
+
+def draw_validation(table: Recorded, steps: Steps) -> bytes:
+    """Draw the curves of a table against epochs, and against seconds where these are known.
+
+    Returns:
+        An SVG, the same for the same curves.
+    """
+    curves = curves_of(table, steps)
+    scores = dict.fromkeys(run.score for run in table.runs if run.curve.values)
+    label = "; ".join(f"validation {Score(name, 'min').label}" for name in scores)
+    timed = any(curve.seconds for curve in curves)
+    with _svg(10 if timed else 7.5, 4.3) as (figure, data):
+        panels = figure.subplots(1, 2 if timed else 1, sharey=True, squeeze=False)[0]
+        looks = looks_of(curve.model for curve in curves)
+        for axes, against in zip(panels, ("epochs", "seconds"), strict=False):
+            draw_curves(axes, curves, against, label if against == "epochs" else "", looks)
+        lines = panels[0].get_legend_handles_labels()
+        figure.legend(*lines, frameon=False, loc="outside lower left", ncols=2)
+    return data.getvalue()
+
+
+@contextmanager
+def _svg(width: float, height: float) -> Iterator[tuple[Figure, io.BytesIO]]:
+    """A figure, and its SVG when the context ends."""
+    from matplotlib import rc_context
+
+    data = io.BytesIO()
+    with (
+        rc_context({"svg.fonttype": "none", "svg.hashsalt": "rnnorm"}),
+        styled_figure(width, height) as figure,
+    ):
+        yield figure, data
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
     # an editor of text would take the blanks at the ends of lines away
-    return b"\n".join(line.rstrip() for line in data.getvalue().splitlines()) + b"\n"
+    data.writelines(line.rstrip() + b"\n" for line in drawn.getvalue().splitlines())
 
 
 def _number(cell: str) -> float | None:

@@ -16,6 +16,11 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 _JOURNAL = "journal:"
 
 
+def is_storage(name: str) -> bool:
+    """Whether something is the URL of a storage, and no folder."""
+    return name.startswith(_JOURNAL) or "://" in name
+
+
 def shown(url: str) -> str:
     """The URL without its password.
 

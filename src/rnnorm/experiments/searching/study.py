@@ -181,6 +181,18 @@ def read_search(folder: str | Path) -> Search:
         return search_of(optuna.load_study(study_name=_NAME, storage=storage), folder)
 
 
+def read_searches(url: str) -> list[Search]:
+    """Read all studies of a storage.
+
+    Raises:
+        ValueError: it cannot be opened, or holds a study of something else.
+    """
+    with open_storage(url) as storage, _named(shown(url)):
+        names = optuna.get_all_study_names(storage)
+        studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
+        return [search_of(study, shown(url)) for study in studies]
+
+
 def study_name(recipe: str, scale: str) -> str:
     """What the study of a recipe is called in a storage that may hold several."""
     return recipe if scale == "paper" else f"{recipe}, {scale}"
