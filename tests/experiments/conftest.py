@@ -7,7 +7,8 @@ import torch
 pytest.importorskip("lightning", reason="needs the extra 'experiments'")
 
 
-@pytest.fixture(autouse=True)
+# of modules, so that it comes before the trainings that a module's tests share
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
