@@ -153,8 +153,13 @@ def _capture(
     pool: Any, side: torch.cuda.Stream, run: Callable[[], list[Tensor]]
 ) -> tuple[Callable[[], object], list[Tensor]]:
     graph = torch.cuda.CUDAGraph()
-    # other threads, such as those of a data loader, may allocate meanwhile
-    with torch.cuda.graph(graph, pool, side, capture_error_mode="thread_local"):
+    # one at a time in a process. Other threads, such as those of a data loader, may allocate
+    # meanwhile. Where a capture fails torch leaves its stream on, so it is entered here too
+    with (
+        _lock,
+        torch.cuda.stream(side),
+        torch.cuda.graph(graph, pool, side, capture_error_mode="thread_local"),
+    ):
         results = run()
     return graph.replay, results
 
