@@ -12,7 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -30,30 +30,34 @@ Run = Callable[..., list[Tensor]]
 Capture = Callable[[Callable[[], list[Tensor]]], tuple[Callable[[], object], list[Tensor]]]
 
 
-class _Graph:
-    """One pass of certain shapes, run once on memory of its own and captured then.
+class _Graph(NamedTuple):
+    """One pass of certain shapes.
 
     Attributes:
-        first: what that run returned.
+        given: what it reads.
+        replay: runs it.
+        results: what it writes.
     """
 
-    def __init__(self, capture: Capture, run: Run, arguments: Sequence[Any]) -> None:
-        own = [torch.empty_like(a) if _moves(a) else a for a in arguments]
-        self._given = [tensor for tensor in own if _moves(tensor)]
-        self._fill(arguments)
-        # compiles, loads and allocates what cannot be while a graph is captured
-        self.first = run(*own)
-        self._replay, self._results = capture(partial(run, *own))
+    given: list[Tensor]
+    replay: Callable[[], object]
+    results: list[Tensor]
 
     def __call__(self, arguments: Sequence[Any]) -> list[Tensor]:
-        self._fill(arguments)
-        self._replay()
-        results = [torch.empty_like(result) for result in self._results]
-        torch._foreach_copy_(results, self._results)
+        torch._foreach_copy_(self.given, [a for a in arguments if _moves(a)])
+        self.replay()
+        results = [torch.empty_like(result) for result in self.results]
+        torch._foreach_copy_(results, self.results)
         return results
 
-    def _fill(self, arguments: Sequence[Any]) -> None:
-        torch._foreach_copy_(self._given, [a for a in arguments if _moves(a)])
+
+def _record(capture: Capture, run: Run, arguments: Sequence[Any]) -> tuple[_Graph, list[Tensor]]:
+    """The graph of a pass, and the results of a first run on its memory."""
+    own = [a.clone() if _moves(a) else a for a in arguments]
+    # compiles, loads and allocates what cannot be while a graph is captured
+    first = run(*own)
+    replay, results = capture(partial(run, *own))
+    return _Graph([tensor for tensor in own if _moves(tensor)], replay, results), first
 
 
 class _Seen:
@@ -99,8 +103,8 @@ class Graphs:
             worth = self._replays >= _WORTH * self._dropped
             if seen.calls >= SIGHTINGS and worth and not self._failed:
                 try:
-                    seen.graph = _Graph(self._capture, run, arguments)
-                    return seen.graph.first
+                    seen.graph, results = _record(self._capture, run, arguments)
+                    return results
                 except RuntimeError as error:
                     self._failed = True
                     warnings.warn(
