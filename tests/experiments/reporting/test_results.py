@@ -112,6 +112,16 @@ def test_a_picture_has_a_mark_for_each_score(folder):
         assert text.encode() in picture
 
 
+def test_a_search_stands_beside_the_runs_of_its_recipe(folder):
+    write(folder, outcome(BN, 1.5, tests=(measured(1.42),)))
+    head = ["trial", "validation bits per character"]
+    found = {"recipe": BN, "small": None, "overrides": [], "failures": "", "rows": [head, [0, 1.9]]}
+    (folder / "search-bn.json").write_text(json.dumps(found))
+    scores = scores_of(read_recorded(folder)[1][0])
+    assert scores[BN]["ours, population statistics"] == [1.42]
+    assert scores[f"{BN}, search"] == {"trials": [1.9]}
+
+
 def test_curves_go_against_epochs_and_the_seconds_of_the_benchmark(folder):
     curve = {"score": "bits_per_character", "curve": {"steps": [200, 600], "values": [1.9, 1.5]}}
     write(folder, outcome(LSTM, 1.5, seed=1), **curve)

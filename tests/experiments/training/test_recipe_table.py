@@ -15,7 +15,7 @@ def test_it_has_every_recipe_in_a_hundred_columns():
 
 
 def test_a_line_has_the_papers_number_the_data_and_the_time():
-    (line, _) = recipes("pmnist-lstm", "90.2")
+    (line, _) = recipes("cooijmans2016/pmnist-lstm", "90.2")
     assert line == "cooijmans2016/pmnist-lstm test accuracy, % 90.2 MNIST 7 h"
 
 

@@ -44,7 +44,9 @@ def scores_of(table: Recorded) -> Scores:
     scores = {name: kinds for name, kinds in scores.items() if kinds}
     for found in table.searches:
         trials = (_number(score) for _, score, *_ in found["rows"][1:])
-        scores[found["recipe"]] = {"trials": [score for score in trials if score is not None]}
+        # at another scale than the runs
+        name = ", ".join([found["recipe"], *(["search"] if found["recipe"] in scores else [])])
+        scores[name] = {"trials": [score for score in trials if score is not None]}
     return scores
 
 
