@@ -16,7 +16,7 @@ import pytest
 from optuna.trial import TrialState
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.searching.lease import LEASE
+from rnnorm.experiments.searching.lease import LEASE, Leases
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.status import status
 from rnnorm.experiments.searching.storage import open_storage, shown
@@ -155,6 +155,23 @@ def test_the_command_starts_workers_and_tells_the_status(tmp_path, given, capfd)
     assert "0 of 2 trials failed" in capfd.readouterr().out
     assert main(["search", "--storage", storage, "--status"]) == 0
     assert "2 complete, 0 pruned, 0 failed, 0 running" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("state", [TrialState.WAITING, TrialState.RUNNING])
+def test_a_trial_that_another_finishes_after_it_was_looked_up_is_left_alone(state, monkeypatch):
+    study = optuna.create_study()
+    study.enqueue_trial({})
+    (trial,) = study.get_trials()
+    if state == TrialState.RUNNING:
+        study._storage.set_trial_state_values(trial._trial_id, state)
+        (trial,) = study.get_trials()
+    study._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
+    study._storage.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [1.0])
+    seen = iter([[trial], study.get_trials()])
+    monkeypatch.setattr(study, "get_trials", lambda **_: next(seen))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert Leases(study, 0).take(1) is None
+    assert study._storage.get_trial(trial._trial_id).state == TrialState.COMPLETE
 
 
 def test_a_trial_of_little_promise_is_pruned(given, monkeypatch):

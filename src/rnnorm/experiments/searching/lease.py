@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import optuna
-from optuna.exceptions import OptunaError
+from optuna.exceptions import OptunaError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -47,10 +47,8 @@ class Leases:
             # the numbers of a study begin with 0, and nobody removes any
             mine = [t for t in self._study.get_trials(deepcopy=False) if t.number < trials]
             for trial in mine:
-                if self._silent(trial):
-                    self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
-                    if self._claim(trial):
-                        return optuna.Trial(self._study, trial._trial_id)
+                if self._silent(trial) and self._claim(trial):
+                    return optuna.Trial(self._study, trial._trial_id)
             for trial in mine:
                 if trial.state == TrialState.WAITING and self._claim(trial):
                     return optuna.Trial(self._study, trial._trial_id)
@@ -68,11 +66,17 @@ class Leases:
         return now - self._heard[trial.number][1] >= self._seconds
 
     def _claim(self, trial: FrozenTrial) -> bool:
-        """Whether this process has got a waiting trial."""
+        """Whether this process has got a trial that waits, or whose process has died."""
         number = trial._trial_id
-        if not self._storage.set_trial_state_values(number, TrialState.RUNNING):
+        try:
+            if trial.state == TrialState.RUNNING:
+                self._storage.set_trial_state_values(number, TrialState.WAITING)
+            if not self._storage.set_trial_state_values(number, TrialState.RUNNING):
+                return False
+            self._storage.set_trial_user_attr(number, LEASE, [self._me, 0])
+        except UpdateFinishedTrialError:
+            # somebody has finished it since it was looked up
             return False
-        self._storage.set_trial_user_attr(number, LEASE, [self._me, 0])
         if self._seconds:
             # of two that found the same one silent, the last to write has it
             time.sleep(min(1.0, self._seconds / 4))
