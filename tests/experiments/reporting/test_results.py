@@ -112,6 +112,11 @@ def test_a_picture_has_a_mark_for_each_score(folder):
         assert text.encode() in picture
 
 
+def test_a_storage_without_a_study_is_refused(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"journal:.*new\.journal is no study: it is empty"):
+        results([f"journal:{tmp_path}/new.journal"], docs=folder.parent)
+
+
 def test_a_search_stands_beside_the_runs_of_its_recipe(folder):
     write(folder, outcome(BN, 1.5, tests=(measured(1.42),)))
     head = ["trial", "validation bits per character"]

@@ -185,10 +185,12 @@ def read_searches(url: str) -> list[Search]:
     """Read all studies of a storage.
 
     Raises:
-        ValueError: it cannot be opened, or holds a study of something else.
+        ValueError: it cannot be opened, is empty, or holds a study of something else.
     """
     with open_storage(url) as storage, _named(shown(url)):
         names = optuna.get_all_study_names(storage)
+        if not names:
+            raise ValueError("it is empty")
         studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
         return [search_of(study, shown(url)) for study in studies]
 
