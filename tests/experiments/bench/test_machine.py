@@ -80,6 +80,18 @@ def test_recipes(capsys, tmp_path, tiny):
         assert record.keys() >= MACHINE
         assert record["ratio_to"] == names[0]
         assert float(record["seconds"]) > 0
+        assert record["backend"] == ""
+    assert records[0]["kernels"] == "aten"
+
+
+def test_recipes_on_one_kernel(capsys, tmp_path, tiny):
+    options = ["--seconds", "0.001", "--backend", "reference", "--out", "out", *tiny]
+    assert main(["bench", "demo/digits-lstm", "demo/digits-bn", *options]) == 0
+    records = read(tmp_path / "cwd/out/bench-recipes.csv")
+    assert {(r["backend"], r["kernels"]) for r in records} == {("reference", "reference")}
+    options[3] = "refrence"
+    assert main(["bench", "demo/digits-lstm", *options]) == 1
+    assert "backend must be one of aten, " in capsys.readouterr().err
 
 
 def test_the_first_recipe_on_layers_of_torch(capsys, tmp_path, tiny):
@@ -90,6 +102,7 @@ def test_the_first_recipe_on_layers_of_torch(capsys, tmp_path, tiny):
     records = read(tmp_path / "cwd/out/bench-recipes.csv")
     assert [r["recipe"] for r in records] == ["demo/digits-lstm on torch.nn", *names]
     assert {r["ratio_to"] for r in records} == {"demo/digits-lstm on torch.nn"}
+    assert [r["kernels"] for r in records][:2] == ["torch.nn", "aten"]
     assert main(["bench", *reversed(names), *options]) == 1
     assert "torch.nn has no such layer as rnn: LSTM" in capsys.readouterr().err
 
@@ -277,6 +290,7 @@ def test_a_shape_that_is_none_is_refused(text):
         (["--seconds", "0", "--shape", "4x3x2x5"], "seconds must be positive, got 0"),
         (["--scale", "small"], "are of recipes"),
         (["--on-torch"], "are of recipes"),
+        (["--backend", "cpu"], "are of recipes"),
         (["demo/digits-bn", "--shape", "4x3x2x5"], "--shape is of layers"),
         (["demo/digits-bn", "demo/digits-bn"], "each recipe must be named once"),
     ],

@@ -10,9 +10,9 @@ from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
-from rnnorm.experiments.reporting import results_files
+from rnnorm.experiments.reporting import results_files, step_times
 from rnnorm.experiments.reporting.results import record, results
-from rnnorm.experiments.reporting.results_files import read_recorded, read_steps
+from rnnorm.experiments.reporting.results_files import read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
 from rnnorm.experiments.reporting.results_picture import (
     curves_of,
@@ -20,6 +20,7 @@ from rnnorm.experiments.reporting.results_picture import (
     draw_validation,
     scores_of,
 )
+from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.training.building import as_text
 from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
@@ -73,6 +74,15 @@ def write(folder, outcome, sentences=(), **curve):
     text = json.dumps({**asdict(outcome), "sentences": sentences, **curve})
     name = f"{outcome.label}-{outcome.seed}".replace("/", "-")
     (folder / f"{name}.json").write_text(text)
+
+
+def write_times(folder, *rows, scale="paper", malloc="default", backend="", kernel="aten"):
+    """A file of ``rnnorm bench``: rows of recipe, seconds and ratio to the first of them."""
+    lines = ["recipe,scale,seconds,ratio,ratio_to,backend,kernels,malloc"]
+    for recipe, seconds, ratio in rows:
+        own = kernel if recipe == LSTM else "cpu"
+        lines.append(f"{recipe},{scale},{seconds},{ratio},{rows[0][0]},{backend},{own},{malloc}")
+    (folder / f"steps-{len(list(folder.glob('*.csv')))}.csv").write_text("\n".join(lines))
 
 
 def cells(page, recipe):
@@ -132,7 +142,7 @@ def test_curves_go_against_epochs_and_the_seconds_of_the_benchmark(folder):
     write(folder, outcome(LSTM, 1.5, seed=1), **curve)
     write(folder, outcome(BN, 1.5, seed=1), **curve)
     write(folder, outcome(BN, 1.5, seed=2))
-    (folder / "steps.csv").write_text(f"recipe,scale,seconds,ratio\n{BN},paper,0.5,0.8\n")
+    write_times(folder, [BN, 0.5, 0.8])
     _, (table,) = read_recorded(folder)
     steps = read_steps(folder)
     lstm, bn = curves_of(table, steps)
@@ -159,19 +169,32 @@ def test_a_row_holds_the_papers_number_and_ours(folder):
     write(folder, outcome(BN, 1.5, tests=tests))
     row = cells(page_of(folder), BN)
     assert row[1:8] == ["1.32", "1.420", "1.440", "9.000", "1.500 (epoch 2)", "3", "600"]
-    assert row[8:] == ["–"] * 3
+    assert row[8:] == ["–"] * 5
     assert f"Not run yet: `{LSTM}`" in page_of(folder)
 
 
 def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
     write(folder, outcome(LSTM, 1.5))
     write(folder, outcome(BN, 1.5))
-    head = "recipe,scale,seconds,ratio\n"
-    (folder / "steps.csv").write_text(f"{head}{LSTM},paper,0.25,1.0\n{BN},paper,0.2,0.8\n")
+    write_times(folder, [LSTM, 0.25, 1.0], [BN, 0.2, 0.8])
     page = page_of(folder)
-    assert cells(page, LSTM)[8:] == ["0.250", "1.00", "150"]
-    assert cells(page, BN)[8:] == ["0.200", "0.80", "120"]
+    assert cells(page, LSTM)[8:] == ["0.250", "1.00", "–", "–", "150"]
+    assert cells(page, BN)[8:] == ["0.200", "0.80", "–", "–", "120"]
     assert "1234" not in page
+
+
+def test_a_step_is_a_ratio_to_each_rival_that_was_timed(folder):
+    write(folder, outcome(BN, 1.5))
+    write_times(folder, [LSTM, 0.25, 1.0], [BN, 0.2, 0.8])
+    write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.19, 1.9], malloc="MALLOC_X=1")
+    write_times(folder, [LSTM, 0.18, 1.0], [BN, 0.21, 1.15], backend="cpu", kernel="cpu")
+    assert cells(page_of(folder), BN)[8:] == ["0.200", "0.80", "1.90", "1.15", "120"]
+    # where the plain recipe chooses our kernel
+    for file in folder.glob("*.csv"):
+        file.unlink()
+    write_times(folder, [LSTM, 0.18, 1.0], [BN, 0.21, 1.15], kernel="cpu")
+    write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.22, 1.2], malloc="MALLOC_X=1", kernel="cpu")
+    assert cells(page_of(folder), BN)[8:] == ["0.210", "–", "–", "1.15", "126"]
 
 
 def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
@@ -193,9 +216,9 @@ def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
 
 def test_another_model_than_the_recipes_has_no_time_of_the_recipe(folder):
     write(folder, outcome(BN, 1.6, changes=("norm=layer",), seed=1))
-    (folder / "steps.csv").write_text(f"recipe,scale,seconds,ratio\n{BN},paper,0.2,0.8\n")
+    write_times(folder, [BN, 0.2, 0.8])
     (line,) = (line for line in page_of(folder).splitlines() if "norm=layer" in line)
-    assert line.endswith("| 3 | 600 | – | – | – |")
+    assert line.endswith("| 3 | 600 | – | – | – | – | – |")
 
 
 def test_where_runs_were_trained_stands_below_their_table(folder):
@@ -220,8 +243,8 @@ def test_a_table_may_be_of_one_scale(folder):
     common = {"title": "Characters", "recipes": [LSTM]}
     tables = [common | {"scale": "paper"}, common | {"title": "Small", "scale": "small"}]
     (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": tables}))
-    head = "recipe,scale,seconds,ratio\n"
-    (folder / "steps.csv").write_text(f"{head}{LSTM},paper,0.5,1\n{LSTM},small,0.125,1\n")
+    write_times(folder, [LSTM, 0.5, 1])
+    write_times(folder, [LSTM, 0.125, 1], scale="small")
     write(folder, outcome(LSTM, 1.5, seed=1))
     write(folder, outcome(LSTM, 1.75, seed=2, scale="small", small="8 units"))
     paper, small = page_of(folder).split("## Small")
@@ -378,7 +401,8 @@ def test_a_broken_record_is_named(folder, content):
 
 @pytest.mark.parametrize("name", ["a.json", "search-a.json", "a.csv"])
 def test_a_file_of_any_size_is_not_held_in_memory(folder, monkeypatch, name):
-    monkeypatch.setattr(results_files, "_LIMIT", 1 << 16)
+    for module in (results_files, step_times):
+        monkeypatch.setattr(module, "_LIMIT", 1 << 16)
     (folder / name).write_text(" " * (1 << 17))
     with pytest.raises(ValueError, match=rf"{name} is too large"):
         page_of(folder)

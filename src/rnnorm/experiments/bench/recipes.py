@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,8 @@ from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 from rnnorm.experiments.training.building import Built, as_text, data_dir_option
 from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.kernels import dispatch
+from rnnorm.kernels.dispatch import use_backend
 
 _MINIBATCHES = 8
 
@@ -35,6 +39,7 @@ def bench_recipes(
     threads: int | None = None,
     seconds: float = 20.0,
     on_torch: bool = False,
+    backend: str | None = None,
     out: str | Path | None = None,
     overrides: Sequence[str] = (),
 ) -> list[Record]:
@@ -53,6 +58,8 @@ def bench_recipes(
         seconds: how long to measure, for each recipe.
         on_torch: whether the first recipe is timed on torch.nn's layers as well
             (:func:`rnnorm.experiments.bench.on_torch.put_on_torch`), and ratios are to that.
+        backend: the kernel that all layers run on, one of :func:`rnnorm.backends`; None for the
+            one that each chooses.
         out: folder for ``bench-recipes.csv`` and ``bench-recipes.png``.
         overrides: options of LightningCLI for all of them.
 
@@ -60,21 +67,22 @@ def bench_recipes(
         a record for each recipe.
 
     Raises:
-        ValueError: a recipe is unknown or named twice, ``threads`` or ``seconds`` is not
-            positive, or torch.nn has not the layers of the first recipe.
+        ValueError: a recipe or ``backend`` is unknown, a recipe is named twice, ``threads`` or
+            ``seconds`` is not positive, or torch.nn has not the layers of the first recipe.
         FileNotFoundError: ``data_dir`` lacks files.
         VerificationError: a loss or an output is not the reference's.
-        RuntimeError: a gradient is not finite.
+        RuntimeError: a gradient is not finite, or ``backend`` does not cover a layer.
     """
     if len(set(recipes)) < len(recipes):
         raise ValueError(f"each recipe must be named once, got {', '.join(recipes)}")
     options = [*data_dir_option(data_dir), *overrides]
-    with torch_threads(threads):
+    with torch_threads(threads), use_backend(backend) if backend else nullcontext():
         about = machine()
         print(describe(about), flush=True)
         given = (scale or "paper", options)
         steps = {f"{recipes[0]} on torch.nn": _step(recipes[0], *given, True)} if on_torch else {}
         steps |= {name: _step(name, *given) for name in recipes}
+        kernels = {name: _kernels(step) for name, step in steps.items()}
         timings = interleave(steps, seconds * len(steps))
     width, (first, *_) = max(map(len, steps)), steps
     print(f"\n{'recipe':{width}}  ms per step  ratio to the first")
@@ -82,7 +90,8 @@ def bench_recipes(
     for name, timing in timings.items():
         print(f"{name:{width}}  {1000 * timing.seconds:11.1f}  {timing.ratio:18.2f}")
         record = {"recipe": name, "scale": scale or "paper", **timing._asdict()}
-        records.append({**record, "ratio_to": first, **about})
+        record |= {"ratio_to": first, "backend": backend or "", "kernels": kernels[name]}
+        records.append({**record, **about})
     if out is not None:
         files = write(
             records,
@@ -135,6 +144,13 @@ def _step(
         return parameters
 
     return step
+
+
+def _kernels(step: Callable[[], object]) -> str:
+    """Those that a step's layers run on, ``torch.nn`` where it has none of ours."""
+    before = Counter(dispatch.calls)
+    step()
+    return ", ".join(sorted(Counter(dispatch.calls) - before)) or "torch.nn"
 
 
 def _verify(name: str, model: LightningModule, batch: Any) -> None:

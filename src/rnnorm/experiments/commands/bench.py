@@ -36,6 +36,9 @@ def add_options(parser: ArgumentParser) -> None:
         action="store_true",
         help="time the first recipe on torch.nn's layers as well; ratios are to that",
     )
+    parser.add_argument(
+        "--backend", metavar="NAME", help="run the recipes' layers on this kernel (each its own)"
+    )
     parser.add_argument("--out", metavar="DIR", help="folder for a table (CSV) and a picture")
     options.overrides(parser)
 
@@ -47,18 +50,21 @@ def run(
     shape: Sequence[str] | None,
     overrides: Sequence[str],
     on_torch: bool,
+    backend: str | None,
     **given: Any,
 ) -> None:
     """Time recipes if any are named, else layers; the functions print."""
     if recipes and shape:
         raise ValueError("--shape is of layers: name no recipe")
-    if not recipes and (overrides or data_dir or scale or on_torch):
-        raise ValueError("--data-dir, --scale, --on-torch and overrides are of recipes: name one")
+    if not recipes and (overrides or data_dir or scale or on_torch or backend):
+        told = "--data-dir, --scale, --on-torch, --backend and overrides"
+        raise ValueError(f"{told} are of recipes: name one")
     given = {name: value for name, value in given.items() if value is not None}
     if recipes:
         from rnnorm.experiments.bench.recipes import bench_recipes
 
         given |= {"scale": scale, "overrides": overrides, "on_torch": on_torch}
+        given["backend"] = backend
         bench_recipes(recipes, data_dir=data_dir, **given)
         return
     from rnnorm.experiments.bench.layers import read_shape

@@ -12,7 +12,7 @@ from typing import Any
 from rnnorm.experiments.data.text_file import unpack
 from rnnorm.experiments.measuring.curve import read_curve
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
-from rnnorm.experiments.reporting.results_files import read_recorded, read_steps
+from rnnorm.experiments.reporting.results_files import read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
 from rnnorm.experiments.reporting.results_picture import (
     curves_of,
@@ -20,6 +20,7 @@ from rnnorm.experiments.reporting.results_picture import (
     draw_validation,
     scores_of,
 )
+from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.storage import is_storage
 from rnnorm.experiments.searching.study import FILE as STUDY
 from rnnorm.experiments.searching.study import Search, read_search, read_searches

@@ -1,25 +1,22 @@
-"""What is recorded of runs, searches and step times, by the tables of the page of results.
+"""What is recorded of runs and searches, by the tables of the page of results.
 
-A folder holds one JSON for each recorded run or search, CSV files of ``rnnorm bench RECIPE ...``,
-and ``tables.yaml``, which says which recipes share a table and what there is to say about it.
+A folder holds one JSON for each recorded run or search, and ``tables.yaml``, which says which
+recipes share a table and what there is to say about it.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rnnorm.experiments.data.text_file import as_text, unpack
+from rnnorm.experiments.data.text_file import unpack
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome
 from rnnorm.experiments.training.yaml_file import read_yaml
 
-#: rows of ``rnnorm bench`` by recipe and scale
-Steps = dict[tuple[str, str], dict[str, str]]
 # bytes of a recorded file
 _LIMIT = 1 << 24
 
@@ -49,7 +46,7 @@ class Recorded(NamedTuple):
         scale: the one scale whose runs belong in it, ``"paper"`` or ``"small"``; None for both.
         text: what there is to say.
         runs: as they were recorded.
-        searches: as they were recorded.
+        searches: as they were recorded, in the first table that names their recipe.
     """
 
     title: str
@@ -91,7 +88,9 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     found = []
     for table in tables["tables"]:
         scale = table.get("scale")
-        fitting = [p for p in files if p in searches or scale in (None, runs[p].outcome.scale)]
+        # a search is told once
+        new = [path for path in files if path not in placed.intersection(searches)]
+        fitting = [p for p in new if p in searches or scale in (None, runs[p].outcome.scale)]
         places = [path for recipe in table["recipes"] for path in fitting if named[path] == recipe]
         placed.update(places)
         found.append(
@@ -108,21 +107,6 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
         if path not in placed:
             raise ValueError(f"{folder / 'tables.yaml'} has no table for {path.name}")
     return tables["text"].strip(), found
-
-
-def read_steps(folder: Path) -> Steps:
-    """The row of ``rnnorm bench`` of each recipe and scale.
-
-    Raises:
-        ValueError: a file is none of ``rnnorm bench``.
-    """
-    rows = (row for path in sorted(folder.rglob("*.csv")) for row in _rows(path))
-    return {(row["recipe"], row["scale"]): row for row in rows}
-
-
-def step_of(outcome: Outcome, steps: Steps) -> dict[str, str] | None:
-    """The row of what an outcome is of; a changed model may take another time."""
-    return None if outcome.changes else steps.get((outcome.recipe, outcome.scale))
 
 
 def _read(path: Path) -> RecordedRun:
@@ -148,11 +132,3 @@ def _read_search(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is no recorded search: {error}") from None
     return found
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    rows = list(csv.DictReader(as_text(unpack(path, "", _LIMIT), path).splitlines()))
-    needed = ("recipe", "scale", "seconds", "ratio")
-    if not rows or not set(needed) <= rows[0].keys():
-        raise ValueError(f"{path} is none of rnnorm bench RECIPE: it lacks {', '.join(needed)}")
-    return rows

@@ -8,14 +8,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rnnorm.experiments.measuring.outcome import Outcome, score_in
-from rnnorm.experiments.reporting.results_files import (
-    Recorded,
-    Steps,
-    read_recorded,
-    read_steps,
-    step_of,
-)
+from rnnorm.experiments.reporting.results_files import Recorded, read_recorded
 from rnnorm.experiments.reporting.results_picture import curves_of, scores_of
+from rnnorm.experiments.reporting.step_times import RIVALS, Steps, StepTime, read_steps, step_of
 from rnnorm.experiments.training.recipe import read_recipe
 
 _HEAD = (
@@ -28,7 +23,7 @@ _HEAD = (
     "epochs",
     "steps",
     "seconds a step",
-    "ratio",
+    *(f"÷ {rival}" for rival in RIVALS),
     "seconds",
 )
 
@@ -105,11 +100,10 @@ def _row(seeds: Sequence[Outcome], steps: Steps, scale: str | None) -> list[str]
     row.append(f"{one.epochs}" + (f" ({one.minutes:g} minutes)" if one.minutes else ""))
     mean = round(fmean(o.steps for o in seeds))
     row.append(str(mean))
-    step = step_of(one, steps)
-    if step is None:
-        return [*row, "–", "–", "–"]
-    seconds = float(step["seconds"])
-    return [*row, f"{seconds:.3f}", f"{float(step['ratio']):.2f}", f"{seconds * mean:.0f}"]
+    seconds, ratios = step_of(one, steps) or StepTime(None, {})
+    row.append("–" if seconds is None else f"{seconds:.3f}")
+    row += [f"{ratios[rival]:.2f}" if rival in ratios else "–" for rival in RIVALS]
+    return [*row, "–" if seconds is None else f"{seconds * mean:.0f}"]
 
 
 def _places(models: Iterable[Sequence[Outcome]]) -> list[str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rnnorm.experiments.comparing.picture import draw_curves, looks_of, styled_figure
 from rnnorm.experiments.measuring.curve import Curve
-from rnnorm.experiments.reporting.results_files import Recorded, Steps, step_of
+from rnnorm.experiments.reporting.results_files import Recorded
+from rnnorm.experiments.reporting.step_times import Steps, step_of
 from rnnorm.experiments.training.score import Score
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ def curves_of(table: Recorded, steps: Steps) -> list[Curve]:
     curves = []
     for run in table.runs:
         if len(run.curve.values) > 1:
-            row = step_of(run.outcome, steps)
-            seconds = [] if row is None else [float(row["seconds"]) * s for s in run.curve.steps]
+            step = step_of(run.outcome, steps)
+            each = step.seconds if step else None
+            seconds = [] if each is None else [each * s for s in run.curve.steps]
             curves.append(replace(run.curve, seconds=seconds))
     return curves
 
