@@ -92,6 +92,51 @@ def test_some_minibatches_are_enough(tmp_path):
     assert (model.rnn.population_input_l0.num_batches_tracked == 2).all()
 
 
+def test_minibatches_of_the_statistics_may_be_larger(tmp_path):
+    model = Model()
+    trainer = fit(model, loader(), tmp_path, exact={"batch_size": 40})
+    assert trainer.global_step == 5
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert kept["rnn.population_recurrent_l0.rows"].tolist() == [40] * 5
+    assert kept["rnn.population_recurrent_l0.num_batches_tracked"].tolist() == [1] * 5
+    rnnorm.update_bn([torch.cat([x for x, _ in loader()])], model)
+    for name, buffer in model.named_buffers():
+        torch.testing.assert_close(buffer, kept[name], msg=name)
+
+
+class Rows(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(loader().dataset)
+
+
+class OwnLoader:
+    """No DataLoader, but with a batch size."""
+
+    batch_size = 8
+
+    def __iter__(self):
+        x, y = loader().dataset.tensors
+        return zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
+
+
+@pytest.mark.parametrize("make", [lambda: DataLoader(Rows(), 8), OwnLoader])
+def test_larger_minibatches_of_any_loader(tmp_path, make):
+    model = Model()
+    train = make()
+    fit(model, train, tmp_path, exact={"batch_size": 16})
+    assert model.rnn.population_input_l0.num_batches_tracked.tolist() == [3] * 5
+    assert train.batch_size == 8
+
+
+def test_larger_minibatches_of_a_loader_without_a_size_are_refused(tmp_path):
+    sampler = torch.utils.data.BatchSampler(range(40), 8, drop_last=False)
+    train = DataLoader(loader().dataset, batch_sampler=sampler)
+    with pytest.raises(ValueError, match="batch_size must be None with a DataLoader that has none"):
+        fit(Model(), train, tmp_path, exact={"batch_size": 16})
+    with pytest.raises(ValueError, match="batch_size must be at least 2, got 1"):
+        exact.ExactStatistics(batch_size=1)
+
+
 def test_a_statistics_step_says_what_the_model_takes(tmp_path):
     model = ModelOfThree()
     fit(model, loader(lengths=True), tmp_path)

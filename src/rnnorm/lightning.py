@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins import TorchSyncBatchNorm
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from rnnorm.layers.hmlstm import HMLSTM
 from rnnorm.layers.ranks import Ranks
@@ -43,26 +43,67 @@ class ExactStatistics(Callback):
 
     Args:
         batches: how many minibatches of the epoch's order, or None for all.
+        batch_size: rows of these minibatches, or None for as many as in training. Statistics of
+            few rows are noisy, and a recurrence carries their noise from step to step: where
+            training takes small minibatches at a high learning rate, larger ones are needed here.
+            The training's loader is then a DataLoader, or has an attribute ``batch_size`` that it
+            reads whenever it is iterated.
+
+    Raises:
+        ValueError: ``batch_size`` is less than 2; or, before the first validation, the loader has
+            no batch size.
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
         >>> callbacks = [ExactStatistics()]  # for the argument of lightning.Trainer
     """
 
-    def __init__(self, batches: int | None = None) -> None:
-        self._batches = batches
+    def __init__(self, batches: int | None = None, batch_size: int | None = None) -> None:
+        if batch_size is not None and batch_size < 2:
+            raise ValueError(f"batch_size must be at least 2, got {batch_size}")
+        self._batches, self._batch_size = batches, batch_size
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Estimate them."""
         normalised = any("population_" in name for name, _ in pl_module.named_buffers())
         if trainer.sanity_checking or not normalised or trainer.train_dataloader is None:
             return
-        # a copy, so that the training's own place in the data is not lost
-        loader = copy.copy(trainer.train_dataloader)
-        if isinstance(loader, DataLoader):
-            # workers that persist would be taken away from the training
-            loader._iterator = None
+        loader = self.minibatches(trainer.train_dataloader)
         estimate_statistics(islice(iter(loader), self._batches), pl_module)
+
+    def minibatches(self, loader: Any) -> Iterable[Any]:
+        """The training's minibatches, of ``batch_size`` rows.
+
+        Args:
+            loader: of the training, which keeps its own place in the data.
+
+        Raises:
+            ValueError: it has no batch size.
+        """
+        size = self._batch_size
+        if size is not None and getattr(loader, "batch_size", None) is None:
+            kind = type(loader).__name__
+            raise ValueError(f"batch_size must be None with a {kind} that has none")
+        if size is not None and isinstance(loader, DataLoader):
+            in_order = isinstance(loader.dataset, IterableDataset)
+            return DataLoader(
+                loader.dataset,
+                size,
+                sampler=None if in_order else loader.sampler,
+                num_workers=loader.num_workers,
+                collate_fn=loader.collate_fn,
+                drop_last=loader.drop_last,
+                worker_init_fn=loader.worker_init_fn,
+                multiprocessing_context=loader.multiprocessing_context,
+                generator=loader.generator,
+            )
+        own: Iterable[Any] = copy.copy(loader)
+        if isinstance(own, DataLoader):
+            # workers that persist would be taken away from the training
+            own._iterator = None
+        elif size is not None:
+            own.batch_size = size  # type: ignore[attr-defined]
+        return own
 
 
 class SynchronizedNorm(TorchSyncBatchNorm):

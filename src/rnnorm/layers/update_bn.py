@@ -39,8 +39,9 @@ def update_bn(
     ``min_rows`` over the whole loader, and than the first step, is served by an earlier one.
 
     Args:
-        loader: minibatches, as mixed as those of training; of a pair the first element is the
-            input, a PackedSequence is one input.
+        loader: minibatches, as mixed as those of training, and better larger than smaller: the
+            noise in statistics of few rows is in the average too. Of a pair the first element is
+            the input, a PackedSequence is one input.
         model: holds the layers.
         device: where the inputs are moved to, if given.
         forward: ``forward(model, batch)`` in place of the call, where a model needs more than the

@@ -5,10 +5,12 @@ import shutil
 import pytest
 
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.measuring import measure as measuring
 from rnnorm.experiments.measuring import measurement
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.measurement import read_measurements
 from rnnorm.experiments.training.fit import fit
+from rnnorm.lightning import estimate_statistics
 
 RECIPE = "demo/digits-bn"
 CHARACTERS = "cooijmans2016/ptb-char-bn"
@@ -54,6 +56,22 @@ def test_batch_statistics_depend_on_the_minibatch_and_population_statistics_do_n
     few, many = losses(5), losses(200)
     assert few["population"] == pytest.approx(many["population"], rel=1e-5)
     assert few["batch"] != pytest.approx(many["batch"], rel=1e-3)
+
+
+def test_statistics_are_estimated_on_as_many_rows_as_the_recipe_takes(tiny, tmp_path, monkeypatch):
+    recipe = tmp_path / "own.yaml"
+    exact = "{class_path: rnnorm.lightning.ExactStatistics, init_args: {batch_size: 45}}"
+    recipe.write_text(f"base: demo/digits-bn\ntrainer: {{callbacks: [{exact}]}}\n")
+    run = fit(str(recipe), run_dir="run", overrides=tiny)
+    rows = []
+
+    def estimate(loader, model):
+        rows.append([x.size(1) for x, _ in loader])
+        estimate_statistics(loader, model)
+
+    monkeypatch.setattr(measuring, "estimate_statistics", estimate)
+    measure(run.folder, estimate=True)
+    assert rows == [[45] * (sum(rows[0]) // 45) + ([left] if (left := sum(rows[0]) % 45) else [])]
 
 
 def test_a_model_without_batch_statistics_has_one_measurement(tiny):

@@ -12,7 +12,7 @@ from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, keep_measurements
 from rnnorm.experiments.training.building import Built, quiet_lightning
 from rnnorm.experiments.training.progress import progress_bars
-from rnnorm.lightning import estimate_statistics
+from rnnorm.lightning import ExactStatistics, estimate_statistics
 
 
 def measure(
@@ -37,7 +37,8 @@ def measure(
         data_dir: where the data set's files are; without it they are downloaded.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
         estimate: first take the population statistics anew, as the exact average over the
-            training set (:func:`rnnorm.update_bn`).
+            training set (:func:`rnnorm.update_bn`), in minibatches of as many rows as the
+            recipe's ``ExactStatistics`` takes.
         statistics: ``"population"``, or ``"batch"`` for those of each test minibatch, which
             leaves out minibatches of too few rows. By default both, where there are batch
             statistics.
@@ -63,7 +64,10 @@ def measure(
     loaders = _loaders(built, lengths)
     kinds = _kinds(built, statistics, loaders[0][1])
     if estimate:
-        estimate_statistics(built.datamodule.train_dataloader(), built.model)
+        given = built.config_init["trainer"]["callbacks"] or []
+        exact = next((c for c in given if isinstance(c, ExactStatistics)), ExactStatistics())
+        minibatches = exact.minibatches(built.datamodule.train_dataloader())
+        estimate_statistics(minibatches, built.model)
     measured = []
     for length, loader in loaders:
         for kind in kinds:
