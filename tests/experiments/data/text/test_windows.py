@@ -5,6 +5,7 @@ import torch
 
 from rnnorm.experiments.data.text.corpora import Text
 from rnnorm.experiments.data.text.windows import CarriedWindows, IndependentWindows, Stream
+from rnnorm.lightning import ExactStatistics
 
 
 def text(size):
@@ -42,6 +43,16 @@ def test_no_training_minibatch_has_a_single_row():
         assert sum(w.x.size(1) for w in loader) == kept
         assert len(list(loader)) == len(loader)
     assert len(IndependentWindows(text(61), 6, 1, seed=1)) == 10
+
+
+def test_statistics_are_of_as_many_windows_as_they_want():
+    loader = IndependentWindows(text(6 * 9 + 1), 6, 4, seed=1)
+    assert [w.x.size(1) for w in ExactStatistics(batch_size=8).minibatches(loader)] == [8]
+    assert [w.x.size(1) for w in ExactStatistics(batch_size=7).minibatches(loader)] == [7, 2]
+    assert [w.x.size(1) for w in loader] == [4, 4]
+    carried = CarriedWindows(text(100), 8, 3)
+    with pytest.raises(ValueError, match="None with a CarriedWindows that has none"):
+        ExactStatistics(batch_size=8).minibatches(carried)
 
 
 def test_order_and_crop_are_functions_of_seed_and_epoch():

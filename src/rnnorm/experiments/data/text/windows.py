@@ -85,15 +85,18 @@ class IndependentWindows(Resumable[Window]):
         # every crop has as many windows: an epoch's number of steps must not change
         spare = length - 1 if self.crop and len(self.symbols) >= 2 * length else 0
         self._largest_crop = spare
-        self._windows = (len(self.symbols) - 1 - spare) // length
-        # a last minibatch of one row has no batch statistics
-        if seed is not None and self._windows > 1 and batch_size > 1:
-            self._windows -= self._windows % batch_size == 1
+        self._whole = (len(self.symbols) - 1 - spare) // length
         self._rest = 0 if seed is not None else (len(self.symbols) - 1) % length
 
     def __len__(self) -> int:
         """Number of minibatches of an epoch."""
         return -(-self._windows // self.batch_size) + (self._rest > 0)
+
+    @property
+    def _windows(self) -> int:
+        """Whole windows of an epoch; a last minibatch of one row has no batch statistics."""
+        training = self.seed is not None and self._whole > 1 and self.batch_size > 1
+        return self._whole - (training and self._whole % self.batch_size == 1)
 
     def draw(self) -> Tensor:
         """Where the windows of this epoch start, ``(windows,)``, in its order."""
@@ -136,7 +139,8 @@ class CarriedWindows(Resumable[Window]):
         least = (length if whole else 1) * batch_size + 1
         _check(text, least, f"a window of {length} predictions in {batch_size} rows")
         self.symbols = text.symbols
-        self.length, self.batch_size = length, batch_size
+        # no batch_size that others could change: the text is cut into rows once
+        self.length, self._rows = length, batch_size
         self._columns = (len(self.symbols) - 1) // batch_size
         if whole:
             self._columns -= self._columns % length
@@ -147,7 +151,7 @@ class CarriedWindows(Resumable[Window]):
 
     def draw(self) -> Tensor:
         """Where each row starts, ``(B,)``."""
-        return torch.arange(self.batch_size) * ((len(self.symbols) - 1) // self.batch_size)
+        return torch.arange(self._rows) * ((len(self.symbols) - 1) // self._rows)
 
     def batch(self, number: int, drawn: Tensor) -> Window:
         """A window of all rows."""
