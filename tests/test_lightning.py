@@ -119,22 +119,50 @@ class OwnLoader:
         return zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
 
 
-@pytest.mark.parametrize("make", [lambda: DataLoader(Rows(), 8), OwnLoader])
-def test_larger_minibatches_of_any_loader(tmp_path, make):
-    model = Model()
-    train = make()
+def test_larger_minibatches_of_a_loader_of_ones_own(tmp_path):
+    model, train = Model(), OwnLoader()
     fit(model, train, tmp_path, exact={"batch_size": 16})
     assert model.rnn.population_input_l0.num_batches_tracked.tolist() == [3] * 5
     assert train.batch_size == 8
 
 
-def test_larger_minibatches_of_a_loader_without_a_size_are_refused(tmp_path):
-    sampler = torch.utils.data.BatchSampler(range(40), 8, drop_last=False)
-    train = DataLoader(loader().dataset, batch_sampler=sampler)
-    with pytest.raises(ValueError, match="batch_size must be None with a DataLoader that has none"):
-        fit(Model(), train, tmp_path, exact={"batch_size": 16})
+@pytest.mark.parametrize(
+    ("asked", "sizes"), [(8, [8] * 5), (13, [13, 13, 14]), (39, [40]), (38, [38, 2]), (99, [40])]
+)
+def test_every_row_is_in_one_of_the_larger_minibatches(asked, sizes):
+    train = DataLoader(loader().dataset, 7, shuffle=True, drop_last=True)
+    parts = list(exact.ExactStatistics(batch_size=asked).minibatches(train))
+    assert [len(x) for x, _ in parts] == sizes
+    rows = torch.cat([x for x, _ in parts]).flatten(1)
+    torch.testing.assert_close(rows.sort(0)[0], loader().dataset.tensors[0].flatten(1).sort(0)[0])
+
+
+class Mine(DataLoader):
+    """Whose order is its own."""
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        DataLoader(Rows(), 8),
+        Mine(loader().dataset, 8),
+        DataLoader(loader().dataset, batch_sampler=[range(20), range(20, 40)]),
+        [(torch.ones(8, 5, 3), torch.zeros(8, dtype=torch.int64))],
+    ],
+)
+def test_larger_minibatches_of_a_loader_that_has_its_own_are_refused(tmp_path, train):
+    model = Model()
+    with pytest.raises(ValueError, match=r"batch_size must be None, got 16: .* a \w+, has no"):
+        fit(model, train, tmp_path, exact={"batch_size": 16})
+    assert not model.rnn.population_input_l0.num_batches_tracked.any()
+
+
+def test_rows_of_the_statistics_are_a_number_of_rows():
     with pytest.raises(ValueError, match="batch_size must be at least 2, got 1"):
         exact.ExactStatistics(batch_size=1)
+    for wrong in (True, 2.5):
+        with pytest.raises(TypeError, match="batch_size must be an int or None"):
+            exact.ExactStatistics(batch_size=wrong)
 
 
 def test_a_statistics_step_says_what_the_model_takes(tmp_path):

@@ -46,12 +46,13 @@ class ExactStatistics(Callback):
         batch_size: rows of these minibatches, or None for as many as in training. Statistics of
             few rows are noisy, and a recurrence carries their noise from step to step: where
             training takes small minibatches at a high learning rate, larger ones are needed here.
-            The training's loader is then a DataLoader, or has an attribute ``batch_size`` that it
-            reads whenever it is iterated.
+            The training's loader is then a DataLoader of a map-style dataset and with a
+            ``batch_size``, or of another class with such an attribute, which it reads whenever it
+            is iterated. A single row that is left over joins the minibatch before it.
 
     Raises:
-        ValueError: ``batch_size`` is less than 2; or, before the first validation, the loader has
-            no batch size.
+        TypeError: ``batch_size`` is no int.
+        ValueError: it is less than 2; or, as training starts, the loader is none of these.
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
@@ -59,9 +60,16 @@ class ExactStatistics(Callback):
     """
 
     def __init__(self, batches: int | None = None, batch_size: int | None = None) -> None:
-        if batch_size is not None and batch_size < 2:
-            raise ValueError(f"batch_size must be at least 2, got {batch_size}")
+        if batch_size is not None:
+            if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+                raise TypeError(f"batch_size must be an int or None, got {batch_size!r}")
+            if batch_size < 2:
+                raise ValueError(f"batch_size must be at least 2, got {batch_size}")
         self._batches, self._batch_size = batches, batch_size
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a loader whose rows cannot be changed."""
+        self._check(trainer.train_dataloader)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Estimate them."""
@@ -78,21 +86,21 @@ class ExactStatistics(Callback):
             loader: of the training, which keeps its own place in the data.
 
         Raises:
-            ValueError: it has no batch size.
+            ValueError: its rows cannot be changed.
         """
+        self._check(loader)
         size = self._batch_size
-        if size is not None and getattr(loader, "batch_size", None) is None:
-            kind = type(loader).__name__
-            raise ValueError(f"batch_size must be None with a {kind} that has none")
         if size is not None and isinstance(loader, DataLoader):
-            in_order = isinstance(loader.dataset, IterableDataset)
+            rows = list(loader.sampler)
+            whole, left = divmod(len(rows), size)
+            parts = [rows[k * size : (k + 1) * size] for k in range(whole + (left > 1) or 1)]
+            parts[-1] += rows[len(parts) * size :]
             return DataLoader(
                 loader.dataset,
-                size,
-                sampler=None if in_order else loader.sampler,
+                batch_sampler=parts,
                 num_workers=loader.num_workers,
                 collate_fn=loader.collate_fn,
-                drop_last=loader.drop_last,
+                timeout=loader.timeout,
                 worker_init_fn=loader.worker_init_fn,
                 multiprocessing_context=loader.multiprocessing_context,
                 generator=loader.generator,
@@ -104,6 +112,16 @@ class ExactStatistics(Callback):
         elif size is not None:
             own.batch_size = size  # type: ignore[attr-defined]
         return own
+
+    def _check(self, loader: Any) -> None:
+        fixed = getattr(loader, "batch_size", None) is None
+        if isinstance(loader, DataLoader):
+            fixed |= type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset)
+        if self._batch_size is not None and fixed:
+            raise ValueError(
+                f"batch_size must be None, got {self._batch_size}: the training's loader, a "
+                f"{type(loader).__name__}, has no batch size that could be changed"
+            )
 
 
 class SynchronizedNorm(TorchSyncBatchNorm):

@@ -29,6 +29,8 @@ from rnnorm.experiments.training.recipe import read_recipe
 
 DOCS = Path(__file__).parents[3] / "docs"
 LSTM, BN = "cooijmans2016/ptb-char-lstm", "cooijmans2016/ptb-char-bn"
+_HEAD = "recipe,scale,seconds,ratio,ratio_to,backend,kernels,malloc"
+KEPT = "MALLOC_MMAP_THRESHOLD_=9 MALLOC_TRIM_THRESHOLD_=9"
 
 
 def outcome(recipe, best, number=1.32, **given):
@@ -78,9 +80,9 @@ def write(folder, outcome, sentences=(), **curve):
 
 def write_times(folder, *rows, scale="paper", malloc="default", backend="", kernel="aten"):
     """A file of ``rnnorm bench``: rows of recipe, seconds and ratio to the first of them."""
-    lines = ["recipe,scale,seconds,ratio,ratio_to,backend,kernels,malloc"]
+    lines = [_HEAD]
     for recipe, seconds, ratio in rows:
-        own = kernel if recipe == LSTM else "cpu"
+        own = kernel if recipe == rows[0][0] else "cpu"
         lines.append(f"{recipe},{scale},{seconds},{ratio},{rows[0][0]},{backend},{own},{malloc}")
     (folder / f"steps-{len(list(folder.glob('*.csv')))}.csv").write_text("\n".join(lines))
 
@@ -186,15 +188,26 @@ def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
 def test_a_step_is_a_ratio_to_each_rival_that_was_timed(folder):
     write(folder, outcome(BN, 1.5))
     write_times(folder, [LSTM, 0.25, 1.0], [BN, 0.2, 0.8])
-    write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.19, 1.9], malloc="MALLOC_X=1")
+    write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.19, 1.9], malloc=KEPT)
     write_times(folder, [LSTM, 0.18, 1.0], [BN, 0.21, 1.15], backend="cpu", kernel="cpu")
     assert cells(page_of(folder), BN)[8:] == ["0.200", "0.80", "1.90", "1.15", "120"]
     # where the plain recipe chooses our kernel
     for file in folder.glob("*.csv"):
         file.unlink()
     write_times(folder, [LSTM, 0.18, 1.0], [BN, 0.21, 1.15], kernel="cpu")
-    write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.22, 1.2], malloc="MALLOC_X=1", kernel="cpu")
+    write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.22, 1.2], malloc=KEPT, kernel="cpu")
     assert cells(page_of(folder), BN)[8:] == ["0.210", "–", "–", "1.15", "126"]
+    # beside torch.nn, whose step leaves other memory behind; another malloc; another kernel
+    theirs = f"{LSTM} on torch.nn"
+    write_times(folder, [theirs, 0.4, 1.0], [BN, 0.3, 0.75], kernel="torch.nn")
+    write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.22, 1.2], malloc="LD_PRELOAD=x", kernel="aten")
+    write_times(folder, [LSTM, 0.9, 1.0], [BN, 1.8, 2], backend="reference", kernel="reference")
+    assert cells(page_of(folder), BN)[8:] == ["0.210", "0.75", "–", "1.15", "126"]
+    write_times(folder, [LSTM, 0.2, 1.0], [BN, 0.21, 1.05], backend="cpu", kernel="cpu")
+    with pytest.raises(
+        ValueError, match=rf"steps-5\.csv .* has the ratio of {LSTM} to plain, fused"
+    ):
+        page_of(folder)
 
 
 def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
@@ -247,7 +260,12 @@ def test_a_table_may_be_of_one_scale(folder):
     write_times(folder, [LSTM, 0.125, 1], scale="small")
     write(folder, outcome(LSTM, 1.5, seed=1))
     write(folder, outcome(LSTM, 1.75, seed=2, scale="small", small="8 units"))
+    head = ["trial", "validation bits per character"]
+    found = {"recipe": LSTM, "small": None, "overrides": [], "failures": "", "rows": [head]}
+    (folder / "search-lstm.json").write_text(json.dumps(found))
     paper, small = page_of(folder).split("## Small")
+    assert "Random search" in paper
+    assert "Random search" not in small
     assert cells(paper, LSTM)[5].startswith("1.500")
     assert cells(paper, LSTM)[8] == "0.500"
     assert cells(small, LSTM)[0] == f"`{LSTM}`"
@@ -408,7 +426,15 @@ def test_a_file_of_any_size_is_not_held_in_memory(folder, monkeypatch, name):
         page_of(folder)
 
 
-@pytest.mark.parametrize("content", ["", "recipe,ratio\na,1\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "recipe,ratio\na,1\n",
+        f"{_HEAD}\na,paper,1,1,b,,cpu,default\n",
+        f"{_HEAD}\na,paper,x,1,a,,cpu,default\n",
+    ],
+)
 def test_a_broken_benchmark_is_named(folder, content):
     (folder / "a.csv").write_text(content)
     with pytest.raises(ValueError, match=r"a\.csv is (empty|none of rnnorm bench)"):

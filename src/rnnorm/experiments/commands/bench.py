@@ -63,8 +63,7 @@ def run(
     if recipes:
         from rnnorm.experiments.bench.recipes import bench_recipes
 
-        given |= {"scale": scale, "overrides": overrides, "on_torch": on_torch}
-        given["backend"] = backend
+        given |= {"scale": scale, "overrides": overrides, "on_torch": on_torch, "backend": backend}
         bench_recipes(recipes, data_dir=data_dir, **given)
         return
     from rnnorm.experiments.bench.layers import read_shape

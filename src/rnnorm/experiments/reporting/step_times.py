@@ -9,11 +9,11 @@ from typing import NamedTuple
 from rnnorm.experiments.data.text_file import as_text, unpack
 from rnnorm.experiments.measuring.outcome import Outcome
 
+_TORCH, _KEPT, _FUSED = "torch.nn", "torch.nn, memory kept", "plain, fused"
 #: what the time of a step is a ratio to: the plain recipe on torch.nn's layers, the same by a
 #: malloc that keeps freed memory, and the plain recipe on our fused kernel
-RIVALS = ("torch.nn", "torch.nn, memory kept", "plain, fused")
+RIVALS = (_TORCH, _KEPT, _FUSED)
 
-_ON_TORCH = ("aten", "torch.nn")
 _NEEDED = ("recipe", "scale", "seconds", "ratio", "ratio_to", "backend", "kernels", "malloc")
 # bytes of a file
 _LIMIT = 1 << 20
@@ -23,8 +23,8 @@ class StepTime(NamedTuple):
     """What a training step of a recipe costs.
 
     Attributes:
-        seconds: by the C library's own malloc, on the kernels that the layers choose; None where
-            that was not timed.
+        seconds: by the C library's own malloc, on the kernels that the layers choose, beside
+            recipes alone; None where that was not timed.
         ratios: by rival.
     """
 
@@ -40,23 +40,35 @@ def read_steps(folder: Path) -> Steps:
     """The times of each recipe and scale, out of all the CSV files of a folder.
 
     Raises:
-        ValueError: a file is none of ``rnnorm bench RECIPE``.
+        ValueError: a file is none of ``rnnorm bench RECIPE``, or has a ratio that another has.
     """
     steps: Steps = {}
     for path in sorted(folder.rglob("*.csv")):
         rows = _rows(path)
         kernels = {row["recipe"]: row["kernels"] for row in rows}
         for row in rows:
-            key, default = (row["recipe"], row["scale"]), row["malloc"] == "default"
+            key = row["recipe"], row["scale"]
             seconds, ratios = steps.get(key, StepTime(None, {}))
-            if default and not row["backend"]:
-                seconds = float(row["seconds"])
-            if kernels[row["ratio_to"]] in _ON_TORCH:
-                ratios = ratios | {RIVALS[not default]: float(row["ratio"])}
-            elif default:
-                ratios = ratios | {RIVALS[2]: float(row["ratio"])}
+            try:
+                base, own, ratio = kernels[row["ratio_to"]], float(row["seconds"]), row["ratio"]
+                rival = _rival(base, row["malloc"])
+                if rival in ratios:
+                    raise ValueError(f"another file has the ratio of {key[0]} to {rival}")
+                ratios = ratios | ({rival: float(ratio)} if rival else {})
+            except (ValueError, KeyError) as error:
+                raise ValueError(f"{path} is none of rnnorm bench RECIPE: {error}") from None
+            if row["malloc"] == "default" and not row["backend"] and base != "torch.nn":
+                seconds = own
             steps[key] = StepTime(seconds, ratios)
     return steps
+
+
+def _rival(kernels: str, malloc: str) -> str | None:
+    """Which one ran on these kernels, if it is one of them."""
+    if kernels in ("aten", "torch.nn"):
+        kept = all(f"MALLOC_{of}_THRESHOLD_=" in malloc for of in ("MMAP", "TRIM"))
+        return _TORCH if malloc == "default" else _KEPT if kept else None
+    return _FUSED if kernels == "cpu" and malloc == "default" else None
 
 
 def step_of(outcome: Outcome, steps: Steps) -> StepTime | None:

@@ -51,7 +51,7 @@ def test_statistics_are_of_as_many_windows_as_they_want():
     assert [w.x.size(1) for w in ExactStatistics(batch_size=7).minibatches(loader)] == [7, 2]
     assert [w.x.size(1) for w in loader] == [4, 4]
     carried = CarriedWindows(text(100), 8, 3)
-    with pytest.raises(ValueError, match="None with a CarriedWindows that has none"):
+    with pytest.raises(ValueError, match="a CarriedWindows, has no batch size"):
         ExactStatistics(batch_size=8).minibatches(carried)
 
 
