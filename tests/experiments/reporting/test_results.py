@@ -134,9 +134,11 @@ def test_a_search_stands_beside_the_runs_of_its_recipe(folder):
     head = ["trial", "validation bits per character"]
     found = {"recipe": BN, "small": None, "overrides": [], "failures": "", "rows": [head, [0, 1.9]]}
     (folder / "search-bn.json").write_text(json.dumps(found))
+    again = found | {"rows": [head, [0, 1.8], [1, "failed"]]}
+    (folder / "search-bn-again.json").write_text(json.dumps(again))
     scores = scores_of(read_recorded(folder)[1][0])
     assert scores[BN]["ours, population statistics"] == [1.42]
-    assert scores[f"{BN}, search"] == {"trials": [1.9]}
+    assert scores[f"{BN}, search"] == {"trials": [1.8, 1.9]}
 
 
 def test_curves_go_against_epochs_and_the_seconds_of_the_benchmark(folder):

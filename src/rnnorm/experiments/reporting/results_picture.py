@@ -43,11 +43,14 @@ def scores_of(table: Recorded) -> Scores:
             if value is not None and not (kind in kinds and kind == "the paper's"):
                 kinds.setdefault(kind, []).append(value)
     scores = {name: kinds for name, kinds in scores.items() if kinds}
+    trials: dict[str, list[float]] = {}
     for found in table.searches:
-        trials = (_number(score) for _, score, *_ in found["rows"][1:])
+        numbers = (_number(score) for _, score, *_ in found["rows"][1:])
+        of_one = trials.setdefault(found["recipe"], [])
+        of_one += [number for number in numbers if number is not None]
+    for recipe, drawn in trials.items():
         # at another scale than the runs
-        name = ", ".join([found["recipe"], *(["search"] if found["recipe"] in scores else [])])
-        scores[name] = {"trials": [score for score in trials if score is not None]}
+        scores[f"{recipe}, search" if recipe in scores else recipe] = {"trials": drawn}
     return scores
 
 
