@@ -3,6 +3,7 @@ import os
 import shutil
 
 import pytest
+from torch.utils.data import DataLoader
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.measuring import measure as measuring
@@ -76,6 +77,25 @@ def test_statistics_are_estimated_on_as_many_rows_as_the_recipe_takes(tiny, tmp_
     measure(run.folder, estimate=True, overrides=["--trainer.callbacks.batch_size=50"])
     assert rows[0] == 50
     assert sum(rows) == every
+
+
+def test_the_sampling_error_is_that_of_the_test_rows(tiny):
+    run = fit(RECIPE, overrides=tiny)
+    measured = measure(run.folder)
+    rows = len(run.built.datamodule.loaders["test"].y)
+    for metrics in (m.metrics for m in measured):
+        rate = metrics["test/accuracy"]
+        expected = (rate * (1 - rate) / (rows - 1)) ** 0.5
+        assert metrics["test/sampling_error"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_single_test_row_has_no_sampling_error(tiny, monkeypatch):
+    run = fit("demo/digits-ln", overrides=[*tiny, "--trainer.max_epochs=1"])
+    x, y = next(iter(run.built.datamodule.loaders["test"]))
+    one = DataLoader([(x[:, :1], y[:1])], batch_size=None)
+    monkeypatch.setattr(measuring, "_loaders", lambda *_: [(None, one)])
+    (measured,) = measure(run.folder)
+    assert measured.metrics.keys() == {"test/loss", "test/accuracy"}
 
 
 def test_a_model_without_batch_statistics_has_one_measurement(tiny):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,12 @@ def test_a_line_says_how_it_was_measured():
     assert str(measurement(0.5, statistics=None)) == "test accuracy 50.00 %"
     said = "test accuracy 50.00 %  batch statistics  windows of 50"
     assert str(measurement(0.5, statistics="batch", length=50)) == said
+
+
+def test_a_score_is_said_with_its_sampling_error():
+    metrics = {"test/loss": 1.5, "test/accuracy": 0.5, "test/sampling_error": 0.0125}
+    said = str(replace(measurement(0.5, statistics=None), metrics=metrics))
+    assert said == "test loss 1.5000 nats\ntest accuracy 50.00 ± 1.25 %"
 
 
 def test_the_file_is_read_by_anything_that_reads_json(tmp_path):

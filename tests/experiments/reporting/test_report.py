@@ -276,8 +276,9 @@ def test_command_writes_what_was_measured_beside_the_papers_number(runs, capsys)
     assert capsys.readouterr().out == "page: page.html\n"
     headings, row = Page(Path("page.html").read_text()).rows
     assert headings[1] == "test accuracy, %"
-    measured = row[1]
+    measured, off, _ = row[1].replace(" of", "±").split("±")
     assert 0 <= float(measured) <= 100
+    assert 0 <= float(off) < 10
 
 
 def test_a_folder_that_is_no_run_is_named(capsys, tmp_path):

@@ -172,8 +172,9 @@ def test_a_row_holds_the_papers_number_and_ours(folder):
     tests = (measured(1.42, "population"), measured(1.44, "batch"))
     write(folder, outcome(BN, 1.5, tests=tests))
     row = cells(page_of(folder), BN)
-    assert row[1:8] == ["1.32", "1.420", "1.440", "9.000", "1.500 (epoch 2)", "3", "600"]
-    assert row[8:] == ["–"] * 5
+    assert row[1:5] == ["1.32", "1.420", "1.440", "–"]
+    assert row[5:9] == ["9.000", "1.500 (epoch 2)", "3", "600"]
+    assert row[9:] == ["–"] * 5
     assert f"Not run yet: `{LSTM}`" in page_of(folder)
 
 
@@ -182,8 +183,8 @@ def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
     write(folder, outcome(BN, 1.5))
     write_times(folder, [LSTM, 0.25, 1.0], [BN, 0.2, 0.8])
     page = page_of(folder)
-    assert cells(page, LSTM)[8:] == ["0.250", "1.00", "–", "–", "150"]
-    assert cells(page, BN)[8:] == ["0.200", "0.80", "–", "–", "120"]
+    assert cells(page, LSTM)[9:] == ["0.250", "1.00", "–", "–", "150"]
+    assert cells(page, BN)[9:] == ["0.200", "0.80", "–", "–", "120"]
     assert "1234" not in page
 
 
@@ -192,19 +193,19 @@ def test_a_step_is_a_ratio_to_each_rival_that_was_timed(folder):
     write_times(folder, [LSTM, 0.25, 1.0], [BN, 0.2, 0.8])
     write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.19, 1.9], malloc=KEPT)
     write_times(folder, [LSTM, 0.18, 1.0], [BN, 0.21, 1.15], backend="cpu", kernel="cpu")
-    assert cells(page_of(folder), BN)[8:] == ["0.200", "0.80", "1.90", "1.15", "120"]
+    assert cells(page_of(folder), BN)[9:] == ["0.200", "0.80", "1.90", "1.15", "120"]
     # where the plain recipe chooses our kernel
     for file in folder.glob("*.csv"):
         file.unlink()
     write_times(folder, [LSTM, 0.18, 1.0], [BN, 0.21, 1.15], kernel="cpu")
     write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.22, 1.2], malloc=KEPT, kernel="cpu")
-    assert cells(page_of(folder), BN)[8:] == ["0.210", "–", "–", "1.15", "126"]
+    assert cells(page_of(folder), BN)[9:] == ["0.210", "–", "–", "1.15", "126"]
     # beside torch.nn, whose step leaves other memory behind; another malloc; another kernel
     theirs = f"{LSTM} on torch.nn"
     write_times(folder, [theirs, 0.4, 1.0], [BN, 0.3, 0.75], kernel="torch.nn")
     write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.22, 1.2], malloc="LD_PRELOAD=x", kernel="aten")
     write_times(folder, [LSTM, 0.9, 1.0], [BN, 1.8, 2], backend="reference", kernel="reference")
-    assert cells(page_of(folder), BN)[8:] == ["0.210", "0.75", "–", "1.15", "126"]
+    assert cells(page_of(folder), BN)[9:] == ["0.210", "0.75", "–", "1.15", "126"]
     write_times(folder, [LSTM, 0.2, 1.0], [BN, 0.21, 1.05], backend="cpu", kernel="cpu")
     with pytest.raises(
         ValueError, match=rf"steps-5\.csv .* has the ratio of {LSTM} to plain, fused"
@@ -220,7 +221,7 @@ def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
     write(folder, outcome(BN, 1.6, changes=("norm=layer",), seed=1))
     page = page_of(folder)
     assert "Of several seeds, their mean and standard deviation." in page
-    scores = "1.420 ± 0.020 | – | 9.000 ± 0.000 | 3.500 ± 1.000 (epochs 2, 2, 2)"
+    scores = "1.420 ± 0.020 | – | – | 9.000 ± 0.000 | 3.500 ± 1.000 (epochs 2, 2, 2)"
     assert f"| `{BN}` (3 seeds) | 1.32 | {scores} | 3 | 600 |" in page
     assert f"| `{BN}` | 1.32 |" in page
     assert f"| `{BN}, norm=layer` | 1.32 |" in page
@@ -246,7 +247,7 @@ def test_where_runs_were_trained_stands_below_their_table(folder):
     assert f"- `{BN}`, seeds 1, 2: P, 1 thread, kernels cpu, commit abc\n" in page
     told = "P, 1 thread, kernels cpu, commit abc; Q, 2 threads, kernels cpu"
     assert f"- `{LSTM}`, seed 1: {told}\n" in page
-    assert cells(page, LSTM)[6] == "3 (2.5 minutes)"
+    assert cells(page, LSTM)[7] == "3 (2.5 minutes)"
 
 
 def test_a_small_scale_is_said_in_its_row(folder):
@@ -268,11 +269,11 @@ def test_a_table_may_be_of_one_scale(folder):
     paper, small = page_of(folder).split("## Small")
     assert "Random search" in paper
     assert "Random search" not in small
-    assert cells(paper, LSTM)[5].startswith("1.500")
-    assert cells(paper, LSTM)[8] == "0.500"
+    assert cells(paper, LSTM)[6].startswith("1.500")
+    assert cells(paper, LSTM)[9] == "0.500"
     assert cells(small, LSTM)[0] == f"`{LSTM}`"
-    assert cells(small, LSTM)[5].startswith("1.750")
-    assert cells(small, LSTM)[8] == "0.125"
+    assert cells(small, LSTM)[6].startswith("1.750")
+    assert cells(small, LSTM)[9] == "0.125"
     (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": tables[:1]}))
     with pytest.raises(ValueError, match=r"has no table for .*-2\.json"):
         page_of(folder)
@@ -315,7 +316,7 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     (run.folder / "sentences.txt").write_text("one\ntwo\n")
     page = results([run.folder], docs=folder.parent)
     row = cells(page.read_text(), read_outcome(run.folder).label)
-    assert (row[2], row[6], row[7]) == ("–", "1", "7")
+    assert (row[2], row[4], row[7], row[8]) == ("–", "–", "1", "7")
     assert "- one\n- two\n" in page.read_text()
 
     run = fit(resume=run.folder, overrides=["--trainer.max_epochs=2"])
@@ -323,8 +324,9 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     assert main(["results", "--docs", str(folder.parent), str(run.folder)]) == 0
     assert str(page) in capsys.readouterr().out
     row = cells(page.read_text(), read_outcome(run.folder).label)
-    assert (row[6], row[7]) == ("2", "14")
-    assert float(row[2]) == pytest.approx(100 * population.metrics["test/accuracy"], abs=0.006)
+    assert (row[7], row[8]) == ("2", "14")
+    for at, name in ((2, "accuracy"), (4, "sampling_error")):
+        assert float(row[at]) == pytest.approx(100 * population.metrics[f"test/{name}"], abs=0.006)
     (path,) = folder.glob("*.json")
     kept = json.loads(path.read_text())
     assert kept["score"] == "accuracy"

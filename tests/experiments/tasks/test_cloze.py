@@ -225,7 +225,7 @@ def test_a_question_without_its_answer_is_an_error_and_has_no_loss(stories, monk
     assert float(logged["val/error"]) == 1
     logged.clear()
     model.test_step(batch._replace(answers=torch.full_like(half, -1)), 0)
-    assert logged.keys() == {"test/error"}
+    assert logged.keys() == {"test/error", "test/sampling_error"}
     assert float(logged["test/error"]) == 1
 
 

@@ -12,6 +12,7 @@ from spoken import STATES, write_spoken
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
 from rnnorm.experiments.measuring.measure import measure
+from rnnorm.experiments.models.sampling_error import SamplingError
 from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.fit import fit
@@ -74,18 +75,22 @@ def test_the_score_is_that_of_all_frames(tmp_path, spoken, capsys):
     model, data = run.built.model, run.built.datamodule
     model.load_state_dict(read_checkpoint(run.best_checkpoint)["state_dict"])
     model.eval()
-    losses, wrong = [], []
+    losses, wrong, error = [], [], SamplingError()
     for utterances in data.test_dataloader():
         with torch.no_grad():
             scores, _ = model(utterances.x, lengths=utterances.lengths)
         inside = utterances.inside
         losses.append(-scores.log_softmax(2)[inside].gather(1, utterances.y[inside, None]))
-        wrong.append(scores.argmax(2)[inside] != utterances.y[inside])
+        off = scores.argmax(2) != utterances.y
+        wrong.append(off[inside])
+        for row, frames in enumerate(utterances.lengths):
+            error.update(off[:frames, row].sum().reshape(1), frames.reshape(1))
     assert len({len(w) for w in wrong}) > 1
     assert population.metrics["test/loss"] == pytest.approx(float(torch.cat(losses).mean()))
     assert population.metrics["test/frame_error"] == pytest.approx(
         float(torch.cat(wrong).float().mean())
     )
+    assert population.metrics["test/sampling_error"] == pytest.approx(float(error.compute()))
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])

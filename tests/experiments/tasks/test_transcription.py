@@ -152,7 +152,7 @@ def test_a_folder_of_ones_own_is_learnt(tmp_path, kaldi, name, capsys):
     assert "1 of them cannot be right" in said
     assert run.best < 0.5
     test = measure(run.folder)[0].metrics
-    assert set(test) == {"test/loss", "test/word_error"}
+    assert set(test) == {"test/loss", "test/word_error", "test/sampling_error"}
     # a beam is no other training
     assert (
         measure(run.folder, overrides=["--model.init_args.beam=4"])[0].metrics.keys() == test.keys()

@@ -48,10 +48,12 @@ class Measurement:
                 f"  windows of {self.length}" if self.length else "",
             ]
         )
-        return "\n".join(
-            f"{Score(name.removeprefix('test/'), 'min').said('test', value)}{how}"
-            for name, value in self.metrics.items()
-        )
+        metrics, lines = dict(self.metrics), []
+        error = metrics.pop("test/sampling_error", None)
+        for name, value in metrics.items():
+            off = None if name == "test/loss" else error
+            lines.append(Score(name.removeprefix("test/"), "min").said("test", value, off) + how)
+        return "\n".join(lines)
 
 
 def read_measurements(folder: str | Path) -> list[Measurement]:

@@ -99,6 +99,13 @@ class Outcome:
             value = score_in(self.tested(statistics))
         return self.in_papers_unit(value)
 
+    @property
+    def sampling_error(self) -> float | None:
+        """Standard error of our number on the test set, in its unit, where rows are independent."""
+        if self.metric.startswith("validation"):
+            return None
+        return self.in_papers_unit(self.tested("population").get("test/sampling_error"))
+
     def in_papers_unit(self, value: float | None) -> float | None:
         """A score as the paper gives it, where that is in per cent."""
         return 100 * value if value is not None and self.metric.endswith("%") else value
@@ -106,7 +113,8 @@ class Outcome:
 
 def score_in(metrics: dict[str, float]) -> float | None:
     """The score among test metrics: what there is beside the loss, else the loss."""
-    found = [value for name, value in metrics.items() if name != "test/loss"]
+    beside = ("test/loss", "test/sampling_error")
+    found = [value for name, value in metrics.items() if name not in beside]
     return found[0] if found else metrics.get("test/loss")
 
 

@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any, Literal
 
 import lightning.pytorch as lightning
+import torch
 from torch import Tensor
 
 from rnnorm.experiments.models.layers import recurrent
+from rnnorm.experiments.models.sampling_error import SamplingError
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
@@ -71,6 +73,7 @@ class RecurrentModel(lightning.LightningModule):
             )
         # those of the subclass as well
         self.save_hyperparameters()
+        self.sampling_error = SamplingError()
         self.make_layer = partial(
             recurrent,
             cell,
@@ -91,6 +94,27 @@ class RecurrentModel(lightning.LightningModule):
                 value = value.detach() * processes.share(options["batch_size"])
             options["sync_dist"] = True
         super().log(name, value, *args, **options)
+
+    def log_score(self, part: str, sums: Tensor, terms: Tensor | None = None) -> None:
+        """Log the score of a minibatch of independent rows, and on the test set its sampling error.
+
+        Args:
+            part: ``"train"``, ``"val"`` or ``"test"``.
+            sums: of what is right, or wrong, in each row ``(B,)``.
+            terms: how many each row has that could be ``(B,)``; 1 by default.
+        """
+        terms = torch.ones_like(sums) if terms is None else terms
+        count = int(terms.sum())
+        # lightning's mean over minibatches is weighted with batch_size
+        mean = sums.sum() / max(1, count)
+        self.log(f"{part}/{self.score.name}", mean, prog_bar=part != "train", batch_size=count)
+        if part == "test":
+            self.log_sampling_error(sums, terms)
+
+    def log_sampling_error(self, sums: Tensor, terms: Tensor) -> None:
+        """Log that of the test score, :class:`SamplingError`, with the rows of a minibatch more."""
+        self.sampling_error.update(sums, terms)
+        self.log("test/sampling_error", self.sampling_error, batch_size=len(sums))
 
     def evaluate(self, name: str, batch: Any) -> object:
         """Log the metrics of a minibatch.

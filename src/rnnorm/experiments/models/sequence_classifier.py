@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
-from torchmetrics.classification import MulticlassAccuracy
 
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
@@ -62,8 +61,6 @@ class SequenceClassifier(RecurrentModel):
         )
         self.classifier = nn.Linear(self.rnn.hidden_size * (1 + bidirectional), num_classes)
         initialise(self.rnn, self.hparams["init"], self.classifier)
-        self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
-        self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Scores of the classes.
@@ -101,13 +98,12 @@ class SequenceClassifier(RecurrentModel):
         scores = self(*inputs)
         loss = cross_entropy(scores, y)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(y))
-        self.log("train/accuracy", (scores.argmax(1) == y).float().mean(), batch_size=len(y))
+        self.log_score("train", (scores.argmax(1) == y).float())
         return loss * processes.share(len(y))
 
     def evaluate(self, name: str, batch: tuple[Tensor, ...]) -> None:
         """Log accuracy and cross-entropy of a minibatch."""
         *inputs, y = batch
-        scores, accuracy = self(*inputs), getattr(self, f"{name}_accuracy")
-        accuracy(scores, y)
+        scores = self(*inputs)
         self.log(f"{name}/loss", cross_entropy(scores, y), batch_size=len(y))
-        self.log(f"{name}/accuracy", accuracy, prog_bar=True, batch_size=len(y))
+        self.log_score(name, (scores.argmax(1) == y).float())

@@ -37,11 +37,14 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
         return Cell(f"{value:.4g}", "; ".join((*unit, *notes)))
 
     def tested(statistics: Statistics) -> list[Cell]:
-        found = [o.tested(statistics).get(f"test/{e.score.name}") for e, o, _ in trainings]
-        return [
-            Cell() if value is None else ours(entry, entry.score.shown(value))
-            for (entry, _, _), value in zip(trainings, found, strict=True)
-        ]
+        return [test(entry, outcome.tested(statistics)) for entry, outcome, _ in trainings]
+
+    def test(entry: Entry, metrics: dict[str, float]) -> Cell:
+        if (value := metrics.get(f"test/{entry.score.name}")) is None:
+            return Cell()
+        error = metrics.get("test/sampling_error")
+        off = () if error is None else (f"± {entry.score.shown(error):.2g} of sampling",)
+        return ours(entry, entry.score.shown(value), *off)
 
     def validated(entry: Entry, outcome: Outcome, curve: Curve) -> Cell:
         epoch = (f"epoch {outcome.best_epoch}",) if outcome.best_epoch else ()

@@ -18,6 +18,7 @@ _HEAD = (
     "paper",
     "ours, population statistics",
     "ours, batch statistics",
+    "sampling error",
     "test loss, nats",
     "best validation",
     "epochs",
@@ -92,6 +93,8 @@ def _row(seeds: Sequence[Outcome], steps: Steps, scale: str | None) -> list[str]
     told = f"`{one.label}`" + (f" ({'; '.join(how)})" if how else "")
     row = [told, "none" if one.number is None else f"{one.number}"]
     row += [_spread(o.ours("population") for o in seeds), _spread(o.ours("batch") for o in seeds)]
+    errors = [o.sampling_error for o in seeds if o.sampling_error is not None]
+    row.append(f"{fmean(errors):.2f}" if errors else "–")
     row.append(_spread(o.tested("population").get("test/loss") for o in seeds))
     best = [o for o in seeds if o.best is not None]
     epochs = ", ".join(str(o.best_epoch) for o in best)

@@ -27,17 +27,19 @@ class Score(NamedTuple):
         """A value in that unit: accuracies and errors in per cent."""
         return _shown(self.name)[1] * value
 
-    def said(self, part: str, value: float) -> str:
+    def said(self, part: str, value: float, error: float | None = None) -> str:
         """A value with all that belongs to it, such as ``validation accuracy 91.24 %``.
 
         Args:
             part: ``"validation"`` or ``"test"``.
             value: as it is logged.
+            error: its standard error, likewise.
         """
         name, factor = _shown(self.name)
         name, comma, unit = name.partition(", ")
         digits = 2 if factor * value >= 10 else 4
-        return f"{part} {name} {factor * value:.{digits}f}{comma and ' '}{unit}"
+        off = "" if error is None else f" ± {factor * error:.{digits}f}"
+        return f"{part} {name} {factor * value:.{digits}f}{off}{comma and ' '}{unit}"
 
 
 # how a metric is called, and what it is multiplied by

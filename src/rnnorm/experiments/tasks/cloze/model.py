@@ -149,7 +149,7 @@ class ClozeReader(RecurrentModel):
         loss = cross_entropy(scores.T, batch.answers)
         rows = len(batch.answers)
         self.log("train/loss", loss, prog_bar=True, batch_size=rows)
-        self.log("train/error", _error(scores, batch), batch_size=rows)
+        self.log_score("train", _wrong(scores, batch))
         return loss * processes.share(rows)
 
     def statistics_step(self, batch: ClozeBatch) -> None:
@@ -163,10 +163,9 @@ class ClozeReader(RecurrentModel):
         if answerable := int(there.sum()):
             loss = cross_entropy(scores.T[there], batch.answers[there])
             self.log(f"{name}/loss", loss, batch_size=answerable)
-        error = _error(scores, batch)
-        self.log(f"{name}/error", error, prog_bar=True, batch_size=len(there))
+        self.log_score(name, _wrong(scores, batch))
 
 
-def _error(scores: Tensor, batch: ClozeBatch) -> Tensor:
-    """Share of the questions with a wrong answer."""
-    return (scores.argmax(0) != batch.answers).float().mean()
+def _wrong(scores: Tensor, batch: ClozeBatch) -> Tensor:
+    """1 for each question with a wrong answer, else 0."""
+    return (scores.argmax(0) != batch.answers).float()

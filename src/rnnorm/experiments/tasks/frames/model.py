@@ -79,10 +79,10 @@ class FrameClassifier(StepClassifier):
         inside = batch.inside
         scores, targets = self.classifier(output[inside]), batch.y[inside]
         loss, frames = cross_entropy(scores, targets), len(targets)
-        error = (scores.argmax(1) != targets).float().mean()
-        # lightning's mean over minibatches is weighted with their frames
         self.log(f"{name}/loss", loss, prog_bar=name == "train", batch_size=frames)
-        self.log(f"{name}/frame_error", error, prog_bar=name != "train", batch_size=frames)
+        wrong = inside.to(scores)
+        wrong[inside] = (scores.argmax(1) != targets).to(scores)
+        self.log_score(name, wrong.sum(0), inside.sum(0))
         return loss, frames
 
     def example(self, data: FrameData, batch: FrameBatch, scores: Tensor) -> tuple[str, Tensor]:

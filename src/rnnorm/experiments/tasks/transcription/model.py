@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torchmetrics.text import WordErrorRate
 
@@ -93,12 +94,13 @@ class Transcriber(StepClassifier):
         loss, symbols = self._loss(scores, batch)
         if symbols:
             self.log(f"{name}/loss", loss, batch_size=symbols)
-        errors.update(
-            [self._said(row) for row in self.symbols(scores, batch.lengths)],
-            [self._text(said) for said in batch.said],
-        )
-        rows = len(batch.said)
-        self.log(f"{name}/{self.score.name}", errors, prog_bar=True, batch_size=rows)
+        read = [self._said(row) for row in self.symbols(scores, batch.lengths)]
+        said = [self._text(row) for row in batch.said]
+        errors.update(read, said)
+        self.log(f"{name}/{self.score.name}", errors, prog_bar=True, batch_size=len(said))
+        if name == "test":
+            counted = [_errors(*row) for row in zip(read, said, strict=True)]
+            self.log_sampling_error(*torch.tensor(counted).T)
 
     def _scores(self, batch: TranscriptBatch) -> Tensor:
         scores: Tensor = self(batch.x, lengths=batch.lengths)[0]
@@ -120,3 +122,10 @@ class Transcriber(StepClassifier):
             f"{data.text(batch.said[0])}; read: {self._said(read) or 'nothing'}."
         )
         return caption, None
+
+
+def _errors(read: str, said: str) -> tuple[float, float]:
+    """How many errors an utterance has, and words."""
+    rate = WordErrorRate()
+    rate.update(read, said)
+    return float(rate.errors), float(rate.total)
