@@ -413,10 +413,11 @@ def test_recipes_of_initial_states_differ_in_them_alone():
     assert configs[0] == configs[1] == configs[2]
 
 
-def test_models_of_the_demo_differ_in_the_norm_alone():
+def test_models_of_the_demo_differ_in_the_norm_and_its_noise_alone():
     configs = [read_recipe(f"demo/digits-{n}").config for n in ("lstm", "bn", "ln")]
-    norms = [c["model"]["init_args"].pop("norm") for c in configs]
-    assert norms == [None, "batch", "layer"]
+    keys = ("norm", "initial_noise")
+    norms = [tuple(c["model"]["init_args"].pop(key) for key in keys) for c in configs]
+    assert norms == [(None, 0), ("batch", 0.1), ("layer", 0)]
     assert configs[0] == configs[1] == configs[2]
 
 
