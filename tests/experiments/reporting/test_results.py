@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -159,6 +160,21 @@ def test_curves_go_against_epochs_and_the_seconds_of_the_benchmark(folder):
     assert b">training seconds<" not in draw_validation(table, {})
     assert "(results/characters-curves.svg)" in page_of(folder)
     assert (results(docs=folder.parent).parent / "results" / "characters-curves.svg").is_file()
+
+
+def test_many_models_make_the_picture_higher_and_leave_the_panel_as_it_is(folder):
+    curve = {"score": "bits_per_character", "curve": {"steps": [200, 600], "values": [1.9, 1.5]}}
+    panels = []
+    for models in (2, 16):
+        for model in range(models):
+            write(folder, outcome(BN, 1.5, seed=1, changes=(f"hidden_size={model}",)), **curve)
+        _, (table,) = read_recorded(folder)
+        picture = draw_validation(table, {}).decode()
+        # the background of the axes, from its lower left corner to its upper one
+        path = picture.partition('<g id="patch_2">')[2].partition(" z")[0]
+        lower, _, upper = re.findall(r"[ML] [\d.]+ ([\d.]+)", path)[:3]
+        panels.append(float(lower) - float(upper))
+    assert panels[1] == pytest.approx(panels[0], rel=0.1)
 
 
 def test_what_was_not_run_is_said_with_the_papers_number(folder):

@@ -34,7 +34,7 @@ class Look(NamedTuple):
 
 # told apart also by the colour-blind
 COLOURS = ("#767676", "#c8442c", "#2467a8", "#2c8a57", "#8a4fa3")
-_LOOKS = [Look(colour, dashes) for dashes in ("-", "--", ":") for colour in COLOURS]
+_LOOKS = [Look(colour, dashes) for dashes in ("-", "--", ":", "-.") for colour in COLOURS]
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 11,

@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rnnorm.experiments.comparing.picture import draw_curves, looks_of, styled_figure
+from rnnorm.experiments.comparing.picture import (
+    draw_curves,
+    in_lines,
+    looks_of,
+    styled_figure,
+)
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.reporting.results_files import Recorded
 from rnnorm.experiments.reporting.step_times import Steps, step_of
@@ -103,13 +108,17 @@ def draw_validation(table: Recorded, steps: Steps) -> bytes:
     scores = dict.fromkeys(run.score for run in table.runs if run.curve.values)
     label = "; ".join(f"validation {Score(name, 'min').label}" for name in scores)
     timed = any(curve.seconds for curve in curves)
-    with _svg(10 if timed else 7.5, 4.3) as (figure, data):
+    looks = looks_of(curve.model for curve in curves)
+    lines = [in_lines(model).count("\n") + 1 for model in looks]
+    half = -(-len(lines) // 2)
+    # the panels are as high whatever the legend below them, of two columns, has to say
+    height = 3.6 + 0.23 * max(sum(lines[:half]), sum(lines[half:]))
+    with _svg(10 if timed else 7.5, height) as (figure, data):
         panels = figure.subplots(1, 2 if timed else 1, sharey=True, squeeze=False)[0]
-        looks = looks_of(curve.model for curve in curves)
         for axes, against in zip(panels, ("epochs", "seconds"), strict=False):
             draw_curves(axes, curves, against, label if against == "epochs" else "", looks)
-        lines = panels[0].get_legend_handles_labels()
-        figure.legend(*lines, frameon=False, loc="outside lower left", ncols=2)
+        told = panels[0].get_legend_handles_labels()
+        figure.legend(*told, frameon=False, loc="outside lower left", ncols=2)
     return data.getvalue()
 
 
