@@ -103,13 +103,13 @@ class RecurrentModel(lightning.LightningModule):
             sums: of what is right, or wrong, in each row ``(B,)``.
             terms: how many each row has that could be ``(B,)``; 1 by default.
         """
-        terms = torch.ones_like(sums) if terms is None else terms
-        count = int(terms.sum())
+        # nothing comes back from the device where every row has one
+        count = len(sums) if terms is None else int(terms.sum())
         # lightning's mean over minibatches is weighted with batch_size
         mean = sums.sum() / max(1, count)
         self.log(f"{part}/{self.score.name}", mean, prog_bar=part != "train", batch_size=count)
         if part == "test":
-            self.log_sampling_error(sums, terms)
+            self.log_sampling_error(sums, torch.ones_like(sums) if terms is None else terms)
 
     def log_sampling_error(self, sums: Tensor, terms: Tensor) -> None:
         """Log that of the test score, :class:`SamplingError`, with the rows of a minibatch more."""
