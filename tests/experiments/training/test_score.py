@@ -51,6 +51,7 @@ def test_a_model_without_a_score_is_judged_by_its_loss():
     [
         ("accuracy", 0.9124, "test accuracy 91.24 %"),
         ("frame_error", 0.333, "test frame error 33.30 %"),
+        ("error", 0.0983333, "test error 9.83 %"),
         ("bits_per_character", 1.32, "test bits per character 1.3200"),
         ("perplexity", 119.2, "test perplexity 119.20"),
         ("loss", 1.2517, "test loss 1.2517 nats"),

@@ -37,7 +37,7 @@ class Score(NamedTuple):
         """
         name, factor = _shown(self.name)
         name, comma, unit = name.partition(", ")
-        digits = 2 if factor * value >= 10 else 4
+        digits = 2 if unit == "%" or factor * value >= 10 else 4
         off = "" if error is None else f" ± {factor * error:.{digits}f}"
         return f"{part} {name} {factor * value:.{digits}f}{off}{comma and ' '}{unit}"
 
