@@ -331,6 +331,15 @@ def test_wrong_inputs_of_a_normalised_cell_are_errors(cell_name, norm, rows):
         cell(torch.zeros(1, 5, 3, **F64))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float16, torch.float32])
+def test_an_input_of_another_dtype_fails_as_in_torch(cell_name, norm, dtype, same_error):
+    x = torch.ones(5, 3, dtype=dtype)
+    cell = getattr(rnnorm, cell_name)(3, 4, norm=norm, **F64)
+    same_error(lambda: cell(x), lambda: getattr(nn, cell_name)(3, 4, **F64)(x))
+    if norm == "batch":
+        assert not cell.population_input.num_batches_tracked.any()
+
+
 def test_sequence_scope_in_a_cell_is_an_error(cell_name):
     with pytest.raises(ValueError, match="sequence"):
         getattr(rnnorm, cell_name)(3, 4, norm=rnnorm.BatchNorm(input="sequence"))

@@ -65,9 +65,11 @@ def to_packed(output: Tensor, packed: PackedSequence) -> PackedSequence:
 
 def _frames(batch_sizes: Tensor, rows: int, count: int) -> Tensor:
     """Where the ``count`` frames of a PackedSequence stand in ``(T * rows,)``."""
-    steps = torch.arange(batch_sizes.size(0)).repeat_interleave(batch_sizes, output_size=count)
+    steps = torch.arange(batch_sizes.size(0), device="cpu").repeat_interleave(
+        batch_sizes, output_size=count
+    )
     missing = (rows - batch_sizes).cumsum(0) - (rows - batch_sizes)
-    return torch.arange(count) + missing[steps]
+    return torch.arange(count, device="cpu") + missing[steps]
 
 
 def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Tensor:
@@ -121,7 +123,7 @@ def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int]
         return Batch(x[:longest])
     sorted_lengths, order = lengths.sort(descending=True, stable=True)
     order = order.to(x.device)
-    sizes = (sorted_lengths > torch.arange(longest).unsqueeze(1)).sum(1)
+    sizes = (sorted_lengths > torch.arange(longest, device="cpu").unsqueeze(1)).sum(1)
     return Batch(x[:longest].index_select(1, order), sizes, order, order.argsort())
 
 
@@ -143,7 +145,7 @@ def mean_frame(
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if sizes is None:
         return x.mean(0)
-    real = (sizes.unsqueeze(1) > torch.arange(x.size(1))).to(x.device)
+    real = (sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).to(x.device)
     mean = x.masked_fill(~real.unsqueeze(2), 0).sum(0) / real.sum(0).unsqueeze(1)
     return mean if back is None else mean.index_select(0, back)
 
@@ -161,8 +163,8 @@ def reverse(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
     """Turns the unpadded part of each row round, so that it stays a prefix."""
     if batch_sizes is None:
         return x.flip(0)
-    lengths = (batch_sizes.unsqueeze(1) > torch.arange(x.size(1))).sum(0)
-    t = torch.arange(x.size(0)).unsqueeze(1)
+    lengths = (batch_sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).sum(0)
+    t = torch.arange(x.size(0), device="cpu").unsqueeze(1)
     mirrored = lengths - 1 - t
     index = torch.where(mirrored >= 0, mirrored, t).to(x.device)
     return x.gather(0, index.unsqueeze(-1).expand_as(x))

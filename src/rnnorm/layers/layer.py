@@ -62,15 +62,25 @@ def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: boo
         )
 
 
-def check_state_dtype(state: State, x: Tensor) -> None:
-    """Refuses states of another dtype than the input, which autocast alone may mix.
+def check_states(state: State, x: Tensor) -> None:
+    """Refuses states on another device than the input, or of another dtype without autocast.
 
     Raises:
-        RuntimeError: a state has another dtype.
+        RuntimeError: a state has another device or dtype.
     """
     for s in state:
+        _check_device("hidden", s, x)
         if s.dtype != x.dtype and autocast_dtype(x.device) is None:
             raise RuntimeError(f"hx must have the dtype of the input, {x.dtype}, got {s.dtype}")
+
+
+def _check_device(kind: str, tensor: Tensor, x: Tensor) -> None:
+    # a kernel would read the address as one of its own memory
+    if tensor.device != x.device:
+        raise RuntimeError(
+            f"Input and {kind} tensors are not at the same device, found input tensor at "
+            f"{x.device} and {kind} tensor at {tensor.device}"
+        )
 
 
 def register_norm(
@@ -225,7 +235,7 @@ def run_layer(
             counts[site] = T * B if whole else B
             population.grow(step + T)
             continue
-        count = torch.full((T,), B) if active_rows is None else active_rows
+        count = torch.full((T,), B, device="cpu") if active_rows is None else active_rows
         count = count.sum(0, keepdim=True) if whole else count
         counts[site] = torch.where(count >= min_rows, count, 0).to(x.device)
         first = known(count[0])
@@ -247,6 +257,10 @@ def run_layer(
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
     shifted = [site for site in active if field_of(site) in CELL_SITES]
     beta = {site: parameter(module, f"beta_{site}{suffix}") for site in shifted}
+    moments = [m for pair in constants.values() for m in pair]
+    for tensor in (*weights[:-1], *own.values(), *gamma.values(), *beta.values(), *moments):
+        if tensor is not None:
+            _check_device("parameter", tensor, x)
     layer = kernel.layer if rows is None else kernel.synchronized
     assert layer is not None
     if rows is not None:

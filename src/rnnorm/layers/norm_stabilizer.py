@@ -64,9 +64,9 @@ def norm_stabilizer(
     else:
         raise ValueError(f"output must be 2-D or 3-D, got {output.dim()}-D")
     steps, rows = h.size(0), h.size(1)
-    real = torch.ones(steps, rows, dtype=torch.bool)
+    real = torch.ones(steps, rows, dtype=torch.bool, device="cpu")
     if lengths is not None:
-        real = torch.arange(steps).unsqueeze(1) < check_lengths(lengths, steps, rows)
+        real = torch.arange(steps, device="cpu").unsqueeze(1) < check_lengths(lengths, steps, rows)
     frames, real = int(real.sum()), real.to(h.device)
     # not zero, where the norm has no second derivative
     h = h.masked_fill(~real.unsqueeze(2), 1.0)

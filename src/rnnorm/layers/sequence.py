@@ -16,7 +16,7 @@ from rnnorm.layers import batch as batches
 from rnnorm.layers.autocast import output_dtype
 from rnnorm.layers.batch import Batch
 from rnnorm.layers.layer import (
-    check_state_dtype,
+    check_states,
     check_step,
     parameter,
     register_norm,
@@ -258,7 +258,7 @@ class Sequence(nn.RNNBase):
             return self._run_torch(input, hx, lengths)
 
         self.check_input(data, sizes)
-        check_state_dtype(given, data)
+        check_states(given, data)
         state = given if batched else tuple(s.unsqueeze(1) for s in given)
         state = state or self._initial_state(rows, input if packed else data, lengths)
         hidden: Any = state if states > 1 else state[0]
@@ -296,7 +296,7 @@ class Sequence(nn.RNNBase):
         steps, rows = output.size(0), None
         if self.training and self.synchronized():
             assert self.ranks is not None
-            own = torch.full((steps,), output.size(1)) if sizes is None else sizes
+            own = torch.full((steps,), output.size(1), device="cpu") if sizes is None else sizes
             rows = self.ranks.active_rows(own, output.device)
             # other ranks may have longer sequences
             missing = rows.each.size(1) - steps

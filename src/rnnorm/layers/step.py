@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch
-from rnnorm.layers.autocast import output_dtype
+from rnnorm.layers.autocast import autocast_dtype, output_dtype
 from rnnorm.layers.layer import (
-    check_state_dtype,
+    check_states,
     check_step,
     register_norm,
     reset_norm,
@@ -134,12 +134,15 @@ class Step(nn.RNNCellBase):
 
         if kernel.layer is None:
             return self.torch_class.forward(self, input, *rest)
-        check_state_dtype(given, x)
+        if x.dtype != self.weight_ih.dtype and autocast_dtype(x.device) is None:
+            self.torch_class.forward(self, input, *rest)
+            raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
+        check_states(given, x)
         state = state or (x.new_zeros(shape),) * self.states
         sizes = active = None
         if self.training and self.synchronized():
             assert self.ranks is not None
-            sizes = torch.tensor([rows])
+            sizes = torch.tensor([rows], device="cpu")
             active = self.ranks.active_rows(sizes, x.device)
         _, state = run_layer(
             self, kernel, self.cell, self.norm, x.unsqueeze(0), sizes, state, step=step, rows=active

@@ -74,7 +74,7 @@ def layer(
         return tensor.to(wide).contiguous()
 
     if batch_sizes is None:
-        batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64)
+        batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
     statistics = [m for site in sites for m in constants.get(site, (None, None))]
     units = weights.weight_hh.size(1)
     dropped = [masks.get(place) if masks else None for place in PLACES]

@@ -75,7 +75,7 @@ def layer(
         return None if tensor is None else tensor.to(dtype).contiguous()
 
     if batch_sizes is None:
-        batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64)
+        batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
     statistics = [m for site in sites for m in constants.get(site, (None, None))]
     inputs = Inputs._make(
         [

@@ -71,14 +71,14 @@ class Plan:
         self.taking = sum(n >= rows for n in self.sizes)
         self.ragged = self.frames < self.T * self.B
         if self.ragged:
-            first = torch.tensor(self.starts[:-1])
-            active = inputs.sizes.unsqueeze(1) > torch.arange(self.B)
+            first = torch.tensor(self.starts[:-1], device="cpu")
+            active = inputs.sizes.unsqueeze(1) > torch.arange(self.B, device="cpu")
             places = active.flatten().nonzero().squeeze(1)
             step, row = places // self.B, places % self.B
             last = active.sum(0) - 1
             device = inputs.x.device
             self._places = places.to(device)
-            self._last = (first[last] + torch.arange(self.B)).to(device)
+            self._last = (first[last] + torch.arange(self.B, device="cpu")).to(device)
             self._before = (first[step - 1] + row)[self.sizes[0] :].to(device)
 
     def pack(self, x: Tensor) -> Tensor:
