@@ -5,6 +5,8 @@ import pickle
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import prune
 
 import rnnorm
 from rnnorm.kernels import dispatch
@@ -118,6 +120,60 @@ def test_a_parametrized_layer_gives_the_same(plain, close):
     x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
     arguments = x, state if plain.name == "LSTM" else state[0]
     close(rnnorm.freeze(layer)(*arguments, step=1), layer(*arguments, step=1))
+
+
+def _reassigned(layer):
+    # a transposed copy is the same matrix, and not contiguous
+    others = {n: v.t().contiguous().t() if v.dim() == 2 else v for n, v in layer.named_parameters()}
+    layer.load_state_dict(others, strict=False, assign=True)
+
+
+CHANGES = {
+    **{
+        f"pruned {name}": lambda layer, name=name: prune.l1_unstructured(layer, name, 0.5)
+        for name in ("weight_ih_l0", "weight_hh_l0", "weight_hh_l1", "bias_ih_l0", "gamma_input_l0")
+    },
+    "weight norm": lambda layer: nn.utils.weight_norm(layer, "weight_ih_l0"),
+    "spectral norm": lambda layer: nn.utils.spectral_norm(layer, "weight_hh_l0"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_weights_that_are_made_anew_are_seen(plain, change, close):
+    layer = trained(plain, "batch")
+    change(layer)
+    layer.eval()
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    arguments = x, state if plain.name == "LSTM" else state[0]
+    # a hook computes them; torch copies none that has a graph
+    with torch.no_grad():
+        layer(x)
+    close(rnnorm.freeze(layer)(*arguments, step=1), layer(*arguments, step=1))
+
+
+AFTERWARDS = {
+    "reassigned": _reassigned,
+    "parametrized": lambda layer: nn.utils.parametrizations.orthogonal(layer, "weight_hh_l0"),
+}
+
+
+@pytest.mark.parametrize("change", AFTERWARDS.values(), ids=AFTERWARDS)
+def test_a_frozen_copy_that_is_changed_gives_the_values_of_the_change(plain, change, close):
+    layer = trained(plain, "batch")
+    frozen = rnnorm.freeze(layer)
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    arguments = x, state if plain.name == "LSTM" else state[0]
+    change(layer)
+    change(frozen)
+    close(frozen(*arguments, step=1), layer(*arguments, step=1))
+
+
+def test_a_frozen_copy_made_trainable_has_gradients(plain):
+    frozen = rnnorm.freeze(trained(plain, "batch")).requires_grad_()
+    state = tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    frozen(plain.input(), state if plain.name == "LSTM" else state[0], step=0)[0].sum().backward()
+    assert all(p.grad is not None for p in frozen.parameters())
 
 
 def test_a_forced_kernel_runs(plain):

@@ -78,22 +78,26 @@ class ShortWay(NamedTuple):
         ):
             return None
         kernel = dispatch.choose(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
-        plain = all(type(p) is nn.Parameter and p.is_contiguous() for p in layer.parameters())
-        if kernel.name != "cpu" or not plain or weight.dtype not in (torch.float32, torch.float64):
+        if kernel.name != "cpu" or weight.dtype not in (torch.float32, torch.float64):
             return None
         active = active_sites(norm, cell.name, cell.sites)
+        suffixes = layer._suffixes()
         names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
         names += ["weight_ci", "weight_cf", "weight_co"]
         names += [f"gamma_{site}" for site in sites_of(active)] + ["beta_cell"]
+        own = {n + s for n in names for s in suffixes if hasattr(layer, n + s)}
+        if not own <= layer._parameters.keys():
+            # pruning or weight_norm makes them anew
+            return None
         places = [
             Place(
-                tuple(n + suffix if n + suffix in layer._parameters else None for n in names),
+                tuple(n + suffix if n + suffix in own else None for n in names),
                 tuple(
                     layer._modules.get(f"population_{site}{suffix}")  # type: ignore[misc]
                     for site in sites_of(active)
                 ),
             )
-            for suffix in layer._suffixes()
+            for suffix in suffixes
         ]
         return cls(tuple(places), options_of(cell, norm, None))
 
@@ -105,7 +109,7 @@ class ShortWay(NamedTuple):
             return None
         if step is None and not any([p is not None and len(p) > 1 for p in self._populations()]):  # noqa: C419
             step = 0
-        weight = layer._parameters["weight_hh_l0"]
+        weight = layer._parameters.get("weight_hh_l0")
         if layer.training or type(step) is not int or step < 0 or weight is None:
             return None
         if not unobserved(tensors) or dispatch.forced() or autocast_dtype(weight.device):
@@ -117,17 +121,20 @@ class ShortWay(NamedTuple):
         shape = (layer.num_layers, B, layer.hidden_size)
         if T == 0 or B == 0 or any([s.shape != shape for s in state]):  # noqa: C419
             return None
-        alike = [t.dtype is weight.dtype and t.is_cpu for t in (*tensors, weight)]
-        if not all(alike) or (torch.is_grad_enabled() and any([t.requires_grad for t in tensors])):  # noqa: C419
+        given = [layer._parameters.get(n) for place in self.places for n in place.parameters if n]
+        if any([type(p) is not nn.Parameter or not p.is_contiguous() for p in given]):  # noqa: C419
+            # functional_call or load_state_dict has put others there
             return None
-        sizes = torch.full((T,), B, dtype=torch.int64)
+        tensors = (*tensors, *given)
+        if not all([t.dtype is weight.dtype and t.is_cpu for t in tensors]):  # noqa: C419
+            return None
+        if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):  # noqa: C419
+            return None
+        sizes = torch.full((T,), B, dtype=torch.int64, device="cpu")
         x = x.contiguous()
         final = []
         for k, (names, populations) in enumerate(self.places):
             parameters = [name and layer._parameters[name] for name in names]
-            if any([p is not None and type(p) is not nn.Parameter for p in parameters]):  # noqa: C419
-                # functional_call has put others there
-                return None
             h, *c = [s[k].contiguous() for s in state]
             moments = [
                 moment
