@@ -35,6 +35,27 @@ def test_the_values_are_those_of_training_without_dropout_and_noise(model):
     assert not torch.allclose(got, model(x))
 
 
+DRAWING = {
+    "masks": lambda: rnnorm.LSTM(
+        3, 4, norm="batch", recurrent_dropout=rnnorm.SequenceDropout(hidden=0.5)
+    ),
+    "boundaries": lambda: rnnorm.HMLSTM(3, 4, norm="batch", boundary="sample"),
+}
+
+
+@pytest.mark.parametrize("drawing", DRAWING.values(), ids=DRAWING)
+def test_neither_masks_nor_boundaries_are_drawn(drawing):
+    torch.manual_seed(0)
+    layer, x = drawing(), torch.randn(9, 6, 3)
+    layer(x)
+    layer.eval()
+    with batch_statistics(layer):
+        first, again = layer(x)[0], layer(x)[0]
+    assert torch.equal(first, again)
+    layer.train()
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+
+
 def test_everything_is_as_before_afterwards(model):
     x = torch.randn(9, 6, 3)
     before, options = {n: b.clone() for n, b in model.state_dict().items()}, repr(model.rnn)

@@ -368,6 +368,8 @@ def test_what_does_not_fit_is_an_error():
     h = x.new_zeros(L, 2, H)
     with pytest.raises(RuntimeError, match=r"hx must be h and c of size \(3, B, 4\) and z"):
         module(x, (h, h, h))
+    with pytest.raises(RuntimeError, match="hx must be h, c and z, got 2 tensors"):
+        module(x, (h, h))
     with pytest.raises(RuntimeError, match="input_size"):
         module(x[..., :2])
 

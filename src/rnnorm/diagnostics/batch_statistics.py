@@ -13,7 +13,7 @@ from rnnorm.layers.step import Step
 from rnnorm.norm.spec import BatchNorm
 
 # what a layer does in training, less what is random
-_SWITCHES = {"training": True, "dropout": 0.0, "initial_noise": 0.0}
+_SWITCHES = {"training": True, "dropout": 0.0, "initial_noise": 0.0, "_draws": False}
 
 
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
@@ -26,9 +26,9 @@ def batch_normalised(model: nn.Module) -> list[nn.Module]:
 def batch_statistics(model: nn.Module) -> Iterator[None]:
     """Let a model in evaluation mode normalise by each minibatch's own statistics.
 
-    So do its ordinary batch norm layers, such as :class:`torch.nn.BatchNorm1d`. There is neither
-    dropout nor noise on h_0, and afterwards everything is as it was before: the population
-    statistics, too. A minibatch needs at least two rows.
+    So do its ordinary batch norm layers, such as :class:`torch.nn.BatchNorm1d`. Nothing is drawn,
+    neither dropout nor noise on h_0 nor boundaries, and afterwards everything is as it was before:
+    the population statistics, too. A minibatch needs at least two rows.
 
     Args:
         model: in evaluation mode.
@@ -37,7 +37,7 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     layers = [*batch_normalised(model), *ordinary]
     before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
     given = [
-        {name: value for name, value in vars(layer).items() if name in _SWITCHES}
+        {name: getattr(layer, name) for name in _SWITCHES if hasattr(layer, name)}
         for layer in layers
     ]
     try:

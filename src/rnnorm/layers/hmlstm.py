@@ -164,8 +164,8 @@ class HMLSTM(Recurrent):
 
     @property
     def cell(self) -> Cell:
-        """The equations: boundaries are sampled in training alone."""
-        return self._cell if self.training else self._cell_in_evaluation
+        """The equations: boundaries are sampled in training, where anything is."""
+        return self._cell if self.training and self._draws else self._cell_in_evaluation
 
     @cell.setter
     def cell(self, cell: Cell) -> None:
@@ -217,19 +217,22 @@ class HMLSTM(Recurrent):
             ValueError, RuntimeError, TypeError: as :meth:`LSTM.forward`.
         """
         L, H = self.num_layers, self.hidden_size
-        state = None if hx is None else self._joined(*hx)
+        state = None if hx is None else self._joined(hx)
         result, (h, c, z) = super().forward(input, state, lengths=lengths, step=step)
         parts = _split(result, [H, L - 1, L - 1])
         h, c = (s.squeeze(0).unflatten(-1, (L, H)).movedim(-2, 0) for s in (h, c))
         return parts[0], (h, c, z.squeeze(0).movedim(-1, 0)), Boundaries(*parts[1:])
 
-    def _joined(self, h: Tensor, c: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    def _joined(self, hx: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """States as the cell has them, ``(1, B, ·)``.
 
         Raises:
-            RuntimeError: sizes that do not fit.
+            RuntimeError: another number of states, or sizes that do not fit.
         """
+        if len(hx) != 3:
+            raise RuntimeError(f"hx must be h, c and z, got {len(hx)} tensors")
         L, H = self.num_layers, self.hidden_size
+        h, c, z = hx
         rows = h.shape[1:-1]
         if not (h.shape == c.shape == (L, *rows, H) and z.shape == (L - 1, *rows)):
             raise RuntimeError(

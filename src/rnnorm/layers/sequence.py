@@ -53,8 +53,8 @@ class Sequence(nn.RNNBase):
     #: weights that the cell has beside torch's
     own_weights: tuple[str, ...] = ()
     _asked_for_step = False
-    # update_bn takes statistics without dropout
-    _draws_masks = True
+    # whether training draws masks and boundaries: statistics are taken without
+    _draws = True
     # a frozen layer's
     _short: ShortWay | None = None
     #: whose rows statistics are taken over, if not this process's alone
@@ -203,7 +203,7 @@ class Sequence(nn.RNNBase):
             data.dtype,
             projected=self.proj_size > 0,
             padded=lengths is not None,
-            masked=masked_places(self.recurrent_dropout, self.training and self._draws_masks),
+            masked=masked_places(self.recurrent_dropout, self.training and self._draws),
             training=self.training,
             synchronized=synchronized,
         )
@@ -315,7 +315,7 @@ class Sequence(nn.RNNBase):
                 if self.recurrent_dropout is not None:
                     masks = draw_masks(
                         self.recurrent_dropout,
-                        self.training and self._draws_masks,
+                        self.training and self._draws,
                         self.cell,
                         output,
                         initial,

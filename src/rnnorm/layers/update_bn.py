@@ -72,7 +72,7 @@ def update_bn(
         for module in (*populations, *layers):
             module.training = True
         for module in dropouts:
-            module.dropout, module._draws_masks = 0.0, False
+            module.dropout, module._draws = 0.0, False
         for module in populations:
             module.momentum = None
             module.reset_running_stats()
@@ -111,7 +111,7 @@ def update_bn(
         for module, momentum in momenta.items():
             module.momentum = momentum
         for module, rate in dropouts.items():
-            module.dropout, module._draws_masks = rate, True
+            module.dropout, module._draws = rate, True
 
 
 # buffers made in inference mode could not be updated outside it
