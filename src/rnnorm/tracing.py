@@ -17,8 +17,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def known(value: Tensor) -> int | None:
-    """A tensor's one value, or None where it stands for any: traced, or on the meta device."""
-    return None if torch.compiler.is_compiling() or value.is_meta else int(value)
+    """A tensor's one value, or None where it may stand for several: traced, meta, under vmap."""
+    several = (
+        torch.compiler.is_compiling()
+        or value.is_meta
+        or torch._C._are_functorch_transforms_active()
+    )
+    return None if several else int(value)
 
 
 def holds(condition: Tensor, otherwise: str) -> bool:

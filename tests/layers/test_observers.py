@@ -1,5 +1,7 @@
 """Whoever else looks on while a layer runs: tracers, forward-mode AD, batched gradients."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -89,3 +91,23 @@ def test_a_subclass_of_tensor_gets_the_same_values(layer):
     output, _ = layer(x.as_subclass(Labelled))
     assert isinstance(output, Labelled)
     torch.testing.assert_close(output.as_subclass(torch.Tensor), layer(x)[0])
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_an_ensemble_under_vmap_gives_each_models_values(with_state):
+    torch.manual_seed(0)
+    layers = [rnnorm.LSTM(3, 4, norm="batch", **F64) for _ in range(3)]
+    x = draw()
+    for layer in layers:
+        layer(x)
+        layer.eval()
+    arguments = (x, (torch.zeros(1, 4, 4, **F64),) * 2) if with_state else (x,)
+    parameters, buffers = torch.func.stack_module_state(layers)
+    base = copy.deepcopy(layers[0]).to("meta")
+
+    def one(parameters, buffers):
+        return torch.func.functional_call(base, (parameters, buffers), arguments)[0]
+
+    found = torch.vmap(one)(parameters, buffers)
+    for layer, own in zip(layers, found, strict=True):
+        torch.testing.assert_close(own, layer(*arguments, step=0)[0])
