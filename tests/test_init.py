@@ -132,3 +132,10 @@ def test_a_parametrised_weight_is_refused_not_passed_over():
     lstm = weight_norm(rnnorm.LSTM(3, 4), "weight_hh_l0")
     with pytest.raises(ValueError, match="plain parameters weight_hh"):
         init.orthogonal_(lstm)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_the_parts_of_a_weight_are_not_taken_for_weights():
+    lstm = torch.nn.utils.weight_norm(rnnorm.LSTM(3, 4), "weight_hh_l0")
+    with pytest.raises(ValueError, match="plain parameters weight_hh"):
+        init.orthogonal_(lstm)

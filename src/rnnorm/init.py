@@ -5,6 +5,7 @@ Each function takes a layer or a cell, changes its weights in place and returns 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -18,7 +19,9 @@ Layer = TypeVar("Layer", bound="nn.RNNBase | nn.RNNCellBase")
 
 
 def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
-    return (p for name, p in layer.named_parameters(recurse=False) if name.startswith(prefix))
+    # not the parts that weight_norm and pruning keep in a parameter's place
+    plain = re.compile(prefix + r"(_[ih]h)?(_l\d+)?(_reverse)?")
+    return (p for n, p in layer.named_parameters(recurse=False) if plain.fullmatch(n))
 
 
 def _weights(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
