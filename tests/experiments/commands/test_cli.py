@@ -70,7 +70,7 @@ def test_help_recipes_and_usage_errors_import_neither_torch_nor_lightning(words)
 def test_without_the_extra_the_answer_says_how_to_get_it(command, capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(command) == 1
-    assert 'pip install "rnnorm[experiments]"' in capsys.readouterr().err
+    assert 'pip install ".[experiments]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["numpy", "tqdm", "lightning"])

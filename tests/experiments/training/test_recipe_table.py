@@ -19,6 +19,12 @@ def test_a_line_has_the_papers_number_the_data_and_the_time():
     assert line == "cooijmans2016/pmnist-lstm test accuracy, % 90.2 MNIST 7 h"
 
 
+def test_pixels_and_recordings_of_digits_are_told_apart():
+    (line,) = recipes("demo/digits-bn")
+    assert "comes along" in line
+    assert all("FSDD" in line for line in recipes("transcription/digits"))
+
+
 def test_words_choose():
     assert 0 < len(recipes("ptb")) < len(recipes())
     assert recipes("PTB", "perplexity") == [r for r in recipes("ptb") if "perplexity" in r]

@@ -107,7 +107,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 0
     if missing := [package for package in _NEEDS if importlib.util.find_spec(package) is None]:
         said = f"rnnorm {name} needs {', '.join(missing)}: "
-        print(f'{said}pip install "rnnorm[experiments]"', file=sys.stderr)
+        print(f'{said}pip install ".[experiments]" in a clone of rnnorm', file=sys.stderr)
         return 1
     from rnnorm.experiments.training.recipe import OverrideError
     from rnnorm.experiments.training.stopped import Stopped

@@ -38,7 +38,9 @@ def run(**given: Any) -> None:
     if given["format"] == "onnx":
         needs = [n for n in ("onnxscript", "onnxruntime") if importlib.util.find_spec(n) is None]
         if needs:
-            raise ValueError(f'it needs {", ".join(needs)}: pip install "rnnorm[export]"')
+            raise ValueError(
+                f'it needs {", ".join(needs)}: pip install ".[export]" in a clone of rnnorm'
+            )
     from rnnorm.experiments.measuring.exporting import export
 
     export(**given)

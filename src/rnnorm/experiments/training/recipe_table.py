@@ -13,6 +13,7 @@ _DATA = {
     "chinese": "CMRC, CFT",
     "cnn": "CNN",
     "digits": "comes along",
+    "SpokenData digits": "FSDD",
     "fsdd": "FSDD",
     "kaldi": "Kaldi",
     "mnist": "MNIST",
@@ -62,4 +63,6 @@ def _row(recipe: Recipe, seconds_per_epoch: float | None) -> tuple[str, str, str
         time = "–"
     else:
         time = duration(seconds_per_epoch * recipe.config["trainer"]["max_epochs"])
-    return recipe.name, said, _DATA.get(dataset, dataset), time
+    kind = recipe.config["data"]["class_path"].rpartition(".")[2]
+    source = _DATA.get(f"{kind} {dataset}", _DATA.get(dataset, dataset))
+    return recipe.name, said, source, time

@@ -20,7 +20,7 @@ from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm, active_sites
 
 #: why they cannot run here
-UNAVAILABLE = "" if find_spec("triton") else "Triton is not installed: pip install rnnorm[triton]"
+UNAVAILABLE = "" if find_spec("triton") else "Triton is not installed: pip install triton"
 #: why they are not chosen unasked
 UNPROVEN = (
     'compiled and interpreted, never run on a GPU: they run under use_backend("triton") alone'
