@@ -29,6 +29,7 @@ from rnnorm.experiments.comparing.table import comparison_table
 from rnnorm.experiments.measuring.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.measuring.outcome import read_outcome
 from rnnorm.experiments.training.building import training_options
+from rnnorm.experiments.training.checkpoint_names import LAST
 from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
@@ -162,7 +163,7 @@ def _done(entry: Entry, budget: Budget) -> bool:
         )
     if budget == Budget() and (own := entry.own_budget["max_epochs"] or -1) > 0:
         budget = Budget(epochs=own)
-    whole = (entry.folder / "checkpoints" / "last.ckpt").is_file()
+    whole = (entry.folder / "checkpoints" / LAST).is_file()
     return whole and budget.spent(read_outcome(entry.folder))
 
 

@@ -16,7 +16,7 @@ from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
-from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.checkpoints import data_state, write_whole
 
 _KINDS = (".svg", ".png")
 _COLUMNS = 5
@@ -72,17 +72,14 @@ def draw(
     out = Path(out)
     if out.suffix not in _KINDS:
         raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")
-    built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = expect(Writer, built.model, run), built.datamodule
+    trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
+    model, data = expect(Writer, trained.built.model, run), trained.built.datamodule
     assert isinstance(data, StrokeData)
-    kept = state.get(type(data).__qualname__)
-    if not isinstance(kept, dict) or "classes" not in kept:
-        raise ValueError(f"{checkpoint} is no checkpoint of handwriting: it has no classes")
-    numbers = _numbers(model, kept["classes"], classes, count)
+    numbers = _numbers(model, trained.kept("classes"), classes, count)
     beginnings: list[tuple[Tensor, Tensor] | None] = [None] * len(numbers)
     if points:
-        built.set_up("fit")
-        data.load_state_dict(kept)
+        trained.built.set_up("fit")
+        data.load_state_dict(data_state(trained.state, data))
         beginnings = [_beginning(data, i, points) for i in range(len(numbers))]
     generator = torch.Generator().manual_seed(seed)
     drawings = []

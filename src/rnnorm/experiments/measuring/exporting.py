@@ -19,7 +19,7 @@ from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
 from rnnorm.experiments.tasks.language.model import LanguageModel
-from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.checkpoints import data_state, write_whole
 
 Format = Literal["onnx", "pt2", "folded"]
 # of the example; all of them may change
@@ -75,7 +75,7 @@ def export(
         "format": format,
         "task": type(model).__name__,
         "model": {name: value for name, value in model.hparams.items() if value is not None},
-        "preprocessing": data.preprocessing(trained.state.get(type(data).__qualname__, {})),
+        "preprocessing": data.preprocessing(data_state(trained.state, data)),
     }
     # they are of training
     for name, child in list(model.named_children()):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rnnorm.experiments.training.building import Built, as_text, data_dir_option
 from rnnorm.experiments.training.checkpoints import (
     check_same,
+    data_state,
     load_weights,
     read_checkpoint,
 )
@@ -48,6 +49,19 @@ class Trained(NamedTuple):
     state: dict[str, Any]
     checkpoint: Path
     folder: Path | None
+
+    def kept(self, name: str) -> Any:
+        """What the checkpoint holds of its data, such as their ``"vocabulary"``.
+
+        Raises:
+            ValueError: it holds none.
+        """
+        data = self.built.datamodule
+        held = data_state(self.state, data)
+        if not isinstance(held, dict) or name not in held:
+            what = type(data).__name__
+            raise ValueError(f"{self.checkpoint} is no checkpoint of {what}: it has no {name}")
+        return held[name]
 
 
 def load_trained(

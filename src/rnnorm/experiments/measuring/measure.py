@@ -12,6 +12,7 @@ from rnnorm.experiments.measuring.batch_statistics import BatchStatistics, Sever
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, keep_measurements
 from rnnorm.experiments.training.building import Built, quiet_lightning
+from rnnorm.experiments.training.checkpoints import data_state
 from rnnorm.experiments.training.progress import progress_bars
 from rnnorm.lightning import ExactStatistics, estimate_statistics
 
@@ -61,7 +62,7 @@ def measure(
         run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
     )
     built.set_up("test")
-    built.datamodule.load_state_dict(state.get(type(built.datamodule).__qualname__, {}))
+    built.datamodule.load_state_dict(data_state(state, built.datamodule))
     loaders = _loaders(built, lengths)
     kinds = _kinds(built, statistics, loaders[0][1])
     if estimate:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, read_measurements
+from rnnorm.experiments.training.checkpoint_names import BEST
 from rnnorm.experiments.training.checkpoints import newest_checkpoint
 from rnnorm.experiments.training.label import changes
 from rnnorm.experiments.training.recipe import read_config
@@ -78,7 +79,7 @@ class Outcome:
         """
         found: dict[str, float] = {}
         for test in self.tests:
-            same = (test.checkpoint, test.epoch) == ("best.ckpt", self.best_epoch)
+            same = (test.checkpoint, test.epoch) == (BEST, self.best_epoch)
             kind = (test.statistics or "population", test.length)
             if same and kind == (statistics, length) and not test.overrides and not test.estimated:
                 found = test.metrics

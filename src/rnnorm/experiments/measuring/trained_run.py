@@ -8,10 +8,10 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
 
+from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
-from rnnorm.experiments.training.building import data_dir_option
-from rnnorm.experiments.training.checkpoints import load_weights, read_checkpoint
-from rnnorm.experiments.training.run_folder import rebuild
+from rnnorm.experiments.training.checkpoint_names import BEST
+from rnnorm.experiments.training.checkpoints import data_state
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,7 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
         ValueError: a file of it is broken or of another version.
     """
     outcome = read_outcome(folder)
-    checkpoints = folder / "checkpoints"
-    best = (checkpoints / "best.ckpt").is_file()
-    path = checkpoints / ("best.ckpt" if best else "last.ckpt")
-    state = read_checkpoint(path)
-    built, _ = rebuild(folder, None, None, data_dir_option(data_dir))
-    load_weights(built.model, state, path)
+    built, state, checkpoint, _ = load_trained(folder, data_dir=data_dir)
     data, batch, why = built.datamodule, None, ""
     given = dict(data.hparams)
     if "data_dir" in given and given["data_dir"] is None and given.get("dataset") != "digits":
@@ -66,10 +61,11 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
     else:
         try:
             built.set_up("fit")
-            data.load_state_dict(state.get(type(data).__qualname__, {}))
+            data.load_state_dict(data_state(state, data))
             batch = next(iter(data.train_dataloader()))
         except (ValueError, OSError) as error:
             why = f"the data cannot be read: {error}"
+    best = checkpoint.name == BEST
     return TrainedRun(
         name,
         outcome,

@@ -43,14 +43,12 @@ def transcribe(
             ``beam < 1``, or the checkpoint is not one of the model.
         FileNotFoundError: there is no such checkpoint or recording.
     """
-    built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = expect(Transcriber, built.model, run), built.datamodule
+    trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
+    model, data = expect(Transcriber, trained.built.model, run), trained.built.datamodule
     assert isinstance(data, SpokenData)
     if beam is not None and beam < 1:
         raise ValueError(f"beam must be at least 1, got {beam}")
-    kept = state.get(type(data).__qualname__)
-    if not isinstance(kept, dict) or "vocabulary" not in kept:
-        raise ValueError(f"{checkpoint} is no checkpoint of speech: it has no vocabulary")
+    vocabulary = trained.kept("vocabulary")
     model.eval()
     written = []
     for path in recordings:
@@ -60,5 +58,5 @@ def transcribe(
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         (numbers,) = model.symbols(model(steps)[0], torch.tensor([len(steps)]), beam)
-        written.append(data.text(tuple(kept["vocabulary"][number] for number in numbers)))
+        written.append(data.text(tuple(vocabulary[number] for number in numbers)))
     return written

@@ -56,14 +56,9 @@ def translate(
     """
     given = {"beam": beam, "limit": limit}
     options = [f"--model.init_args.{n}={value}" for n, value in given.items() if value is not None]
-    built, state, checkpoint, _ = load_trained(
-        run, checkpoint, scale=scale, overrides=[*overrides, *options]
-    )
-    model, data = expect(Translator, built.model, run), built.datamodule
-    kept = state.get(type(data).__qualname__)
-    if not isinstance(kept, dict) or not {"source", "target"} <= kept.keys():
-        raise ValueError(f"{checkpoint} is no checkpoint of translations: it has no vocabularies")
-    words, target = (WordNumbers(Vocabulary(kept[side])) for side in ("source", "target"))
+    trained = load_trained(run, checkpoint, scale=scale, overrides=[*overrides, *options])
+    model, data = expect(Translator, trained.built.model, run), trained.built.datamodule
+    words, target = (WordNumbers(Vocabulary(trained.kept(side))) for side in ("source", "target"))
     lines, where = _read_lines(source)
     sentences = [split_words(line, data.hparams["lower"]) for line in lines]
     empty = next((number for number, found in enumerate(sentences, 1) if not found), None)

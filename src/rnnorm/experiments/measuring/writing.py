@@ -53,12 +53,9 @@ def write(
     for name, value in (("sentences", sentences), ("max_length", max_length)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    built, state, checkpoint, _ = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = expect(LanguageModel, built.model, run), built.datamodule
-    kept = state.get(type(data).__qualname__)
-    if not isinstance(kept, dict) or "vocabulary" not in kept:
-        raise ValueError(f"{checkpoint} is no checkpoint of texts: it has no vocabulary")
-    vocabulary = Vocabulary(kept["vocabulary"])
+    trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
+    model, data = expect(LanguageModel, trained.built.model, run), trained.built.datamodule
+    vocabulary = Vocabulary(trained.kept("vocabulary"))
     dataset = data.hparams["dataset"]
     started = [_numbers(beginning, vocabulary, dataset) for beginning in beginnings]
     end = vocabulary.number(ENDS[dataset]) if dataset in ENDS else None

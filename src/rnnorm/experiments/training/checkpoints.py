@@ -21,7 +21,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import nn
 
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+from rnnorm.experiments.training.checkpoint_names import BEST, LAST, PREVIOUS
 
 # what a checkpoint ends with, as the comment of its zip archive: the digest of all before it
 _DIGEST = b"sha256:"
@@ -263,6 +263,12 @@ def load_weights(model: nn.Module, state: dict[str, Any], path: str | Path) -> N
         model.load_state_dict(state["state_dict"])
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not hold this model's weights: {one_line(error)}") from None
+
+
+def data_state(state: dict[str, Any], data: LightningDataModule) -> dict[str, Any]:
+    """What a checkpoint holds of its data, empty where these keep nothing."""
+    held: dict[str, Any] = state.get(type(data).__qualname__, {})
+    return held
 
 
 def one_line(error: Exception) -> str:

@@ -23,8 +23,8 @@ from rnnorm.experiments.training.building import (
     quiet_lightning,
     training_options,
 )
+from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.checkpoints import (
-    LAST,
     check_processes,
     check_resumable,
     check_same,
@@ -82,12 +82,12 @@ class Run:
     @property
     def last_checkpoint(self) -> Path:
         """The checkpoint from which training can be resumed."""
-        return self.folder / "checkpoints" / "last.ckpt"
+        return self.folder / "checkpoints" / LAST
 
     @property
     def best_checkpoint(self) -> Path:
         """The checkpoint of the best epoch."""
-        return self.folder / "checkpoints" / "best.ckpt"
+        return self.folder / "checkpoints" / BEST
 
     def summary(self) -> str:
         """What came out, and the next command."""

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from rnnorm.experiments.training.checkpoints import BEST, LAST, PREVIOUS
+from rnnorm.experiments.training.checkpoint_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.stopping import StopSignals
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.checkpoints import load_weights, read_checkpoint
+from rnnorm.experiments.training.checkpoints import data_state, load_weights, read_checkpoint
 from rnnorm.experiments.training.words import checkpoint_of, is_run
 
 
@@ -31,4 +31,4 @@ def start_with(built: Built, start: Path) -> None:
     """
     state = read_checkpoint(start)
     load_weights(built.model, state, start)
-    built.datamodule.load_state_dict(state.get(type(built.datamodule).__qualname__, {}))
+    built.datamodule.load_state_dict(data_state(state, built.datamodule))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.recipe import recipe_file, recipe_names
 
 
@@ -71,7 +72,7 @@ def checkpoint_of(run: str | Path, checkpoint: str | Path | None = None) -> Path
             raise ValueError(f"{run} holds several runs: name one, such as {runs[0]}")
         refuse_unknown(str(run))
         raise ValueError(f"{run} is a recipe: name its run folder instead, or add --ckpt FILE")
-    kept = [Path(run) / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    kept = [Path(run) / "checkpoints" / name for name in (BEST, LAST)]
     for path in kept:
         if path.is_file():
             return path

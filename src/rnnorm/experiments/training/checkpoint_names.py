@@ -1,0 +1,3 @@
+"""What the checkpoints of a run are called."""
+
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
