@@ -1,19 +1,15 @@
 import errno
 import os
-import stat
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import torch
 
-from rnnorm.experiments.training import checkpoints
 from rnnorm.experiments.training.checkpoints import (
     WholeFiles,
     load_weights,
-    partial_of,
     read_checkpoint,
-    write_whole,
 )
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
@@ -81,36 +77,6 @@ def test_training_stops_on_a_full_disk_and_goes_on_later(tmp_path, tiny, full_di
     assert all(torch.equal(one[name], two[name]) for name in two)
 
 
-def test_a_kill_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "last.ckpt"
-    write_whole(path, b"old")
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoints.os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-
-
-def test_the_folder_is_flushed_after_the_file_has_its_name(tmp_path, monkeypatch):
-    flushed, real = [], os.fsync
-
-    def fsync(descriptor):
-        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-        flushed.append(("folder" if folder else "file", sorted(os.listdir(tmp_path / "new"))))
-        real(descriptor)
-
-    (tmp_path / "new").mkdir()
-    monkeypatch.setattr(checkpoints.os, "fsync", fsync)
-    write_whole(tmp_path / "new" / "last.ckpt", b"new")
-    (first, (partial,)), second = flushed
-    assert first == "file"
-    assert partial.endswith(".partial")
-    assert second == ("folder", ["last.ckpt"])
-
-
 class Validated:
     """A trainer after an epoch whose validation gave this accuracy."""
 
@@ -131,34 +97,6 @@ def test_nan_is_never_the_best(tmp_path):
     keep.on_train_epoch_end(Validated(1, 0.25), None)
     keep.on_train_epoch_end(Validated(2, float("inf")), None)
     assert (keep.best, keep.best_epoch) == (0.25, 2)
-
-
-def test_partial_files_have_names_of_their_own():
-    path = Path("last.ckpt")
-    assert len({partial_of(path) for _ in range(100)}) == 100
-
-
-def test_what_a_kill_left_behind_is_removed_and_what_another_process_writes_is_not():
-    path, writing, stale = (
-        Path("last.ckpt"),
-        partial_of(Path("last.ckpt")),
-        Path("last.ckpt.0.partial"),
-    )
-    other = Path("last.ckpt-2.0.partial")
-    for left in (writing, stale, other):
-        left.write_bytes(b"half")
-    for left in (stale, other):
-        os.utime(left, (0, 0))
-    write_whole(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert set(os.listdir()) == {path.name, writing.name, other.name}
-
-
-def test_the_file_before_is_kept_where_asked(tmp_path):
-    path, before = tmp_path / "last.ckpt", tmp_path / "previous.ckpt"
-    for number in (b"1", b"2", b"3"):
-        write_whole(path, number, keep=before)
-    assert (path.read_bytes(), before.read_bytes()) == (b"3", b"2")
 
 
 STATE = {"state_dict": {"a": torch.arange(100.0)}, "epoch": 1, "global_step": 5}

@@ -5,9 +5,9 @@ import pytest
 import rnnorm
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.training import run_folder
-from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import OverrideError
+from rnnorm.experiments.training.write_whole import write_whole
 
 RECIPE = "demo/digits-bn"
 

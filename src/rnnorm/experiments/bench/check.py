@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import subprocess
 import time
@@ -30,6 +29,7 @@ from rnnorm.experiments.bench.layers import (
 )
 from rnnorm.experiments.bench.record import Record, describe, machine
 from rnnorm.experiments.bench.timing import captured, interleave, repeated, without_graphs
+from rnnorm.experiments.training.write_whole import partial_of, write_whole
 from rnnorm.kernels import dispatch
 from rnnorm.norm.spec import BatchNorm, resolve
 
@@ -103,11 +103,11 @@ def check(
         raise ValueError(f"device must be cpu or cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceMissingError(f"torch {torch.__version__} sees no CUDA device here")
-    partial_file = Path(f"{out}.partial")
     if out is not None:
         # refused before a minute is spent
         if Path(out).is_dir():
             raise IsADirectoryError(f"out must be a file, got a folder: {out}")
+        partial_file = partial_of(Path(out))
         partial_file.parent.mkdir(parents=True, exist_ok=True)
         partial_file.touch()
         partial_file.unlink()
@@ -149,8 +149,8 @@ def check(
             "faults": faults,
             "times": times,
         }
-        partial_file.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-        os.replace(partial_file, out)
+        text = json.dumps(report, indent=1, allow_nan=False)
+        write_whole(Path(out), f"{text}\n".encode())
     print(f"\n{summary}")
     return passed
 

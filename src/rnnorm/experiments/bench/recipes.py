@@ -23,7 +23,8 @@ from rnnorm.experiments.bench.layers import VerificationError, on_backend, verif
 from rnnorm.experiments.bench.on_torch import put_on_torch
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
-from rnnorm.experiments.training.building import Built, as_text, data_dir_option
+from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.options import data_dir_option
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.dispatch import use_backend

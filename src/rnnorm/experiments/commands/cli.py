@@ -214,7 +214,7 @@ def _help(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
     recipe = next((word for word in words if is_recipe(word)), None)
     if recipe is None or parser.get_default("overrides") is None:
         return told
-    from rnnorm.experiments.training.building import option_list
+    from rnnorm.experiments.training.option_list import option_list
 
     return f"{told}\n{option_list(recipe)}"
 

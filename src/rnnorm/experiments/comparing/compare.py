@@ -28,15 +28,15 @@ from rnnorm.experiments.comparing.picture import draw
 from rnnorm.experiments.comparing.table import comparison_table
 from rnnorm.experiments.measuring.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.measuring.outcome import read_outcome
-from rnnorm.experiments.training.building import training_options
 from rnnorm.experiments.training.checkpoint_names import LAST
-from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.options import training_options
 from rnnorm.experiments.training.progress import StepsBar, steps_bar
 from rnnorm.experiments.training.run_folder import read_run
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.words import is_recipe, runs_in
+from rnnorm.experiments.training.write_whole import write_whole
 
 
 def compare(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rnnorm.experiments.measuring.curve import Curve, by_model, mean_curve
-from rnnorm.experiments.training.checkpoints import write_whole
+from rnnorm.experiments.training.write_whole import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,8 @@ from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
-from rnnorm.experiments.training.checkpoints import data_state, write_whole
+from rnnorm.experiments.training.checkpoints import data_state
+from rnnorm.experiments.training.write_whole import write_whole
 
 _KINDS = (".svg", ".png")
 _COLUMNS = 5

@@ -19,7 +19,8 @@ from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
 from rnnorm.experiments.tasks.language.model import LanguageModel
-from rnnorm.experiments.training.checkpoints import data_state, write_whole
+from rnnorm.experiments.training.checkpoints import data_state
+from rnnorm.experiments.training.write_whole import write_whole
 
 Format = Literal["onnx", "pt2", "folded"]
 # of the example; all of them may change

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rnnorm.experiments.training.building import Built, as_text, data_dir_option
+from rnnorm.experiments.training.building import Built, as_text
 from rnnorm.experiments.training.checkpoints import (
     check_same,
     data_state,
     load_weights,
     read_checkpoint,
 )
+from rnnorm.experiments.training.options import data_dir_option
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.words import checkpoint_of, is_run

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rnnorm.experiments.data.text_file import unpack
-from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.write_whole import write_whole
 
 Statistics = Literal["population", "batch"]
 FILE = "tests.json"

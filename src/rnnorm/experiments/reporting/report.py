@@ -31,9 +31,9 @@ from rnnorm.experiments.reporting.figures import (
 from rnnorm.experiments.reporting.headline import headline
 from rnnorm.experiments.reporting.report_table import columns
 from rnnorm.experiments.reporting.svg import NAMES, SHADES, in_page
-from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.words import runs_in
+from rnnorm.experiments.training.write_whole import write_whole
 
 Item = TypeVar("Item")
 Training = tuple[Entry, Outcome, Curve]

@@ -24,11 +24,11 @@ from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.storage import is_storage
 from rnnorm.experiments.searching.study import FILE as STUDY
 from rnnorm.experiments.searching.study import Search, read_search, read_searches
-from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.label import changes
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import score_of
+from rnnorm.experiments.training.write_whole import write_whole
 
 
 def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Path:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 import warnings
 from argparse import ArgumentError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import yaml
@@ -21,7 +20,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from rnnorm.experiments.training.checkpoints import WholeFiles
-from rnnorm.experiments.training.recipe import OverrideError, read_recipe
+from rnnorm.experiments.training.options import why_refused
+from rnnorm.experiments.training.recipe import OverrideError
+from rnnorm.experiments.training.stop_after import StopAfter
 
 
 class Built(LightningCLI):
@@ -63,10 +64,10 @@ class Built(LightningCLI):
                     run=False,
                     load_from_checkpoint_support=False,
                 )
-            except ArgumentError as error:
-                raise OverrideError(_reason(str(error), config, overrides)) from None
-            except ValueError as error:
-                raise ValueError(_reason(str(error), config, overrides)) from None
+            except (ArgumentError, ValueError) as error:
+                kind = OverrideError if isinstance(error, ArgumentError) else ValueError
+                whole = partial(_whole, config)
+                raise kind(why_refused(str(error), overrides, whole)) from None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed for weights and data."""
@@ -172,57 +173,9 @@ def _with_single_options(config: str, overrides: Sequence[str]) -> list[str]:
     return [config, *(o for o, match in zip(overrides, matches, strict=True) if not match)]
 
 
-def _option_values(config: str) -> dict[str, Any]:
-    """What a configuration has, defaults included, by the names of the command line."""
-    found: dict[str, Any] = {}
-
-    def walk(value: Any, name: str) -> None:
-        # a dictionary of arguments is one option
-        if isinstance(value, dict) and not name.endswith("_options"):
-            for key, inner in value.items():
-                walk(inner, name if key == "init_args" else f"{name}.{key}".lstrip("."))
-        elif not name.endswith("class_path"):
-            found[f"--{name}"] = value
-
-    walk(yaml.safe_load(Built(config).as_yaml()), "")
-    return found
-
-
-def option_list(recipe: str) -> str:
-    """Every option that a recipe takes, with its value there, as a text."""
-    chosen = read_recipe(recipe)
-    lines = [f"options of {recipe}, with its values at the paper's scale:"]
-    for name, value in _option_values(as_text(chosen.config)).items():
-        # a list of callbacks or the like is not for the command line
-        if not isinstance(value, list | dict):
-            lines.append(f"  {name}={'null' if value is None else value}")
-    return "\n".join(lines)
-
-
-def _unknown(option: str, config: str) -> str:
-    """That there is no such option, and the nearest that the recipe has."""
-    name = option.partition("=")[0]
-    root, last = name.partition(".")[0], name.rpartition(".")[2]
-    own = {o.rpartition(".")[2]: o for o in _option_values(config) if o.startswith(root)}
-    near = [own[found] for found in difflib.get_close_matches(last, own, n=3)]
-    return f"no option is called {name}" + (f": the nearest are {', '.join(near)}" if near else "")
-
-
-def _reason(message: str, config: str, overrides: Sequence[str]) -> str:
-    """What is wrong, out of jsonargparse's report on every type that a value might have had."""
-    if refused := re.search(r"unrecognized arguments: (\S+)|Option '(\w+)' is not acc", message):
-        for option in overrides:
-            name = option.partition("=")[0]
-            if option == refused[1] or name.rpartition(".")[2] == refused[2]:
-                return _unknown(option, config)
-    before, found, report = message.partition("Does not validate against any of the Union subtypes")
-    if not found:
-        return message
-    errors = report.partition("Errors:")[2].partition("Given value type:")[0]
-    each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
-    # every part of a recipe might also be None
-    told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
-    return " ".join([*before.split(), "; ".join(told)])
+def _whole(config: str) -> str:
+    """A configuration with its defaults."""
+    return Built(config).as_yaml()
 
 
 def _arguments(hparams: Any) -> str:
@@ -230,61 +183,10 @@ def _arguments(hparams: Any) -> str:
     return ", ".join(f"{k}={v}" for k, v in shown.items())
 
 
-class StopAfter(Callback):
-    """Ends the training after so many steps.
-
-    Instead of the trainer's ``max_steps``, with which Lightning counts an epoch twice when it
-    resumes at its end.
-    """
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take no step if a resumed training has done them all."""
-        trainer.should_stop = trainer.global_step >= self._steps
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Count."""
-        trainer.should_stop = trainer.should_stop or trainer.global_step >= self._steps
-
-
-def training_options(
-    epochs: int | None = None,
-    lr: float | None = None,
-    batch_size: int | None = None,
-    seed: int | None = None,
-) -> list[str]:
-    """The options of LightningCLI for what is changed most often.
-
-    Raises:
-        ValueError: ``epochs`` or ``batch_size`` is less than 1.
-    """
-    for name, number in (("epochs", epochs), ("batch_size", batch_size)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
-    given = {
-        "trainer.max_epochs": epochs,
-        # a budget in epochs is one whatever the recipe's steps are
-        "trainer.max_steps": None if epochs is None else -1,
-        "optimizer.init_args.lr": lr,
-        "data.init_args.batch_size": batch_size,
-        "seed_everything": seed,
-    }
-    return [f"--{name}={value}" for name, value in given.items() if value is not None]
-
-
 def as_text(config: dict[str, Any]) -> str:
     """A configuration as YAML."""
     text: str = yaml.safe_dump(config, sort_keys=False)
     return text
-
-
-def data_dir_option(data_dir: str | Path | None) -> list[str]:
-    """The override that tells the data where its files are, as an absolute path."""
-    if data_dir is None:
-        return []
-    return [f"--data.init_args.data_dir={Path(data_dir).expanduser().resolve()}"]
 
 
 @contextmanager

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import os
-import secrets
 import sys
-import textwrap
-import time
 from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -22,63 +18,12 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import nn
 
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST, PREVIOUS
+from rnnorm.experiments.training.one_line import one_line
+from rnnorm.experiments.training.write_whole import write_whole
 
 # what a checkpoint ends with, as the comment of its zip archive: the digest of all before it
 _DIGEST = b"sha256:"
 _COMMENT = len(_DIGEST) + 64
-
-
-def write_whole(path: Path, data: bytes | memoryview, keep: Path | None = None) -> None:
-    """Write a file so that it is, at any time, either the old or the new one, never a part.
-
-    Args:
-        path: the file.
-        data: what it will hold.
-        keep: what the old file is called from then on; by default it is gone.
-
-    Raises:
-        OSError: the disk is full or not writable; the old file stays.
-    """
-    for stale in stale_partials(path):
-        stale.unlink(missing_ok=True)
-    partial = partial_of(path)
-    try:
-        with partial.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if keep is not None and path.exists():
-            os.replace(path, keep)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def partial_of(path: Path) -> Path:
-    """A name for what will be ``path`` when it is complete, which no other process has."""
-    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-
-
-def stale_partials(path: Path, seconds: float = 3600) -> Iterator[Path]:
-    """What kills have left behind: no write takes so many seconds."""
-    for partial in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
-        # another process may be quicker to remove it
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - partial.stat().st_mtime > seconds:
-                yield partial
-
-
-def _flush_folder(folder: Path) -> None:
-    """Let the new name of a file in it reach the disk too."""
-    # not every system lets a folder be opened or flushed: the file itself is whole all the same
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -269,11 +214,6 @@ def data_state(state: dict[str, Any], data: LightningDataModule) -> dict[str, An
     """What a checkpoint holds of its data, empty where these keep nothing."""
     held: dict[str, Any] = state.get(type(data).__qualname__, {})
     return held
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, without its line breaks and no longer than a message should be."""
-    return textwrap.shorten(str(error) or type(error).__name__, 300)
 
 
 def check_same(

@@ -16,21 +16,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from rnnorm import synchronize
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.building import (
-    Built,
-    as_text,
-    data_dir_option,
-    quiet_lightning,
-    training_options,
-)
+from rnnorm.experiments.training.building import Built, as_text, quiet_lightning
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.checkpoints import (
     check_processes,
     check_resumable,
     check_same,
     newest_checkpoint,
-    one_line,
-    write_whole,
 )
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
@@ -38,6 +30,8 @@ from rnnorm.experiments.training.label import label
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
 from rnnorm.experiments.training.lock import only_process
 from rnnorm.experiments.training.metrics_file import MetricsFile
+from rnnorm.experiments.training.one_line import one_line
+from rnnorm.experiments.training.options import data_dir_option, training_options
 from rnnorm.experiments.training.place import Places
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.random_state import RandomState
@@ -53,6 +47,7 @@ from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.start import start_file, start_with
 from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.stopping import StopSignals
+from rnnorm.experiments.training.write_whole import write_whole
 
 # what may change when a training goes on: all else changes what is learnt from which minibatch
 _FREE = ("data_dir", "file", "eval_batch_size")

@@ -12,8 +12,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 
 from rnnorm.experiments.data.text_file import as_text, unpack
-from rnnorm.experiments.training.checkpoints import write_whole
 from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.write_whole import write_whole
 
 COLUMNS = ("step", "epoch", "seconds", "name", "value")
 

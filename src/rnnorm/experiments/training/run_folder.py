@@ -13,12 +13,8 @@ import torch
 import rnnorm
 from rnnorm.experiments.data.text_file import unpack
 from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.checkpoints import (
-    partial_of,
-    stale_partials,
-    write_whole,
-)
 from rnnorm.experiments.training.recipe import OverrideError, Recipe, read_config
+from rnnorm.experiments.training.write_whole import partial_of, stale_partials, write_whole
 
 # bytes of a run.json
 _LIMIT = 1 << 20

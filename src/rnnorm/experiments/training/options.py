@@ -1,0 +1,92 @@
+"""Options of LightningCLI: what is changed most often, their values, why one is refused."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def training_options(
+    epochs: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+) -> list[str]:
+    """The options of LightningCLI for what is changed most often.
+
+    Raises:
+        ValueError: ``epochs`` or ``batch_size`` is less than 1.
+    """
+    for name, number in (("epochs", epochs), ("batch_size", batch_size)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
+    given = {
+        "trainer.max_epochs": epochs,
+        # a budget in epochs is one whatever the recipe's steps are
+        "trainer.max_steps": None if epochs is None else -1,
+        "optimizer.init_args.lr": lr,
+        "data.init_args.batch_size": batch_size,
+        "seed_everything": seed,
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+def data_dir_option(data_dir: str | Path | None) -> list[str]:
+    """The override that tells the data where its files are, as an absolute path."""
+    if data_dir is None:
+        return []
+    return [f"--data.init_args.data_dir={Path(data_dir).expanduser().resolve()}"]
+
+
+def option_values(config: str) -> dict[str, Any]:
+    """What a configuration has, by the names of the command line."""
+    found: dict[str, Any] = {}
+
+    def walk(value: Any, name: str) -> None:
+        # a dictionary of arguments is one option
+        if isinstance(value, dict) and not name.endswith("_options"):
+            for key, inner in value.items():
+                walk(inner, name if key == "init_args" else f"{name}.{key}".lstrip("."))
+        elif not name.endswith("class_path"):
+            found[f"--{name}"] = value
+
+    walk(yaml.safe_load(config), "")
+    return found
+
+
+def why_refused(message: str, overrides: Sequence[str], whole: Callable[[], str]) -> str:
+    """What is wrong, out of jsonargparse's report on every type that a value might have had.
+
+    Args:
+        message: the report.
+        overrides: the options that were given.
+        whole: gives the configuration without them, defaults included; not called where every
+            option is known.
+    """
+    if refused := re.search(r"unrecognized arguments: (\S+)|Option '(\w+)' is not acc", message):
+        for option in overrides:
+            name = option.partition("=")[0]
+            if option == refused[1] or name.rpartition(".")[2] == refused[2]:
+                return _unknown(option, whole())
+    before, found, report = message.partition("Does not validate against any of the Union subtypes")
+    if not found:
+        return message
+    errors = report.partition("Errors:")[2].partition("Given value type:")[0]
+    each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
+    # every part of a recipe might also be None
+    told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
+    return " ".join([*before.split(), "; ".join(told)])
+
+
+def _unknown(option: str, config: str) -> str:
+    """That there is no such option, and the nearest that the recipe has."""
+    name = option.partition("=")[0]
+    root, last = name.partition(".")[0], name.rpartition(".")[2]
+    own = {o.rpartition(".")[2]: o for o in option_values(config) if o.startswith(root)}
+    near = [own[found] for found in difflib.get_close_matches(last, own, n=3)]
+    return f"no option is called {name}" + (f": the nearest are {', '.join(near)}" if near else "")
