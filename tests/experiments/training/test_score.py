@@ -5,7 +5,7 @@ from lightning.pytorch import LightningModule
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.pixels import PixelClassifier
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
-from rnnorm.experiments.training.score import Score, score_of
+from rnnorm.experiments.training.score import Metric, Score, score_of
 
 
 class FakeTrainer:
@@ -33,17 +33,17 @@ def test_the_best_checkpoint_is_that_of_the_tasks_score(tmp_path, mode, best):
 
 
 def test_each_task_has_a_score():
-    assert score_of(PixelClassifier()) == ("accuracy", "max")
+    assert score_of(PixelClassifier()) == Score("accuracy", "max")
     for unit, name in (
         ("bits", "bits_per_character"),
         ("perplexity", "perplexity"),
         ("nats", "loss"),
     ):
-        assert score_of(LanguageModel(3, hidden_size=2, unit=unit)) == (name, "min")
+        assert score_of(LanguageModel(3, hidden_size=2, unit=unit)) == Score(name, "min")
 
 
 def test_a_model_without_a_score_is_judged_by_its_loss():
-    assert score_of(LightningModule()) == ("loss", "min")
+    assert score_of(LightningModule()) == Score("loss", "min")
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_a_model_without_a_score_is_judged_by_its_loss():
         ("error", float("nan"), "test error nan %"),
     ],
 )
-def test_a_score_is_said_in_its_unit(name, value, said):
-    assert Score(name, "min").said("test", value) == said
+def test_a_metric_is_said_in_its_unit(name, value, said):
+    assert Metric(name).said("test", value) == said

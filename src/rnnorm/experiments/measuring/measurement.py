@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rnnorm.experiments.data.text_file import unpack
-from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.score import Metric
 from rnnorm.experiments.training.write_whole import write_whole
 
 Statistics = Literal["population", "batch"]
@@ -52,7 +52,7 @@ class Measurement:
         error = metrics.pop("test/sampling_error", None)
         for name, value in metrics.items():
             off = None if name == "test/loss" else error
-            lines.append(Score(name.removeprefix("test/"), "min").said("test", value, off) + how)
+            lines.append(Metric(name.removeprefix("test/")).said("test", value, off) + how)
         return "\n".join(lines)
 
 

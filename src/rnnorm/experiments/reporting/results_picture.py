@@ -17,7 +17,7 @@ from rnnorm.experiments.comparing.picture import (
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.reporting.results_files import Recorded
 from rnnorm.experiments.reporting.step_times import Steps, step_of
-from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.score import Metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,7 +106,7 @@ def draw_validation(table: Recorded, steps: Steps) -> bytes:
     """
     curves = curves_of(table, steps)
     scores = dict.fromkeys(run.score for run in table.runs if run.curve.values)
-    label = "; ".join(f"validation {Score(name, 'min').label}" for name in scores)
+    label = "; ".join(f"validation {Metric(name).label}" for name in scores)
     timed = any(curve.seconds for curve in curves)
     looks = looks_of(curve.model for curve in curves)
     lines = [in_lines(model).count("\n") + 1 for model in looks]

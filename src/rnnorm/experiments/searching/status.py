@@ -8,7 +8,7 @@ from optuna.trial import TrialState
 from rnnorm.experiments.searching.lease import LEASE
 from rnnorm.experiments.searching.storage import open_storage
 from rnnorm.experiments.searching.study import search_of
-from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.score import Metric
 
 
 def status(storage: str) -> str:
@@ -34,7 +34,7 @@ def status(storage: str) -> str:
                 )
             ]
             lines.append(f"{name}: {', '.join(counts)}")
-            score = Score(found.score, "min")
+            score = Metric(found.score)
             best = found.trials[0] if found.trials else None
             if best is not None and best.state == TrialState.COMPLETE:
                 assert best.value is not None

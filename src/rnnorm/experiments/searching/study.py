@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rnnorm.experiments.data.text_file import check_size
 from rnnorm.experiments.searching.storage import open_storage, shown
-from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.score import Metric, Score
 
 FILE = "study.db"
 # attribute of a trial that failed
@@ -54,7 +54,7 @@ class Search:
         """A heading, and a line for each trial, the best first."""
         options = list(self.trials[0].params) if self.trials else []
         names = [option.rsplit(".", 1)[-1] for option in options]
-        score = Score(self.score, "min")
+        score = Metric(self.score)
         rows = [["trial", f"validation {score.label}", *names]]
         for trial in self.trials:
             if trial.state == TrialState.COMPLETE and trial.value is not None:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.duration import duration
 from rnnorm.experiments.training.recipe import read_recipe
-from rnnorm.experiments.training.score import Score, score_of
+from rnnorm.experiments.training.score import Metric, Score, score_of
 
 
 def progress_bars() -> list[Callback]:
@@ -153,19 +153,18 @@ class ProgressLines(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the epoch's results."""
-        score, metrics = score_of(pl_module), trainer.callback_metrics
-        scores = dict.fromkeys((Score("loss", "min"), score))
+        metrics = trainer.callback_metrics
         said = [
-            s.said("validation", float(metrics[f"val/{s.name}"]))
-            for s in scores
-            if f"val/{s.name}" in metrics
+            Metric(name).said("validation", float(metrics[f"val/{name}"]))
+            for name in dict.fromkeys(("loss", score_of(pl_module).name))
+            if f"val/{name}" in metrics
         ]
         self._print(trainer, f"{trainer.global_step} steps", *said)
 
     def _print(self, trainer: Trainer, where: str, *scores: str) -> None:
         self._printed = time.monotonic()
         loss = trainer.callback_metrics.get("train/loss")
-        trained = [] if loss is None else [Score("loss", "min").said("training", float(loss))]
+        trained = [] if loss is None else [Metric("loss").said("training", float(loss))]
         epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
         milliseconds = 1000 * self._clock.seconds / max(self._clock.steps, 1)
         at = f"epoch {trainer.current_epoch + 1}/{epochs}"

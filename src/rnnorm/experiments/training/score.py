@@ -1,22 +1,22 @@
-"""Which metric says how good a model is."""
+"""Metrics as a reader sees them, and the one that says how good a model is."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
 
-class Score(NamedTuple):
-    """A metric, and which of two values of it is the better one.
+@dataclass(frozen=True)
+class Metric:
+    """What is measured of a model.
 
     Attributes:
         name: as it is logged, without ``val/`` or ``test/`` before it.
-        mode: ``"max"`` or ``"min"``.
     """
 
     name: str
-    mode: Literal["max", "min"]
 
     @property
     def label(self) -> str:
@@ -40,6 +40,17 @@ class Score(NamedTuple):
         digits = 2 if unit == "%" or factor * value >= 10 else 4
         off = "" if error is None else f" ± {factor * error:.{digits}f}"
         return f"{part} {name} {factor * value:.{digits}f}{off}{comma and ' '}{unit}"
+
+
+@dataclass(frozen=True)
+class Score(Metric):
+    """A metric, and which of two values of it is the better one.
+
+    Attributes:
+        mode: ``"max"`` or ``"min"``.
+    """
+
+    mode: Literal["max", "min"]
 
 
 # how a metric is called, and what it is multiplied by
