@@ -1,16 +1,13 @@
 """Cloze recipes from end to end, on a few questions."""
 
 import pytest
-import torch
-from interruption import Interruption, KillAt
+from interruption import assert_resumes_alike
 from question_files import PLACEHOLDERS, write_questions
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
 from rnnorm.experiments.measuring.outcome import read_outcome
-from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.metrics_file import read_metrics
 
 PAPER = "cooijmans2016/"
 VARIANTS = ("lstm", "bn", "bn-everywhere", "bn-e1", "bn-e2")
@@ -53,20 +50,8 @@ def test_a_published_folder_is_trained_on_and_tested(tmp_path, cnn_dir, name, ca
 
 
 def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, cnn_dir):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
     options = {"data_dir": cnn_dir, "overrides": tiny(3)}
-    fit(f"{PAPER}cnn-bn-e2", run_dir=whole, **options)
-    kill = [KillAt(4)]
-    with pytest.raises(Interruption):
-        fit(f"{PAPER}cnn-bn-e2", run_dir=folder, every_n_steps=1, callbacks=kill, **options)
-    fit(resume=folder, every_n_steps=1)
-    one, two = (
-        read_checkpoint(f / "checkpoints" / "last.ckpt")["state_dict"] for f in (whole, folder)
-    )
-    assert all(torch.equal(one[key], two[key]) for key in one)
-    curves = [read_metrics(f / "metrics.csv") for f in (whole, folder)]
-    for metric, curve in curves[0].items():
-        assert [(s, v) for s, _, v in curve] == [(s, v) for s, _, v in curves[1][metric]], metric
+    assert_resumes_alike(tmp_path, f"{PAPER}cnn-bn-e2", [4], **options)
 
 
 @pytest.mark.parametrize("data", ["babi", "chinese"])

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from interruption import Interruption, KillAt
+from interruption import assert_resumes_alike
 from kaldi_files import write_features, write_states
 from spoken import STATES, write_spoken
 
@@ -52,10 +52,6 @@ def kaldi(tmp_path):
     return tmp_path / "kaldi"
 
 
-def weights(folder):
-    return read_checkpoint(folder / "checkpoints" / "last.ckpt")["state_dict"]
-
-
 @pytest.mark.parametrize("name", DIGITS)
 def test_the_recipes_learn(tmp_path, spoken, name):
     more = ["--trainer.max_epochs=12", "--optimizer.init_args.lr=0.01"]
@@ -93,19 +89,8 @@ def test_the_score_is_that_of_all_frames(tmp_path, spoken, capsys):
     assert population.metrics["test/sampling_error"] == pytest.approx(float(error.compute()))
 
 
-@pytest.mark.parametrize("step", [1, 2, 4])
-def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, spoken, step):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    given = {"data_dir": spoken, "overrides": TINY}
-    assert fit(BN, run_dir=whole, **given).trainer.global_step == 9
-    with pytest.raises(Interruption):
-        fit(BN, run_dir=folder, every_n_steps=1, callbacks=[KillAt(step)], **given)
-    fit(resume=folder, every_n_steps=1)
-    one, two = weights(whole), weights(folder)
-    assert all(torch.equal(one[key], two[key]) for key in one)
-    curves = [read_metrics(f / "metrics.csv") for f in (whole, folder)]
-    for metric, curve in curves[0].items():
-        assert [(s, v) for s, _, v in curve] == [(s, v) for s, _, v in curves[1][metric]], metric
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, spoken):
+    assert_resumes_alike(tmp_path, BN, [1, 2, 4], data_dir=spoken, overrides=TINY)
 
 
 def test_fit_then_test_says_what_was_left_out(spoken, capsys):

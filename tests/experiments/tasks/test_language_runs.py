@@ -1,8 +1,7 @@
 """Language recipes from end to end, on a few sentences."""
 
 import pytest
-import torch
-from interruption import Interruption, KillAt
+from interruption import Interruption, KillAt, assert_resumes_alike
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.text.corpora import load_corpus
@@ -39,24 +38,9 @@ def options(sentences):
     return of
 
 
-def weights(folder):
-    return read_checkpoint(folder / "checkpoints" / "last.ckpt")["state_dict"]
-
-
 @pytest.mark.parametrize("name", [CHARACTERS, WORDS])
-@pytest.mark.parametrize("step", [1, 3, 6])
-def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, options, name, step):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    run = fit(name, run_dir=whole, **options(name))
-    assert run.trainer.global_step > 8
-    with pytest.raises(Interruption):
-        fit(name, run_dir=folder, every_n_steps=1, callbacks=[KillAt(step)], **options(name))
-    fit(resume=folder, every_n_steps=1)
-    one, two = weights(whole), weights(folder)
-    assert all(torch.equal(one[key], two[key]) for key in one)
-    curves = [read_metrics(f / "metrics.csv") for f in (whole, folder)]
-    for metric, curve in curves[0].items():
-        assert [(s, v) for s, _, v in curve] == [(s, v) for s, _, v in curves[1][metric]], metric
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, options, name):
+    assert_resumes_alike(tmp_path, name, [1, 3, 6], **options(name))
 
 
 def test_a_checkpoint_within_an_epoch_holds_the_state_that_goes_on(tmp_path, options):

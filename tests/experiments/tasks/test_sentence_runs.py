@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from interruption import Interruption, KillAt
+from interruption import assert_resumes_alike
 from torch.nn.functional import cross_entropy
 
 from rnnorm.experiments.commands.cli import main
@@ -176,18 +176,12 @@ def options(sentences):
     return {"data_dir": sentences, "overrides": overrides}
 
 
-@pytest.mark.parametrize("name", ["glinskis2017/separate", "glinskis2017/joint-folded"])
-def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, options, name):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    run = fit(name, run_dir=whole, **options)
-    steps = run.trainer.global_step // 3
-    with pytest.raises(Interruption):
-        fit(name, run_dir=folder, every_n_steps=1, callbacks=[KillAt(steps + 2)], **options)
-    fit(resume=folder)
-    paths = [f / "checkpoints" / "last.ckpt" for f in (whole, folder)]
-    one, two = (read_checkpoint(path)["state_dict"] for path in paths)
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[key], two[key]) for key in one)
+# in the second of three epochs
+@pytest.mark.parametrize(
+    ("name", "step"), [("glinskis2017/separate", 9), ("glinskis2017/joint-folded", 5)]
+)
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, options, name, step):
+    assert_resumes_alike(tmp_path, name, [step], **options)
 
 
 def test_fit_then_test(options, capsys):
