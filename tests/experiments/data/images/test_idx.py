@@ -5,8 +5,8 @@ import zlib
 import numpy as np
 import pytest
 
-from rnnorm.experiments.data import text_file
-from rnnorm.experiments.data.images.idx import IdxError, read_idx
+from rnnorm.experiments.data.images.idx import read_idx
+from rnnorm.experiments.data.text_file import TextError
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 
@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 def refusal(path, dimensions=3):
-    with pytest.raises(IdxError) as error:
+    with pytest.raises(TextError) as error:
         read_idx(path, dimensions)
     assert str(path) in str(error.value)
     return str(error.value)
@@ -42,7 +42,7 @@ def test_reads_images_and_labels(file):
 
 
 def test_reads_more_than_one_chunk(file):
-    array = np.random.default_rng(0).integers(0, 256, (70, 50, 50), np.uint8)
+    array = np.random.default_rng(0).integers(0, 256, (70, 200, 200), np.uint8)
     write(file, gzip.compress(packed(array)))
     assert (read_idx(file, 3) == array).all()
 
@@ -54,12 +54,12 @@ def test_reads_data_that_packs_well(file):
 
 
 def test_empty_file(file):
-    assert "empty" in refusal(write(file, b""))
-    assert "byte 0" in refusal(file)
+    assert "nothing at byte 0" in refusal(write(file, b""))
 
 
 def test_not_gzip(file):
-    assert "00 00 at byte 0" in refusal(write(file, packed(IMAGES)))
+    message = refusal(write(file, packed(IMAGES)))
+    assert r"Not a gzipped file (b'\x00\x00'), after 0 unpacked bytes" in message
 
 
 def test_empty_gzip(file):
@@ -93,8 +93,7 @@ def test_every_changed_byte_of_the_compressed_data_is_refused(file):
 def test_wrong_checksum(file):
     whole = gzip.compress(packed(IMAGES))
     message = refusal(write(file, whole[:-8] + b"\0\0\0\0" + whole[-4:]))
-    assert "corrupted" in message
-    assert f"byte {len(whole)}" in message
+    assert "corrupted: CRC check failed" in message
 
 
 def test_header_cut_off(file):
@@ -105,25 +104,23 @@ def test_header_cut_off(file):
 
 def test_values_cut_off(file):
     message = refusal(write(file, gzip.compress(packed(IMAGES)[:-5])))
-    assert "ends at byte 35, 5 values before" in message
+    assert "truncated: unpacked, it ends at byte 35, not at 40" in message
 
 
 def test_values_after_the_end(file):
     message = refusal(write(file, gzip.compress(packed(IMAGES) + b"\0")))
-    assert "oversized" in message
-    assert "byte 40" in message
+    assert "oversized: unpacked, it ends at byte 41, not at 40" in message
 
 
 def test_bytes_after_the_gzip_data(file):
     whole = gzip.compress(packed(IMAGES))
     message = refusal(write(file, whole + b"abc"))
-    assert "oversized: 3 bytes" in message
-    assert f"byte {len(whole)}" in message
+    assert r"corrupted: Not a gzipped file (b'ab')" in message
 
 
-def test_header_that_announces_too_much_is_refused_without_reading(file):
+def test_header_that_announces_too_much(file):
     message = refusal(write(file, gzip.compress(packed(IMAGES, shape=(2**32 - 1,) * 3))))
-    assert "byte 4 announces" in message
+    assert f"ends at byte 40, not at {16 + (2**32 - 1) ** 3}" in message
 
 
 def test_bomb_is_not_unpacked(file):
@@ -131,16 +128,9 @@ def test_bomb_is_not_unpacked(file):
     data = bomb.compress(packed(IMAGES)) + b"".join(
         bomb.compress(bytes(1 << 20)) for _ in range(64)
     )
-    assert "oversized" in refusal(write(file, data + bomb.flush()))
+    assert "more than 67,108,864 bytes, the limit" in refusal(write(file, data + bomb.flush()))
 
 
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_idx(tmp_path / "none.gz", 1)
-
-
-def test_an_array_that_is_larger_than_the_limit_is_refused(file, monkeypatch):
-    monkeypatch.setattr(text_file, "LIMIT", 1000)
-    write(file, gzip.compress(packed(np.zeros((10, 20, 30), np.uint8))))
-    with pytest.raises(ValueError, match=r"images\.gz.* more than 1,000 bytes, the limit"):
-        read_idx(file, 3)
