@@ -4,9 +4,9 @@ import tarfile
 
 import pytest
 
-from rnnorm.experiments.data import text_file
+from rnnorm.experiments.data import whole_file
 from rnnorm.experiments.data.tar_file import read_members
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def pack(path, members, form=tarfile.GNU_FORMAT):
@@ -54,16 +54,18 @@ def test_a_sparse_member_of_64_gigabytes_is_not_unpacked(tmp_path):
     path.write_bytes(sparse("qa1.txt", 64 << 30).ljust(2048, b"\0"))
     with tarfile.open(path) as archive:
         assert [member.size for member in archive] == [64 << 30]
-    with pytest.raises(TextError, match=r"a\.tar, .*qa1\.txt, is too large.* 1,073,741,824 bytes"):
+    with pytest.raises(
+        BrokenFileError, match=r"a\.tar, .*qa1\.txt, is too large.* 1,073,741,824 bytes"
+    ):
         read(path)
 
 
 def test_an_archive_that_unpacks_to_more_than_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_file, "LIMIT", 1 << 20)
+    monkeypatch.setattr(whole_file, "LIMIT", 1 << 20)
     path = pack(tmp_path / "a", [(tarfile.TarInfo("a"), bytes(2 << 20))])
     path.write_bytes(gzip.compress(path.read_bytes()))
     assert path.stat().st_size < 1 << 12
-    with pytest.raises(TextError, match="more than 1,048,576 bytes, the limit"):
+    with pytest.raises(BrokenFileError, match="more than 1,048,576 bytes, the limit"):
         read(path)
 
 
@@ -72,7 +74,7 @@ def test_what_is_no_file_is_named(tmp_path, kind):
     member = tarfile.TarInfo("d/qa1.txt")
     member.type, member.linkname = kind, "elsewhere"
     path = pack(tmp_path / "a.tar", [(member, b"")])
-    with pytest.raises(TextError, match=r"a\.tar, d/qa1\.txt is a link or a folder"):
+    with pytest.raises(BrokenFileError, match=r"a\.tar, d/qa1\.txt is a link or a folder"):
         read(path)
 
 
@@ -81,7 +83,7 @@ def test_a_wrong_checksum_of_the_whole_is_refused(tmp_path):
     data = bytearray(gzip.compress(path.read_bytes()))
     data[-8] ^= 1
     path.write_bytes(data)
-    with pytest.raises(TextError, match="a is corrupted: CRC check failed"):
+    with pytest.raises(BrokenFileError, match="a is corrupted: CRC check failed"):
         read(path)
 
 
@@ -90,7 +92,7 @@ def test_a_broken_header_does_not_end_an_archive(tmp_path):
     data = bytearray(path.read_bytes())
     data[1024 + 5] ^= 1
     path.write_bytes(data)
-    with pytest.raises(TextError, match="no header of a member at byte 1024"):
+    with pytest.raises(BrokenFileError, match="no header of a member at byte 1024"):
         read(path)
 
 
@@ -101,7 +103,7 @@ def test_a_negative_size_does_not_lead_back(tmp_path):
     header[148:156] = f"{sum(header):06o}\0 ".encode()
     path = tmp_path / "a.tar"
     path.write_bytes(bytes(header) + bytes(1024))
-    with pytest.raises(TextError, match=r"a\.tar is truncated or no tar archive"):
+    with pytest.raises(BrokenFileError, match=r"a\.tar is truncated or no tar archive"):
         read(path)
 
 
@@ -115,7 +117,9 @@ def test_a_date_that_no_calendar_has_does_no_harm(tmp_path, seconds):
 def test_a_date_that_is_no_number_is_refused(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(dated(b"tomorrow\0\0\0\0"))
-    with pytest.raises(TextError, match=r"a\.tar is truncated or no tar archive: invalid header"):
+    with pytest.raises(
+        BrokenFileError, match=r"a\.tar is truncated or no tar archive: invalid header"
+    ):
         read(path)
 
 

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from rnnorm.experiments.data.text_file import TextError, check_size, unpack
+from rnnorm.experiments.data.whole_file import BrokenFileError, check_size, unpack
 
 _STARTS = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz"}
 # what tarfile raises where a header is broken; an error of its own is the first alone
@@ -27,8 +27,8 @@ def read_members(
         A file's name and its bytes.
 
     Raises:
-        TextError: the archive is truncated, corrupted or too large, or one of these members is no
-            file, such as a link.
+        BrokenFileError: the archive is truncated, corrupted or too large, or one of these members
+            is no file, such as a link.
         FileNotFoundError: there is no such archive.
     """
     with path.open("rb") as file:
@@ -39,9 +39,11 @@ def read_members(
         archive = tarfile.TarFile(fileobj=io.BytesIO(data), encoding="utf-8", errors="replace")
         members = list(_forwards(archive))
     except _BROKEN as error:
-        raise TextError(f"{path} is truncated or no tar archive: {error}") from None
+        raise BrokenFileError(f"{path} is truncated or no tar archive: {error}") from None
     if data[archive.offset : archive.offset + tarfile.BLOCKSIZE].strip(b"\0"):
-        raise TextError(f"{path} is corrupted: no header of a member at byte {archive.offset}")
+        raise BrokenFileError(
+            f"{path} is corrupted: no header of a member at byte {archive.offset}"
+        )
     chosen = choose([PurePosixPath(member.name) for member in members])
     size = 0
     for member in members:
@@ -65,10 +67,10 @@ def _forwards(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
     file = archive.extractfile(member) if member.isfile() else None
     if file is None:
-        raise TextError(f"{path}, {member.name} is a link or a folder, not a file")
+        raise BrokenFileError(f"{path}, {member.name} is a link or a folder, not a file")
     try:
         return file.read()
     except _BROKEN as error:
-        raise TextError(
+        raise BrokenFileError(
             f"{path} is truncated: {member.name}, at byte {member.offset}: {error}"
         ) from None

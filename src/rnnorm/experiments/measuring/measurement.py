@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.training.score import Metric
 from rnnorm.experiments.training.write_whole import write_whole
 

@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 from rnnorm.experiments.data.text.parallel import split_words
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.word_numbers import WordNumbers
-from rnnorm.experiments.data.text_file import as_text, check_size, read_text
+from rnnorm.experiments.data.text_file import as_text, read_text
+from rnnorm.experiments.data.whole_file import check_size
 from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.translation.model import Translator
@@ -51,7 +52,7 @@ def translate(
     Raises:
         ValueError: a number is out of range, the model does not translate, a line is empty, or the
             checkpoint is not one of the model.
-        TextError: the file is empty, binary or not UTF-8.
+        BrokenFileError: the file is empty, binary or not UTF-8.
         FileNotFoundError: there is no such checkpoint or file.
     """
     given = {"beam": beam, "limit": limit}

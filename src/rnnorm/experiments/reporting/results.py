@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.measuring.curve import read_curve
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
 from rnnorm.experiments.reporting.results_files import read_recorded

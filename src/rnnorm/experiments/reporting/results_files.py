@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.measurement import Measurement
 from rnnorm.experiments.measuring.outcome import Outcome

@@ -6,7 +6,8 @@ import csv
 from pathlib import Path
 from typing import NamedTuple
 
-from rnnorm.experiments.data.text_file import as_text, unpack
+from rnnorm.experiments.data.text_file import as_text
+from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.measuring.outcome import Outcome
 
 _TORCH, _KEPT, _FUSED = "torch.nn", "torch.nn, memory kept", "plain, fused"

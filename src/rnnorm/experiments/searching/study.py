@@ -16,7 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from rnnorm.experiments.data.text_file import check_size
+from rnnorm.experiments.data.whole_file import check_size
 from rnnorm.experiments.searching.storage import open_storage, shown
 from rnnorm.experiments.training.score import Metric, Score
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger
 
-from rnnorm.experiments.data.text_file import as_text, unpack
+from rnnorm.experiments.data.text_file import as_text
+from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.write_whole import write_whole
 

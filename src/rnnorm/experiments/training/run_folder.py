@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import rnnorm
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.recipe import OverrideError, Recipe, read_config
 from rnnorm.experiments.training.write_whole import partial_of, stale_partials, write_whole

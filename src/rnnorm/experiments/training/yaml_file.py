@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.whole_file import unpack
 
 # bytes of a file, and values with every alias in its full length: nine nested ones make a billion
 _LIMIT = 1 << 18

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rnnorm.experiments.data.images.idx import read_idx
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 
@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 def refusal(path, dimensions=3):
-    with pytest.raises(TextError) as error:
+    with pytest.raises(BrokenFileError) as error:
         read_idx(path, dimensions)
     assert str(path) in str(error.value)
     return str(error.value)

@@ -8,7 +8,7 @@ from rnnorm.experiments.data.series.series import load_series
 from rnnorm.experiments.data.series.series_batches import SeriesBatches
 from rnnorm.experiments.data.series.ts_file import read_ts
 from rnnorm.experiments.data.series.uci_file import read_uci
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 HEADER = "#said\n@problemName Two\n@timeStamps false\n@classLabel true up down\n@data\n"
 
@@ -61,7 +61,7 @@ def test_a_line_of_a_uci_file_is_a_series(tmp_path):
 )
 def test_a_broken_ts_file_is_refused_with_its_line(tmp_path, lines, what):
     path = write_ts(tmp_path, lines)
-    with pytest.raises(TextError, match=r"Two_TRAIN\.ts") as caught:
+    with pytest.raises(BrokenFileError, match=r"Two_TRAIN\.ts") as caught:
         read_ts(path)
     assert what in str(caught.value)
 
@@ -77,7 +77,7 @@ def test_a_broken_ts_file_is_refused_with_its_line(tmp_path, lines, what):
 def test_other_ts_files_are_refused(tmp_path, text, what):
     path = tmp_path / "other.ts"
     path.write_text(text)
-    with pytest.raises(TextError, match=what):
+    with pytest.raises(BrokenFileError, match=what):
         read_ts(path)
 
 
@@ -93,7 +93,7 @@ def test_other_ts_files_are_refused(tmp_path, text, what):
 def test_a_broken_uci_file_is_refused_with_its_line(tmp_path, text, what):
     path = tmp_path / "two.tra"
     path.write_text(text)
-    with pytest.raises(TextError, match=what):
+    with pytest.raises(BrokenFileError, match=what):
         read_uci(path, 2)
 
 
@@ -112,7 +112,7 @@ def test_the_parts_are_disjoint_and_scaled_by_the_training_part_alone(folder):
 def test_a_class_of_the_test_file_alone_is_refused(folder):
     text = (folder / "Two_TEST.ts").read_text()
     (folder / "Two_TEST.ts").write_text(text.replace("up down", "up down left") + "1:2:left\n")
-    with pytest.raises(TextError, match=r"the class .left., which .*Two_TRAIN\.ts has not"):
+    with pytest.raises(BrokenFileError, match=r"the class .left., which .*Two_TRAIN\.ts has not"):
         load_series("Two", folder)
 
 

@@ -3,7 +3,7 @@ import pytest
 import soundfile
 
 from rnnorm.experiments.data.speech.timit import CORE, FOLDED, PHONES, load_timit, read_phones
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 SAID = "0 800 h#\n800 1600 sh\n1600 2400 ix\n2400 2500 q\n2500 3200 h#\n"
 
@@ -48,7 +48,7 @@ def test_phones_are_folded_and_the_glottal_stop_is_none(tmp_path):
 )
 def test_broken_phones_are_refused(tmp_path, text, what):
     (tmp_path / "a.phn").write_text(text)
-    with pytest.raises(TextError, match=f"{tmp_path}/a.phn.*{what}"):
+    with pytest.raises(BrokenFileError, match=f"{tmp_path}/a.phn.*{what}"):
         read_phones(tmp_path / "a.phn")
 
 

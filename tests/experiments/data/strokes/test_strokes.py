@@ -11,7 +11,7 @@ from rnnorm.experiments.data.strokes.kanjivg import load_kanjivg, read_kanjivg
 from rnnorm.experiments.data.strokes.pendigits import load_pendigits
 from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatches
 from rnnorm.experiments.data.strokes.strokes import END, UP, drawing
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def test_strokes_become_offsets_and_end_once():
@@ -53,7 +53,7 @@ def test_characters_are_read_as_they_were_written(tmp_path):
 )
 def test_broken_arrays_are_refused(tmp_path, name, values, what):
     path = write_kanji(tmp_path, **{name: values})
-    with pytest.raises(TextError, match=f"{path}, {name.partition('_')[0]}.*{what}"):
+    with pytest.raises(BrokenFileError, match=f"{path}, {name.partition('_')[0]}.*{what}"):
         read_kanjivg(path)
 
 
@@ -62,7 +62,7 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path):
     whole = path.read_bytes()
     for size in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(TextError, match=str(path)):
+        with pytest.raises(BrokenFileError, match=str(path)):
             read_kanjivg(path)
     with pytest.raises(FileNotFoundError, match=r"lacks kanjivg_rdp100\.npz"):
         load_kanjivg(tmp_path / "more")
@@ -91,7 +91,7 @@ def test_a_line_of_iam(tmp_path):
 def test_a_broken_line_is_refused(tmp_path, old, new, what):
     path = tmp_path / "a.xml"
     path.write_text(IAM.replace(old, new))
-    with pytest.raises(TextError, match=f"{path}.*{what}"):
+    with pytest.raises(BrokenFileError, match=f"{path}.*{what}"):
         read_iam(path)
 
 

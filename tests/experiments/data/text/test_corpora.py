@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from rnnorm.experiments.data.text.corpora import load_corpus
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def decoded(corpus, part):
@@ -85,19 +85,21 @@ def test_broken_files_are_named(sentences, dataset, name, text, what):
     if what is None:
         load_corpus(dataset, sentences)
         return
-    with pytest.raises(TextError, match=rf"{name} .*{what}"):
+    with pytest.raises(BrokenFileError, match=rf"{name} .*{what}"):
         load_corpus(dataset, sentences)
 
 
 def test_what_is_not_text8(tmp_path):
     (tmp_path / "text8").write_text("abc Def")
-    with pytest.raises(TextError, match="is not text8: it has 'D' in line 1, column 5"):
+    with pytest.raises(BrokenFileError, match="is not text8: it has 'D' in line 1, column 5"):
         load_corpus("text8", tmp_path)
 
 
 def test_an_empty_part(tmp_path):
     (tmp_path / "text8").write_text("a" * 19)
-    with pytest.raises(TextError, match="text8 has no validation part: it ends after 19 symbols"):
+    with pytest.raises(
+        BrokenFileError, match="text8 has no validation part: it ends after 19 symbols"
+    ):
         load_corpus("text8", tmp_path)
 
 

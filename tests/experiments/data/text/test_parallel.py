@@ -6,7 +6,7 @@ import pytest
 from parallel_files import write_multi30k
 
 from rnnorm.experiments.data.text.parallel import Pair, load_parallel, read_parallel
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def written(folder, *texts):
@@ -37,13 +37,13 @@ def test_lines_are_pairs(tmp_path):
     ],
 )
 def test_broken_files_are_refused(tmp_path, texts, what):
-    with pytest.raises(TextError, match=what):
+    with pytest.raises(BrokenFileError, match=what):
         read_parallel(*written(tmp_path, *texts))
 
 
 def test_a_truncated_file_is_refused(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"a dog\n" * 99)[:-5])
-    with pytest.raises(TextError, match="truncated"):
+    with pytest.raises(BrokenFileError, match="truncated"):
         read_parallel(tmp_path / "a.gz", tmp_path / "a.gz")
 
 

@@ -6,7 +6,7 @@ import pytest
 from rated_files import write_rated
 
 from rnnorm.experiments.data.text.rated import load_rated, read_rated, read_rated_csv
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def written(tmp_path, text, name="a"):
@@ -41,7 +41,7 @@ def test_columns_are_found_by_their_names(tmp_path):
     ],
 )
 def test_a_broken_published_file_is_refused(tmp_path, text, what):
-    with pytest.raises(TextError, match=f"{tmp_path}/a.*{what}"):
+    with pytest.raises(BrokenFileError, match=f"{tmp_path}/a.*{what}"):
         read_rated(written(tmp_path, text))
 
 
@@ -58,14 +58,14 @@ def test_a_broken_published_file_is_refused(tmp_path, text, what):
     ],
 )
 def test_a_broken_csv_is_refused(tmp_path, text, what):
-    with pytest.raises(TextError, match=f"{tmp_path}/a.*{what}"):
+    with pytest.raises(BrokenFileError, match=f"{tmp_path}/a.*{what}"):
         read_rated_csv(written(tmp_path, text))
 
 
 def test_a_truncated_file_is_refused(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"1\t2\tgood\n" * 99)[:-5])
-    with pytest.raises(TextError, match="truncated"):
+    with pytest.raises(BrokenFileError, match="truncated"):
         read_rated(path)
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def test_symbols_are_numbered_in_sorted_order():
@@ -25,7 +25,7 @@ def test_a_character_takes_one_byte_where_that_is_enough(count, dtype):
     numbers = vocabulary.characters(text, text, "f")
     assert numbers.dtype == dtype
     assert numbers.tolist() == list(range(count))
-    with pytest.raises(TextError, match="character 'a' in line 1, column 1"):
+    with pytest.raises(BrokenFileError, match="character 'a' in line 1, column 1"):
         vocabulary.characters("a", "a", "f")
 
 
@@ -37,9 +37,11 @@ def test_words():
 
 
 def test_unknown_symbols_are_named_with_file_and_place():
-    with pytest.raises(TextError, match="some/file has the character 'c' in line 1, column 3"):
+    with pytest.raises(
+        BrokenFileError, match="some/file has the character 'c' in line 1, column 3"
+    ):
         Vocabulary("aπ").characters("aπc", "aπc", "some/file")
-    with pytest.raises(TextError, match="some/file has the word 'at' in line 2, column 1"):
+    with pytest.raises(BrokenFileError, match="some/file has the word 'at' in line 2, column 1"):
         Vocabulary(["cat"]).words(["cat", "at"], "cat\nat", "some/file")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.text_file import TextError, unpack
+from rnnorm.experiments.data.whole_file import BrokenFileError, unpack
 
 # MNIST's training images have 47 million bytes
 _LIMIT = 1 << 26
@@ -25,23 +25,23 @@ def read_idx(path: str | Path, dimensions: int) -> NDArray[np.uint8]:
         The array, of the shape in the file's header.
 
     Raises:
-        TextError: the file is empty, truncated, corrupted, too large, or not idx data of unsigned
-            bytes with that many dimensions.
+        BrokenFileError: the file is empty, truncated, corrupted, too large, or not idx data of
+            unsigned bytes with that many dimensions.
         FileNotFoundError: there is no such file.
     """
     data = unpack(Path(path), ".gz", _LIMIT)
     magic, expected = data[:4], bytes((0, 0, 8, dimensions))
     if magic != expected:
-        raise TextError(
+        raise BrokenFileError(
             f"{path} is not idx data of unsigned bytes in {dimensions} dimensions: unpacked, it "
             f"has {magic.hex(' ') or 'nothing'} at byte 0, not {expected.hex(' ')}"
         )
     begin = 4 + 4 * dimensions
     if len(data) < begin:
-        raise TextError(f"{path} is truncated: unpacked, its header ends at byte {len(data)}")
+        raise BrokenFileError(f"{path} is truncated: unpacked, its header ends at byte {len(data)}")
     shape = tuple(np.frombuffer(data[4:begin], ">u4").tolist())
     if len(data) != (end := begin + prod(shape)):
-        raise TextError(
+        raise BrokenFileError(
             f"{path} is {'truncated' if len(data) < end else 'oversized'}: unpacked, it ends at "
             f"byte {len(data)}, not at {end} as its header announces"
         )

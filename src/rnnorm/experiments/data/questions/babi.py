@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from rnnorm.experiments.data.questions.question import Question, check_question, numbered_lines
 from rnnorm.experiments.data.tar_file import read_members
-from rnnorm.experiments.data.text_file import TextError, as_text, read_text
+from rnnorm.experiments.data.text_file import as_text, read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 _NAME = re.compile(r"qa([0-9]{1,2})_.*_(train|test)\.txt")
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s]")
@@ -28,7 +29,7 @@ def read_babi(folder: Path, tasks: Sequence[int], part: str) -> Iterator[Questio
 
     Raises:
         FileNotFoundError: a task's file is missing.
-        TextError: a file or the archive is broken.
+        BrokenFileError: a file or the archive is broken.
     """
     texts = _texts(folder, tasks, part)
     if missing := [task for task in tasks if task not in texts]:
@@ -52,7 +53,7 @@ def stories(text: str, source: str) -> Iterator[Question]:
         source: the file, for the error.
 
     Raises:
-        TextError: a line is neither, or the documents have too many words.
+        BrokenFileError: a line is neither, or the documents have too many words.
     """
     sentences: list[list[str]] = []
     expected = asked = words_before = words_in_all = 0
@@ -62,20 +63,24 @@ def stories(text: str, source: str) -> Iterator[Question]:
             sentences, expected, asked, words_before = [], 0, 0, 0
         expected += 1
         if mark != str(expected):
-            raise TextError(f"{source} has {mark[:20]!r} in line {i}, not sentence {expected}")
+            raise BrokenFileError(
+                f"{source} has {mark[:20]!r} in line {i}, not sentence {expected}"
+            )
         words, *answer = rest.split("\t")
         tokens = _TOKEN.findall(words.lower())
         if not answer:
             if not tokens:
-                raise TextError(f"{source} has an empty sentence in line {i}")
+                raise BrokenFileError(f"{source} has an empty sentence in line {i}")
             sentences.append(tokens)
             words_before += len(tokens)
             continue
         if len(answer) != 2:
-            raise TextError(f"{source} has {len(answer)} fields behind the question of line {i}")
+            raise BrokenFileError(
+                f"{source} has {len(answer)} fields behind the question of line {i}"
+            )
         words_in_all += words_before
         if words_in_all > _MOST_WORDS:
-            raise TextError(
+            raise BrokenFileError(
                 f"{source} is too large: up to line {i} its documents have more than "
                 f"{_MOST_WORDS:,} words, the limit"
             )

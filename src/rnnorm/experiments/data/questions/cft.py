@@ -12,7 +12,8 @@ from rnnorm.experiments.data.questions.question import (
     numbered_lines,
     with_blank,
 )
-from rnnorm.experiments.data.text_file import TextError, read_text
+from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def read_cft(path: Path) -> Iterator[Question]:
@@ -25,7 +26,8 @@ def read_cft(path: Path) -> Iterator[Question]:
         path: the file.
 
     Raises:
-        TextError: a line is neither, a query has not one blank, or the last question is cut off.
+        BrokenFileError: a line is neither, a query has not one blank, or the last question is cut
+            off.
         FileNotFoundError: there is no such file.
     """
     sentences: list[list[str]] = []
@@ -33,14 +35,14 @@ def read_cft(path: Path) -> Iterator[Question]:
     for i, line in numbered_lines(read_text(path)):
         mark, *fields = [field.strip() for field in line.split("|||")]
         if mark != str(len(sentences) + 1):
-            raise TextError(
+            raise BrokenFileError(
                 f"{path} has {mark[:20]!r} in line {i}, not sentence {len(sentences) + 1}"
             )
         if len(fields) == 1:
             sentences.append(with_blank(fields[0]))
             continue
         if len(fields) != 2 or len(fields[1].split()) != 1:
-            raise TextError(f"{path} has no sentence, nor query and answer, in line {i}")
+            raise BrokenFileError(f"{path} has no sentence, nor query and answer, in line {i}")
         query, read = with_blank(fields[0]), sentences
         sentences = []
         if not query:
@@ -48,4 +50,4 @@ def read_cft(path: Path) -> Iterator[Question]:
         check_blanks(query, 1, path, i)
         yield check_question(Question(read, query, fields[1], f"{path}, line {i}"))
     if sentences:
-        raise TextError(f"{path} is truncated: it ends in line {i} without a query")
+        raise BrokenFileError(f"{path} is truncated: it ends in line {i} without a query")

@@ -13,7 +13,8 @@ from rnnorm.experiments.data.questions.question import (
     numbered_lines,
     with_blank,
 )
-from rnnorm.experiments.data.text_file import TextError, read_text
+from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 _QUERY = re.compile(r"<qid_(\d+)>")
 
@@ -27,8 +28,8 @@ def read_cmrc(documents: Path, answers: Path, blank: bool = True) -> Iterator[Qu
         blank: whether each query has one blank ``XXXXX``; else it is a question without one.
 
     Raises:
-        TextError: a line is neither, a query has another number of blanks, or the two files do
-            not belong together.
+        BrokenFileError: a line is neither, a query has another number of blanks, or the two files
+            do not belong together.
         FileNotFoundError: a file is missing.
     """
     right = list(_answers(answers))
@@ -42,7 +43,7 @@ def read_cmrc(documents: Path, answers: Path, blank: bool = True) -> Iterator[Qu
             continue
         if number >= len(right) or right[number][0] != found.group(1):
             other = f"<qid_{right[number][0]}>" if number < len(right) else "no answer"
-            raise TextError(
+            raise BrokenFileError(
                 f"{answers} does not belong to {documents}: line {i} there is {mark}, and its "
                 f"answer should be number {number + 1}, where there is {other}"
             )
@@ -51,19 +52,21 @@ def read_cmrc(documents: Path, answers: Path, blank: bool = True) -> Iterator[Qu
         yield check_question(Question(sentences, query, right[number][1], f"{documents}, line {i}"))
         sentences, number = [], number + 1
     if sentences:
-        raise TextError(f"{documents} is truncated: it ends in line {i} without a query")
+        raise BrokenFileError(f"{documents} is truncated: it ends in line {i} without a query")
     if number < len(right):
-        raise TextError(f"{answers} has {len(right)} answers, {documents} has {number} queries")
+        raise BrokenFileError(
+            f"{answers} has {len(right)} answers, {documents} has {number} queries"
+        )
 
 
 def check_blanks(query: list[str], expected: int, path: Path, line: int) -> None:
     """Refuse a query that has another number of blanks.
 
     Raises:
-        TextError: it has.
+        BrokenFileError: it has.
     """
     if (blanks := query.count(BLANK)) != expected:
-        raise TextError(
+        raise BrokenFileError(
             f"{path} has {blanks} times {BLANK} in the query of line {line}, not {expected}"
         )
 
@@ -73,17 +76,19 @@ def _answers(path: Path) -> Iterator[tuple[str, str]]:
         mark, answer = _fields(line, 2, path, i)
         found = _QUERY.fullmatch(mark)
         if not found or len(answer.split()) != 1:
-            raise TextError(f"{path} has {line.strip()[:40]!r} in line {i}, not <qid_k> ||| word")
+            raise BrokenFileError(
+                f"{path} has {line.strip()[:40]!r} in line {i}, not <qid_k> ||| word"
+            )
         yield found.group(1), answer
 
 
 def _fields(line: str, count: int, path: Path, number: int) -> list[str]:
     fields = [field.strip() for field in line.split("|||")]
     if len(fields) != count:
-        raise TextError(f"{path} has {len(fields)} fields in line {number}, not {count}")
+        raise BrokenFileError(f"{path} has {len(fields)} fields in line {number}, not {count}")
     return fields
 
 
 def _check_number(mark: str, expected: int, path: Path, line: int) -> None:
     if mark != str(expected):
-        raise TextError(f"{path} has {mark[:20]!r} in line {line}, not sentence {expected}")
+        raise BrokenFileError(f"{path} has {mark[:20]!r} in line {line}, not sentence {expected}")

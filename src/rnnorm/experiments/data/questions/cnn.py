@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rnnorm.experiments.data.questions.question import Question, check_question
-from rnnorm.experiments.data.text_file import TextError, read_text
+from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 PLACEHOLDER = "@placeholder"
 ENTITY = re.compile(r"@entity\d+")
@@ -26,26 +27,28 @@ def read_cnn_question(path: str | Path) -> Question:
         path: the file.
 
     Raises:
-        TextError: a part is missing or empty, or is not what its place asks for.
+        BrokenFileError: a part is missing or empty, or is not what its place asks for.
         FileNotFoundError: there is no such file.
     """
     lines = read_text(path).split("\n")
     for i, name in enumerate(_PARTS):
         at = 2 * i
         if len(lines) <= at or not lines[at].strip():
-            raise TextError(f"{path} has nothing in line {at + 1}, where {name} should be")
+            raise BrokenFileError(f"{path} has nothing in line {at + 1}, where {name} should be")
         if len(lines) > at + 1 and lines[at + 1].strip():
-            raise TextError(f"{path} has text in line {at + 2}, which should be blank")
+            raise BrokenFileError(f"{path} has text in line {at + 2}, which should be blank")
     document, query, answer = (lines[i].strip() for i in (2, 4, 6))
     if ENTITY.fullmatch(answer) is None:
-        raise TextError(
+        raise BrokenFileError(
             f"{path} has {answer[:40]!r} in line 7, where the answer, an @entity, should be"
         )
     if (blanks := query.split().count(PLACEHOLDER)) != 1:
-        raise TextError(f"{path} has {blanks} times {PLACEHOLDER} in line 5, where one should be")
+        raise BrokenFileError(
+            f"{path} has {blanks} times {PLACEHOLDER} in line 5, where one should be"
+        )
     for i, line in enumerate(lines[8:], 9):
         if line.strip() and _MAPPING.match(line) is None:
-            raise TextError(f"{path} has {line[:40]!r} in line {i}, not @entityN:Name")
+            raise BrokenFileError(f"{path} has {line[:40]!r} in line {i}, not @entityN:Name")
     return check_question(
         Question(split_sentences(document.split()), query.split(), answer, str(path))
     )
@@ -59,7 +62,7 @@ def read_cnn_part(folder: Path) -> Iterator[Question]:
 
     Raises:
         FileNotFoundError: there is no such folder, or it has no such file.
-        TextError: a file is broken.
+        BrokenFileError: a file is broken.
     """
     names = sorted(path.name for path in folder.glob("*.question"))
     if not names:

@@ -45,7 +45,7 @@ def load_questions(
     Raises:
         ValueError: the name is unknown, or there are no tasks.
         FileNotFoundError: a file is missing.
-        TextError: a file is broken.
+        BrokenFileError: a file is broken.
     """
     if dataset not in ("cnn", "babi", "chinese"):
         raise ValueError(f"dataset must be 'cnn', 'babi' or 'chinese', got {dataset!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 #: what stands in the place of the missing word
 BLANK = "XXXXX"
@@ -38,12 +38,12 @@ def check_question(question: Question) -> Question:
     """Refuse a question that has nothing to read.
 
     Raises:
-        TextError: its document, its query or its answer is empty.
+        BrokenFileError: its document, its query or its answer is empty.
     """
     parts = {"document": any(question.sentences), "query": question.query}
     for name, part in {**parts, "answer": question.answer}.items():
         if not part:
-            raise TextError(f"{question.source}: the {name} is empty")
+            raise BrokenFileError(f"{question.source}: the {name} is empty")
     return question
 
 

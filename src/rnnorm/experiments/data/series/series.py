@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rnnorm.experiments.data.series.ts_file import read_ts
 from rnnorm.experiments.data.series.uci_file import read_uci
-from rnnorm.experiments.data.text_file import TextError, find_text
+from rnnorm.experiments.data.text_file import find_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 # where a published archive, or a folder of several sets, has them
 _ENDINGS = {"ts": ("_TRAIN.ts", "_TEST.ts"), "uci": (".tra", ".tes")}
@@ -64,7 +65,7 @@ def load_series(
         variance 1.
 
     Raises:
-        TextError: a file is broken, or the two do not belong together.
+        BrokenFileError: a file is broken, or the two do not belong together.
         FileNotFoundError: a file is missing.
         ValueError: ``data_dir`` is not given, or an argument is out of its range.
     """
@@ -78,12 +79,12 @@ def load_series(
     else:
         train, test = read_uci(first, features), read_uci(last, features)
     if train[0][0].shape[1] != test[0][0].shape[1]:
-        raise TextError(
+        raise BrokenFileError(
             f"{last} has {test[0][0].shape[1]} features, {first} has {train[0][0].shape[1]}"
         )
     classes = sorted(set(train[1]), key=lambda c: (len(c), c))
     if unknown := sorted(set(test[1]) - set(classes)):
-        raise TextError(f"{last} has the class {unknown[0]!r}, which {first} has not")
+        raise BrokenFileError(f"{last} has the class {unknown[0]!r}, which {first} has not")
     whole = _labelled(train, classes)
     kept, left = _split(whole.y, val)
     frames = torch.cat([whole.x[i] for i in kept])

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.series.ts_file import numbers
-from rnnorm.experiments.data.text_file import TextError, read_text
+from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float32]], list[str]]:
@@ -22,7 +23,7 @@ def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float
         values ``(T, features)`` and class of each series.
 
     Raises:
-        TextError: the file is broken.
+        BrokenFileError: the file is broken.
         FileNotFoundError: there is no such file.
         ValueError: ``features < 1``.
     """
@@ -36,12 +37,12 @@ def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float
         text, _, label = line.rpartition(",")
         values = numbers(text, path, number)
         if len(values) % features or (x and len(values) != x[0].size):
-            raise TextError(
+            raise BrokenFileError(
                 f"{path} has {len(values)} values before the class in line {number}: expected "
                 + (f"{x[0].size}, as before" if x else f"a multiple of the {features} features")
             )
         x.append(values.reshape(-1, features))
         labels.append(label.strip())
     if not x:
-        raise TextError(f"{path} has no series")
+        raise BrokenFileError(f"{path} has no series")
     return x, labels

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.tar_file import read_members
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.whole_file import unpack
 
 # of a recording: some formats hold hours of silence in a few bytes
 _MOST_SECONDS = 3600

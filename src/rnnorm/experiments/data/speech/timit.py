@@ -8,7 +8,8 @@ from rnnorm.experiments.data.speech.filter_banks import filter_banks
 from rnnorm.experiments.data.speech.recordings import read_recording
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.speech.utterances import held
-from rnnorm.experiments.data.text_file import TextError, read_text
+from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 RATE = 16000
 #: Lee & Hon 1989, table 3: the phones that count as another one
@@ -51,28 +52,30 @@ def read_phones(path: str | Path) -> tuple[str, ...]:
         path: the file: first sample, sample behind the last, and phone on each line.
 
     Raises:
-        TextError: the file is broken: a line has not these three, a phone ends before it begins or
-            begins before the one before it, a phone is none of the 61, or none is left.
+        BrokenFileError: the file is broken: a line has not these three, a phone ends before it
+            begins or begins before the one before it, a phone is none of the 61, or none is left.
         FileNotFoundError: there is no such file.
     """
     phones, before = [], 0
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         where, fields = f"{path}, line {number}", line.split()
         if len(fields) != 3 or not all(f.isascii() and f.isdigit() for f in fields[:2]):
-            raise TextError(f"{where} must be two samples and a phone, got {line[:80]!r}")
+            raise BrokenFileError(f"{where} must be two samples and a phone, got {line[:80]!r}")
         begin, end = (int(f[:15]) for f in fields[:2])
         if not before <= begin < end:
-            raise TextError(
+            raise BrokenFileError(
                 f"{where} is from sample {begin} to {end}, the line before from {before}"
             )
         before, phone = begin, FOLDED.get(fields[2], fields[2])
         if phone == _DROPPED:
             continue
         if phone not in PHONES:
-            raise TextError(f"{where} has the phone {fields[2][:40]!r}, which is none of the 61")
+            raise BrokenFileError(
+                f"{where} has the phone {fields[2][:40]!r}, which is none of the 61"
+            )
         phones.append(phone)
     if not phones:
-        raise TextError(f"{path} has no phone")
+        raise BrokenFileError(f"{path} has no phone")
     return tuple(phones)
 
 

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from rnnorm.experiments.data.strokes.strokes import Drawing, DrawnParts, drawing
-from rnnorm.experiments.data.text_file import TextError, read_text
+from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def read_iam(path: str | Path) -> Drawing:
@@ -18,18 +19,18 @@ def read_iam(path: str | Path) -> Drawing:
         path: the xml file: a ``StrokeSet`` of ``Stroke`` of ``Point`` with ``x`` and ``y``.
 
     Raises:
-        TextError: the file is broken, such as cut short; it declares entities; a point has no
+        BrokenFileError: the file is broken, such as cut short; it declares entities; a point has no
             finite ``x`` or ``y``; or there is no point.
         FileNotFoundError: there is no such file.
     """
     text = read_text(path)
     # an entity of a few bytes can stand for any number of them
     if "<!" in text.replace("<!--", ""):
-        raise TextError(f"{path} has a declaration, and none is read")
+        raise BrokenFileError(f"{path} has a declaration, and none is read")
     try:
         root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise TextError(f"{path} is no whole xml: {error}") from None
+        raise BrokenFileError(f"{path} is no whole xml: {error}") from None
     strokes = []
     for number, stroke in enumerate(root.iterfind(".//StrokeSet/Stroke"), 1):
         try:
@@ -40,11 +41,13 @@ def read_iam(path: str | Path) -> Drawing:
             points = np.full((1, 2), np.nan)
         # what is drawn is held in float32
         if not (np.abs(points) < 1e9).all():
-            raise TextError(f"{path}: stroke {number} has a point whose x or y is no finite number")
+            raise BrokenFileError(
+                f"{path}: stroke {number} has a point whose x or y is no finite number"
+            )
         if len(points):
             strokes.append(points)
     if not strokes:
-        raise TextError(f"{path} has no point of a stroke")
+        raise BrokenFileError(f"{path} has no point of a stroke")
     return drawing(strokes)
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, Drawing, DrawnParts
-from rnnorm.experiments.data.text_file import BROKEN, TextError, check_size, find_texts, unpack
+from rnnorm.experiments.data.text_file import find_texts
+from rnnorm.experiments.data.whole_file import BROKEN, BrokenFileError, check_size, unpack
 
 FILE = "kanjivg_rdp100.npz"
 # what numpy writes before the values of an array
@@ -28,7 +29,7 @@ def load_kanjivg(data_dir: str | Path | None) -> DrawnParts:
     """Read ``kanjivg_rdp100.npz``, in the folder or in its folder ``handwriting``.
 
     Raises:
-        TextError: the file is broken.
+        BrokenFileError: the file is broken.
         FileNotFoundError: it is missing.
     """
     if data_dir is None:
@@ -47,9 +48,9 @@ def read_kanjivg(path: str | Path) -> DrawnParts:
             ``{part}_offsets`` ``(C + 1,)``, where each character begins.
 
     Raises:
-        TextError: the file is broken: no such archive, an array is missing, pickled, cut short or
-            of another shape, an offset is not finite, or a character has no point or does not end
-            with the pen lifted.
+        BrokenFileError: the file is broken: no such archive, an array is missing, pickled, cut
+            short or of another shape, an offset is not finite, or a character has no point or does
+            not end with the pen lifted.
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
@@ -76,10 +77,10 @@ def _members(path: Path, names: list[str]) -> list[bytes]:
             size = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
             check_size(size, f"{path}, unpacked,")
             return [archive.read(f"{name}.npy") for name in names]
-    except TextError:
+    except BrokenFileError:
         raise
     except (*BROKEN, EOFError, RuntimeError) as error:
-        raise TextError(
+        raise BrokenFileError(
             f"{path} is no whole archive of {names[0]} and the others: {error}"
         ) from None
 
@@ -89,16 +90,18 @@ def _array(data: bytes, where: str) -> NDArray[np.generic]:
     text = data[10 : 10 + size].decode("latin1")
     header = _HEADER.fullmatch(text)
     if not data.startswith(_START) or header is None:
-        raise TextError(f"{where} is no array that is known: it begins with {data[:80]!r}")
+        raise BrokenFileError(f"{where} is no array that is known: it begins with {data[:80]!r}")
     if header[1] not in _TYPES:
-        raise TextError(
+        raise BrokenFileError(
             f"{where} must hold plain numbers, got the type {header[1]!r}: pickled arrays are not "
             "read, since a pickle can run anything"
         )
     shape = tuple(int(n[:18]) for n in header[2].replace(" ", "").split(",") if n)
     kind, body = np.dtype(header[1]), data[10 + size :]
     if len(body) != math.prod(shape) * kind.itemsize:
-        raise TextError(f"{where} is truncated: {len(body)} bytes of values for the shape {shape}")
+        raise BrokenFileError(
+            f"{where} is truncated: {len(body)} bytes of values for the shape {shape}"
+        )
     return np.frombuffer(body, kind).reshape(shape)
 
 
@@ -109,7 +112,7 @@ def _characters(
     where: str,
 ) -> list[Drawing]:
     if offsets.shape != (len(pen_up), 2) or pen_up.ndim != 1 or starts.ndim != 1 or len(starts) < 2:
-        raise TextError(
+        raise BrokenFileError(
             f"{where} must have dxdy (P, 2), pen_up (P,) and offsets (C + 1,), got "
             f"{offsets.shape}, {pen_up.shape} and {starts.shape}"
         )
@@ -118,14 +121,14 @@ def _characters(
         begins = starts.astype(np.int64)
     if not np.isfinite(moves).all():
         at = int(np.argmin(np.isfinite(moves).all(1)))
-        raise TextError(f"{where} has an offset that is not finite at point {at}")
+        raise BrokenFileError(f"{where} has an offset that is not finite at point {at}")
     if not np.isin(pen_up, (0, 1)).all():
-        raise TextError(f"{where} must have 0 or 1 in pen_up")
+        raise BrokenFileError(f"{where} must have 0 or 1 in pen_up")
     if begins[0] != 0 or begins[-1] != len(pen_up) or (begins[1:] <= begins[:-1]).any():
-        raise TextError(f"{where} must have offsets that go up from 0 to {len(pen_up)}")
+        raise BrokenFileError(f"{where} must have offsets that go up from 0 to {len(pen_up)}")
     pen = np.where(pen_up == 1, UP, DOWN)
     if (unfinished := pen[begins[1:] - 1] != UP).any():
-        raise TextError(
+        raise BrokenFileError(
             f"{where} has a character that ends with the pen down: {unfinished.argmax()}"
         )
     pen[begins[1:] - 1] = END

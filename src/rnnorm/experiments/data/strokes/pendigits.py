@@ -21,7 +21,7 @@ def load_pendigits(data_dir: str | Path | None) -> DrawnParts:
         data_dir: the folder, or one that has them in ``timeseries/PenDigits``.
 
     Raises:
-        TextError: a file is broken.
+        BrokenFileError: a file is broken.
         FileNotFoundError: one is missing.
     """
     if data_dir is None:

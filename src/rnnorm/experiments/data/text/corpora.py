@@ -10,7 +10,8 @@ from torch import Tensor
 from rnnorm.experiments.data.text.ptb import END, sentence_characters, sentence_words
 from rnnorm.experiments.data.text.text8 import check_text8, split
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.text_file import TextError, find_texts, read_text
+from rnnorm.experiments.data.text_file import find_texts, read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
 #: the symbol that ends a sentence or a line, of texts that have one
@@ -51,7 +52,7 @@ def load_corpus(
 
     Raises:
         ValueError: the name is unknown, or ``file`` does not go with it.
-        TextError: a file is not the whole text that it should be, or a part of it is empty.
+        BrokenFileError: a file is not the whole text that it should be, or a part of it is empty.
         FileNotFoundError: there is no such file.
     """
     if dataset not in ("ptb-char", "ptb-word", "text8", "text"):
@@ -101,7 +102,7 @@ def _one_file(dataset: str, data_dir: str | Path | None, file: str | Path | None
     parts = []
     for name, part in zip(("training", "validation", "test"), split(len(symbols)), strict=True):
         if part.start == part.stop:
-            raise TextError(
+            raise BrokenFileError(
                 f"{path} has no {name} part: it ends after {len(symbols)} symbols, "
                 "and 5 per cent of them are none"
             )

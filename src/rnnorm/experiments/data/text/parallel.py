@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rnnorm.experiments.data.text_file import TextError, find_texts, read_text
+from rnnorm.experiments.data.text_file import find_texts, read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 ParallelDataset = Literal["multi30k", "files"]
 _PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
@@ -51,13 +52,14 @@ def read_parallel(source: str | Path, target: str | Path, lower: bool = True) ->
         lower: put words in small letters.
 
     Raises:
-        TextError: a file is broken, a line is empty, or one file has more lines than the other.
+        BrokenFileError: a file is broken, a line is empty, or one file has more lines than the
+            other.
         FileNotFoundError: there is no such file.
     """
     sides = [_sentences(path, lower) for path in (source, target)]
     lines = [len(side) for side in sides]
     if lines[0] != lines[1]:
-        raise TextError(
+        raise BrokenFileError(
             f"{target} must have a line for each of {source}: they have {lines[1]} and {lines[0]}"
         )
     return [Pair(*pair) for pair in zip(*sides, strict=True)]
@@ -68,7 +70,7 @@ def _sentences(path: str | Path, lower: bool) -> list[tuple[str, ...]]:
     sentences = [split_words(line, lower) for line in lines]
     empty = next((number for number, words in enumerate(sentences, 1) if not words), None)
     if empty is not None:
-        raise TextError(f"{path}, line {empty} is empty: each line must be a sentence")
+        raise BrokenFileError(f"{path}, line {empty} is empty: each line must be a sentence")
     return sentences
 
 
@@ -95,7 +97,7 @@ def load_parallel(
         ValueError: the name is unknown, ``files`` is missing or not for this set, or there are
             too few pairs.
         FileNotFoundError: a file is missing.
-        TextError: a file is broken.
+        BrokenFileError: a file is broken.
     """
     if dataset not in ("multi30k", "files"):
         raise ValueError(f"dataset must be 'multi30k' or 'files', got {dataset!r}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rnnorm.experiments.data.text_file import TextError, place
+from rnnorm.experiments.data.text_file import place
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 END = "<eos>"
 # two symbols that no space separates
@@ -20,7 +21,7 @@ def sentence_words(text: str, path: Path) -> list[str]:
         path: the file, for the error.
 
     Raises:
-        TextError: the last line has no end.
+        BrokenFileError: the last line has no end.
     """
     _check_end(text, path)
     return text.replace("\n", f" {END} ").split()
@@ -34,10 +35,10 @@ def sentence_characters(text: str, path: Path) -> str:
         path: the file, for the error.
 
     Raises:
-        TextError: two characters are not separated, or the last line has no end.
+        BrokenFileError: two characters are not separated, or the last line has no end.
     """
     if joined := _JOINED.search(text):
-        raise TextError(
+        raise BrokenFileError(
             f"{path} has {joined.group()!r} in {place(text, joined.start())}, where characters are "
             "separated by spaces"
         )
@@ -48,7 +49,7 @@ def sentence_characters(text: str, path: Path) -> str:
 def _check_end(text: str, path: Path) -> None:
     # the published character files have a space behind the last line's end
     if not text.rstrip(" ").endswith("\n"):
-        raise TextError(
+        raise BrokenFileError(
             f"{path} is truncated: it ends in {place(text, len(text))}, where its last line has "
             "no end"
         )

@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rnnorm.experiments.data.text_file import TextError, find_texts, read_text
+from rnnorm.experiments.data.text_file import find_texts, read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 RatedDataset = Literal["movies", "tweets", "products", "csv"]
 _FILES = {
@@ -42,8 +43,8 @@ def read_rated(path: str | Path) -> list[Rated]:
         path: the file, plain or compressed. What stands before an underscore in an id is its story.
 
     Raises:
-        TextError: the file is broken: a line has not three fields, an id or a text is empty, or a
-            rating is no finite number.
+        BrokenFileError: the file is broken: a line has not three fields, an id or a text is empty,
+            or a rating is no finite number.
         FileNotFoundError: there is no such file.
     """
     found = []
@@ -51,12 +52,12 @@ def read_rated(path: str | Path) -> list[Rated]:
         where = f"{path}, line {number}"
         fields = line.split("\t")
         if len(fields) != 3:
-            raise TextError(
+            raise BrokenFileError(
                 f"{where} must be an id, a rating and a text with tabs between, got {line[:80]!r}"
             )
         name, rating, text = fields
         if not name.strip():
-            raise TextError(f"{where} has no id")
+            raise BrokenFileError(f"{where} has no id")
         found.append(_rated(text, rating, name.partition("_")[0], where))
     return found
 
@@ -68,8 +69,9 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
         path: the file, plain or compressed; its first line names the columns, others are ignored.
 
     Raises:
-        TextError: the file is broken: a column is missing, a line has more or fewer values than
-            columns, a quotation is not closed, a text is empty, or a label is no finite number.
+        BrokenFileError: the file is broken: a column is missing, a line has more or fewer values
+            than columns, a quotation is not closed, a text is empty, or a label is no finite
+            number.
         FileNotFoundError: there is no such file.
     """
     lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
@@ -77,27 +79,33 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
     try:
         columns = next(lines)
         if missing := {"text", "label"} - set(columns):
-            raise TextError(f"{path}, line 1 must name the columns {' and '.join(sorted(missing))}")
+            raise BrokenFileError(
+                f"{path}, line 1 must name the columns {' and '.join(sorted(missing))}"
+            )
         for values in lines:
             where = f"{path}, line {lines.line_num}"
             if len(values) != len(columns):
-                raise TextError(f"{where} has {len(values)} values, the columns are {len(columns)}")
+                raise BrokenFileError(
+                    f"{where} has {len(values)} values, the columns are {len(columns)}"
+                )
             row = dict(zip(columns, values, strict=True))
             found.append(_rated(row["text"], row["label"], str(lines.line_num), where))
     except csv.Error as error:
-        raise TextError(f"{path}, line {lines.line_num}: {error}") from None
+        raise BrokenFileError(f"{path}, line {lines.line_num}: {error}") from None
     return found
 
 
 def _rated(text: str, rating: str, story: str, where: str) -> Rated:
     if not text.strip():
-        raise TextError(f"{where} has no text")
+        raise BrokenFileError(f"{where} has no text")
     try:
         number = float(rating)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise TextError(f"{where} must have a finite number as its rating, got {rating[:80]!r}")
+        raise BrokenFileError(
+            f"{where} must have a finite number as its rating, got {rating[:80]!r}"
+        )
     return Rated(text, number, story)
 
 
@@ -129,7 +137,7 @@ def load_rated(
     Raises:
         ValueError: the name is unknown, ``file`` does not go with it, or the training
             part has not both a text above the threshold and one below.
-        TextError: the file is broken.
+        BrokenFileError: the file is broken.
         FileNotFoundError: it is missing.
     """
     if (dataset == "csv") != (file is not None):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rnnorm.experiments.data.text_file import TextError, place
+from rnnorm.experiments.data.text_file import place
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 _OTHER = re.compile(r"[^a-z ]")
 
@@ -14,12 +15,12 @@ def check_text8(text: str, path: Path) -> str:
     """The text itself, if it has the letters a to z and the space alone.
 
     Raises:
-        TextError: it has another character.
+        BrokenFileError: it has another character.
     """
     # some copies end with a line feed
     text = text.removesuffix("\n")
     if other := _OTHER.search(text):
-        raise TextError(
+        raise BrokenFileError(
             f"{path} is not text8: it has {other.group()!r} in {place(text, other.start())}, "
             "not a letter a to z or a space"
         )

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rnnorm.experiments.data.text_file import TextError, place
+from rnnorm.experiments.data.text_file import place
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 _CODE_POINTS = 0x110000
 
@@ -45,7 +46,7 @@ class Vocabulary:
             path: the file, for the error.
 
         Raises:
-            TextError: a character is not in the vocabulary.
+            BrokenFileError: a character is not in the vocabulary.
         """
         small = len(self) < 256
         unknown = 255 if small else -1
@@ -59,7 +60,7 @@ class Vocabulary:
         if missing.any():
             character = characters[int(missing.argmax())]
             at = place(text, text.find(character))
-            raise TextError(
+            raise BrokenFileError(
                 f"{path} has the character {character!r} in {at}, which the training text has not"
             )
         return torch.from_numpy(numbers)
@@ -73,7 +74,7 @@ class Vocabulary:
             path: the file, for the error.
 
         Raises:
-            TextError: a word is not in the vocabulary.
+            BrokenFileError: a word is not in the vocabulary.
         """
         try:
             return torch.tensor([self._numbers[word] for word in words], dtype=torch.int32)
@@ -81,7 +82,7 @@ class Vocabulary:
             word = error.args[0]
             found = re.search(rf"(?<!\S){re.escape(word)}(?!\S)", text)
             at = place(text, found.start() if found else 0)
-            raise TextError(
+            raise BrokenFileError(
                 f"{path} has the word {word[:40]!r} in {at}, which the training text has not"
             ) from None
 

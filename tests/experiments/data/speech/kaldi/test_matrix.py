@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from kaldi_files import write_features
 
-from rnnorm.experiments.data import text_file
+from rnnorm.experiments.data import whole_file
 from rnnorm.experiments.data.speech.kaldi.matrix import index_archive, matrix_shape, read_matrix
 from rnnorm.experiments.data.speech.kaldi.scp import Place, read_scp
 
@@ -181,7 +181,7 @@ def test_a_wrong_size_byte_is_refused(tmp_path, at):
 
 
 def test_a_matrix_that_is_larger_than_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_file, "LIMIT", 100)
+    monkeypatch.setattr(whole_file, "LIMIT", 100)
     write_features(tmp_path, {"one": np.zeros((30, 2), np.float32)})
     with pytest.raises(ValueError, match=r"feats\.ark at byte 4 is too large.* 100 bytes"):
         read_matrix(Place(tmp_path / "feats.ark", 4))

@@ -3,7 +3,7 @@ import pytest
 from kaldi_files import write_features
 
 from rnnorm.experiments.data.speech.kaldi.transcripts import load_kaldi_text, read_transcripts
-from rnnorm.experiments.data.text_file import TextError
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
 def write_text(folder, parts=("train", "dev", "test"), width=3):
@@ -30,7 +30,7 @@ def test_a_line_is_an_utterance_and_its_words(tmp_path):
 )
 def test_broken_transcripts_are_refused(tmp_path, text, what):
     (tmp_path / "text").write_text(text)
-    with pytest.raises(TextError, match=f"{tmp_path}/text.*{what}"):
+    with pytest.raises(BrokenFileError, match=f"{tmp_path}/text.*{what}"):
         read_transcripts(tmp_path / "text")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.speech.kaldi.scp import LONGEST_NAME, Place
-from rnnorm.experiments.data.text_file import check_size, unpack
+from rnnorm.experiments.data.whole_file import check_size, unpack
 
 # bytes of a value, and of what stands before the values: once, and for each column
 _LAYOUTS = {

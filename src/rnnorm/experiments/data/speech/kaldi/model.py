@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.text_file import unpack
+from rnnorm.experiments.data.whole_file import unpack
 
 # for each phone and each of its states, the states that its transitions go to
 Topology = dict[int, list[list[int]]]

@@ -11,7 +11,8 @@ import numpy as np
 from rnnorm.experiments.data.speech.kaldi.folder import places_of
 from rnnorm.experiments.data.speech.kaldi.matrix import matrix_shape, read_matrix
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
-from rnnorm.experiments.data.text_file import TextError, read_text
+from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.whole_file import BrokenFileError
 
 Units = Literal["words", "characters"]
 
@@ -26,7 +27,7 @@ def read_transcripts(path: str | Path) -> dict[str, str]:
         What was said, words with a space between, by utterance.
 
     Raises:
-        TextError: a line has no words, or an utterance stands twice.
+        BrokenFileError: a line has no words, or an utterance stands twice.
         FileNotFoundError: there is no such file.
     """
     said: dict[str, str] = {}
@@ -34,9 +35,9 @@ def read_transcripts(path: str | Path) -> dict[str, str]:
         where = f"{path}, line {number}"
         name, *words = line.split() or [""]
         if not words:
-            raise TextError(f"{where} must be an utterance and its words, got {line[:80]!r}")
+            raise BrokenFileError(f"{where} must be an utterance and its words, got {line[:80]!r}")
         if name in said:
-            raise TextError(f"{where} names utterance {name!r} a second time")
+            raise BrokenFileError(f"{where} names utterance {name!r} a second time")
         said[name] = " ".join(words)
     return said
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.speech.kaldi.scp import LONGEST_NAME
-from rnnorm.experiments.data.text_file import check_size, unpack
+from rnnorm.experiments.data.whole_file import check_size, unpack
 
 # each number stands behind a byte that says how long it is
 _NUMBER = np.dtype([("size", "i1"), ("value", "<i4")])
