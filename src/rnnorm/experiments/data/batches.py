@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rnnorm.experiments.data.resumable import Resumable, minibatches
+from rnnorm.experiments.data.resumable import Minibatches
 
 
-class Batches(Resumable[tuple[Tensor, Tensor]]):
+class Batches(Minibatches[tuple[Tensor, Tensor]]):
     """Iterates over minibatches ``(x, y)``, ``x`` of shape ``(T, B, I)`` and ``y`` ``(B,)``.
 
     The order is a function of the seed and the epoch alone. A loop that was stopped after some
@@ -26,26 +27,14 @@ class Batches(Resumable[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, x: Tensor, y: Tensor, batch_size: int, seed: int | None = None) -> None:
-        super().__init__(seed)
+        super().__init__(len(y), batch_size, seed)
         if len(x) != len(y) or not len(x):
             raise ValueError(f"x and y must have the same length > 0, got {len(x)} and {len(y)}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.x, self.y = x, y
-        self.batch_size = batch_size
 
-    def draw(self) -> Tensor:
-        """Indices ``(N,)`` of this epoch's examples, in its order."""
-        if self.seed is None:
-            return torch.arange(len(self.y))
-        return torch.from_numpy(self.random().permutation(len(self.y)))
-
-    def __len__(self) -> int:
-        """Number of minibatches of an epoch."""
-        return minibatches(len(self.y), self.batch_size)
-
-    def batch(self, number: int, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, number: int, drawn: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """A minibatch of this order."""
-        start = number * self.batch_size
-        rows = drawn[start : start + self.batch_size if number + 1 < len(self) else None]
+        rows = self.of(number, drawn)
         return self.x[rows].transpose(0, 1).contiguous(), self.y[rows]

@@ -133,16 +133,14 @@ def minibatches(rows: int, batch_size: int) -> int:
     return whole + (left > 1 or not whole)
 
 
-class WholeMinibatches(Resumable[Batch]):
-    """Minibatches of so many rows each, which batch statistics want.
-
-    In training, what does not fill a last one is left out, other rows in each epoch.
+class Minibatches(Resumable[Batch]):
+    """Minibatches of so many rows each; every row is in one of them.
 
     Args:
         rows: how many there are.
-        batch_size: rows of a minibatch.
-        seed: seed of the order, or None for the order in which the data stands, with nothing left
-            out.
+        batch_size: rows of a minibatch; the last one of an epoch may have fewer. A single row that
+            is left over joins the minibatch before it.
+        seed: seed of the order, or None for the order in which the data stands.
     """
 
     def __init__(self, rows: int, batch_size: int, seed: int | None = None) -> None:
@@ -151,17 +149,32 @@ class WholeMinibatches(Resumable[Batch]):
 
     def __len__(self) -> int:
         """Number of minibatches of an epoch."""
+        return minibatches(self.rows, self.batch_size)
+
+    def draw(self) -> NDArray[np.int64]:
+        """Indices ``(rows,)`` in this epoch's order."""
+        return np.arange(self.rows) if self.seed is None else self.random().permutation(self.rows)
+
+    def of(self, number: int, drawn: NDArray[np.int64]) -> list[int]:
+        """Which rows a minibatch has."""
+        start = number * self.batch_size
+        end = start + self.batch_size if number + 1 < len(self) else None
+        return [int(row) for row in drawn[start:end]]
+
+
+class WholeMinibatches(Minibatches[Batch]):
+    """Minibatches that are whole in training, as batch statistics want.
+
+    What does not fill a last one is left out, other rows in each epoch. Without a seed nothing is
+    left out, and the last one may have fewer.
+    """
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch."""
         if self.seed is None:
             return -(-self.rows // self.batch_size)
         return max(1, self.rows // self.batch_size)
 
     def draw(self) -> NDArray[np.int64]:
-        """Indices ``(rows,)`` in this epoch's order."""
-        if self.seed is None:
-            return np.arange(self.rows)
-        return self.random().permutation(self.rows)
-
-    def of(self, number: int, drawn: NDArray[np.int64]) -> list[int]:
-        """Which rows a minibatch has."""
-        start = number * self.batch_size
-        return [int(row) for row in drawn[start : start + self.batch_size]]
+        """Indices in this epoch's order, without those that are left out."""
+        return super().draw()[: len(self) * self.batch_size]

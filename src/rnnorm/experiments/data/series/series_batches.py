@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.data.resumable import Resumable, minibatches
+from rnnorm.experiments.data.resumable import Minibatches
 from rnnorm.experiments.data.series.series import Series
 
 
@@ -26,7 +28,7 @@ class SeriesBatch(NamedTuple):
     y: Tensor
 
 
-class SeriesBatches(Resumable[SeriesBatch]):
+class SeriesBatches(Minibatches[SeriesBatch]):
     """Minibatches of random series, or, without a seed, in the order of the data.
 
     Args:
@@ -37,21 +39,10 @@ class SeriesBatches(Resumable[SeriesBatch]):
     """
 
     def __init__(self, series: Series, batch_size: int, seed: int | None = None) -> None:
-        super().__init__(seed)
-        self.series, self.batch_size = series, batch_size
+        super().__init__(len(series.y), batch_size, seed)
+        self.series = series
 
-    def __len__(self) -> int:
-        """Number of minibatches of an epoch."""
-        return minibatches(len(self.series.y), self.batch_size)
-
-    def draw(self) -> list[int]:
-        """Which series comes when in this epoch."""
-        rows = len(self.series.y)
-        return list(range(rows)) if self.seed is None else self.random().permutation(rows).tolist()
-
-    def batch(self, number: int, drawn: list[int]) -> SeriesBatch:
+    def batch(self, number: int, drawn: NDArray[np.int64]) -> SeriesBatch:
         """A minibatch of this order."""
-        start = number * self.batch_size
-        rows = drawn[start : start + self.batch_size if number + 1 < len(self) else None]
-        x, y = self.series.rows(rows)
+        x, y = self.series.rows(self.of(number, drawn))
         return SeriesBatch(pad_sequence(x), torch.tensor([len(each) for each in x]), y)
