@@ -116,10 +116,15 @@ def test_a_class_of_the_test_file_alone_is_refused(folder):
         load_series("Two", folder)
 
 
+def test_the_folder_may_begin_with_a_tilde(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert len(load_series("Two", f"~/{folder.name}").test.y) == 4
+
+
 def test_what_is_missing_or_misspelt_is_said(folder):
     with pytest.raises(FileNotFoundError, match=r"lacks Three_TRAIN\.ts and Three_TEST\.ts"):
         load_series("Three", folder)
-    with pytest.raises(ValueError, match="--data-dir"):
+    with pytest.raises(FileNotFoundError, match=r"Two_TRAIN\.ts and Two_TEST\.ts with --data-dir"):
         load_series("Two", None)
     with pytest.raises(ValueError, match="layout must be 'ts' or 'uci', got 'arff'"):
         load_series("Two", folder, "arff")

@@ -14,6 +14,7 @@ from rnnorm.experiments.data.questions.cmrc import read_cmrc
 from rnnorm.experiments.data.questions.cnn import read_cnn_part
 from rnnorm.experiments.data.questions.question import Question, same_stories
 from rnnorm.experiments.data.text_file import find_texts
+from rnnorm.experiments.data.users_folder import users_folder
 
 ClozeDataset = Literal["cnn", "babi", "chinese"]
 #: share of the training questions that is held out for validation where a set has no such part
@@ -49,9 +50,7 @@ def load_questions(
     """
     if dataset not in ("cnn", "babi", "chinese"):
         raise ValueError(f"dataset must be 'cnn', 'babi' or 'chinese', got {dataset!r}")
-    if data_dir is None:
-        raise FileNotFoundError(f"name the folder of {dataset} with --data-dir: no download")
-    folder = Path(data_dir).expanduser()
+    folder = users_folder(data_dir, dataset)
     if dataset == "chinese":
         return _chinese(folder)
     inner = (folder / name for name in _SUB_FOLDERS[dataset])

@@ -13,6 +13,7 @@ from torch import Tensor
 from rnnorm.experiments.data.series.ts_file import read_ts
 from rnnorm.experiments.data.series.uci_file import read_uci
 from rnnorm.experiments.data.text_file import find_text
+from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 # where a published archive, or a folder of several sets, has them
@@ -66,8 +67,8 @@ def load_series(
 
     Raises:
         BrokenFileError: a file is broken, or the two do not belong together.
-        FileNotFoundError: a file is missing.
-        ValueError: ``data_dir`` is not given, or an argument is out of its range.
+        FileNotFoundError: ``data_dir`` is not given, or lacks a file.
+        ValueError: an argument is out of its range.
     """
     if layout not in _ENDINGS:
         raise ValueError(f"layout must be 'ts' or 'uci', got {layout!r}")
@@ -97,11 +98,9 @@ def load_series(
 
 
 def _files(name: str, data_dir: str | Path | None, layout: str) -> list[Path]:
-    if data_dir is None:
-        raise ValueError(f"{name} is not downloaded: name the folder of its files with --data-dir")
-    folder = Path(data_dir)
-    places = (folder, folder / name, folder / "timeseries" / name)
     names = [name + ending for ending in _ENDINGS[layout]]
+    folder = users_folder(data_dir, " and ".join(names))
+    places = (folder, folder / name, folder / "timeseries" / name)
     for place in places:
         # published files of the UCI archive have small letters
         for spelt in (names, [n.lower() for n in names]):

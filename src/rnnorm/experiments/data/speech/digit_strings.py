@@ -13,6 +13,7 @@ from rnnorm.experiments.data.speech.fsdd import RATE, find_recordings
 from rnnorm.experiments.data.speech.recordings import read_recordings
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.speech.utterances import held
+from rnnorm.experiments.data.users_folder import users_folder
 
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -48,11 +49,7 @@ def load_digit_strings(
         ValueError: a recording is broken, or a speaker of the test is one of the others, too.
         FileNotFoundError: there are no recordings, or one is missing.
     """
-    if data_dir is None:
-        raise FileNotFoundError(
-            "name a folder that holds the recordings of the Free Spoken Digit Dataset with "
-            "--data-dir"
-        )
+    folder = users_folder(data_dir, "the recordings of the Free Spoken Digit Dataset")
     if both := set(speakers) & set(test_speakers):
         raise ValueError(f"test_speakers must be none of speakers, got {min(both)} in both")
     names = [
@@ -62,7 +59,7 @@ def load_digit_strings(
         for indices in _INDICES.values()
         for index in indices
     ]
-    recordings = dict(read_recordings(find_recordings(Path(data_dir).expanduser()), names, RATE))
+    recordings = dict(read_recordings(find_recordings(folder), names, RATE))
     few = max(2, strings // 10)
     train, val, test = (
         _strings(part, count, recordings, who)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
+from rnnorm.experiments.data.fixed_tenth import fixed_tenth
 from rnnorm.experiments.data.speech.filter_banks import FRAME_MILLISECONDS, filter_banks
 from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
 from rnnorm.experiments.data.speech.recordings import read_recordings
 from rnnorm.experiments.data.speech.utterances import Features, Speech, Utterance, held, pair
+from rnnorm.experiments.data.users_folder import users_folder
 
 RATE = 8000
 Split = Literal["speaker", "random"]
@@ -35,12 +35,8 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
             speaker.
         FileNotFoundError: there are no recordings, or no alignments.
     """
-    if data_dir is None:
-        raise FileNotFoundError(
-            "name a folder that holds the recordings of the Free Spoken Digit Dataset and their "
-            "alignments with --data-dir"
-        )
-    folder = Path(data_dir).expanduser()
+    what = "the recordings of the Free Spoken Digit Dataset and their alignments"
+    folder = users_folder(data_dir, what)
     recordings = find_recordings(folder)
     if not (folder / alignments).is_dir():
         raise FileNotFoundError(
@@ -109,7 +105,5 @@ def _split(
         own = [u for u in utterances if speaker_of[u.name] == speaker]
         other = [u for u in utterances if speaker_of[u.name] != speaker]
     # in their own order, recordings of a digit stand together
-    mixed = [own[i] for i in np.random.RandomState(0).permutation(len(own))]
-    tenth = max(1, len(own) // 10)
-    val, rest = mixed[:tenth], mixed[tenth:]
-    return [rest, val, other] if split == "speaker" else [rest[tenth:], val, rest[:tenth]]
+    rest, val = fixed_tenth(own)
+    return [rest, val, other] if split == "speaker" else [rest[len(val) :], val, rest[: len(val)]]

@@ -9,6 +9,7 @@ from rnnorm.experiments.data.speech.recordings import read_recording
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.speech.utterances import held
 from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 RATE = 16000
@@ -92,9 +93,8 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
         ValueError: a file is broken, or a part has no utterance.
         FileNotFoundError: a folder or a recording is missing.
     """
-    if data_dir is None:
-        raise FileNotFoundError("name a folder that holds TIMIT's TRAIN and TEST with --data-dir")
-    folder = _inner(Path(data_dir).expanduser(), "timit") or Path(data_dir).expanduser()
+    folder = users_folder(data_dir, "TIMIT's TRAIN and TEST")
+    folder = _inner(folder, "timit") or folder
     parts: dict[str, list[Spoken]] = {"train": [], "val": [], "test": []}
     for name in ("train", "test"):
         place = _inner(folder, name)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rnnorm.experiments.data.strokes.strokes import Drawing, DrawnParts, drawing
 from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 
@@ -62,9 +63,7 @@ def load_iam(data_dir: str | Path | None) -> DrawnParts:
         ValueError: there are fewer than three forms, or a file is broken.
         FileNotFoundError: no folder is named.
     """
-    if data_dir is None:
-        raise FileNotFoundError("name the folder that holds lineStrokes with --data-dir")
-    folder = Path(data_dir).expanduser()
+    folder = users_folder(data_dir, "lineStrokes")
     inner = folder / "lineStrokes"
     folder = inner if inner.is_dir() else folder
     paths = sorted(folder.rglob("*.xml"))

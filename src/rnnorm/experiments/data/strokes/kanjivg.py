@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, Drawing, DrawnParts
 from rnnorm.experiments.data.text_file import find_texts
+from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BROKEN, BrokenFileError, check_size, unpack
 
 FILE = "kanjivg_rdp100.npz"
@@ -32,9 +33,7 @@ def load_kanjivg(data_dir: str | Path | None) -> DrawnParts:
         BrokenFileError: the file is broken.
         FileNotFoundError: it is missing.
     """
-    if data_dir is None:
-        raise FileNotFoundError(f"name the folder that holds {FILE} with --data-dir: no download")
-    (path,) = find_texts(Path(data_dir).expanduser(), "handwriting", [FILE])
+    (path,) = find_texts(users_folder(data_dir, FILE), "handwriting", [FILE])
     return read_kanjivg(path)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
+from rnnorm.experiments.data.fixed_tenth import fixed_tenth
 from rnnorm.experiments.data.series.uci_file import read_uci
 from rnnorm.experiments.data.strokes.strokes import Drawing, DrawnParts, drawing
 from rnnorm.experiments.data.text_file import find_texts
+from rnnorm.experiments.data.users_folder import users_folder
 
 
 def load_pendigits(data_dir: str | Path | None) -> DrawnParts:
@@ -24,16 +24,10 @@ def load_pendigits(data_dir: str | Path | None) -> DrawnParts:
         BrokenFileError: a file is broken.
         FileNotFoundError: one is missing.
     """
-    if data_dir is None:
-        raise FileNotFoundError("name the folder that holds pendigits.tra with --data-dir")
     names = ["pendigits.tra", "pendigits.tes"]
-    train, test = (
-        _drawings(path)
-        for path in find_texts(Path(data_dir).expanduser(), "timeseries/PenDigits", names)
-    )
-    mixed = [train[i] for i in np.random.RandomState(0).permutation(len(train))]
-    tenth = max(1, len(mixed) // 10)
-    return DrawnParts(mixed[tenth:], mixed[:tenth], test)
+    folder = users_folder(data_dir, " and ".join(names))
+    train, test = map(_drawings, find_texts(folder, "timeseries/PenDigits", names))
+    return DrawnParts(*fixed_tenth(train), test)
 
 
 def _drawings(path: Path) -> list[Drawing]:

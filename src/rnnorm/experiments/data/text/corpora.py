@@ -11,6 +11,7 @@ from rnnorm.experiments.data.text.ptb import END, sentence_characters, sentence_
 from rnnorm.experiments.data.text.text8 import check_text8, split
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text_file import find_texts, read_text
+from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
@@ -112,9 +113,4 @@ def _one_file(dataset: str, data_dir: str | Path | None, file: str | Path | None
 
 
 def _find(names: list[str], data_dir: str | Path | None, sub_folder: str) -> list[Path]:
-    if data_dir is None:
-        raise FileNotFoundError(
-            f"name a folder that holds {', '.join(names)} with --data-dir: there is no checked "
-            "download of this text"
-        )
-    return find_texts(Path(data_dir).expanduser(), sub_folder, names)
+    return find_texts(users_folder(data_dir, ", ".join(names)), sub_folder, names)

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from rnnorm.experiments.data.text_file import find_texts, read_text
+from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 ParallelDataset = Literal["multi30k", "files"]
@@ -108,10 +109,8 @@ def load_parallel(
     if files is not None:
         folder = Path(data_dir or ".").expanduser()
         return _split(read_parallel(folder / files[0], folder / files[1], lower), files)
-    if data_dir is None:
-        raise FileNotFoundError("name the folder of multi30k with --data-dir: no download")
     names = [f"{part}.lc.norm.tok.{end}" for part in _PARTS.values() for end in languages]
-    paths = find_texts(Path(data_dir).expanduser(), "multi30k", names)
+    paths = find_texts(users_folder(data_dir, "multi30k"), "multi30k", names)
     pairs = zip(paths[::2], paths[1::2], strict=True)
     train, val, test = (read_parallel(*pair, lower) for pair in pairs)
     return ParallelParts(train, val, test, [])

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from rnnorm.experiments.data.text_file import find_texts, read_text
+from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 RatedDataset = Literal["movies", "tweets", "products", "csv"]
@@ -147,11 +148,8 @@ def load_rated(
         path = Path(data_dir or ".").expanduser() / Path(file).expanduser()
         read = read_rated_csv(path)
     elif dataset in _FILES:
-        if data_dir is None:
-            raise FileNotFoundError(
-                f"name the folder that holds {_FILES[dataset]} with --data-dir: no download"
-            )
-        (path,) = find_texts(Path(data_dir).expanduser(), "sentiment", [_FILES[dataset]])
+        name = _FILES[dataset]
+        (path,) = find_texts(users_folder(data_dir, name), "sentiment", [name])
         read = read_rated(path)
     else:
         raise ValueError(f"dataset must be 'csv' or one of {', '.join(_FILES)}, got {dataset!r}")

@@ -9,6 +9,7 @@ from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
 from rnnorm.experiments.data.speech.kaldi.matrix import index_archive, matrix_shape, read_matrix
 from rnnorm.experiments.data.speech.kaldi.scp import Place, read_scp
 from rnnorm.experiments.data.speech.utterances import Features, Speech, Utterance, pair
+from rnnorm.experiments.data.users_folder import users_folder
 
 _PARTS = ("train", "dev", "test")
 
@@ -28,11 +29,7 @@ def load_kaldi(data_dir: str | Path | None) -> Speech:
             or no utterance has both.
         FileNotFoundError: a folder or a file is missing.
     """
-    if data_dir is None:
-        raise FileNotFoundError(
-            f"name a folder that holds the folders {', '.join(_PARTS)} with --data-dir"
-        )
-    folder = Path(data_dir).expanduser()
+    folder = users_folder(data_dir, f"the folders {', '.join(_PARTS)}")
     if missing := [part for part in _PARTS if not (folder / part).is_dir()]:
         raise FileNotFoundError(
             f"{folder} lacks the folder {', '.join(missing)}: features and alignments are looked "

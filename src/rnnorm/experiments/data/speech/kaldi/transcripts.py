@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
+from rnnorm.experiments.data.fixed_tenth import fixed_tenth
 from rnnorm.experiments.data.speech.kaldi.folder import places_of
 from rnnorm.experiments.data.speech.kaldi.matrix import matrix_shape, read_matrix
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 Units = Literal["words", "characters"]
@@ -56,9 +56,7 @@ def load_kaldi_text(data_dir: str | Path | None, units: Units) -> SpokenParts:
         ValueError: a file is broken, features differ in width, or no utterance of a part has both.
         FileNotFoundError: a folder or a file is missing.
     """
-    if data_dir is None:
-        raise FileNotFoundError("name a folder that holds train, dev and test with --data-dir")
-    folder = Path(data_dir).expanduser()
+    folder = users_folder(data_dir, "the folders train, dev and test")
     if missing := [part for part in ("train", "test") if not (folder / part).is_dir()]:
         raise FileNotFoundError(f"{folder} lacks the folder {', '.join(missing)}")
     there = [part for part in ("train", "dev", "test") if (folder / part).is_dir()]
@@ -69,12 +67,10 @@ def load_kaldi_text(data_dir: str | Path | None, units: Units) -> SpokenParts:
         each = ", ".join(f"{width} for {where}" for width, where in widths.items())
         raise ValueError(f"all features must have as many columns, got {each}")
     if "dev" not in parts:
-        whole = parts["train"]
-        order = np.random.RandomState(0).permutation(len(whole)).tolist()
-        tenth = max(1, len(whole) // 10)
-        parts["dev"] = [whole[i] for i in order[:tenth]]
-        parts["train"] = [whole[i] for i in order[tenth:]]
-        notes.append(f"{folder} has no dev: {tenth} of the training utterances validate")
+        parts["train"], parts["dev"] = fixed_tenth(parts["train"])
+        notes.append(
+            f"{folder} has no dev: {len(parts['dev'])} of the training utterances validate"
+        )
     if not parts["train"]:
         raise ValueError(f"{folder / 'train'} must have an utterance besides those to validate")
     return SpokenParts(parts["train"], parts["dev"], parts["test"], next(iter(widths)), notes)
