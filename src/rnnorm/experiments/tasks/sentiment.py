@@ -7,16 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.series.series import Series
 from rnnorm.experiments.data.series.series_batches import SeriesBatches
 from rnnorm.experiments.data.text.frequent_words import frequent_words, numbers_of, split_words
+from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
 from rnnorm.experiments.data.text.rated import RatedDataset, load_rated
-from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 
 
-class SentimentData(LoadedData):
+class SentimentData(KeepsVocabulary):
     """Rated texts in minibatches ``SeriesBatch`` of numbered words.
 
     Class 1 is rated above the threshold, class 0 below it; what is neither is left out and
@@ -50,7 +49,6 @@ class SentimentData(LoadedData):
         super().__init__(**shared)
         if words < 1:
             raise ValueError(f"words must be at least 1, got {words}")
-        self.vocabulary = Vocabulary(())
 
     def load(self) -> dict[str, SeriesBatches]:
         """Read, split and number the texts.
@@ -64,6 +62,7 @@ class SentimentData(LoadedData):
         *parts, self.notes = load_rated(*(given[name] for name in names))
         words = [[split_words(each.text) for each in part] for part in parts]
         self.vocabulary = frequent_words(words[0], given["words"])
+        self.source = f"the training texts of {given['dataset']}"
         loaders = {}
         for part, texts, rated in zip(("train", "val", "test"), words, parts, strict=True):
             train = part == "train"
@@ -74,20 +73,6 @@ class SentimentData(LoadedData):
             loaders[part] = SeriesBatches(Series(x, y), rows, given["seed"] if train else None)
             self.notes.append(f"{part}: {len(y)} texts, {int(y.sum())} rated above the threshold")
         return loaders
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the texts: their vocabulary."""
-        return {"vocabulary": list(self.vocabulary.symbols)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a checkpoint whose words had other numbers.
-
-        Raises:
-            ValueError: the vocabularies differ.
-        """
-        if "vocabulary" in state_dict:
-            source = f"the training texts of {self.hparams['dataset']}"
-            self.vocabulary.check_same(state_dict["vocabulary"], source)
 
 
 class SentimentClassifier(SequenceClassifier):

@@ -1,18 +1,17 @@
-"""What tasks on texts share: their loaders, and a vocabulary that a checkpoint keeps."""
+"""What tasks on texts share: their loaders and their vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.resumable import Resumable
 from rnnorm.experiments.data.text.corpora import Corpus, Dataset, load_corpus
-from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
 from rnnorm.experiments.data.text.windows import Window
 
 
-class TextData(LoadedData):
+class TextData(KeepsVocabulary):
     """A text in minibatches :class:`rnnorm.experiments.data.text.windows.Window`.
 
     A subclass says how the text is cut (:meth:`cut`).
@@ -38,8 +37,6 @@ class TextData(LoadedData):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        self.vocabulary = Vocabulary(())
-        self._source = ""
 
     def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:
         """Minibatches of the three parts of a text."""
@@ -54,22 +51,9 @@ class TextData(LoadedData):
         """
         given = self.hparams
         corpus = load_corpus(given["dataset"], given["data_dir"], given["file"])
-        self.vocabulary, self._source = corpus.vocabulary, corpus.train.source
+        self.vocabulary, self.source = corpus.vocabulary, corpus.train.source
         return self.cut(corpus)
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
         """The symbols, in the order of their numbers."""
         return {"dataset": self.hparams["dataset"], "symbols": list(kept.get("vocabulary", ()))}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the text: its vocabulary."""
-        return {"vocabulary": list(self.vocabulary.symbols)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a checkpoint whose symbols had other numbers.
-
-        Raises:
-            ValueError: the vocabularies differ.
-        """
-        if "vocabulary" in state_dict:
-            self.vocabulary.check_same(state_dict["vocabulary"], self._source)

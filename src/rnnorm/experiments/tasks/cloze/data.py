@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.questions.batches import QuestionBatches
 from rnnorm.experiments.data.questions.cnn import ENTITY
 from rnnorm.experiments.data.questions.corpora import ClozeDataset, load_questions
 from rnnorm.experiments.data.questions.numbered import Numbering, Raw, read_raw
 from rnnorm.experiments.data.questions.question import BLANK, is_word, most_relevant
+from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
 
 #: the tasks of bAbI whose answers stand in their stories; so do those of task 3, which are long
 BABI_TASKS = (1, 2, 4, 5, 11, 12, 13, 14, 16)
 
 
-class ClozeData(LoadedData):
+class ClozeData(KeepsVocabulary):
     """Questions in minibatches :class:`rnnorm.experiments.data.questions.batches.ClozeBatch`.
 
     A training question whose answer is not in its document is left out; in validation and test it
@@ -39,7 +39,7 @@ class ClozeData(LoadedData):
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
-        numbering: the vocabulary, once the data are loaded.
+        numbering: of the words, once the data are loaded.
 
     Raises:
         ValueError: an argument is none of these, or less than 1.
@@ -91,6 +91,8 @@ class ClozeData(LoadedData):
             _is_entity if entities else _is_answer,
             anonymous=entities,
         )
+        self.vocabulary = self.numbering.vocabulary
+        self.source = f"the training questions of {dataset}"
         told, loaders = [], {}
         for part, some in raw.items():
             loaders[part], said = self._batches(part, some, self.numbering)
@@ -120,22 +122,6 @@ class ClozeData(LoadedData):
         batch_size = given["batch_size" if train else "eval_batch_size"]
         seed = given["seed"] if train else None
         return QuestionBatches(questions, batch_size, numbering.unknown + 1, seed), said
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the questions: their vocabulary."""
-        assert self.numbering is not None
-        return {"vocabulary": list(self.numbering.vocabulary.symbols)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a checkpoint whose words had other numbers.
-
-        Raises:
-            ValueError: the vocabularies differ.
-        """
-        if "vocabulary" in state_dict:
-            assert self.numbering is not None
-            source = f"the training questions of {self.hparams['dataset']}"
-            self.numbering.vocabulary.check_same(state_dict["vocabulary"], source)
 
 
 def _is_entity(word: str) -> bool:

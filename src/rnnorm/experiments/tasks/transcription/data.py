@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.speech import digit_strings, fsdd, timit
 from rnnorm.experiments.data.speech.digit_strings import load_digit_strings
 from rnnorm.experiments.data.speech.filter_banks import (
@@ -20,6 +19,7 @@ from rnnorm.experiments.data.speech.kaldi.transcripts import Units, load_kaldi_t
 from rnnorm.experiments.data.speech.spoken import SpokenParts
 from rnnorm.experiments.data.speech.timit import load_timit
 from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatches
+from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 
 SpokenDataset = Literal["digits", "timit", "kaldi"]
@@ -27,7 +27,7 @@ SpokenDataset = Literal["digits", "timit", "kaldi"]
 _RATES = {"digits": fsdd.RATE, "timit": timit.RATE}
 
 
-class SpokenData(LoadedData):
+class SpokenData(KeepsVocabulary):
     """Utterances in minibatches ``TranscriptBatch``.
 
     A training utterance that has fewer steps than its symbols need is left out, and named; in
@@ -79,7 +79,6 @@ class SpokenData(LoadedData):
         for name, number in (("strings", strings), ("stacked", stacked)):
             if number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
-        self.vocabulary = Vocabulary(())
         self.num_features = 0
 
     def load(self) -> dict[str, TranscriptBatches]:
@@ -93,6 +92,7 @@ class SpokenData(LoadedData):
         train = list(spoken.train)[: given["train_size"]]
         self.notes = list(spoken.notes)
         self.vocabulary = Vocabulary(symbol for each in train for symbol in each.symbols)
+        self.source = f"the training utterances of {given['dataset']}"
         self.num_features = spoken.num_features * given["stacked"] * (3 if given["deltas"] else 1)
         whole = self._batches(train, given["batch_size"])
         unfit = [u.name for i, u in enumerate(train) if not whole.alignable(i)]
@@ -165,17 +165,3 @@ class SpokenData(LoadedData):
         given = self.hparams
         features = add_deltas(features) if given["deltas"] else features
         return stack(normalise(features) if given["normalised"] else features, given["stacked"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the utterances: their symbols."""
-        return {"vocabulary": list(self.vocabulary.symbols)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a checkpoint whose symbols had other numbers.
-
-        Raises:
-            ValueError: the vocabularies differ.
-        """
-        if "vocabulary" in state_dict:
-            source = f"the training utterances of {self.hparams['dataset']}"
-            self.vocabulary.check_same(state_dict["vocabulary"], source)
