@@ -107,7 +107,7 @@ def test_fit_then_test_says_what_was_left_out(spoken, capsys):
     ("options", "what"),
     [
         (["--model.init_args.num_classes=5"], "num_classes must be at least the 6 states"),
-        (["--data.init_args.deltas=false"], "input_size must be the 41 features of a frame, got"),
+        (["--data.init_args.deltas=false"], "input_size must be 41, the features of a frame, got"),
         (["--data.init_args.alignments=nowhere"], "nowhere: name that of the alignments"),
         (["--data.init_args.speaker=eve"], "nicolas, theo, got 'eve'"),
         (["--data.init_args.max_length=2"], "max_length must leave a training utterance"),

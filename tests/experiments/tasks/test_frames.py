@@ -103,7 +103,7 @@ def test_bad_model_arguments(arguments, what):
     [
         (
             {"input_size": 41},
-            r"model\.init_args\.input_size must be the 123 .* with deltas, got 41",
+            r"model\.init_args\.input_size must be 123, .* with deltas, got 41",
         ),
         (
             {"num_classes": 5},

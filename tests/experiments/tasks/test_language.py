@@ -262,7 +262,7 @@ def test_a_model_of_another_vocabulary_is_refused(sentences):
     module = data(sentences)
     symbols = len(module.vocabulary)
     LanguageModel(symbols, hidden_size=2).check_data(module)
-    with pytest.raises(ValueError, match=rf"vocabulary_size must be the {symbols} .*got 50"):
+    with pytest.raises(ValueError, match=rf"vocabulary_size must be {symbols}, .*got 50"):
         LanguageModel(50, hidden_size=2).check_data(module)
 
 

@@ -60,9 +60,9 @@ def test_a_misspelt_readout_is_refused():
 def test_data_that_do_not_fit_the_model_are_refused(ts_dir):
     data = TimeSeriesData(name="Two", data_dir=str(ts_dir))
     data.setup()
-    with pytest.raises(ValueError, match="input_size must be 1 for Two, got 2"):
+    with pytest.raises(ValueError, match="input_size must be 1, the features of Two, got 2"):
         model().check_data(data)
-    with pytest.raises(ValueError, match="num_classes must be 2 for Two, got 3"):
+    with pytest.raises(ValueError, match="num_classes must be 2, the classes of Two, got 3"):
         model(input_size=1).check_data(data)
 
 

@@ -169,8 +169,8 @@ def test_characters_are_written_without_spaces_between(kaldi):
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (["--model.num_symbols=3"], "num_symbols must be the 10 symbols of the training"),
-        (["--model.input_size=41"], "input_size must be the 123 values of a step, got 41"),
+        (["--model.num_symbols=3"], "num_symbols must be 10, the symbols of the training"),
+        (["--model.input_size=41"], "input_size must be 123, the values of a step, got 41"),
         (["--model.beam=0"], "beam must be at least 1, got 0"),
         (["--data.stacked=200"], "no training utterance has as many steps as its symbols: train-0"),
         (["--data.speakers=[ann]"], "lacks 500 of 500 recordings"),

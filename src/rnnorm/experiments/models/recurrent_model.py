@@ -116,6 +116,20 @@ class RecurrentModel(lightning.LightningModule):
         self.sampling_error.update(sums, terms)
         self.log("test/sampling_error", self.sampling_error, batch_size=len(sums))
 
+    def expect_size(self, name: str, found: int, what: str) -> None:
+        """Refuse data that do not fit a size of the model.
+
+        Args:
+            name: of the model's argument.
+            found: what the data have.
+            what: that is, in words.
+
+        Raises:
+            ValueError: the argument is another.
+        """
+        if (given := self.hparams[name]) != found:
+            raise ValueError(f"model.init_args.{name} must be {found}, {what}, got {given}")
+
     def evaluate(self, name: str, batch: Any) -> object:
         """Log the metrics of a minibatch.
 

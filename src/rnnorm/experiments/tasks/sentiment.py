@@ -97,12 +97,9 @@ class SentimentClassifier(SequenceClassifier):
         Raises:
             ValueError: they have not.
         """
-        size, numbers = self.hparams["vocabulary_size"], len(data.vocabulary) + 1
-        if size != numbers:
-            raise ValueError(
-                f"model.init_args.vocabulary_size must be {numbers}, the {numbers - 1} words of "
-                f"the training texts and the unknown word, got {size}"
-            )
+        words = len(data.vocabulary)
+        what = f"the {words} words of the training texts and the unknown word"
+        self.expect_size("vocabulary_size", words + 1, what)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Scores of the two classes.

@@ -86,9 +86,6 @@ class TimeSeriesClassifier(SequenceClassifier):
         Raises:
             ValueError: they do not.
         """
-        for name, found in (("input_size", data.num_features), ("num_classes", len(data.classes))):
-            if self.hparams[name] != found:
-                raise ValueError(
-                    f"model.init_args.{name} must be {found} for {data.hparams['name']}, "
-                    f"got {self.hparams[name]}"
-                )
+        of = f"of {data.hparams['name']}"
+        self.expect_size("input_size", data.num_features, f"the features {of}")
+        self.expect_size("num_classes", len(data.classes), f"the classes {of}")

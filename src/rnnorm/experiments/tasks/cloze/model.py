@@ -78,15 +78,13 @@ class ClozeReader(RecurrentModel):
         Raises:
             ValueError: they have not.
         """
-        assert data.numbering is not None
-        size, numbers = self.hparams["vocabulary_size"], len(data.numbering)
-        if size != numbers:
-            words = len(data.numbering.vocabulary)
-            raise ValueError(
-                f"model.init_args.vocabulary_size must be {numbers}, the {words} words of the "
-                f"training questions, the unknown word and {data.numbering.placeholders} "
-                f"placeholders, got {size}"
-            )
+        numbering = data.numbering
+        assert numbering is not None
+        what = (
+            f"the {len(numbering.vocabulary)} words of the training questions, the unknown word "
+            f"and {numbering.placeholders} placeholders"
+        )
+        self.expect_size("vocabulary_size", len(numbering), what)
 
     def forward(self, batch: ClozeBatch) -> tuple[Tensor, Tensor]:
         """What a minibatch's answers may be, and where the model looks.

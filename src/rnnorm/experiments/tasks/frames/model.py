@@ -54,16 +54,12 @@ class FrameClassifier(StepClassifier):
         Raises:
             ValueError: they do not.
         """
-        given = self.hparams
-        if given["input_size"] != data.num_features:
-            raise ValueError(
-                f"model.init_args.input_size must be the {data.num_features} features of a frame"
-                f"{' with deltas' if data.hparams['deltas'] else ''}, got {given['input_size']}"
-            )
-        if given["num_classes"] < data.num_targets:
+        what = f"the features of a frame{' with deltas' if data.hparams['deltas'] else ''}"
+        self.expect_size("input_size", data.num_features, what)
+        if (given := self.hparams["num_classes"]) < data.num_targets:
             raise ValueError(
                 f"model.init_args.num_classes must be at least the {data.num_targets} states of "
-                f"the alignments, got {given['num_classes']}"
+                f"the alignments, got {given}"
             )
 
     def training_step(self, batch: FrameBatch, batch_idx: int) -> Tensor:

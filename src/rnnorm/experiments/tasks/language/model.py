@@ -147,12 +147,8 @@ class LanguageModel(RecurrentModel):
         Raises:
             ValueError: it has not.
         """
-        size, symbols = self.hparams["vocabulary_size"], len(data.vocabulary)
-        if size != symbols:
-            raise ValueError(
-                f"model.init_args.vocabulary_size must be the {symbols} symbols of the training "
-                f"text, got {size}"
-            )
+        what = "the symbols of the training text"
+        self.expect_size("vocabulary_size", len(data.vocabulary), what)
 
     def forward(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None

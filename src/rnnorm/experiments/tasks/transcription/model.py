@@ -67,14 +67,9 @@ class Transcriber(StepClassifier):
         Raises:
             ValueError: they do not fit.
         """
-        for name, found, what in (
-            ("input_size", data.num_features, "values of a step"),
-            ("num_symbols", len(data.vocabulary), "symbols of the training utterances"),
-        ):
-            if self.hparams[name] != found:
-                raise ValueError(
-                    f"model.init_args.{name} must be the {found} {what}, got {self.hparams[name]}"
-                )
+        self.expect_size("input_size", data.num_features, "the values of a step")
+        symbols = "the symbols of the training utterances"
+        self.expect_size("num_symbols", len(data.vocabulary), symbols)
         self._text, self._vocabulary = data.text, data.vocabulary
 
     def symbols(self, scores: Tensor, lengths: Tensor, beam: int | None = None) -> list[list[int]]:

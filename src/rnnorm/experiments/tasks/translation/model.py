@@ -104,13 +104,9 @@ class Translator(RecurrentModel):
             ValueError: they have not.
         """
         for name, numbers in (("source", data.source), ("target", data.target)):
-            size = self.hparams[f"{name}_size"]
-            if size != len(numbers):
-                raise ValueError(
-                    f"model.init_args.{name}_size must be {len(numbers)}, the "
-                    f"{len(numbers.vocabulary)} words of the {name}, the end and the unknown word, "
-                    f"got {size}"
-                )
+            words = len(numbers.vocabulary)
+            what = f"the {words} words of the {name}, the end and the unknown word"
+            self.expect_size(f"{name}_size", len(numbers), what)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Sight:
         """What the decoder looks at, and its first states.
