@@ -13,15 +13,9 @@ from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.problem import describe, forward_shapes
 from rnnorm.kernels.inputs import LEAVES, Inputs, Options
+from rnnorm.kernels.operators import FORWARD, forward_parts, saved, setup_forward
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.tracing import unobserved
-
-Results = tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-]  # fmt: skip
-
-_COUNT = len(Inputs._fields)
 
 
 def run_forward(
@@ -30,7 +24,7 @@ def run_forward(
     save: bool,
     distinct: bool = False,
     rows: ActiveRows | None = None,
-) -> Results:
+) -> tuple[Tensor, ...]:
     """Runs the pass, without autograd.
 
     Args:
@@ -58,11 +52,11 @@ def run_forward(
 
 def _allocate(
     inputs: Inputs, options: Options, save: bool, distinct: bool, exchanged: bool = False
-) -> Results:
+) -> tuple[Tensor, ...]:
     new_empty, new_zeros = inputs.x.new_empty, inputs.x.new_zeros
     absent = new_empty(0)
     # a moment stays zero where no statistic is taken
-    return tuple(  # type: ignore[return-value]
+    return tuple(
         [
             absent
             if not distinct and shape == (0,)
@@ -72,104 +66,43 @@ def _allocate(
     )
 
 
-@torch.library.custom_op("rnnorm::cpu_forward", mutates_args=(), device_types="cpu")
-def cpu_forward(
-    x: Tensor,
-    sizes: Tensor,
-    h0: Tensor,
-    c0: Tensor | None,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor | None,
-    bias_hh: Tensor | None,
-    weight_ci: Tensor | None,
-    weight_cf: Tensor | None,
-    weight_co: Tensor | None,
-    gamma_input: Tensor | None,
-    gamma_hidden: Tensor | None,
-    gamma_cell: Tensor | None,
-    beta_cell: Tensor | None,
-    mean_input: Tensor | None,
-    var_input: Tensor | None,
-    mean_hidden: Tensor | None,
-    var_hidden: Tensor | None,
-    mean_cell: Tensor | None,
-    var_cell: Tensor | None,
-    mask_hidden: Tensor | None,
-    mask_candidate: Tensor | None,
-    mask_zoneout_h: Tensor | None,
-    mask_zoneout_c: Tensor | None,
-    cell: str,
-    scopes: str,
-    joint: bool,
-    eps: float,
-    min_rows: int,
-    scale_hidden: float,
-    scale_candidate: float,
-    scale_zoneout_h: float,
-    scale_zoneout_c: float,
-    save: bool,
-) -> tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-]:  # fmt: skip
+@torch.library.custom_op("rnnorm::cpu_forward", mutates_args=(), device_types="cpu", schema=FORWARD)
+def cpu_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
-    inputs = Inputs(
-        x, sizes, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh,
-        weight_ci, weight_cf, weight_co, gamma_input, gamma_hidden, gamma_cell, beta_cell,
-        mean_input, var_input, mean_hidden, var_hidden, mean_cell, var_cell,
-        mask_hidden, mask_candidate, mask_zoneout_h, mask_zoneout_c,
-    )  # fmt: skip
-    options = Options(
-        cell, scopes, joint, eps, min_rows,
-        scale_hidden, scale_candidate, scale_zoneout_h, scale_zoneout_c,
-    )  # fmt: skip
-    return run_forward(inputs, options, save, distinct=True)
+    return run_forward(*forward_parts(arguments), distinct=True)
 
 
 @cpu_forward.register_fake
-def _(*arguments: Any) -> Results:
-    inputs, options = Inputs(*arguments[:_COUNT]), Options(*arguments[_COUNT:-1])
-    return _allocate(inputs, options, arguments[-1], distinct=True)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-    *options, ctx.saved = inputs[_COUNT:]
-    ctx.options, ctx.rows = Options(*options), None
-    ctx.save_for_backward(*inputs[:_COUNT], *output)
-    ctx.mark_non_differentiable(*output[3:])
-    ctx.set_materialize_grads(False)
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    return _allocate(*forward_parts(arguments), distinct=True)
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    tensors = ctx.saved_tensors
-    if not ctx.saved:
-        # a graph captured without gradients asks for none to be saved
-        with torch.no_grad():
-            forward = cpu_forward(*tensors[:_COUNT], *ctx.options, True)
-        tensors = (*tensors[:_COUNT], *forward)
-    rest = _COUNT - LEAVES + len(Options._fields) + 1
-    return (*_gradients(ctx, tensors, grads), *[None] * rest)
+    found = _gradients(ctx, saved(ctx, cpu_forward), grads)
+    return (*found, *[None] * (len(ctx.needs_input_grad) - LEAVES))
 
 
 def _gradients(
-    ctx: Any, tensors: tuple[Any, ...], grads: tuple[Tensor | None, ...]
+    ctx: Any,
+    tensors: tuple[Any, ...],
+    grads: tuple[Tensor | None, ...],
+    rows: ActiveRows | None = None,
 ) -> list[Tensor | None]:
     """Of the inputs that may have them, from inputs and results and the gradients of the latter."""
     upstream = [None if g is None else g.contiguous() for g in grads[:3]]
     wanted = ctx.needs_input_grad
     arguments = (*tensors, *upstream, *ctx.options, wanted[0])
     # only a second derivative needs the operator, which has no exchange
-    if ctx.rows is None and (torch.is_grad_enabled() or not unobserved((*tensors, *upstream))):
+    if rows is None and (torch.is_grad_enabled() or not unobserved((*tensors, *upstream))):
         found = cpu_backward(*arguments)
     else:
-        found = run_backward(*arguments, rows=ctx.rows)
+        found = run_backward(*arguments, rows=rows)
     # sizes have none
     found = (found[0], None, *found[1:])
     return [grad if wants else None for grad, wants in zip(found, wanted, strict=False)]
 
 
-cpu_forward.register_autograd(_backward, setup_context=_setup_context)
+cpu_forward.register_autograd(_backward, setup_context=setup_forward)
 
 
 class Unobserved(torch.autograd.Function):
@@ -193,7 +126,7 @@ class Unobserved(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # noqa: D102
-        return (*_gradients(ctx, ctx.saved_tensors, grads), None, None, None, None)
+        return (*_gradients(ctx, ctx.saved_tensors, grads, ctx.rows), None, None, None, None)
 
 
 class Synchronized(Unobserved):

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.inputs import LEAVES, Inputs, Options
+from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.operators import backward_like
 from rnnorm.kernels.triton import step
 from rnnorm.kernels.triton.input_term import finish, undo
 from rnnorm.kernels.triton.plan import Plan
-
-
-def backward_like(inputs: Inputs, wants_x: bool) -> list[Tensor | None]:
-    """What the gradients are like, in their order: x, h0, c0, weights and biases and the rest."""
-    return [inputs.x if wants_x else None, *inputs[2:LEAVES]]
 
 
 def run_backward(

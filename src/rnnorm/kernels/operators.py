@@ -1,0 +1,115 @@
+"""The two passes of a fused kernel as custom operators: what is the same for every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+from rnnorm.kernels import again
+from rnnorm.kernels.inputs import LEAVES, Inputs, Options
+
+_MOMENTS = [f"taken_{k}_{site}" for site in ("input", "hidden", "cell") for k in ("mean", "var")]
+_RESULTS = ["output", "h_n", "c_n", *_MOMENTS, "saved_x", "saved_h", "saved_c", "saved_carried"]
+_DIFFERENTIABLE = _RESULTS[:3]
+
+_INPUTS = [
+    f"{'Tensor' if hint is Tensor else 'Tensor?'} {name}"
+    for name, hint in get_type_hints(Inputs).items()
+]
+# a number may be a compiler's symbol
+_OPTIONS = [
+    f"{'SymInt' if hint is int else hint.__name__} {name}"
+    for name, hint in get_type_hints(Options).items()
+]
+
+# where the arguments of the backward pass that are no inputs begin
+_COUNT = len(_INPUTS)
+_UPSTREAM = _COUNT + len(_RESULTS)
+_GIVEN = _UPSTREAM + len(_DIFFERENTIABLE)
+
+
+def _schema(arguments: list[str], results: int) -> str:
+    return f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * results)})"
+
+
+#: the arguments are those of ``Inputs``, then ``Options``, then whether backward follows
+FORWARD = _schema([*_INPUTS, *_OPTIONS, "bool save"], len(_RESULTS))
+#: those of ``Inputs``, the results of the forward pass and the gradients of the first three, then
+#: ``Options``, then whether the gradient of x is wanted; returned is what ``backward_like`` names
+BACKWARD = _schema(
+    [
+        *_INPUTS,
+        *[f"Tensor {name}" for name in _RESULTS],
+        *[f"Tensor? grad_{name}" for name in _DIFFERENTIABLE],
+        *_OPTIONS,
+        "bool wants_x",
+    ],
+    LEAVES - 1,
+)
+
+
+def forward_parts(arguments: Sequence[Any]) -> tuple[Inputs, Options, bool]:
+    """Inputs, options, whether backward follows."""
+    return Inputs(*arguments[:_COUNT]), Options(*arguments[_COUNT:-1]), arguments[-1]
+
+
+def backward_parts(arguments: Sequence[Any]) -> tuple[Inputs, Any, Any, Options, bool]:
+    """Inputs, results of the forward pass, their gradients, options, whether x's is wanted."""
+    return (
+        Inputs(*arguments[:_COUNT]),
+        arguments[_COUNT:_UPSTREAM],
+        arguments[_UPSTREAM:_GIVEN],
+        Options(*arguments[_GIVEN:-1]),
+        arguments[-1],
+    )
+
+
+def backward_like(inputs: Sequence[Any], wants_x: bool) -> list[Tensor | None]:
+    """What the gradients are like, in their order: x, h0, c0, weights and biases and the rest."""
+    return [inputs[0] if wants_x else None, *inputs[2:LEAVES]]
+
+
+def allocate_gradients(*arguments: Any) -> tuple[Tensor, ...]:
+    """The results of a backward operator, not yet written; what is absent has no elements."""
+    return tuple(
+        [
+            arguments[0].new_empty(0) if like is None else torch.empty_like(like)
+            for like in backward_like(arguments, arguments[-1])
+        ]
+    )
+
+
+def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Keeps of a forward operator's call what ``saved`` returns, and its options."""
+    given, ctx.options, ctx.saved = forward_parts(inputs)
+    ctx.save_for_backward(*given, *output)
+    ctx.mark_non_differentiable(*output[3:])
+    ctx.set_materialize_grads(False)
+
+
+def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Any, ...]:
+    """Inputs and results of a forward operator's call, made again if it saved nothing."""
+    tensors: tuple[Any, ...] = ctx.saved_tensors
+    if not ctx.saved:
+        # a graph captured without gradients asks for none to be saved
+        with torch.no_grad():
+            tensors = (*tensors[:_COUNT], *forward(*tensors[:_COUNT], *ctx.options, True))
+    return tensors
+
+
+def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keeps of a backward operator's call what ``differentiate`` needs."""
+    given, _, upstream, ctx.options, _ = backward_parts(inputs)
+    ctx.save_for_backward(*given, *upstream)
+    ctx.set_materialize_grads(False)
+
+
+def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    """A backward operator's own derivative, which runs the reference."""
+    tensors = ctx.saved_tensors
+    found = again.differentiate(Inputs(*tensors[:_COUNT]), ctx.options, tensors[_COUNT:], grads)
+    between = [None] * (_UPSTREAM - LEAVES)
+    return (*found[:LEAVES], *between, *found[LEAVES:], *[None] * (len(_OPTIONS) + 1))
