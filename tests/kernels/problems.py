@@ -12,7 +12,6 @@ from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels.mask import Mask
-from rnnorm.norm.spec import active_sites
 
 PEEPHOLES = {f"LSTM-{seen}": LSTM(seen) for seen in ("output", "all")}
 CELLS = {cell.name: cell for cell in (LSTM(), GRU(), RNN(), RNN("relu"))}
@@ -70,7 +69,7 @@ class Problem:
         T, B, inputs, H = self.shape
         cell, norm = (CELLS | PEEPHOLES)[self.cell], NORMS[self.norm]
         self.its_cell = cell
-        self.sites = active_sites(norm, cell.name, cell.sites)
+        self.sites = cell.active_sites(norm)
         generator = torch.Generator().manual_seed(self.seed)
 
         def draw(*size):

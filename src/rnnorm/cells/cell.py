@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 from torch.nn.functional import linear
 
-from rnnorm.norm.spec import CELL_SITES, field_of
+from rnnorm.norm.spec import CELL_SITES, Norm, field_of
 
 State = tuple[Tensor, ...]
 Normalise = Callable[[str, Tensor], Tensor]
@@ -68,6 +68,35 @@ class Cell:
     def sites(self) -> tuple[str, ...]:
         """What can be normalised."""
         return ("input", "recurrent", "joint")
+
+    def active_sites(self, norm: Norm | None) -> tuple[str, ...]:
+        """The sites that ``norm`` normalises.
+
+        Raises:
+            ValueError: ``norm`` asks for a joint or carry site that the cell does not have.
+        """
+        if norm is None:
+            return ()
+        available = self.sites
+        for site in ("joint", "carry"):
+            if (
+                site not in available
+                and getattr(norm, site, None)
+                and site not in map(field_of, available)
+            ):
+                raise ValueError(
+                    f"norm.{site} must be None for {self.name}, whose sites are "
+                    f"{', '.join(available)}"
+                )
+        return tuple(
+            [
+                site
+                for site in available
+                # most are fields themselves
+                if getattr(norm, site, None)
+                or ("_" in site and getattr(norm, field_of(site), None))
+            ]
+        )
 
     def step(
         self,

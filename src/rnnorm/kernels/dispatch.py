@@ -20,7 +20,7 @@ from rnnorm.kernels import reference, scan, synchronized
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
-from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+from rnnorm.norm.spec import BatchNorm, Norm
 from rnnorm.tracing import constant, exporting
 
 _TORCH = (LSTM(), GRU())
@@ -47,7 +47,7 @@ class Request(NamedTuple):
     synchronized: bool = False
 
     def __str__(self) -> str:
-        sites = ", ".join(active_sites(self.norm, self.cell.name, self.cell.sites))
+        sites = ", ".join(self.cell.active_sites(self.norm))
         what = f"{type(self.norm).__name__} of {sites}" if sites else "no norm"
         projected = " and proj_size" if self.projected else ""
         masked = " and recurrent dropout" if self.masked else ""
@@ -87,8 +87,7 @@ def _aten_refuses(request: Request) -> str:
     # torch itself refuses an RNN of another nonlinearity
     if request.cell not in _TORCH and type(request.cell) is not RNN:
         return f"torch.nn has no {request.cell}"
-    sites = active_sites(request.norm, request.cell.name, request.cell.sites)
-    if sites:
+    if request.cell.active_sites(request.norm):
         return "torch.nn has no normalised recurrence"
     if request.masked:
         return "torch.nn has no recurrent dropout"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels.mask import Mask
-from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+from rnnorm.norm.spec import BatchNorm, Norm
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 # of gates that share a row's statistic
@@ -118,7 +118,7 @@ def options_of(
     dropped: Sequence[Mask | None] = (None,) * len(PLACES),
 ) -> Options:
     """What is not a tensor; ``min_rows`` as that of ``layer``, and a mask for each place."""
-    active = active_sites(norm, cell.name, cell.sites)
+    active = cell.active_sites(norm)
     batch = isinstance(norm, BatchNorm)
     scopes = [
         (getattr(norm, site) if batch else "row") if site in active else "off"

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from rnnorm.cells.cell import Cell, State, Weights, product
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import BatchSite, Moments, normalise_rows
-from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, active_sites
+from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
 Site = Callable[[Tensor, int], Tensor]
 
@@ -71,7 +71,7 @@ def layer(
     state_dtype = [s.dtype for s in state]
     state = tuple(s.to(wide) for s in state)
 
-    active = active_sites(norm, cell.name, cell.sites)
+    active = cell.active_sites(norm)
     whole = isinstance(norm, BatchNorm) and norm.input == "sequence"
     shifts = {site: s.to(wide) for site, s in (cell.shifts(weights, active) | beta).items()}
     gamma = {site: g.to(wide) for site, g in gamma.items()}

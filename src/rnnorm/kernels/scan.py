@@ -12,7 +12,7 @@ from rnnorm.cells.cell import Cell, State, Weights, product
 from rnnorm.kernels.mask import Mask
 from rnnorm.kernels.reference import fixed_sites, zone_out
 from rnnorm.norm.moments import Moments, normalise_by, scale_of
-from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+from rnnorm.norm.spec import BatchNorm, Norm
 
 _LEAST = (2, 13)
 
@@ -52,7 +52,7 @@ def layer(
     T, B, _ = x.shape
     wide = torch.promote_types(x.dtype, torch.float32)
     dtypes = [s.dtype for s in state]
-    active = active_sites(norm, cell.name, cell.sites)
+    active = cell.active_sites(norm)
     shifts = {site: s.to(wide).clone() for site, s in cell.shifts(weights, active).items()}
     shifts |= {site: s.to(wide) for site, s in beta.items()}
     gamma = {site: g.to(wide) for site, g in gamma.items()}

@@ -15,7 +15,7 @@ from rnnorm.layers.rnn import RNN, RNNCell
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
 from rnnorm.norm.population import Population
-from rnnorm.norm.spec import BatchNorm, active_sites
+from rnnorm.norm.spec import BatchNorm
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -109,14 +109,14 @@ def _step(cell: Step, name: str) -> nn.Module:
 
 def _shifts(layer: Sequence | Step) -> bool:
     """Whether the means ask for a bias."""
-    return bool(active_sites(layer.norm, layer.cell.name, layer.cell.sites))
+    return bool(layer.cell.active_sites(layer.norm))
 
 
 @torch.no_grad()
 def _fill(plain: nn.Module, layer: Sequence | Step, suffix: str, name: str) -> None:
     """Weights and biases of one layer in one direction: ``γ (W z - μ) / σ + b`` is affine in z."""
     norm, cell = layer.norm, layer.cell
-    sites = active_sites(norm, cell.name, cell.sites)
+    sites = cell.active_sites(norm)
     affine: dict[str, tuple[Tensor, Tensor]] = {}
     for site in sites:
         where = f"{name}: norm.{site} must be None to be folded"

@@ -16,7 +16,6 @@ from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.layers.sequence import Sequence
 from rnnorm.norm.population import Population
 from rnnorm.norm.resolved import Resolved
-from rnnorm.norm.spec import active_sites
 from rnnorm.tracing import unobserved
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -80,7 +79,7 @@ class ShortWay(NamedTuple):
         kernel = dispatch.choose(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
         if kernel.name != "cpu" or weight.dtype not in (torch.float32, torch.float64):
             return None
-        active = active_sites(norm, cell.name, cell.sites)
+        active = cell.active_sites(norm)
         suffixes = layer._suffixes()
         names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
         names += ["weight_ci", "weight_cf", "weight_co"]

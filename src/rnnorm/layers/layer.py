@@ -18,7 +18,7 @@ from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, update
-from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, active_sites, field_of
+from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, field_of
 from rnnorm.tracing import holds, known
 
 
@@ -103,7 +103,7 @@ def register_norm(
             f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it reads its "
             "input step by step"
         )
-    for site in active_sites(norm, cell.name, cell.sites):
+    for site in cell.active_sites(norm):
         assert norm is not None
         features = sum(cell.blocks(site, hidden_size))
         gamma = torch.full((features,), float(norm.gamma), device=device, dtype=dtype)
@@ -207,7 +207,7 @@ def run_layer(
     T, B, _ = x.shape
     if masks and "input" in masks:
         x = x * masks["input"].numbers(x.dtype)
-    active = active_sites(norm, cell.name, cell.sites)
+    active = cell.active_sites(norm)
     populations: dict[str, Population] = {}
     constants: dict[str, Moments] = {}
     min_rows = None

@@ -199,35 +199,3 @@ def resolve(norm: str | Norm | None) -> Norm | None:
     if norm not in PRESETS:
         raise ValueError(f"norm must be None or one of {', '.join(PRESETS)}, got {norm!r}")
     return PRESETS[norm]
-
-
-def active_sites(norm: Norm | None, cell: str, available: tuple[str, ...]) -> tuple[str, ...]:
-    """The sites that ``norm`` normalises in a cell.
-
-    Args:
-        norm: the spec.
-        cell: the cell's name, for the error.
-        available: the sites that the cell has.
-
-    Raises:
-        ValueError: ``norm`` asks for a joint or carry site that the cell does not have.
-    """
-    if norm is None:
-        return ()
-    for site in ("joint", "carry"):
-        if (
-            site not in available
-            and getattr(norm, site, None)
-            and site not in map(field_of, available)
-        ):
-            raise ValueError(
-                f"norm.{site} must be None for {cell}, whose sites are {', '.join(available)}"
-            )
-    return tuple(
-        [
-            site
-            for site in available
-            # most are fields themselves
-            if getattr(norm, site, None) or ("_" in site and getattr(norm, field_of(site), None))
-        ]
-    )

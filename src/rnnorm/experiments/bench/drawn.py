@@ -13,7 +13,7 @@ from torch import Tensor
 import rnnorm
 from rnnorm.experiments.bench.layers import Shape
 from rnnorm.layers.sequence import Sequence
-from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+from rnnorm.norm.spec import BatchNorm, Norm
 
 #: classes with the options that make other cells of them
 CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -142,7 +142,7 @@ def layers() -> list[tuple[str, str]]:
             except ValueError:
                 # a GRU has no joint site
                 continue
-            sites = active_sites(layer.norm, cell, layer.cell.sites)
+            sites = layer.cell.active_sites(layer.norm)
             scope = getattr(layer.norm, "input", None)
             found.setdefault((cell, type(layer.norm), sites, scope), (cell, name))
     return list(found.values())

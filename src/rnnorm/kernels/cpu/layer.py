@@ -15,7 +15,7 @@ from rnnorm.kernels.inputs import LEAVES, PLACES, Inputs, options_of, sites_of
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+from rnnorm.norm.spec import BatchNorm, Norm
 from rnnorm.tracing import unobserved
 
 _COMPUTED = (torch.float32, torch.float64)
@@ -24,7 +24,7 @@ _DTYPES = (*_COMPUTED, torch.bfloat16, torch.float16)
 
 def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:
     """Why the kernel does not cover a layer, empty if it does."""
-    sites = active_sites(norm, cell.name, cell.sites)
+    sites = cell.active_sites(norm)
     if device.type != "cpu":
         return f"it runs on the CPU, not on {device.type}"
     if cell not in COVERED:
@@ -64,7 +64,7 @@ def layer(
         MemoryError: scratch memory could not be allocated.
         RuntimeError: torch.distributed's own, where another rank is missing.
     """
-    active = active_sites(norm, cell.name, cell.sites)
+    active = cell.active_sites(norm)
     sites = sites_of(active)
     wide = x.dtype if x.dtype in _COMPUTED else torch.float32
 

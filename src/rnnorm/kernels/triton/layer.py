@@ -17,7 +17,7 @@ from rnnorm.cells.rnn import RNN
 from rnnorm.kernels.inputs import PLACES, Inputs, options_of, sites_of
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import BatchNorm, Norm, active_sites
+from rnnorm.norm.spec import BatchNorm, Norm
 
 #: why they cannot run here
 UNAVAILABLE = "" if find_spec("triton") else "Triton is not installed: pip install triton"
@@ -40,7 +40,7 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
         return f"it has no {cell}"
     if dtype not in _DTYPES:
         return f"it has no {dtype}"
-    if "carry" in active_sites(norm, cell.name, cell.sites):
+    if "carry" in cell.active_sites(norm):
         return "it does not normalise the carried cell"
     if torch._C._are_functorch_transforms_active():
         return "its operators have no torch.func transforms"
@@ -67,7 +67,7 @@ def layer(
     # which imports Triton
     from rnnorm.kernels.triton.operators import triton_forward
 
-    active = active_sites(norm, cell.name, cell.sites)
+    active = cell.active_sites(norm)
     sites = sites_of(active)
     wide = torch.promote_types(x.dtype, torch.float32)
 
