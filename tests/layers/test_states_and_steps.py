@@ -120,3 +120,30 @@ def test_nothing_is_said_where_the_step_is_known_or_makes_no_difference():
     both = rnnorm.GRU(3, 5, bidirectional=True, norm="batch")
     both(torch.randn(6, 4, 3))
     assert said_of_step(both.eval(), ((torch.randn(6, 4, 3), torch.zeros(2, 4, 5)), {})) == []
+
+
+CHANGES = {"all": lambda s: s.zero_(), "a row": lambda s: s[:, 0].zero_()}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_final_states_may_be_changed_in_place(sequence, norm, change, close):
+    layer, x = sequence.rnnorm(norm=norm), sequence.input()
+
+    def gradients(changed):
+        output, state = layer(x)
+        states = [*state] if isinstance(state, tuple) else [state]
+        if not changed:
+            states = [s.clone() for s in states]
+        for s in states:
+            change(s)
+        cost = output.square().sum() + sum(s.square().sum() for s in states)
+        return torch.autograd.grad(cost, list(layer.parameters()))
+
+    close(gradients(True), gradients(False))
+
+
+def test_final_states_may_be_detached_in_place(sequence, norm):
+    layer = sequence.rnnorm(norm=norm)
+    _, state = layer(sequence.input())
+    for s in state if isinstance(state, tuple) else (state,):
+        assert not s.detach_().requires_grad

@@ -82,10 +82,16 @@ def allocate_gradients(*arguments: Any) -> tuple[Tensor, ...]:
     )
 
 
+def read_backwards(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The results without h_n and c_n, which no backward pass reads and a user may change."""
+    absent = results[0].new_empty(0)
+    return (results[0], absent, absent, *results[3:])
+
+
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Keeps of a forward operator's call what ``saved`` returns, and its options."""
     given, ctx.options, ctx.saved = forward_parts(inputs)
-    ctx.save_for_backward(*given, *output)
+    ctx.save_for_backward(*given, *read_backwards(output))
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
 

@@ -145,7 +145,8 @@ class ShortWay(NamedTuple):
             final.append(last)
         dispatch.calls["cpu"] += 1
         if len(final) == 1:
-            states = tuple([s.unsqueeze(0) for s in final[0]])
+            # no view, which would not take detach_()
+            states = tuple([s.unsqueeze_(0) for s in final[0]])
         else:
             states = tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
         output = x.transpose(0, 1) if layer.batch_first else x

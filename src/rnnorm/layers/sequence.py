@@ -339,8 +339,7 @@ class Sequence(nn.RNNBase):
                 final.append(last)
             output = torch.cat(outputs, -1) if directions > 1 else outputs[0]
         output = output[:steps]
-        if len(final) == 1:
-            return output, tuple(s.unsqueeze(0) for s in final[0])
+        # a view would not take detach_()
         return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
 
     def _initial_state(

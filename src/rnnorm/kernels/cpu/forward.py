@@ -13,7 +13,13 @@ from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.problem import describe, forward_shapes
 from rnnorm.kernels.inputs import LEAVES, Inputs, Options
-from rnnorm.kernels.operators import FORWARD, forward_parts, saved, setup_forward
+from rnnorm.kernels.operators import (
+    FORWARD,
+    forward_parts,
+    read_backwards,
+    saved,
+    setup_forward,
+)
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.tracing import unobserved
 
@@ -119,7 +125,7 @@ class Unobserved(torch.autograd.Function):
         *first, rest, ctx.options, ctx.rows, moments = arguments
         inputs = Inputs(*first, *rest)
         results = run_forward(inputs, ctx.options, save=True, rows=ctx.rows)
-        ctx.save_for_backward(*inputs, *results)
+        ctx.save_for_backward(*inputs, *read_backwards(results))
         ctx.set_materialize_grads(False)
         moments += results[3:9]
         return results[:3]
