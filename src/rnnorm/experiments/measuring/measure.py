@@ -14,6 +14,7 @@ from rnnorm.experiments.measuring.measurement import Measurement, Statistics, ke
 from rnnorm.experiments.training.building import Built, quiet_lightning
 from rnnorm.experiments.training.checkpoints import data_state
 from rnnorm.experiments.training.progress import progress_bars
+from rnnorm.experiments.training.score import SAMPLING_ERROR
 from rnnorm.lightning import ExactStatistics, estimate_statistics
 
 
@@ -135,4 +136,4 @@ def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) ->
     with quiet_lightning():
         metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
     # of a single row there is no sampling error
-    return {n: v for n, v in metrics[0].items() if n != "test/sampling_error" or isfinite(v)}
+    return {n: v for n, v in metrics[0].items() if n != SAMPLING_ERROR or isfinite(v)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rnnorm.experiments.data.whole_file import unpack
-from rnnorm.experiments.training.score import Metric
+from rnnorm.experiments.training.score import SAMPLING_ERROR, Metric
 from rnnorm.experiments.training.write_whole import write_whole
 
 Statistics = Literal["population", "batch"]
@@ -49,7 +49,7 @@ class Measurement:
             ]
         )
         metrics, lines = dict(self.metrics), []
-        error = metrics.pop("test/sampling_error", None)
+        error = metrics.pop(SAMPLING_ERROR, None)
         for name, value in metrics.items():
             off = None if name == "test/loss" else error
             lines.append(Metric(name.removeprefix("test/")).said("test", value, off) + how)

@@ -12,6 +12,7 @@ from rnnorm.experiments.training.checkpoints import newest_checkpoint
 from rnnorm.experiments.training.label import changes
 from rnnorm.experiments.training.recipe import read_config
 from rnnorm.experiments.training.run_folder import read_about
+from rnnorm.experiments.training.score import SAMPLING_ERROR
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Outcome:
         """Standard error of our number on the test set, in its unit, where rows are independent."""
         if self.metric.startswith("validation"):
             return None
-        return self.in_papers_unit(self.tested("population").get("test/sampling_error"))
+        return self.in_papers_unit(self.tested("population").get(SAMPLING_ERROR))
 
     def in_papers_unit(self, value: float | None) -> float | None:
         """A score as the paper gives it, where that is in per cent."""
@@ -114,7 +115,7 @@ class Outcome:
 
 def score_in(metrics: dict[str, float]) -> float | None:
     """The score among test metrics: what there is beside the loss, else the loss."""
-    beside = ("test/loss", "test/sampling_error")
+    beside = ("test/loss", SAMPLING_ERROR)
     found = [value for name, value in metrics.items() if name not in beside]
     return found[0] if found else metrics.get("test/loss")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rnnorm.experiments.models.layers import recurrent
 from rnnorm.experiments.models.sampling_error import SamplingError
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.score import SAMPLING_ERROR, Score
 
 
 class RecurrentModel(lightning.LightningModule):
@@ -114,7 +114,7 @@ class RecurrentModel(lightning.LightningModule):
     def log_sampling_error(self, sums: Tensor, terms: Tensor) -> None:
         """Log that of the test score, :class:`SamplingError`, with the rows of a minibatch more."""
         self.sampling_error.update(sums, terms)
-        self.log("test/sampling_error", self.sampling_error, batch_size=len(sums))
+        self.log(SAMPLING_ERROR, self.sampling_error, batch_size=len(sums))
 
     def expect_size(self, name: str, found: int, what: str) -> None:
         """Refuse data that do not fit a size of the model.

@@ -9,6 +9,7 @@ from rnnorm.experiments.comparing.entry import Entry
 from rnnorm.experiments.measuring.curve import Curve, best
 from rnnorm.experiments.measuring.measurement import Statistics
 from rnnorm.experiments.measuring.outcome import Outcome
+from rnnorm.experiments.training.score import SAMPLING_ERROR
 
 
 class Cell(NamedTuple):
@@ -42,7 +43,7 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
     def test(entry: Entry, metrics: dict[str, float]) -> Cell:
         if (value := metrics.get(f"test/{entry.score.name}")) is None:
             return Cell()
-        error = metrics.get("test/sampling_error")
+        error = metrics.get(SAMPLING_ERROR)
         off = () if error is None else (f"± {entry.score.shown(error):.2g} of sampling",)
         return ours(entry, entry.score.shown(value), *off)
 

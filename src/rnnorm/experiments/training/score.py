@@ -7,6 +7,9 @@ from typing import Literal
 
 from torch import nn
 
+# under which a test logs the standard error of its score
+SAMPLING_ERROR = "test/sampling_error"
+
 
 @dataclass(frozen=True)
 class Metric:
