@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ from rnnorm.experiments.data.text.corpora import ENDS, load_corpus
 from rnnorm.experiments.data.text.windows import Window
 from rnnorm.experiments.measuring.writing import continuation, write
 from rnnorm.experiments.tasks.language.model import LanguageModel
+from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 
 SENTENCES = "glinskis2017/separate"
@@ -132,6 +135,18 @@ def test_a_model_of_images_cannot_write(tmp_path, tiny):
     run = fit("demo/digits-lstm", run_dir=tmp_path / "run", overrides=overrides)
     with pytest.raises(ValueError, match="model must be one of characters or words, that of demo/"):
         write("demo/digits-lstm", run.last_checkpoint)
+
+
+def test_a_checkpoint_without_a_vocabulary_is_refused(checkpoints, tmp_path):
+    run = shutil.copytree(checkpoints[SENTENCES].parents[1], tmp_path / "run")
+    path = run / "checkpoints" / "best.ckpt"
+    state = read_checkpoint(path)
+    for kept in ({}, {"SentenceData": {}}, {"SentenceData": [1]}):
+        WholeFiles().save_checkpoint(
+            {key: value for key, value in state.items() if key != "SentenceData"} | kept, path
+        )
+        with pytest.raises(ValueError, match="is no checkpoint of SentenceData: it has no vocab"):
+            write(run)
 
 
 def test_the_command(checkpoints, capsys):
