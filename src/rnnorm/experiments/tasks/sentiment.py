@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from rnnorm.experiments.data.series.series import Series
 from rnnorm.experiments.data.series.series_batches import SeriesBatches
-from rnnorm.experiments.data.text.frequent_words import frequent_words, numbers_of, split_words
 from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
 from rnnorm.experiments.data.text.rated import RatedDataset, load_rated
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.text.words_and_signs import words_and_signs
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 
 
@@ -60,14 +61,14 @@ class SentimentData(KeepsVocabulary):
         given = self.hparams
         names = ("dataset", "data_dir", "file", "threshold")
         *parts, self.notes = load_rated(*(given[name] for name in names))
-        words = [[split_words(each.text) for each in part] for part in parts]
-        self.vocabulary = frequent_words(words[0], given["words"])
+        words = [[words_and_signs(each.text) for each in part] for part in parts]
+        self.vocabulary = Vocabulary.frequent(words[0], given["words"])
         self.source = f"the training texts of {given['dataset']}"
         loaders = {}
         for part, texts, rated in zip(("train", "val", "test"), words, parts, strict=True):
             train = part == "train"
             size = given["train_size"] if train else None
-            x = [numbers_of(text, self.vocabulary) for text in texts[:size]]
+            x = [self.vocabulary.numbers(text, 1) for text in texts[:size]]
             y = torch.tensor([int(each.rating > given["threshold"]) for each in rated[:size]])
             rows = given["batch_size" if train else "eval_batch_size"]
             loaders[part] = SeriesBatches(Series(x, y), rows, given["seed"] if train else None)

@@ -36,6 +36,17 @@ def test_words():
     assert [vocabulary.symbols[n] for n in numbers] == words
 
 
+def test_the_most_frequent_words_have_numbers():
+    vocabulary = Vocabulary.frequent([["b", "a", "b"], ["c", "a", "b"]], 2)
+    assert vocabulary.symbols == ("a", "b")
+    assert vocabulary.numbers(["c", "a", "b"], 1).tolist() == [0, 1, 2]
+    assert vocabulary.numbers(["c", "a", "b"], 2).tolist() == [1, 2, 3]
+
+
+def test_a_text_without_a_word_is_one_unknown_word():
+    assert Vocabulary("a").numbers([], 1).tolist() == [0]
+
+
 def test_unknown_symbols_are_named_with_file_and_place():
     with pytest.raises(
         BrokenFileError, match="some/file has the character 'c' in line 1, column 3"

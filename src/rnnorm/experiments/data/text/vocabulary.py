@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -29,6 +30,12 @@ class Vocabulary:
         self.symbols = tuple(sorted(set(symbols)))
         self._numbers = {symbol: i for i, symbol in enumerate(self.symbols)}
 
+    @classmethod
+    def frequent(cls, texts: Iterable[Sequence[str]], most: int) -> Vocabulary:
+        """The most frequent words of some texts; of equals those that come first."""
+        counts = Counter(word for text in texts for word in text)
+        return cls(word for word, _ in counts.most_common(most))
+
     def __len__(self) -> int:
         """How many symbols there are."""
         return len(self.symbols)
@@ -36,6 +43,15 @@ class Vocabulary:
     def number(self, symbol: str) -> int | None:
         """Number of a symbol, None if it is not in the vocabulary."""
         return self._numbers.get(symbol)
+
+    def numbers(self, words: Sequence[str], first: int) -> Tensor:
+        """Numbers ``(N,)`` of words, from ``first`` on; ``first - 1`` for every unknown one.
+
+        A text without a word is one unknown word.
+        """
+        found = (self.number(word) for word in words)
+        known = [first - 1 if number is None else first + number for number in found]
+        return torch.tensor(known or [first - 1])
 
     def characters(self, characters: str, text: str, path: object) -> Tensor:
         """Numbers ``(N,)`` of characters, one byte each where there are few symbols.

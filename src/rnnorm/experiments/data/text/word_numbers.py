@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import torch
 from torch import Tensor
 
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
@@ -14,7 +12,7 @@ from rnnorm.experiments.data.text.vocabulary import Vocabulary
 END = 0
 #: the number of every word that is not in the vocabulary
 UNKNOWN = 1
-_WORDS = 2
+_WORDS = UNKNOWN + 1
 
 
 class WordNumbers:
@@ -30,8 +28,7 @@ class WordNumbers:
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]], most: int) -> WordNumbers:
         """Number the most frequent words of some sentences; of equals those that come first."""
-        counts = Counter(word for sentence in sentences for word in sentence)
-        return cls(Vocabulary(word for word, _ in counts.most_common(most)))
+        return cls(Vocabulary.frequent(sentences, most))
 
     def __len__(self) -> int:
         """How many numbers there are."""
@@ -39,8 +36,7 @@ class WordNumbers:
 
     def numbers(self, words: Sequence[str]) -> Tensor:
         """Numbers ``(N,)`` of words, without an end."""
-        found = (self.vocabulary.number(word) for word in words)
-        return torch.tensor([UNKNOWN if number is None else number + _WORDS for number in found])
+        return self.vocabulary.numbers(words, _WORDS)
 
     def sentence(self, numbers: Iterable[int]) -> str:
         """The words up to the end, with spaces between; an unknown one is ``<unk>``."""
