@@ -176,6 +176,13 @@ def test_a_frozen_copy_made_trainable_has_gradients(plain):
     assert all(p.grad is not None for p in frozen.parameters())
 
 
+def test_to_freeze_a_layer_is_no_run_of_it(plain):
+    layer = trained(plain, "batch")
+    before = dispatch.calls.copy()
+    rnnorm.freeze(layer)
+    assert dispatch.calls == before
+
+
 def test_a_forced_kernel_runs(plain):
     frozen = rnnorm.freeze(trained(plain, "batch"))
     state = tuple(torch.cat(2 * [s]) for s in state_of(plain))

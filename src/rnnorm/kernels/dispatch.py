@@ -201,65 +201,31 @@ def forced() -> bool:
     return _forced.get() is not None
 
 
-def choose(
-    cell: Cell,
-    norm: Norm | None,
-    device: torch.device,
-    dtype: torch.dtype,
-    projected: bool = False,
-    padded: bool = False,
-    masked: tuple[str, ...] = (),
-    training: bool = False,
-    one_step: bool = False,
-    synchronized: bool = False,
-) -> Kernel:
+def choose(**asked: Any) -> Kernel:
     """The kernel that runs a layer, counted; torch.compile asks once, while it traces.
+
+    Args:
+        **asked: as of ``Request``, but for ``exported``.
 
     Raises:
         RuntimeError: a forced kernel does not cover the request.
     """
-    return KERNELS[
-        _choose(
-            cell,
-            norm,
-            device,
-            dtype,
-            projected,
-            padded,
-            masked,
-            training,
-            one_step,
-            synchronized,
-        )
-    ]
+    return KERNELS[_choose(**asked)]
 
 
 @constant
-def _choose(
-    cell: Cell,
-    norm: Norm | None,
-    device: torch.device,
-    dtype: torch.dtype,
-    projected: bool,
-    padded: bool,
-    masked: tuple[str, ...],
-    training: bool,
-    one_step: bool,
-    synchronized: bool,
-) -> int:
-    request = Request(
-        cell,
-        norm,
-        device,
-        dtype,
-        projected,
-        padded,
-        masked,
-        training,
-        one_step,
-        exporting(),
-        synchronized,
-    )
+def _choose(**asked: Any) -> int:
+    k = find(Request(**asked, exported=exporting()))
+    calls[KERNELS[k].name] += 1
+    return k
+
+
+def find(request: Request) -> int:
+    """Where in ``KERNELS`` the one stands that runs a layer.
+
+    Raises:
+        RuntimeError: a forced kernel does not cover the request.
+    """
     forced = _forced.get()
     passed_over = []
     for k, kernel in enumerate(KERNELS):
@@ -277,6 +243,5 @@ def _choose(
         if _log.isEnabledFor(logging.INFO) and request not in _logged:
             _logged.add(request)
             _log.info("%s runs on %s (%s)", request, kernel.name, "; ".join(passed_over) or "first")
-        calls[kernel.name] += 1
         return k
     raise AssertionError("the reference kernel covers every request")

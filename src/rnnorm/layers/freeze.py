@@ -76,7 +76,8 @@ class ShortWay(NamedTuple):
             or norm is None
         ):
             return None
-        kernel = dispatch.choose(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
+        request = dispatch.Request(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
+        kernel = dispatch.KERNELS[dispatch.find(request)]
         if kernel.name != "cpu" or weight.dtype not in (torch.float32, torch.float64):
             return None
         active = cell.active_sites(norm)

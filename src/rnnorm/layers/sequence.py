@@ -197,10 +197,10 @@ class Sequence(nn.RNNBase):
         data.dim()
         synchronized = self.training and self.synchronized()
         kernel = dispatch.choose(
-            self.cell,
-            self.norm,
-            data.device,
-            data.dtype,
+            cell=self.cell,
+            norm=self.norm,
+            device=data.device,
+            dtype=data.dtype,
             projected=self.proj_size > 0,
             padded=lengths is not None,
             masked=masked_places(self.recurrent_dropout, self.training and self._draws),

@@ -97,10 +97,10 @@ class Step(nn.RNNCellBase):
         input.dim()
         synchronized = self.training and self.synchronized()
         kernel = dispatch.choose(
-            self.cell,
-            self.norm,
-            input.device,
-            input.dtype,
+            cell=self.cell,
+            norm=self.norm,
+            device=input.device,
+            dtype=input.dtype,
             one_step=True,
             synchronized=synchronized,
         )
