@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rnnorm.layers.sequence import Sequence
-from rnnorm.layers.step import Step
+from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.spec import BatchNorm
 
 # what a layer does in training, less what is random
@@ -18,7 +17,7 @@ _SWITCHES = {"training": True, "dropout": 0.0, "initial_noise": 0.0, "_draws": F
 
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
     """The recurrent layers and cells of a model that have batch statistics."""
-    layers = [module for module in model.modules() if isinstance(module, (Sequence, Step))]
+    layers = [module for module in model.modules() if isinstance(module, Recurrence)]
     return [layer for layer in layers if isinstance(layer.norm, BatchNorm)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -117,37 +116,14 @@ def register_norm(
             module.add_module(f"population_{site}{suffix}", population)
 
 
-def _populations(module: nn.Module) -> list[Population]:
+def populations(module: nn.Module) -> list[Population]:
+    """Those of a layer or cell."""
     return [child for child in module._modules.values() if isinstance(child, Population)]
-
-
-def warn_without_statistics(module: nn.Module) -> None:
-    """Warns, the first time only, of an evaluation before any statistic was taken."""
-    if any([population.first_use_without_count() for population in _populations(module)]):  # noqa: C419
-        warnings.warn(
-            "evaluation before any statistic was taken: mean 0 and variance 1 are used",
-            # the call of the module
-            stacklevel=6,
-        )
-
-
-def warn_without_step(module: nn.Module) -> bool:
-    """Warns of a state without ``step`` if steps have statistics of their own; tells if it did."""
-    differs = any(population.differs_by_step() for population in _populations(module))
-    if differs:
-        warnings.warn(
-            "hx was given without step in evaluation: the first frame gets the statistics of step "
-            "0. Pass step, the number of frames before it (step=0 where a sequence begins), or "
-            'choose norm=BatchNorm(population="shared"), the same statistics at every step',
-            # the call of the module
-            stacklevel=6,
-        )
-    return differs
 
 
 def reset_running_stats(module: nn.Module) -> None:
     """Forgets the population statistics of a layer or cell."""
-    for population in _populations(module):
+    for population in populations(module):
         population.reset_running_stats()
 
 

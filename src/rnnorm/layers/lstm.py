@@ -96,9 +96,6 @@ class LSTM(Sequence):
         peephole = self.cell.peephole
         return super().extra_repr() + (f", peephole={peephole!r}" if peephole else "")
 
-    def _state_sizes(self) -> tuple[int, ...]:
-        return (self.proj_size or self.hidden_size, self.hidden_size)
-
 
 class LSTMCell(Step):
     r"""One step of :class:`LSTM`, in the place of :class:`torch.nn.LSTMCell`.
@@ -126,7 +123,6 @@ class LSTMCell(Step):
 
     cell = lstm.LSTM()
     torch_class = nn.LSTMCell
-    states = 2
 
     def __init__(
         self,

@@ -127,9 +127,6 @@ class Recurrent(Sequence):
         self._flat_weights_names = names
         self._all_weights = [[n for n in names if n.endswith(s)] for s in self._suffixes()]
 
-    def _state_sizes(self) -> tuple[int, ...]:
-        return self.cell.state_sizes(self.hidden_size)
-
     def flatten_parameters(self) -> None:
         """Nothing: cuDNN has no such cell."""
 

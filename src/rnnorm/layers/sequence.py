@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, pad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
 from rnnorm.layers.autocast import output_dtype
@@ -21,12 +21,9 @@ from rnnorm.layers.layer import (
     parameter,
     register_norm,
     reset_norm,
-    reset_running_stats,
     run_layer,
-    warn_without_statistics,
-    warn_without_step,
 )
-from rnnorm.layers.ranks import Ranks
+from rnnorm.layers.recurrence import Recurrence
 from rnnorm.layers.recurrent_dropout import (
     RecurrentDropout,
     check_recurrent_dropout,
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from rnnorm.layers.freeze import ShortWay
 
 
-class Sequence(nn.RNNBase):
+class Sequence(Recurrence, nn.RNNBase):
     """Base of RNN, LSTM and GRU.
 
     Constructor, checks, parameters and repr are those of ``torch.nn.RNNBase``. A subclass names
@@ -48,17 +45,11 @@ class Sequence(nn.RNNBase):
     """
 
     weight_ih_l0: Tensor
-    cell: Cell
     torch_class: ClassVar[type[nn.RNNBase]]
-    #: weights that the cell has beside torch's
-    own_weights: tuple[str, ...] = ()
-    _asked_for_step = False
     # whether training draws masks and boundaries: statistics are taken without
     _draws = True
     # a frozen layer's
     _short: ShortWay | None = None
-    #: whose rows statistics are taken over, if not this process's alone
-    ranks: Ranks | None = None
 
     def __init__(
         self,
@@ -108,7 +99,8 @@ class Sequence(nn.RNNBase):
 
     def _state_sizes(self) -> tuple[int, ...]:
         """Widths of the states, output first."""
-        return (self.proj_size or self.hidden_size,)
+        first, *rest = self.cell.state_sizes(self.hidden_size)
+        return (self.proj_size or first, *rest)
 
     def _register_weights(self, **place: Any) -> None:
         """Adds the weights that the cell declares and torch's constructor has not made."""
@@ -134,14 +126,6 @@ class Sequence(nn.RNNBase):
         """Draws the weights as torch.nn does; γ, β and learned states get their initial values."""
         super().reset_parameters()
         reset_norm(self, getattr(self, "norm", None), self.cell.states)
-
-    def reset_running_stats(self) -> None:
-        """Forgets the population statistics, as a torch.nn batch norm layer does."""
-        reset_running_stats(self)
-
-    def synchronized(self) -> bool:
-        """Whether statistics are taken over the rows of several processes."""
-        return isinstance(self.norm, BatchNorm) and self.ranks is not None and self.ranks.several()
 
     def extra_repr(self) -> str:
         """Torch's own, then what differs from the defaults."""
@@ -195,20 +179,13 @@ class Sequence(nn.RNNBase):
         data: Tensor = input.data if isinstance(input, PackedSequence) else input
         # what is no tensor fails as in torch.nn
         data.dim()
-        synchronized = self.training and self.synchronized()
-        kernel = dispatch.choose(
-            cell=self.cell,
-            norm=self.norm,
-            device=data.device,
-            dtype=data.dtype,
+        kernel, traceable = self._choose(
+            data,
             projected=self.proj_size > 0,
             padded=lengths is not None,
             masked=masked_places(self.recurrent_dropout, self.training and self._draws),
             training=self.training,
-            synchronized=synchronized,
         )
-        # an exchange between processes is no part of a graph
-        traceable = kernel.traceable and not synchronized
         run = self._run if traceable else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step)
 
@@ -227,7 +204,7 @@ class Sequence(nn.RNNBase):
         if lengths is not None and (packed or not batched):
             kind = "a PackedSequence, which has its own" if packed else f"{dim}-D input"
             raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
-        states = len(self._state_sizes())
+        states = len(self.cell.states)
         given = () if hx is None else tuple(hx) if states > 1 else (hx,)
         fits = (packed or dim in (2, 3)) and len(given) in (0, states)
         if not fits or any(s.dim() != 2 + batched for s in given):
@@ -240,13 +217,11 @@ class Sequence(nn.RNNBase):
             rows = batches.count_rows(input, given)  # type: ignore[arg-type]
         else:
             rows = data.size(0 if self.batch_first else 1)
-        streams = step is None and given and not self.bidirectional
+        streams = step is None and bool(given) and not self.bidirectional
         step = 0 if step is None else step
         check_step(step, rows, self.training, self.bidirectional)
         if not self.training:
-            warn_without_statistics(self)
-            if streams and not self._asked_for_step:
-                self._asked_for_step = warn_without_step(self)
+            self._warn(streams)
 
         if kernel.layer is None:
             drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)

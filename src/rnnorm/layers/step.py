@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch
 from rnnorm.layers.autocast import autocast_dtype, output_dtype
 from rnnorm.layers.layer import (
@@ -15,26 +14,17 @@ from rnnorm.layers.layer import (
     check_step,
     register_norm,
     reset_norm,
-    reset_running_stats,
     run_layer,
-    warn_without_statistics,
-    warn_without_step,
 )
-from rnnorm.layers.ranks import Ranks
+from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
 from rnnorm.tracing import uncompiled
 
 
-class Step(nn.RNNCellBase):
+class Step(Recurrence, nn.RNNCellBase):
     """Base of RNNCell, LSTMCell and GRUCell; a subclass names its cell and torch.nn's class."""
 
-    cell: Cell
     torch_class: ClassVar[type[nn.RNNCellBase]]
-    states: ClassVar[int] = 1
-    own_weights: ClassVar[tuple[str, ...]] = ()
-    _asked_for_step = False
-    #: whose rows statistics are taken over, if not this process's alone
-    ranks: Ranks | None = None
 
     def __init__(
         self,
@@ -62,14 +52,6 @@ class Step(nn.RNNCellBase):
         super().reset_parameters()
         reset_norm(self, getattr(self, "norm", None))
 
-    def reset_running_stats(self) -> None:
-        """Forgets the population statistics, as a torch.nn batch norm layer does."""
-        reset_running_stats(self)
-
-    def synchronized(self) -> bool:
-        """Whether statistics are taken over the rows of several processes."""
-        return isinstance(self.norm, BatchNorm) and self.ranks is not None and self.ranks.several()
-
     def extra_repr(self) -> str:
         """Torch's own, then the norm if there is one."""
         return super().extra_repr() + (f", norm={self.norm}" if self.norm is not None else "")
@@ -95,17 +77,7 @@ class Step(nn.RNNCellBase):
         """
         # what is no tensor fails as in torch.nn
         input.dim()
-        synchronized = self.training and self.synchronized()
-        kernel = dispatch.choose(
-            cell=self.cell,
-            norm=self.norm,
-            device=input.device,
-            dtype=input.dtype,
-            one_step=True,
-            synchronized=synchronized,
-        )
-        # an exchange between processes is no part of a graph
-        traceable = kernel.traceable and not synchronized
+        kernel, traceable = self._choose(input, one_step=True)
         run = self._run if traceable else uncompiled(self._run)
         return run(kernel, input, hx, step)
 
@@ -114,23 +86,22 @@ class Step(nn.RNNCellBase):
     ) -> Any:
         dim = input.dim()
         rest = () if hx is None else (hx,)
-        given = tuple(hx) if hx is not None and self.states > 1 else rest
+        states = len(self.cell.states)
+        given = tuple(hx) if hx is not None and states > 1 else rest
         batched = dim == 2
         x = input if batched else input.unsqueeze(0)
         rows = x.size(0)
         shape = (rows, self.hidden_size)
         state = given if batched else tuple(s.unsqueeze(0) for s in given)
-        fits = dim in (1, 2) and x.size(1) == self.input_size and len(given) in (0, self.states)
+        fits = dim in (1, 2) and x.size(1) == self.input_size and len(given) in (0, states)
         if not fits or any(s.dim() != 2 or s.shape != shape for s in state):
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"hx must have shape {shape}, got {[tuple(s.shape) for s in given]}")
-        streams = step is None and given
+        streams = step is None and bool(given)
         step = 0 if step is None else step
         check_step(step, rows, self.training)
         if not self.training:
-            warn_without_statistics(self)
-            if streams and not self._asked_for_step:
-                self._asked_for_step = warn_without_step(self)
+            self._warn(streams)
 
         if kernel.layer is None:
             return self.torch_class.forward(self, input, *rest)
@@ -138,7 +109,7 @@ class Step(nn.RNNCellBase):
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
         check_states(given, x)
-        state = state or (x.new_zeros(shape),) * self.states
+        state = state or (x.new_zeros(shape),) * states
         sizes = active = None
         if self.training and self.synchronized():
             assert self.ranks is not None
@@ -149,4 +120,4 @@ class Step(nn.RNNCellBase):
         )
         dtype = output_dtype(self.torch_class, input, self.weight_ih, False)
         state = tuple((s if batched else s.squeeze(0)).to(dtype) for s in state)
-        return state if self.states > 1 else state[0]
+        return state if states > 1 else state[0]

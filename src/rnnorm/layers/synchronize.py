@@ -9,8 +9,7 @@ from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rnnorm.layers.ranks import Ranks
-from rnnorm.layers.sequence import Sequence
-from rnnorm.layers.step import Step
+from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.population import Population
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -48,7 +47,7 @@ def synchronize(model: Model, process_group: Any = None) -> Model:
 def set_ranks(model: Model, ranks: Ranks | None) -> Model:
     """Synchronises the layers of a model over ``ranks``, or with None no longer."""
     for module in model.modules():
-        if isinstance(module, (Sequence, Step)):
+        if isinstance(module, Recurrence):
             module.ranks = ranks
     return model
 

@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence
 
+from rnnorm.layers.recurrence import Recurrence
 from rnnorm.layers.sequence import Sequence
-from rnnorm.layers.step import Step
 from rnnorm.layers.synchronize import sum_over_ranks
 from rnnorm.norm.population import Population
 
@@ -63,7 +63,7 @@ def update_bn(
     if not populations:
         warnings.warn("model has no batch norm layer: there is nothing to update", stacklevel=2)
         return
-    layers = [m for m in modes if isinstance(m, (Sequence, Step))]
+    layers = [m for m in modes if isinstance(m, Recurrence)]
     momenta = {module: module.momentum for module in populations}
     dropouts = {module: module.dropout for module in layers if isinstance(module, Sequence)}
     before = {module: _copy(module) for module in populations}

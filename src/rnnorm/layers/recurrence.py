@@ -1,0 +1,74 @@
+"""What the sequence and the one-step classes share: their kernel, and their statistics."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import Tensor, nn
+
+from rnnorm.cells.cell import Cell
+from rnnorm.kernels import dispatch
+from rnnorm.layers.layer import populations, reset_running_stats
+from rnnorm.layers.ranks import Ranks
+from rnnorm.norm.spec import BatchNorm, Norm
+
+
+class Recurrence(nn.Module):
+    """Base of ``Sequence`` and ``Step``; a subclass names its cell."""
+
+    cell: Cell
+    norm: Norm | None
+    #: weights that the cell has beside torch's
+    own_weights: tuple[str, ...] = ()
+    #: whose rows statistics are taken over, if not this process's alone
+    ranks: Ranks | None = None
+    _asked_for_step = False
+
+    def reset_running_stats(self) -> None:
+        """Forgets the population statistics, as a torch.nn batch norm layer does."""
+        reset_running_stats(self)
+
+    def synchronized(self) -> bool:
+        """Whether statistics are taken over the rows of several processes."""
+        return isinstance(self.norm, BatchNorm) and self.ranks is not None and self.ranks.several()
+
+    def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
+        """The kernel of a call, and whether a compiler takes it into a graph."""
+        synchronized = self.training and self.synchronized()
+        kernel = dispatch.choose(
+            cell=self.cell,
+            norm=self.norm,
+            device=data.device,
+            dtype=data.dtype,
+            synchronized=synchronized,
+            **asked,
+        )
+        # an exchange between processes is no part of a graph
+        return kernel, kernel.traceable and not synchronized
+
+    def _warn(self, streams: bool) -> None:
+        """Warns, the first time only, of an evaluation that lacks something.
+
+        Args:
+            streams: whether there is a state without ``step``.
+        """
+        mine = populations(self)
+        if any([population.first_use_without_count() for population in mine]):  # noqa: C419
+            warnings.warn(
+                "evaluation before any statistic was taken: mean 0 and variance 1 are used",
+                # the call of the module
+                stacklevel=6,
+            )
+        if not streams or self._asked_for_step:
+            return
+        self._asked_for_step = any(population.differs_by_step() for population in mine)
+        if self._asked_for_step:
+            warnings.warn(
+                "hx was given without step in evaluation: the first frame gets the statistics of "
+                "step 0. Pass step, the number of frames before it (step=0 where a sequence "
+                'begins), or choose norm=BatchNorm(population="shared"), the same statistics at '
+                "every step",
+                # the call of the module
+                stacklevel=6,
+            )
