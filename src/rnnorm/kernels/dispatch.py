@@ -196,6 +196,12 @@ def use_backend(name: str) -> Iterator[None]:
         _forced.reset(token)
 
 
+def why_not(name: str, request: Request) -> str:
+    """Why a kernel does not run a layer even where ``use_backend`` names it, empty if it does."""
+    kernel = next(kernel for kernel in KERNELS if kernel.name == name)
+    return kernel.unavailable or kernel.refuses(request)
+
+
 def forced() -> bool:
     """Whether ``use_backend`` has a say."""
     return _forced.get() is not None

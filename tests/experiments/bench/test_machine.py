@@ -50,7 +50,7 @@ def test_layers(capsys, tmp_path):
     assert main(["bench", *arguments, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert torch.__version__ in said.splitlines()[0]
-    assert "does not cover LSTM with BatchNorm" in said
+    assert "\naten: torch.nn has no normalised recurrence\n" in said
     records = read(tmp_path / "out" / "bench.csv")
     covered = {("none", "aten"), ("none", "reference"), ("batch", "reference")}
     covered.add(("layer", "reference"))
@@ -219,6 +219,16 @@ def test_nothing_is_timed_after_a_wrong_result(monkeypatch, capsys, tiny):
     assert "nothing was timed" in capsys.readouterr().err
     assert main(["bench", "demo/digits-bn", *tiny]) == 1
     assert "demo/digits-bn: rnn differs" in capsys.readouterr().err
+
+
+def test_a_kernel_that_crashes_is_not_one_that_is_missing(monkeypatch):
+    def crash(*_):
+        raise RuntimeError("it crashed")
+
+    kernel = dispatch.Kernel("cpu", "", lambda request: "", crash, traceable=False)
+    monkeypatch.setattr(dispatch, "KERNELS", (kernel, dispatch.KERNELS[-1]))
+    with pytest.raises(RuntimeError, match="it crashed"):
+        machine.bench([SHAPE], seconds=0.001)
 
 
 def test_a_missing_backend_is_a_line_that_says_why(monkeypatch, capsys):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rnnorm.experiments.bench.drawn import NORMS, Case, Mode, draw, layers
-from rnnorm.experiments.bench.examine import LIMIT, Verdict, examine, raised, why_not
+from rnnorm.experiments.bench.examine import LIMIT, Verdict, examine, raised
 from rnnorm.experiments.bench.layers import (
     Shape,
     Step,
@@ -188,13 +188,14 @@ def _reasons(device: torch.device) -> dict[str, str]:
     """Why each kernel besides the reference is not examined, empty if it is."""
     reasons: dict[str, str] = {}
     tiny = [draw(Case(cell, norm, "dense", Shape(1, 2, 1, 1))) for cell, norm in layers()]
+    requests = [drawn.request(device, torch.float32) for drawn in tiny]
     for kernel in dispatch.KERNELS:
         if kernel.name == "reference":
             continue
         if kernel.layer is None:
             reasons[kernel.name] = "not examined, it is torch's own"
             continue
-        each = [why_not(kernel.name, drawn, torch.float32, device) for drawn in tiny]
+        each = [dispatch.why_not(kernel.name, request) for request in requests]
         reasons[kernel.name] = "" if "" in each else each[0]
     return reasons
 

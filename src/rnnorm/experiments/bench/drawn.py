@@ -12,6 +12,7 @@ from torch import Tensor
 
 import rnnorm
 from rnnorm.experiments.bench.layers import Shape
+from rnnorm.kernels import dispatch
 from rnnorm.layers.sequence import Sequence
 from rnnorm.norm.spec import BatchNorm, Norm
 
@@ -80,6 +81,17 @@ class Drawn(NamedTuple):
             leaves=[leaf.to(device, dtype, copy=True) for leaf in self.leaves],
             upstream=[each.to(device, dtype) for each in self.upstream],
             step=self.step.to(device) if isinstance(self.step, Tensor) else self.step,
+        )
+
+    def request(self, device: torch.device, dtype: torch.dtype) -> dispatch.Request:
+        """What the layer asks for, as the copy ``to`` a device and a dtype."""
+        return dispatch.Request(
+            self.layer.cell,
+            self.layer.norm,
+            device,
+            dtype,
+            padded=self.lengths is not None,
+            training=self.layer.training,
         )
 
     def jittered(self, seed: int) -> Drawn:

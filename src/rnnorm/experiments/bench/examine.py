@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-import rnnorm
 from rnnorm.experiments.bench.drawn import Case, Drawn, draw
 from rnnorm.experiments.bench.layers import relative_difference
 from rnnorm.experiments.bench.timing import captured, repeated, without_graphs
@@ -53,7 +52,8 @@ def examine(case: Case, kernels: Iterable[str], device: torch.device) -> dict[st
         the verdict on each by name.
     """
     drawn = draw(case)
-    covering = [k for k in kernels if not why_not(k, drawn, case.dtype, device)]
+    request = drawn.request(device, case.dtype)
+    covering = [name for name in kernels if not dispatch.why_not(name, request)]
     if not covering:
         return {}
     exact = drawn.to(torch.device("cpu"), torch.float64).results("reference")
@@ -120,24 +120,6 @@ def _verdict(
         elif not all(_same_bits(replay[name], runs[0][name]) for replay in replays):
             faults.setdefault(name, "differs where a CUDA graph is replayed")
     return Verdict(worst, tensor, list(faults.items()))
-
-
-def why_not(name: str, drawn: Drawn, dtype: torch.dtype, device: torch.device) -> str:
-    """Why a kernel does not cover a layer, empty if it does."""
-    kernel = next(kernel for kernel in dispatch.KERNELS if kernel.name == name)
-    if kernel.unavailable:
-        return kernel.unavailable
-    request = dispatch.Request(
-        drawn.layer.cell,
-        drawn.layer.norm,
-        device,
-        dtype,
-        padded=drawn.lengths is not None,
-        training=drawn.layer.training,
-    )
-    # one may run only where it is asked for
-    with rnnorm.use_backend(name):
-        return kernel.refuses(request)
 
 
 @contextmanager

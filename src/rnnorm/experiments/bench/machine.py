@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 import rnnorm
-from rnnorm.experiments.bench.layers import Shape, Variant, draw_input, make_layer, prepare
+from rnnorm.experiments.bench.drawn import Case, draw
+from rnnorm.experiments.bench.layers import Shape, Variant, prepare
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
+from rnnorm.kernels import dispatch
 
 CELLS = ("LSTM", "GRU", "RNN")
 NORMS = (None, "batch", "layer")
@@ -47,9 +51,7 @@ def bench(
         variants = [Variant(norm, backend) for norm in NORMS for backend in rnnorm.backends()]
         why_not = {(cell, v): _why_not(cell, v) for v in variants for cell in CELLS}
         columns = [v for v in variants if not all(why_not[cell, v] for cell in CELLS)]
-        # one reason for each norm and backend: the cells' hardly differ
-        reasons = {v: why for (_, v), why in reversed(why_not.items()) if why}
-        print(*sorted(set(reasons.values())), sep="\n")
+        print(*sorted({f"{v.backend}: {why}" for (_, v), why in why_not.items() if why}), sep="\n")
         print("\ntime as a ratio to torch.nn's class; time steps x rows x input size x units")
         print(_aligned("", "", [str(v.norm or "none") for v in columns]))
         print(_aligned("", "torch.nn", [str(v.backend) for v in columns]))
@@ -78,13 +80,9 @@ def bench(
 
 def _why_not(cell: str, variant: Variant) -> str:
     """Why a backend does not run a cell with a norm, empty if it does."""
-    shape = Shape(1, 2, 1, 1)
-    try:
-        with rnnorm.use_backend(str(variant.backend)):
-            make_layer(cell, shape, variant)(draw_input(shape))
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    tiny = draw(Case(cell, variant.norm or "none", "dense", Shape(1, 2, 1, 1)))
+    request = tiny.request(torch.device("cpu"), torch.float32)
+    return dispatch.why_not(str(variant.backend), request)
 
 
 def _measure(
