@@ -73,6 +73,28 @@ def test_without_the_extra_the_answer_says_how_to_get_it(command, capsys, monkey
     assert 'pip install ".[experiments]"' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["fit", "check", "recipes"])
+def test_help_needs_no_extra(name):
+    code = (
+        "import sys\nfor name in ('yaml', 'numpy', 'torch'): sys.modules[name] = None\n"
+        "from importlib import util\nutil.find_spec = lambda name: None\n"
+        "from rnnorm.experiments.commands import cli\n"
+        f"sys.exit(cli._run(['{name}', '--help']))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert f"rnnorm {name}" in run.stdout
+
+
+def test_help_of_a_broken_recipe_says_what_is_wrong(tmp_path, capsys):
+    path = tmp_path / "own.yaml"
+    path.write_text("model: [")
+    assert main(["fit", str(path), "--help"]) == 1
+    said = capsys.readouterr()
+    assert "--resume" in said.out
+    assert f"rnnorm fit: {path} is not YAML" in said.err
+
+
 @pytest.mark.parametrize("name", ["numpy", "tqdm", "lightning"])
 def test_a_single_missing_package_is_named(name, capsys, monkeypatch):
     real = importlib.util.find_spec
@@ -142,6 +164,11 @@ def test_a_misspelt_option_is_refused_with_the_nearest(option, near, capsys):
     said = misspelt(["fit", "demo/digits-bn", option], capsys)
     assert f"no option is called {option.partition('=')[0]}" in said.replace("'", "")
     assert near in said.partition(": the nearest are ")[2].split(", ")
+
+
+def test_an_option_of_the_norm_that_is_not_yaml_is_named(capsys):
+    said = misspelt(["fit", "demo/digits-bn", "--model.norm_options.gamma=["], capsys)
+    assert "--model.norm_options.gamma=[ has no value that YAML reads" in said
 
 
 def test_help_of_a_recipe_lists_what_it_takes(capsys):

@@ -53,6 +53,16 @@ def test_other_trainings_in_the_folder_are_not_taken_for_these(tmp_path):
         compare([LSTM, BN], tmp_path, epochs=1, overrides=wider)
 
 
+def test_recipes_of_one_file_name_are_refused_before_any_training(tmp_path):
+    paths = [tmp_path / folder / "net.yaml" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("base: demo/digits-bn\n")
+    with pytest.raises(ValueError, match=r"would both be trained in .*net-seed1"):
+        compare([str(path) for path in paths], tmp_path / "out", epochs=1)
+    assert not (tmp_path / "out").exists()
+
+
 def test_minutes_end_a_training_within_an_epoch_with_a_validation(tmp_path):
     curves = compare([LSTM, BN], tmp_path, minutes=1e-9, overrides=TINY)
     assert [c.steps for c in curves] == [[1], [1]]

@@ -344,6 +344,14 @@ def test_a_recipe_is_its_base_and_what_differs(tmp_path):
     assert small.config["data"]["init_args"]["shrink"] == 2
 
 
+def test_a_base_lies_beside_the_recipe(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    own(tmp_path / "net.yaml", "base: demo/digits-bn\nabout: {title: net}\n")
+    name = own(tmp_path / "folder" / "mine.yaml", "base: ../net.yaml\n")
+    monkeypatch.chdir("/")
+    assert read_recipe(name).about["title"] == "net"
+
+
 def test_a_base_that_is_none_is_refused(tmp_path):
     name = own(tmp_path / "own.yaml", "base: cooijmans2016/pmnist-bm\n")
     with pytest.raises(ValueError, match="no recipe is called 'cooijmans2016/pmnist-bm'"):
@@ -352,6 +360,9 @@ def test_a_base_that_is_none_is_refused(tmp_path):
     own(one, f"base: {two}\n")
     own(two, f"base: {one}\n")
     with pytest.raises(ValueError, match=r"is based on itself: .*one\.yaml on .*two\.yaml on "):
+        read_recipe(str(one))
+    own(one, f"base: ../{tmp_path.name}/one.yaml\n")
+    with pytest.raises(ValueError, match="is based on itself"):
         read_recipe(str(one))
 
 
@@ -464,6 +475,7 @@ def test_one_seed_for_weights_and_data():
         ("about: 5", "about must be keys and values, got 5"),
         ("about: {number: much}", "about.number must be a number, got 'much'"),
         ("about: {metric: 5}", "about.metric must be str, got 5"),
+        ("about: {number: 5}", "about.number is given, and about lacks metric"),
         ("small: [1]", r"small must be keys and values, got \[1\]"),
         ("small: {model: {}}", "small lacks note"),
         ("search: all", "search must be keys and values, got 'all'"),

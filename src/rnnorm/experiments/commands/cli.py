@@ -102,10 +102,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         _whole().error(f"no {what} is called {name!r}{_nearest(name, [*_COMMANDS, '--version'])}")
     command = _COMMANDS[name]
     parser = _parser(name, command)
+    missing = [package for package in _NEEDS if importlib.util.find_spec(package) is None]
     if "-h" in words or "--help" in words:
-        print(_help(parser, words))
-        return 0
-    if missing := [package for package in _NEEDS if importlib.util.find_spec(package) is None]:
+        print(parser.format_help())
+        return 0 if missing else _list_options(parser, words)
+    if missing:
         said = f"rnnorm {name} needs {', '.join(missing)}: "
         print(f'{said}pip install ".[experiments]" in a clone of rnnorm', file=sys.stderr)
         return 1
@@ -206,17 +207,21 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f": the nearest are {', '.join(near)}" if near else ""
 
 
-def _help(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """The command's help, and the options of the recipe that is named."""
+def _list_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+    """Prints the options of the recipe that is named, if the command takes them."""
     from rnnorm.experiments.training.words import is_recipe
 
-    told = parser.format_help()
     recipe = next((word for word in words if is_recipe(word)), None)
     if recipe is None or parser.get_default("overrides") is None:
-        return told
+        return 0
     from rnnorm.experiments.training.option_list import option_list
 
-    return f"{told}\n{option_list(recipe)}"
+    try:
+        print(option_list(recipe))
+    except (ValueError, OSError) as error:
+        print(f"{parser.prog}: {_message(error)}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _message(error: Exception) -> str:

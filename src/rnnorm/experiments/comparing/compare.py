@@ -113,6 +113,7 @@ def compare(
     # a seed of every model before the next seed, so that what is there can be compared
     entries = sorted(named_apart(entries), key=lambda entry: entry.seed)
     refuse_incomparable(entries, budget)
+    _refuse_one_folder(entries)
     left = [entry for entry in entries if not _done(entry, budget)]
     out.mkdir(parents=True, exist_ok=True)
     score, curves = entries[0].score, []
@@ -144,6 +145,22 @@ def _line(curve: Curve, score: Score) -> str:
         f"{said}  {curve.steps[-1]} steps in {curve.seconds[-1]:5.1f} s  "
         f"validation {score.label}: {curve.values[-1]:.4g}"
     )
+
+
+def _refuse_one_folder(entries: Sequence[Entry]) -> None:
+    """Refuse recipes of the same file name, before the first of them is trained.
+
+    Raises:
+        ValueError: two trainings would be in one folder.
+    """
+    owners: dict[Path, Entry] = {}
+    for entry in entries:
+        other = owners.setdefault(entry.folder, entry)
+        if other is not entry:
+            raise ValueError(
+                f"{other.model} and {entry.model} would both be trained in {entry.folder}: give "
+                "one of the recipes another file name"
+            )
 
 
 def _done(entry: Entry, budget: Budget) -> bool:

@@ -162,12 +162,19 @@ def _with_single_options(config: str, overrides: Sequence[str]) -> list[str]:
     """The configuration with single options of norm, cell or dropout in it, and other overrides.
 
     On the command line jsonargparse would take the value null of one for the word "None".
+
+    Raises:
+        ArgumentError: the value is not YAML.
     """
     matches = [_OPTION.fullmatch(option) for option in overrides]
     whole = yaml.safe_load(config) if any(matches) else {}
     for match in filter(None, matches):
         arguments = whole["model"].setdefault("init_args", {})
-        options = {**(arguments.get(match[1]) or {}), match[2]: yaml.safe_load(match[3])}
+        try:
+            value = yaml.safe_load(match[3])
+        except yaml.YAMLError:
+            raise ArgumentError(None, f"{match[0]} has no value that YAML reads") from None
+        options = {**(arguments.get(match[1]) or {}), match[2]: value}
         arguments[match[1]] = options
     config = as_text(whole) if whole else config
     return [config, *(o for o, match in zip(overrides, matches, strict=True) if not match)]

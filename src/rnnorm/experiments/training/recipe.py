@@ -9,6 +9,7 @@ what differs from it.
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from rnnorm.experiments.training.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parents[1] / "recipes"
+#: how the name of a recipe of a user's own ends, a path
+OWN = (".yaml", ".yml")
 _NUMBER = (int, float, type(None))
 # the keys of a recipe's own, and within them, that are of one type
 _TYPES: dict[str, dict[str, Any]] = {
@@ -87,7 +90,7 @@ def recipe_file(name: str) -> Path:
     Raises:
         ValueError: there is no such recipe.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    path = Path(name) if name.endswith(OWN) else FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise ValueError(_unknown(name))
     return path
@@ -103,7 +106,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A recipe's keys, with those of the recipes that it is based on."""
+    """A recipe's keys, with those of the recipes that it is based on, by name or beside it."""
     path = recipe_file(name)
     if name in above:
         raise ValueError(f"recipe {name} is based on itself: {' on '.join([*above, name])}")
@@ -112,6 +115,8 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     if base is not None:
         if not isinstance(base, str):
             raise ValueError(f"{path}: base must be the name of a recipe, got {_short(base)}")
+        if base.endswith(OWN):
+            base = os.path.normpath(path.parent / base)
         config = _merge(_with_base(base, (*above, name)), config)
     return _check(config, path)
 
@@ -131,6 +136,9 @@ def _check(config: Any, path: Path) -> dict[str, Any]:
             if name in given and not isinstance(given[name], kind):
                 what = getattr(kind, "__name__", "a number")
                 raise ValueError(f"{path}: {key}.{name} must be {what}, got {_short(given[name])}")
+    about = config.get("about") or {}
+    if about.get("number") is not None and "metric" not in about:
+        raise ValueError(f"{path}: about.number is given, and about lacks metric, what it is of")
     return config
 
 
@@ -148,7 +156,7 @@ def _unknown(name: str) -> str:
     near += [n for n in names if last and last in n and n not in near]
     first, slash, _ = name.partition("/")
     papers = {n.partition("/")[0] for n in names}
-    own = name.endswith((".yaml", ".yml"))
+    own = name.endswith(OWN)
     if own or (slash and not difflib.get_close_matches(first, papers)):
         return f"there is no file or folder {name}"
     listed = f"the nearest are {', '.join(near[:5])}" if near else "rnnorm recipes lists them"

@@ -6,12 +6,12 @@ import difflib
 from pathlib import Path
 
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
-from rnnorm.experiments.training.recipe import recipe_file, recipe_names
+from rnnorm.experiments.training.recipe import OWN, recipe_file, recipe_names
 
 
 def is_recipe(word: str) -> bool:
     """Whether there is a recipe of that name."""
-    return word in recipe_names() or (word.endswith((".yaml", ".yml")) and Path(word).is_file())
+    return word in recipe_names() or (word.endswith(OWN) and Path(word).is_file())
 
 
 def is_run(folder: str | Path) -> bool:
