@@ -103,7 +103,7 @@ def looks_of(models: Iterable[str]) -> dict[str, Look]:
 
 def in_lines(name: str) -> str:
     """A model's name for a legend: with all that was changed it may be wider than the picture."""
-    return textwrap.fill(name, 40)
+    return textwrap.fill(name, 40, break_long_words=False)
 
 
 @contextmanager

@@ -68,14 +68,16 @@ def draw_scores(table: Recorded) -> bytes:
     scores = scores_of(table)
     metrics = [run.outcome.metric for run in table.runs]
     metrics += [found["rows"][0][1] for found in table.searches]
-    with _svg(7.5, 1.3 + 0.3 * len(scores)) as (figure, data):
+    short = [name.split("/")[-1] for name in scores]
+    # with the paper before it where papers have recipes of one name
+    names = [s if short.count(s) == 1 else name for s, name in zip(short, scores, strict=True)]
+    names = [in_lines(name) for name in names]
+    lines = max((name.count("\n") + 1 for name in names), default=1)
+    with _svg(7.5, 1.3 + (0.1 + 0.2 * lines) * len(names)) as (figure, data):
         axes = figure.subplots()
         for row, kinds in enumerate(scores.values()):
             for kind, values in kinds.items():
                 axes.plot(values, [row] * len(values), linestyle="", label=kind, **_MARKS[kind])
-        short = [name.split("/")[-1] for name in scores]
-        # with the paper before it where papers have recipes of one name
-        names = [s if short.count(s) == 1 else name for s, name in zip(short, scores, strict=True)]
         axes.set_yticks(range(len(scores)), names)
         axes.set_ylim(len(scores) - 0.4, -0.6)
         axes.set_xlabel("; ".join(dict.fromkeys(metrics)))
