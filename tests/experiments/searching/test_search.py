@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -137,6 +138,38 @@ def test_a_folder_of_another_study_is_refused(recipe):
         with pytest.raises(ValueError, match=f"the study in study {said}"):
             search(**recipe() | change)
     assert len(search(**recipe(), trials=1).trials) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"seed": 2}, rf"{RATE} is \S+ and \S+\. Name another --out, or remove the folder"),
+        ({"epochs": 2}, "trainer.max_epochs is 1 and 2"),
+        ({"recipe": "other.yaml"}, r"recipe is '\S*own.yaml' and 'other.yaml'"),
+    ],
+)
+def test_a_folder_of_another_studys_trial_is_refused(recipe, change, differs):
+    given = recipe(**{RATE: PAPER[RATE]}) | {"trials": 1}
+    module.shutil.copy(given["recipe"], "other.yaml")
+    before = drawn(search(**given))
+    journal = {"storage": "journal:study/study.journal"}
+    with pytest.raises(ValueError, match=f"study/trial-000 holds another training.*: {differs}"):
+        search(**given | journal | change)
+    assert drawn(read_search("study")) == before
+    module.shutil.rmtree("study/trial-000")
+    assert len(search(**given | journal | change | {"lease": 0.1}).trials) == 1
+
+
+def test_a_folder_of_the_same_trial_is_gone_on_with_wherever_study_and_data_are(
+    recipe, monkeypatch
+):
+    one = search(**recipe(), trials=1)
+    config = module.Path("study/trial-000/config.yaml")
+    config.write_text(config.read_text().replace("data_dir: null", "data_dir: /elsewhere"))
+    # digits have no files
+    monkeypatch.setattr(module, "fit", lambda **_: SimpleNamespace(best=one.trials[0].value))
+    again = search(**recipe(), trials=1, storage="journal:study/study.journal")
+    assert drawn(again) == drawn(one)
 
 
 @pytest.mark.parametrize("given", [3, {}, {"low": 1}, {"choices": [1], "low": 2}, {"high": 1}])

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import optuna
+import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from optuna.distributions import (
     BaseDistribution,
@@ -19,12 +20,14 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 
+from rnnorm.experiments.comparing.comparable import differences
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.study import WHY, Search, open_study, search_of
 from rnnorm.experiments.training.building import Built, as_text
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import Score, score_of
 
 
@@ -72,7 +75,7 @@ def search(
 
     Raises:
         ValueError: the recipe has no ranges, the folder or the storage holds a study of something
-            else, or several workers have no storage.
+            else, a trial's folder holds another training, or several workers have no storage.
         OverrideError: an override, or an option with a range, is none that the recipe knows.
     """
     chosen, out = read_recipe(recipe, scale or "paper"), Path(out)
@@ -214,6 +217,7 @@ def _train(
 ) -> float | None:
     """Train a trial, or go on with it, and return its best score."""
     if all((folder / name).is_file() for name in ("run.json", "config.yaml")):
+        _refuse_another(folder, recipe, scale, overrides)
         return fit(
             resume=folder,
             data_dir=data_dir,
@@ -232,6 +236,31 @@ def _train(
         callbacks=callbacks,
         one_process=True,
     ).best
+
+
+def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Sequence[str]) -> None:
+    """Refuse to take another training for this trial, such as one of another study.
+
+    Raises:
+        ValueError: the folder holds one.
+    """
+    chosen = read_recipe(recipe, scale or "paper")
+    built, about = rebuild(folder, None, None, [])
+    there = {"recipe": about["recipe"], "scale": about["scale"], **_config(built)}
+    config = _config(Built(as_text(chosen.config), overrides))
+    here = {"recipe": chosen.name, "scale": chosen.scale, **config}
+    if found := list(differences(there, here)):
+        raise ValueError(
+            f"{folder} holds another training than this trial: {'; '.join(found)}. Name another "
+            "--out, or remove the folder"
+        )
+
+
+def _config(built: Built) -> dict[str, Any]:
+    """All but where the data are, which may be elsewhere on another machine."""
+    config: dict[str, Any] = yaml.safe_load(built.as_yaml())
+    (config["data"].get("init_args") or {}).pop("data_dir", None)
+    return config
 
 
 def _draw(
