@@ -54,9 +54,10 @@ def open_storage(url: str) -> Iterator[BaseStorage]:
         path = Path(url.removeprefix(_JOURNAL))
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            yield JournalStorage(JournalFileBackend(str(path)))
+            journal = JournalStorage(JournalFileBackend(str(path)))
         except (KeyError, OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{name} is no study: {error}") from error
+        yield journal
         return
     driver = make_url(url)
     if driver.drivername == "postgresql":
