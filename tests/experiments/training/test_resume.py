@@ -276,6 +276,32 @@ def test_a_checkpoint_that_lacks_something_is_refused_by_name(tmp_path, tiny):
     refused(state | {"state_dict": {"a": 7}}, r"cannot go on from .*last\.ckpt: ")
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("--optimizer.lr=0.5", r"optimizer\.init_args\.lr was 0\.001 and is 0\.5"),
+        ("--optimizer=SGD", r"optimizer\.class_path was 'torch\.optim\.RMSprop' and is .*SGD"),
+        ("--lr_scheduler.T_max=2", r"lr_scheduler\.init_args\.T_max was 1 and is 2"),
+        ("--trainer.gradient_clip_val=0.001", r"gradient_clip_val was 1\.0 and is 0\.001"),
+        ("--trainer.accumulate_grad_batches=2", "accumulate_grad_batches was 1 and is 2"),
+        ("--trainer.limit_train_batches=2", "limit_train_batches was None and is 2"),
+        ("--trainer.precision=64", "precision was None and is 64"),
+    ],
+)
+def test_resume_refuses_to_learn_otherwise_and_stays_resumable(tmp_path, tiny, override, said):
+    recipe, folder = tmp_path / "falling.yaml", tmp_path / "run"
+    cosine = "{class_path: torch.optim.lr_scheduler.CosineAnnealingLR, init_args: {T_max: 1}}"
+    recipe.write_text(f"base: {RECIPE}\nlr_scheduler: {cosine}\n")
+    fit(str(recipe), run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(ValueError, match=f"run was trained otherwise: .*{said}"):
+        fit(resume=folder, overrides=["--trainer.max_epochs=2", override])
+    assert (folder / "config.yaml").read_bytes() == before
+    # what it is anyway may be said again
+    more = ["--optimizer.lr=0.001", "--trainer.gradient_clip_val=1", "--trainer.max_epochs=2"]
+    assert fit(resume=folder, overrides=more).trainer.global_step == 14
+
+
 def test_resume_evaluates_in_other_minibatches(tmp_path, tiny):
     folder = tmp_path / "run"
     fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from rnnorm.experiments.training.differences import differences
 
 # where the files are and how many rows are evaluated at once changes no number; a seed is compared
 # with the other model's of the same seed
@@ -27,15 +29,6 @@ def data_of(config: Mapping[str, Any]) -> dict[str, Any]:
         },
         "trainer": {name: trainer.get(name) for name in _DATA_OF_TRAINER},
     }
-
-
-def differences(one: Any, two: Any, path: str = "") -> Iterator[str]:
-    """Where two configurations differ, such as ``data.init_args.length is 50 and 100``."""
-    if isinstance(one, Mapping) and isinstance(two, Mapping):
-        for key in [*one, *(k for k in two if k not in one)]:
-            yield from differences(one.get(key), two.get(key), f"{path}.{key}".lstrip("."))
-    elif one != two:
-        yield f"{path} is {one!r} and {two!r}"
 
 
 def refuse_differences(settings: Mapping[str, Mapping[str, Any]]) -> None:

@@ -14,7 +14,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
 from rnnorm.experiments.comparing.budget import Budget
-from rnnorm.experiments.comparing.comparable import differences
 from rnnorm.experiments.comparing.entry import (
     Entry,
     from_folder,
@@ -29,6 +28,7 @@ from rnnorm.experiments.comparing.table import comparison_table
 from rnnorm.experiments.measuring.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.measuring.outcome import read_outcome
 from rnnorm.experiments.training.checkpoint_names import LAST
+from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.options import training_options

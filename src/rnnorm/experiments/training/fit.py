@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -25,6 +26,7 @@ from rnnorm.experiments.training.checkpoints import (
     newest_checkpoint,
 )
 from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
 from rnnorm.experiments.training.label import label
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
@@ -35,7 +37,7 @@ from rnnorm.experiments.training.options import data_dir_option, training_option
 from rnnorm.experiments.training.place import Places
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.random_state import RandomState
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.recipe import read_config, read_recipe
 from rnnorm.experiments.training.run_folder import (
     default_folder,
     describe,
@@ -51,6 +53,15 @@ from rnnorm.experiments.training.write_whole import write_whole
 
 # what may change when a training goes on: all else changes what is learnt from which minibatch
 _FREE = ("data_dir", "file", "eval_batch_size")
+# what of the trainer may not
+_LEARNING = (
+    "accumulate_grad_batches",
+    "gradient_clip_algorithm",
+    "gradient_clip_val",
+    "limit_train_batches",
+    "overfit_batches",
+    "precision",
+)
 
 
 @dataclass(frozen=True)
@@ -142,10 +153,10 @@ def fit(
         The finished training.
 
     Raises:
-        ValueError: the recipe is unknown, or the folder to resume is of another recipe, model or
-            order of the data, or had another number of processes; ``start`` is of other layers or
-            data, or given with ``resume``; ``every_n_steps < 1``; or the trainer refuses its
-            arguments.
+        ValueError: the recipe is unknown, or the folder to resume is of another recipe, model,
+            order of the data, optimiser or schedule, or had another number of processes; ``start``
+            is of other layers or data, or given with ``resume``; ``every_n_steps < 1``; or the
+            trainer refuses its arguments.
         FileExistsError: ``run_dir`` exists.
         FileNotFoundError: there is no run to resume, or ``data_dir`` lacks files.
         DivergedError: the loss, a gradient or a parameter is not finite.
@@ -177,6 +188,7 @@ def fit(
         if start is not None:
             raise ValueError(f"--start {start} must be left out with --resume: it has begun")
         built, about = rebuild(folder, recipe, scale, overrides)
+        _refuse_other_learning(folder, built)
     with ExitStack() as held:
         if resume is not None and writes:
             held.enter_context(only_process(folder))
@@ -242,6 +254,23 @@ def fit(
         with signals:
             _train(built, trainer, keep, last, accepted)
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
+
+
+def _refuse_other_learning(folder: Path, built: Built) -> None:
+    """Refuse another optimiser: a checkpoint brings the old one back, whatever is asked for."""
+    before, now = read_config(folder / "config.yaml"), yaml.safe_load(built.as_yaml())
+    if other := list(differences(_learning(before), _learning(now), said="was {!r} and is {!r}")):
+        raise ValueError(f"the run in {folder} was trained otherwise: {'; '.join(other)}")
+
+
+def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says about how a model learns."""
+    trainer = config.get("trainer") or {}
+    return {
+        "optimizer": config.get("optimizer"),
+        "lr_scheduler": config.get("lr_scheduler"),
+        "trainer": {name: trainer.get(name) for name in _LEARNING},
+    }
 
 
 class _Accepted(Callback):
