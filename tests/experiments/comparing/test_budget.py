@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from rnnorm.experiments.comparing.budget import Budget
@@ -22,6 +24,22 @@ def test_without_a_budget_curves_go_as_far_as_the_shortest_that_did_not_diverge(
     short = Curve("b", 1, [10, 20], [1.0, 2.0], [1.0, 2.0])
     gone = Curve("c", 1, [], [], [], diverged=True)
     assert Budget().cut([CURVE, short, gone]) == [CURVE.until(2), short, gone]
+
+
+@pytest.mark.parametrize(
+    ("budget", "counts"),
+    [
+        (Budget(), True),
+        (Budget(epochs=3), False),
+        (Budget(epochs=4), True),
+        (Budget(minutes=1), False),
+        (Budget(minutes=2), True),
+        (Budget(epochs=4, minutes=1), False),
+    ],
+)
+def test_a_divergence_after_the_budget_does_not_count(budget, counts):
+    (cut,) = budget.cut([replace(CURVE, diverged=True)])
+    assert cut.diverged is counts
 
 
 @pytest.mark.parametrize("given", [{"epochs": 0}, {"minutes": 0.0}, {"minutes": float("nan")}])

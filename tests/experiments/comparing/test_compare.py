@@ -130,6 +130,21 @@ def test_a_training_that_diverges_does_not_end_the_comparison(tmp_path, capsys):
     assert "(1 of 1 diverged)" in said
 
 
+def test_folders_say_what_diverged_and_the_others_are_compared_whole(tmp_path, capsys):
+    given = [*TINY, "--data.init_args.batch_size=130"]
+    varied = "optimizer.lr=0.001,1e38"
+    compare([LSTM], tmp_path / "out", vary=varied, epochs=3, overrides=given)
+    capsys.readouterr()
+    curves = compare([str(tmp_path / "out")], tmp_path / "again")
+    assert {c.model.rpartition("=")[2]: (c.diverged, len(c.steps)) for c in curves} == {
+        "0.001": (False, 3),
+        "1e38": (True, 1),
+    }
+    said = capsys.readouterr().out
+    assert "(1 of 1 diverged)" in said
+    assert "compared over its first" not in said
+
+
 def _recipe(name):
     recipe = read_recipe(name)
     return as_text({"about": recipe.about, **recipe.config})

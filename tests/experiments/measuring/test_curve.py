@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from rnnorm.experiments.measuring.curve import (
     Curve,
     as_csv,
@@ -23,6 +25,8 @@ def test_a_run_is_read_as_it_is_shown(tmp_path):
     curve = read_curve(tmp_path, ACCURACY, "mine", 3)
     assert curve == Curve("mine", 3, [5, 10], [1.5, 3.0], [25.0, 50.0])
     assert read_curve(tmp_path, Score("loss", "min"), "mine", 3).values == [2.0]
+    (tmp_path / "metrics.csv").write_text("\n".join([*lines, "12,1,3.500,diverged,1"]) + "\n")
+    assert read_curve(tmp_path, ACCURACY, "mine", 3) == replace(curve, diverged=True)
 
 
 def test_a_run_without_a_validation_has_no_points(tmp_path):

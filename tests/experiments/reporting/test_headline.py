@@ -11,12 +11,17 @@ ACCURACY = Score("accuracy", "max")
 CONFIG = {"data": {"class_path": "Pixels"}, "trainer": {"max_epochs": 3, "max_steps": -1}}
 
 
-def of(score, *runs, config=CONFIG):
+def of(score, *runs, config=CONFIG, diverged=()):
     """What is said of trainings ``(model, seed, values)`` with a validation every 10 steps."""
     entries = [Entry(model, seed, Path(), config, score) for model, seed, _ in runs]
     curves = [
         Curve(
-            model, seed, [10 * (i + 1) for i in range(len(v))], [float(i) for i in range(len(v))], v
+            model,
+            seed,
+            [10 * (i + 1) for i in range(len(v))],
+            [float(i) for i in range(len(v))],
+            v,
+            diverged=(model, seed) in diverged,
         )
         for model, seed, v in runs
     ]
@@ -49,6 +54,45 @@ def test_seeds_that_overlap_are_said(last, overlap):
     assert said.title.startswith("b wins")
     assert "Mean and standard deviation of 2 seeds." in said.text
     assert ("Those of b and a overlap." in said.text) is overlap
+
+
+def test_a_training_that_diverged_does_not_win():
+    runs = [("a", 1, [20.0, 50.0]), ("b", 1, [60.0]), ("c", 1, [30.0, 40.0])]
+    said = of(ACCURACY, *runs, diverged=[("b", 1)])
+    assert said.title == "a wins by 10 points in validation accuracy"
+    assert said.text == (
+        "Best validation accuracy within 20 training steps: a 50.0\u00a0%, c 40.0\u00a0%. "
+        "b diverged."
+    )
+
+
+def test_the_only_one_that_did_not_diverge_has_its_score():
+    said = of(ACCURACY, ("a", 1, [20.0, 50.0]), ("b", 1, []), diverged=[("b", 1)])
+    assert said == (
+        "a: validation accuracy 50.0\u00a0%",
+        "The best within 20 training steps. b diverged.",
+    )
+
+
+def test_a_model_of_which_a_seed_diverged_does_not_win():
+    runs = [("a", 1, [20.0]), ("a", 2, [30.0]), ("b", 1, [40.0]), ("b", 2, [50.0])]
+    said = of(ACCURACY, *runs, diverged=[("b", 2)])
+    assert said.title.startswith("a: ")
+    assert said.text.endswith("b diverged with seed 2.")
+
+
+def test_where_all_diverged_nobody_wins():
+    runs = [("a", 1, [30.0]), ("b", 1, [40.0])]
+    said = of(ACCURACY, *runs, diverged=[("a", 1), ("b", 1)])
+    assert said == ("a, b", "No winner is named: all diverged.")
+
+
+def test_a_single_model_that_diverged_keeps_its_score():
+    said = of(ACCURACY, ("a", 1, [30.0]), diverged=[("a", 1)])
+    assert said == (
+        "a: validation accuracy 30.0\u00a0%",
+        "The best within 10 training steps. a diverged.",
+    )
 
 
 def test_equal_scores_have_no_winner():

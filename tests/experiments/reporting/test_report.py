@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -279,6 +280,16 @@ def test_command_writes_what_was_measured_beside_the_papers_number(runs, capsys)
     measured, off, _ = row[1].replace(" of", "±").split("±")
     assert 0 <= float(measured) <= 100
     assert 0 <= float(off) < 10
+
+
+def test_a_training_that_diverged_is_called_that(runs, tmp_path):
+    gone = shutil.copytree(runs / "lstm", tmp_path / "gone")
+    with (gone / "metrics.csv").open("a") as file:
+        file.write("6,2,1.0,diverged,1\n")
+    page = Page(report([runs / "bn", gone], tmp_path / "page.html").read_text())
+    assert page.headings[0].startswith("demo/digits-bn: validation accuracy")
+    assert page.notes[0].endswith("demo/digits-lstm diverged.")
+    assert [any("then diverged" in cell for cell in row) for row in page.rows[1:]] == [False, True]
 
 
 def test_a_folder_that_is_no_run_is_named(capsys, tmp_path):

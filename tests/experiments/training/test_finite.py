@@ -5,6 +5,7 @@ from lightning.pytorch import Callback
 from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.metrics_file import read_metrics
 
 RECIPE = "demo/digits-bn"
 
@@ -63,6 +64,17 @@ def test_a_diverging_training_stops_and_keeps_the_last_good_checkpoint(
     assert f"last good checkpoint is {path} (step 8)" in message
     state = read_checkpoint(path)["state_dict"]
     assert all(torch.isfinite(value).all() for value in state.values())
+
+
+def test_the_run_folder_says_it_until_the_training_goes_on(tmp_path, tiny):
+    folder, wrong = tmp_path / "run", Break(9, "on_after_backward", gradient)
+    for given in ({"recipe": RECIPE, "run_dir": folder, "overrides": tiny}, {"resume": folder}):
+        with pytest.raises(DivergedError):
+            fit(**given, every_n_steps=2, callbacks=[wrong])
+        ((step, _, _),) = read_metrics(folder / "metrics.csv")["diverged"]
+        assert step == 9
+    fit(resume=folder)
+    assert "diverged" not in read_metrics(folder / "metrics.csv")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -57,7 +57,13 @@ class Budget:
             ends = [c.steps[-1] if c.steps else 0 for c in curves if not c.diverged]
             last = min(ends, default=0)
             return [c.until(sum(step <= last for step in c.steps)) for c in curves]
-        return [c.until(self._points(c)) for c in curves]
+        return [self._within(c) for c in curves]
+
+    def _within(self, curve: Curve) -> Curve:
+        cut = curve.until(self._points(curve))
+        # what it diverged after is no matter
+        used_up = len(cut.values) < len(curve.values) or len(cut.values) == self.epochs
+        return replace(cut, diverged=curve.diverged and not used_up)
 
     def _points(self, curve: Curve) -> int:
         points = len(curve.values) if self.epochs is None else self.epochs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +118,10 @@ def compare(
     score, curves = entries[0].score, []
     with steps_bar() as bar:
         for entry in entries:
-            diverged = entry in left and _train(entry, budget, data_dir, bar, len(left))
+            if entry in left:
+                _train(entry, budget, data_dir, bar, len(left))
             curve = read_curve(entry.folder, score, entry.model, entry.seed)
-            curves.append(replace(curve, diverged=diverged))
+            curves.append(curve)
             tqdm.write(_line(curve, score))
             sys.stdout.flush()
     whole, curves = curves, budget.cut(curves)
@@ -190,8 +190,8 @@ def _train(
     data_dir: str | Path | None,
     bar: Any,
     trainings: int,
-) -> bool:
-    """Train an entry, or go on with it. Returns whether it diverged."""
+) -> None:
+    """Train an entry, or go on with it, until it diverges."""
     there = (entry.folder / "config.yaml").is_file()
     own = [f"--trainer.{k}={'null' if v is None else v}" for k, v in entry.own_budget.items()]
     name = f"{entry.model}, seed {entry.seed}"
@@ -213,8 +213,6 @@ def _train(
         )
     except DivergedError as error:
         tqdm.write(f"{name}: {error}")
-        return True
-    return False
 
 
 class _Lines(Callback):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rnnorm.experiments.training.metrics_file import read_metrics
+from rnnorm.experiments.training.metrics_file import DIVERGED, read_metrics
 from rnnorm.experiments.training.score import Score
 
 
@@ -53,7 +53,8 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
     Raises:
         ValueError: its ``metrics.csv`` is broken.
     """
-    points = read_metrics(folder / "metrics.csv").get(f"val/{score.name}", [])
+    metrics = read_metrics(folder / "metrics.csv")
+    points = metrics.get(f"val/{score.name}", [])
     return Curve(
         model,
         seed,
@@ -61,6 +62,7 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
         steps=[step + 1 for step, _, _ in points],
         seconds=[seconds for _, seconds, _ in points],
         values=[score.shown(value) for _, _, value in points],
+        diverged=DIVERGED in metrics,
     )
 
 

@@ -34,12 +34,16 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
         curves: of each of them.
     """
     names, score = list(dict.fromkeys(e.model for e in entries)), entries[0].score
+    lost = {m: own for m, own in by_model(curves).items() if any(c.diverged for c in own)}
     if len(names) > 1:
         try:
             refuse_incomparable(entries, Budget())
         except ValueError as error:
             return Headline(", ".join(names), f"No winner is named: {error}.")
-        curves = Budget().cut(curves)
+        curves = [c for c in Budget().cut(curves) if c.model not in lost]
+        names = [name for name in names if name not in lost] or names
+        if not curves:
+            return Headline(", ".join(names), "No winner is named: all diverged.")
     if not all(c.values for c in curves):
         return Headline(", ".join(names), "There is no validation that all have.")
     found = {model: [best(c, score) for c in own] for model, own in by_model(curves).items()}
@@ -51,21 +55,29 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
     # a number and its unit stay in one line
     scores = [f"{spread(found[model], score)}\u00a0{unit}".rstrip() for model in ranked]
     seeds = len({e.seed for e in entries})
-    said = f"Mean and standard deviation of {seeds} seeds." if seeds > 1 else ""
+    notes = [f"Mean and standard deviation of {seeds} seeds."] if seeds > 1 else []
+    notes += [_diverged(own) for own in lost.values()]
     steps = max(c.steps[-1] for c in curves)
     if len(names) == 1:
         return Headline(
             f"{names[0]}: validation {name} {scores[0]}",
-            f"The best within {steps} training steps. {said}".rstrip(),
+            " ".join([f"The best within {steps} training steps.", *notes]),
         )
     ranking = ", ".join(f"{m} {s}" for m, s in zip(ranked, scores, strict=True))
     first, second = (found[model] for model in ranked[:2])
     if len(first) > 1 and min(sign * v for v in first) <= max(sign * v for v in second):
-        said += f" Those of {ranked[0]} and {ranked[1]} overlap."
+        notes.insert(1, f"Those of {ranked[0]} and {ranked[1]} overlap.")
     return Headline(
         _won(ranked[0], ranked[1], abs(fmean(first) - fmean(second)), score),
-        f"Best validation {name} within {steps} training steps: {ranking}. {said}".rstrip(),
+        " ".join([f"Best validation {name} within {steps} training steps: {ranking}.", *notes]),
     )
+
+
+def _diverged(curves: Sequence[Curve]) -> str:
+    """Which of a model's trainings did."""
+    seeds = [str(c.seed) for c in curves if c.diverged]
+    which = f" with seed {', '.join(seeds)}" if len(seeds) < len(curves) else ""
+    return f"{curves[0].model} diverged{which}."
 
 
 def _won(first: str, second: str, by: float, score: Score) -> str:

@@ -54,13 +54,16 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
     def paper(outcome: Outcome) -> Cell:
         return Cell() if outcome.number is None else Cell(f"{outcome.number:.4g}", outcome.metric)
 
+    def steps(outcome: Outcome, curve: Curve) -> Cell:
+        return Cell(f"{outcome.steps}", "then diverged" if curve.diverged else "")
+
     every = [
         Column(scores("test"), tested("population")),
         Column(f"{scores('test')}, batch statistics", tested("batch")),
         Column(scores("best validation"), [validated(*training) for training in trainings]),
         Column("the paper", [paper(o) for _, o, _ in trainings]),
         Column("epochs", [Cell(f"{o.epochs}") for _, o, _ in trainings]),
-        Column("steps", [Cell(f"{o.steps}") for _, o, _ in trainings]),
+        Column("steps", [steps(o, curve) for _, o, curve in trainings]),
         Column("seconds", [Cell(f"{o.seconds:.0f}") for _, o, _ in trainings]),
     ]
     return [column for column in every if any(cell.value for cell in column.cells)]

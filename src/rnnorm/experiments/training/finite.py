@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rnnorm.experiments.training import processes
+from rnnorm.experiments.training.metrics_file import DIVERGED
 
 
 class DivergedError(RuntimeError):
@@ -49,6 +50,15 @@ class StopIfNotFinite(Callback):
         buffers = [(n, b) for n, b in pl_module.named_buffers() if b.is_floating_point()]
         if name := _not_finite(buffers):
             raise _error(trainer, pl_module, f"the statistic {name} is not finite")
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Log it, after the last checkpoint, so that a resumed training drops the line."""
+        if isinstance(exception, DivergedError):
+            metrics = {DIVERGED: 1.0, "epoch": float(trainer.current_epoch)}
+            for logger in trainer.loggers:
+                logger.log_metrics(metrics, trainer.global_step)
 
 
 def _not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:

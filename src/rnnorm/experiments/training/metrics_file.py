@@ -17,6 +17,8 @@ from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.write_whole import write_whole
 
 COLUMNS = ("step", "epoch", "seconds", "name", "value")
+# the number that is there if the training diverged
+DIVERGED = "diverged"
 
 
 class MetricsFile(Logger):
