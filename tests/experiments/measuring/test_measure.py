@@ -108,15 +108,33 @@ def test_a_model_without_batch_statistics_has_one_measurement(tiny):
         measure("demo/digits-ln", run.last_checkpoint, lengths=[5])
 
 
-def test_outside_a_run_folder_nothing_is_written(tmp_path, tiny):
+def test_outside_a_run_folder_nothing_is_written(tmp_path, tiny, capsys):
     run = fit(RECIPE, overrides=tiny)
     alone = tmp_path / "somewhere" / "else"
     alone.mkdir(parents=True)
     shutil.copy(run.best_checkpoint, alone / "model.ckpt")
     inside = measure(RECIPE, run.best_checkpoint)
     outside = measure(RECIPE, alone / "model.ckpt", overrides=tiny)
+    assert "model.ckpt does not lie in a run folder" in capsys.readouterr().err
     assert [m.metrics for m in outside] == [m.metrics for m in inside]
     assert [path.name for path in alone.parent.rglob("*") if path.is_file()] == ["model.ckpt"]
+
+
+@pytest.mark.parametrize("place", ["alone", "run/copies", "other/checkpoints"])
+def test_a_run_keeps_what_is_measured_of_its_own_checkpoints_alone(tiny, tmp_path, capsys, place):
+    run = fit(RECIPE, run_dir=tmp_path / "run", overrides=[*tiny, "--trainer.max_epochs=1"])
+    shutil.copytree(run.folder, tmp_path / "other")
+    copy = tmp_path / place / "best.ckpt"
+    copy.parent.mkdir(exist_ok=True)
+    shutil.copy(run.best_checkpoint, copy)
+    measured = measure(run.folder, copy)
+    own = run.folder / "checkpoints"
+    assert f"not kept: {copy} does not lie in {own}" in capsys.readouterr().err
+    assert list(tmp_path.rglob("tests.json")) == []
+    # its own, by whatever path
+    (link := tmp_path / "link.ckpt").symlink_to(run.best_checkpoint)
+    measure(run.folder, link)
+    assert read_measurements(run.folder) == measured
 
 
 def test_a_stream_has_population_statistics_alone(characters):

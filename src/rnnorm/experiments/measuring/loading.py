@@ -43,7 +43,7 @@ class Trained(NamedTuple):
         built: model and data; the data are not read.
         state: all that the checkpoint holds.
         checkpoint: its file.
-        folder: the run folder, or None for a checkpoint that lies in none.
+        folder: the run folder, or None for a checkpoint that is none of its own.
     """
 
     built: Built
@@ -96,4 +96,5 @@ def load_trained(
         built = Built(as_text(read_recipe(str(run), scale or "paper").config), options)
     check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
     load_weights(built.model, state, checkpoint)
-    return Trained(built, state, checkpoint, folder if is_run(folder) else None)
+    own = is_run(folder) and checkpoint.resolve().parent == (folder / "checkpoints").resolve()
+    return Trained(built, state, checkpoint, folder if own else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from pathlib import Path
@@ -15,6 +16,7 @@ from rnnorm.experiments.training.building import Built, quiet_lightning
 from rnnorm.experiments.training.checkpoints import data_state
 from rnnorm.experiments.training.progress import progress_bars
 from rnnorm.experiments.training.score import SAMPLING_ERROR
+from rnnorm.experiments.training.words import is_run
 from rnnorm.lightning import ExactStatistics, estimate_statistics
 
 
@@ -32,7 +34,8 @@ def measure(
 ) -> list[Measurement]:
     """Measure a trained model on the test set.
 
-    Where the checkpoint lies in a run folder, the results are kept there at the end.
+    Where the checkpoint is one of the run folder's own, the results are kept there at the end;
+    else a line on stderr says that they are not.
 
     Args:
         run: the run folder, which knows its recipe, scale and overrides; or the recipe.
@@ -75,7 +78,7 @@ def measure(
     for length, loader in loaders:
         for kind in kinds:
             measurement = Measurement(
-                checkpoint=path.name,
+                checkpoint=path.resolve().name,
                 epoch=state["epoch"] + 1,
                 statistics=kind,
                 length=length,
@@ -88,6 +91,9 @@ def measure(
                 tell(measurement)
     if folder is not None:
         keep_measurements(folder, measured)
+    else:
+        where = Path(run) / "checkpoints" if is_run(run) else "a run folder"
+        print(f"not kept: {path} does not lie in {where}", file=sys.stderr, flush=True)
     return measured
 
 
