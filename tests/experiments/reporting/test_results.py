@@ -126,6 +126,7 @@ def test_a_picture_has_a_mark_for_each_score(folder):
 
 
 def test_a_storage_without_a_study_is_refused(folder, tmp_path):
+    (tmp_path / "new.journal").touch()
     with pytest.raises(ValueError, match=r"journal:.*new\.journal is no study: it is empty"):
         results([f"journal:{tmp_path}/new.journal"], docs=folder.parent)
 

@@ -6,7 +6,7 @@ import optuna
 from optuna.trial import TrialState
 
 from rnnorm.experiments.searching.lease import LEASE
-from rnnorm.experiments.searching.storage import open_storage
+from rnnorm.experiments.searching.storage import named, open_storage, shown
 from rnnorm.experiments.searching.study import search_of
 from rnnorm.experiments.training.score import Metric
 
@@ -15,13 +15,14 @@ def status(storage: str) -> str:
     """How far each study of a storage is: counts, the best trial, and who is at what.
 
     Raises:
+        FileNotFoundError: the file is not there.
         ValueError: it cannot be opened, or holds a study of something else.
     """
     lines = []
-    with open_storage(storage) as opened:
+    with open_storage(storage, new=False) as opened, named(shown(storage)):
         for name in optuna.get_all_study_names(opened):
             study = optuna.load_study(study_name=name, storage=opened)
-            found = search_of(study, storage)
+            found = search_of(study, shown(storage))
             trials = study.get_trials(deepcopy=False)
             counts = [
                 f"{sum(t.state == state for t in trials)} {word}"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
+from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from rnnorm.experiments.searching.journal import check_journal, cut_unfinished
 
 _JOURNAL = "journal:"
 
@@ -39,30 +43,54 @@ def shown(url: str) -> str:
 
 
 @contextmanager
-def open_storage(url: str) -> Iterator[BaseStorage]:
-    """Connect to a storage, new or old.
+def named(path: object) -> Iterator[None]:
+    """Name the file in whatever optuna, its database or a number in it raises."""
+    try:
+        yield
+    except (
+        SQLAlchemyError,
+        sqlite3.Error,
+        OptunaError,
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ValueError(f"{path} is no study: {str(error).partition(chr(10))[0]}") from None
+
+
+@contextmanager
+def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
+    """Connect to a storage.
 
     Args:
         url: ``journal:FILE``, or one of SQLAlchemy's.
+        new: make what is not there yet; otherwise nothing is written.
 
     Raises:
-        ValueError: it is no URL, its driver is not installed, or nothing answers there.
+        FileNotFoundError: it is not there.
+        ValueError: it is no URL, its driver is not installed, nothing answers there, or the file is
+            no journal.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    name = shown(url)
-    if url.startswith(_JOURNAL):
-        path = Path(url.removeprefix(_JOURNAL))
+    name, path = shown(url), _file(url)
+    if not new and path is not None and not path.is_file():
+        raise FileNotFoundError(f"there is no study in {name}: there is no such file")
+    if path is not None and url.startswith(_JOURNAL):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with named(name):
+            if path.exists():
+                (cut_unfinished if new else check_journal)(path)
             journal = JournalStorage(JournalFileBackend(str(path)))
-        except (KeyError, OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{name} is no study: {error}") from error
         yield journal
         return
     driver = make_url(url)
     if driver.drivername == "postgresql":
         driver = driver.set(drivername="postgresql+psycopg")
-    storage = _connected(driver.render_as_string(hide_password=False), name)
+    storage = _connected(driver.render_as_string(hide_password=False), name, new)
     try:
         yield storage
     finally:
@@ -70,15 +98,31 @@ def open_storage(url: str) -> Iterator[BaseStorage]:
         storage.engine.dispose()
 
 
-def _connected(url: str, name: str, tries: int = 5) -> RDBStorage:
+def _file(url: str) -> Path | None:
+    """Where a storage that is a file is.
+
+    It is absolute, since optuna's lock is a link to it: a relative one, of a process that has died,
+    would lead nowhere, and be waited for for ever.
+    """
+    if url.startswith(_JOURNAL):
+        return Path(url.removeprefix(_JOURNAL)).absolute()
+    made = make_url(url)
+    database = made.database or ":memory:"
+    if made.get_backend_name() != "sqlite" or database.startswith((":memory:", "file:")):
+        return None
+    return Path(database)
+
+
+def _connected(url: str, name: str, new: bool, tries: int = 5) -> RDBStorage:
     try:
-        return RDBStorage(url)
+        return RDBStorage(url, skip_table_creation=not new)
     except ImportError as error:
         raise ValueError(f"{name} needs a driver that is not installed: {error}") from error
-    except (SQLAlchemyError, RuntimeError) as error:
+    except (OptunaError, SQLAlchemyError, RuntimeError) as error:
         if tries == 1:
-            reason = str(error).partition("\n")[0]
+            # the database's own words, where there are any
+            reason = str(error.__cause__ or error).partition("\n")[0]
             raise ValueError(f"{name} cannot be opened: {reason}") from error
     # two processes that make the tables at once get in each other's way
     time.sleep(1)
-    return _connected(url, name, tries - 1)
+    return _connected(url, name, new, tries - 1)

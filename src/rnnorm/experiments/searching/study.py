@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import OptunaError
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
 
 from rnnorm.experiments.data.whole_file import check_size
-from rnnorm.experiments.searching.storage import open_storage, shown
+from rnnorm.experiments.searching.storage import named, open_storage, shown
 from rnnorm.experiments.training.score import Metric, Score
 
 FILE = "study.db"
@@ -101,7 +99,7 @@ def open_study(
     out.mkdir(parents=True, exist_ok=True)
     where = out if url is None else shown(url)
     with _storage(out / FILE) if url is None else open_storage(url) as storage:
-        with _named(out / FILE if url is None else where):
+        with named(out / FILE if url is None else where):
             study = optuna.create_study(
                 storage=storage,
                 study_name=_NAME if url is None else study_name(about["recipe"], about["scale"]),
@@ -122,7 +120,7 @@ def open_study(
 @contextmanager
 def _storage(path: Path) -> Iterator[RDBStorage]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with _named(path):
+    with named(path):
         _check_database(path)
         storage = RDBStorage(f"sqlite:///{path.resolve()}")
     try:
@@ -145,26 +143,6 @@ def _check_database(path: Path) -> None:
         raise ValueError("it is another database, without a table of studies")
 
 
-@contextmanager
-def _named(path: Path | str) -> Iterator[None]:
-    """Name the file in whatever optuna, its database or a number in it raises."""
-    try:
-        yield
-    except (
-        SQLAlchemyError,
-        sqlite3.Error,
-        OptunaError,
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise ValueError(f"{path} is no study: {str(error).partition(chr(10))[0]}") from None
-
-
 def read_search(folder: str | Path) -> Search:
     """Read a study.
 
@@ -177,7 +155,7 @@ def read_search(folder: str | Path) -> Search:
         raise FileNotFoundError(f"there is no study in {folder}: it lacks {FILE}")
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty: it was cut off before it began")
-    with _storage(path) as storage, _named(path):
+    with _storage(path) as storage, named(path):
         return search_of(optuna.load_study(study_name=_NAME, storage=storage), folder)
 
 
@@ -185,9 +163,10 @@ def read_searches(url: str) -> list[Search]:
     """Read all studies of a storage.
 
     Raises:
+        FileNotFoundError: the file is not there.
         ValueError: it cannot be opened, is empty, or holds a study of something else.
     """
-    with open_storage(url) as storage, _named(shown(url)):
+    with open_storage(url, new=False) as storage, named(shown(url)):
         names = optuna.get_all_study_names(storage)
         if not names:
             raise ValueError("it is empty")
