@@ -11,6 +11,7 @@ from rnnorm.experiments.searching import search as module
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.study import read_search
 from rnnorm.experiments.training.building import as_text
+from rnnorm.experiments.training.lock import only_process
 from rnnorm.experiments.training.recipe import OverrideError, read_recipe
 from rnnorm.experiments.training.run_folder import read_about
 
@@ -106,6 +107,32 @@ def test_a_trial_that_was_cut_off_before_it_began_is_begun(recipe, monkeypatch):
         with pytest.raises(Interruption):
             search(**recipe())
     assert len(search(**recipe()).trials) == 3
+
+
+def test_a_trial_that_another_process_trains_is_left_to_it(recipe, monkeypatch, capsys):
+    real = module.fit
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "fit", lambda *a, **k: real(*a, **k | {"callbacks": [KillAt(1)]}))
+        with pytest.raises(Interruption):
+            search(**recipe())
+    capsys.readouterr()
+    # one that is refused again and again would never end
+    monkeypatch.setattr(module.Leases, "take", once(module.Leases.take))
+    with only_process(module.Path("study/trial-000")):
+        with pytest.raises(BlockingIOError, match="another process trains in study/trial-000"):
+            search(**recipe())
+        assert capsys.readouterr().out.count("trial 1 of 3") == 1
+
+
+def once(function):
+    calls = []
+
+    def called(*args):
+        calls.append(args)
+        assert len(calls) == 1
+        return function(*args)
+
+    return called
 
 
 def test_a_finished_study_is_lengthened(recipe):

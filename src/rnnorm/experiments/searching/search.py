@@ -77,6 +77,8 @@ def search(
         ValueError: the recipe has no ranges, the folder or the storage holds a study of something
             else, a trial's folder holds another training, or several workers have no storage.
         OverrideError: an override, or an option with a range, is none that the recipe knows.
+        BlockingIOError: another process works on the study, which has no storage.
+        Stopped: Ctrl-C or SIGTERM ended a training after a step, with a checkpoint.
     """
     chosen, out = read_recipe(recipe, scale or "paper"), Path(out)
     if not chosen.search:
@@ -131,6 +133,8 @@ def search(
             _tell(study, trial, None, TrialState.PRUNED)
             return
         except BlockingIOError:
+            if storage is None:
+                raise
             # whoever was silent trains on all the same
             return
         if best is None:
