@@ -20,10 +20,10 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 
-from rnnorm.experiments.comparing.comparable import differences
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.study import WHY, Search, open_study, search_of
 from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
