@@ -1,6 +1,7 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader
@@ -15,21 +16,21 @@ from rnnorm.lightning import estimate_statistics
 
 RECIPE = "demo/digits-bn"
 CHARACTERS = "cooijmans2016/ptb-char-bn"
+SMALL = [
+    "--trainer.accelerator=cpu",
+    "--trainer.max_epochs=1",
+    "--trainer.log_every_n_steps=1",
+    "--model.init_args.hidden_size=6",
+    "--data.init_args.length=20",
+    "--data.init_args.batch_size=10",
+    "--data.init_args.eval_batch_size=4",
+]
 
 
 @pytest.fixture
 def characters(sentences):
     """A trained character model, and its text."""
-    overrides = [
-        "--trainer.accelerator=cpu",
-        "--trainer.max_epochs=1",
-        "--trainer.log_every_n_steps=1",
-        "--model.init_args.vocabulary_size=19",
-        "--model.init_args.hidden_size=6",
-        "--data.init_args.length=20",
-        "--data.init_args.batch_size=10",
-        "--data.init_args.eval_batch_size=4",
-    ]
+    overrides = [*SMALL, "--model.init_args.vocabulary_size=19"]
     return fit(CHARACTERS, data_dir=sentences, overrides=overrides)
 
 
@@ -163,6 +164,27 @@ def test_a_score_for_each_length_and_statistics(characters):
         with pytest.raises(ValueError, match=said):
             measure(CHARACTERS, characters.best_checkpoint, lengths=[10, wrong])
     assert len(read_measurements(characters.folder)) == 4
+
+
+@pytest.mark.parametrize("place", ["file", "data_dir", "--data-dir"])
+def test_a_run_finds_its_text_from_another_folder(sentences, monkeypatch, place):
+    # what YAML would take for a mapping, in the folder that the training starts in
+    given = Path("a folder: texts")
+    given.mkdir()
+    text = (sentences / "ptb.train.txt").read_text()
+    (given / "novel: one.txt").write_text(text * 20)
+    overrides = [
+        "--data.dataset=text",
+        "--data.file=" + ("a folder: texts/" if place == "file" else "") + "novel: one.txt",
+        f"--model.vocabulary_size={len(set(text))}",
+        *(["--data.init_args.data_dir=a folder: texts"] if place == "data_dir" else []),
+        *SMALL,
+    ]
+    data_dir = given if place == "--data-dir" else None
+    run = fit(CHARACTERS, run_dir="text", data_dir=data_dir, overrides=overrides)
+    folder = run.folder.resolve()
+    monkeypatch.chdir("/")
+    assert len(measure(folder)) == 1
 
 
 def test_a_minibatch_of_fewer_rows_than_a_statistic_needs_is_left_out(tiny):

@@ -1,5 +1,6 @@
 import importlib
 from argparse import ArgumentError
+from pathlib import Path
 
 import pytest
 import torch
@@ -462,6 +463,18 @@ def test_a_recipe_of_ones_own(tmp_path):
     path.write_text("trainer: {}")
     with pytest.raises(ValueError, match="needs the keys 'model' and 'data'"):
         read_recipe(str(path))
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_path_is_a_value_whatever_it_looks_like(short):
+    data = "rnnorm.experiments.tasks.pixels.PixelData"
+    model = "rnnorm.experiments.tasks.pixels.PixelClassifier"
+    config = as_text({"model": model, "data": data if short else {"class_path": data}})
+    for path, kept in (("a: b", Path("a: b").resolve()), ("~/c", Path.home() / "c")):
+        built = Built(config, [f"--data.data_dir={path}"])
+        assert built.datamodule.hparams["data_dir"] == str(kept)
+    none = Built(config, ["--data.data_dir=a", "--data.init_args.data_dir=null"])
+    assert none.datamodule.hparams["data_dir"] is None
 
 
 def test_one_seed_for_weights_and_data():

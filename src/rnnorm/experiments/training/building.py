@@ -9,6 +9,7 @@ from argparse import ArgumentError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -76,6 +77,11 @@ class Built(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse ``args`` alone; LightningCLI would warn about those of the process."""
         self.config = parser.parse_args(args)
+        # a run folder finds its data wherever it is used from; a file lies in data_dir if named
+        given = self.config["data"].get("init_args") or {}
+        name = "data_dir" if given.get("data_dir") else "file"
+        if given.get(name):
+            given[name] = str(Path(given[name]).expanduser().resolve())
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Nothing yet: :meth:`make_trainer` does it, when there is a run folder."""
@@ -156,28 +162,41 @@ class Built(LightningCLI):
 
 
 _OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
+_PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file)=(.*)", re.DOTALL)
 
 
 def _with_single_options(config: str, overrides: Sequence[str]) -> list[str]:
-    """The configuration with single options of norm, cell or dropout in it, and other overrides.
+    """The configuration with single options of norm, cell or dropout and paths in it, and the rest.
 
-    On the command line jsonargparse would take the value null of one for the word "None".
+    On the command line jsonargparse would take the value null of an option for the word "None", and
+    a path that has a colon for a dictionary.
 
     Raises:
-        ArgumentError: the value is not YAML.
+        ArgumentError: the value of an option is not YAML.
     """
-    matches = [_OPTION.fullmatch(option) for option in overrides]
-    whole = yaml.safe_load(config) if any(matches) else {}
-    for match in filter(None, matches):
-        arguments = whole["model"].setdefault("init_args", {})
-        try:
-            value = yaml.safe_load(match[3])
-        except yaml.YAMLError:
-            raise ArgumentError(None, f"{match[0]} has no value that YAML reads") from None
-        options = {**(arguments.get(match[1]) or {}), match[2]: value}
-        arguments[match[1]] = options
-    config = as_text(whole) if whole else config
-    return [config, *(o for o, match in zip(overrides, matches, strict=True) if not match)]
+    whole, rest = yaml.safe_load(config), []
+    for override in overrides:
+        if match := _OPTION.fullmatch(override):
+            arguments = _init_args(whole, "model")
+            try:
+                value = yaml.safe_load(match[3])
+            except yaml.YAMLError:
+                raise ArgumentError(None, f"{override} has no value that YAML reads") from None
+            arguments[match[1]] = {**(arguments.get(match[1]) or {}), match[2]: value}
+        elif match := _PATH.fullmatch(override):
+            path = None if match[2] == "null" else match[2]
+            _init_args(whole, "data")[match[1]] = path
+        else:
+            rest.append(override)
+    return [config if len(rest) == len(overrides) else as_text(whole), *rest]
+
+
+def _init_args(whole: dict[str, Any], part: str) -> dict[str, Any]:
+    """The arguments in a configuration, to be changed, of a class that may have none yet."""
+    given = {"class_path": whole[part]} if isinstance(whole[part], str) else whole[part]
+    arguments: dict[str, Any] = given.get("init_args") or {}
+    whole[part] = {**given, "init_args": arguments}
+    return arguments
 
 
 def _whole(config: str) -> str:

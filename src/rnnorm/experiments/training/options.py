@@ -37,10 +37,8 @@ def training_options(
 
 
 def data_dir_option(data_dir: str | Path | None) -> list[str]:
-    """The override that tells the data where its files are, as an absolute path."""
-    if data_dir is None:
-        return []
-    return [f"--data.init_args.data_dir={Path(data_dir).expanduser().resolve()}"]
+    """The override that tells the data where its files are."""
+    return [] if data_dir is None else [f"--data.init_args.data_dir={data_dir}"]
 
 
 def option_values(config: str) -> dict[str, Any]:
