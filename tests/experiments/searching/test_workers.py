@@ -3,12 +3,15 @@
 import glob
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import optuna
@@ -155,6 +158,38 @@ def test_the_command_starts_workers_and_tells_the_status(tmp_path, given, capfd)
     assert "0 of 2 trials failed" in capfd.readouterr().out
     assert main(["search", "--storage", storage, "--status"]) == 0
     assert "2 complete, 0 pruned, 0 failed, 0 running" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGTERM")
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to-it", "to-all"])
+def test_a_terminated_search_stops_its_workers_and_says_how_it_goes_on(tmp_path, given, send):
+    storage = f"journal:{tmp_path}/study.journal"
+    words = ["search", given["recipe"], "--out", "a b", "--trials", "2", "--epochs", "100000"]
+    # seldom telling the study, so that the signal comes within a step
+    rarely = "--trainer.check_val_every_n_epoch=1000"
+    words += ["--storage", storage, "--workers", "2", *given["overrides"], rarely]
+    code = "import sys; from rnnorm.experiments.commands.cli import main; sys.exit(main())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            folders = [tmp_path / "a b" / f"trial-00{number}" for number in range(2)]
+            while not all((folder / "checkpoints" / "last.ckpt").exists() for folder in folders):
+                assert process.poll() is None
+                time.sleep(0.2)
+            send(process.pid, signal.SIGTERM)
+            # it ends only when no worker holds the output any more
+            said, _ = process.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 143
+    assert said.count("stopped. The last good checkpoint is") == 2
+    assert said.splitlines()[-1] == f"go on with: rnnorm {shlex.join(words)}"
 
 
 @pytest.mark.parametrize("state", [TrialState.WAITING, TrialState.RUNNING])

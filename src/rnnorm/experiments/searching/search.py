@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from optuna.trial import TrialState
 
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.study import WHY, Search, open_study, search_of
+from rnnorm.experiments.searching.workers import run_workers
 from rnnorm.experiments.training.building import Built, as_text
 from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
@@ -29,6 +31,7 @@ from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import Score, score_of
+from rnnorm.experiments.training.stopped import Stopped
 
 
 def search(
@@ -160,10 +163,8 @@ def search(
     processes = [
         context.Process(target=search, args=(recipe, out), kwargs=given) for _ in range(workers)
     ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    if run_workers(processes):
+        raise Stopped(signal.SIGTERM, out)
     with open_study(out, about, score, storage) as study:
         found = search_of(study, out)
     if len(found.trials) < trials:
