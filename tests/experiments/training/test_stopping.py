@@ -12,7 +12,7 @@ from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.stopped import Stopped
-from rnnorm.experiments.training.stopping import StopSignals
+from rnnorm.experiments.training.stopping import StopSignals, unbroken
 
 RECIPE = "demo/digits-bn"
 # a training of 3 epochs of 7 steps
@@ -24,6 +24,38 @@ def _heard():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def unbroken_by(*numbers):
+    """Sends signals within; and the list of those that were, and did not end it."""
+    sent = []
+
+    def send():
+        with unbroken():
+            for number in numbers:
+                signal.raise_signal(number)
+                sent.append(number)
+
+    return send, sent
+
+
+def test_a_signal_waits_for_the_end_of_what_is_unbroken(tmp_path):
+    send, sent = unbroken_by(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        send()
+    assert sent == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    send, sent = unbroken_by(signal.SIGTERM)
+    with pytest.raises(Stopped), StopSignals(tmp_path):
+        send()
+    assert sent == [signal.SIGTERM]
+
+
+def test_a_second_signal_does_not_wait():
+    send, sent = unbroken_by(signal.SIGINT, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        send()
+    assert sent == [signal.SIGINT]
 
 
 class Send(Callback):

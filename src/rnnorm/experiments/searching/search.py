@@ -32,6 +32,7 @@ from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import Score, score_of
 from rnnorm.experiments.training.stopped import Stopped
+from rnnorm.experiments.training.stopping import unbroken
 
 
 def search(
@@ -195,18 +196,22 @@ class _Reports(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell it."""
         value = trainer.callback_metrics.get(f"val/{self._score.name}")
-        if value is not None:
-            step, storage = trainer.global_step, self._trial.study._storage
+        if value is None:
+            return
+        step, storage = trainer.global_step, self._trial.study._storage
+        # optuna would leave a journal locked, or release the lock of another process
+        with unbroken():
             # a process that died after it may have told it
             if step not in storage.get_trial(self._trial._trial_id).intermediate_values:
                 self._trial.report(float(value), step)
-            if self._trial.should_prune():
-                raise optuna.TrialPruned
+            given_up = self._trial.should_prune()
+        if given_up:
+            raise optuna.TrialPruned
 
 
 def _tell(study: optuna.Study, trial: optuna.Trial, value: float | None, state: TrialState) -> None:
     """Say how a trial ended, unless a process that took this one for dead has."""
-    with suppress(optuna.exceptions.UpdateFinishedTrialError):
+    with unbroken(), suppress(optuna.exceptions.UpdateFinishedTrialError):
         study._storage.set_trial_state_values(
             trial._trial_id, state, None if value is None else [value]
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
+
+from rnnorm.experiments.training.stopping import handlers
 
 # seconds that workers have to end by themselves: ``timeout`` and schedulers send a SIGTERM to them
 # too, and after a second one they would not write the checkpoint of their step
@@ -26,11 +27,8 @@ def run_workers(processes: Sequence[BaseProcess]) -> bool:
     def received(*_: object) -> None:
         came.append(time.monotonic())
 
-    before = signal.getsignal(signal.SIGTERM)
-    # None: the handler is none of Python's
-    heard = before not in (signal.SIG_IGN, None)
-    heard = heard and threading.current_thread() is threading.main_thread()
-    if heard:
+    before = handlers().get(signal.SIGTERM)
+    if before is not None:
         signal.signal(signal.SIGTERM, received)
     try:
         for process in processes:
@@ -46,6 +44,6 @@ def run_workers(processes: Sequence[BaseProcess]) -> bool:
                 for process in processes:
                     process.terminate()
     finally:
-        if heard:
+        if before is not None:
             signal.signal(signal.SIGTERM, before)
     return bool(came)

@@ -5,12 +5,46 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.stopped import Stopped
+
+
+def handlers() -> dict[int, Any]:
+    """Those of Ctrl-C and SIGTERM, in the main thread and where these are not ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None: the handler is none of Python's
+    return {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM wait for the end of what is within; a second one does not."""
+    before, came = handlers(), []
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def received(number: int, frame: FrameType | None) -> None:
+        restore()
+        came.append(number)
+
+    for number in before:
+        signal.signal(number, received)
+    try:
+        yield
+    finally:
+        restore()
+        for number in came:
+            signal.raise_signal(number)
 
 
 class StopSignals:
@@ -36,11 +70,7 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         """Take the place of the handlers."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                # None: the handler is none of Python's
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    self._before[number] = signal.getsignal(number)
+        self._before = handlers()
         self.listen()
         return self
 
