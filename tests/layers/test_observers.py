@@ -111,3 +111,13 @@ def test_an_ensemble_under_vmap_gives_each_models_values(with_state):
     found = torch.vmap(one)(parameters, buffers)
     for layer, own in zip(layers, found, strict=True):
         torch.testing.assert_close(own, layer(*arguments, step=0)[0])
+
+
+def test_too_few_rows_within_a_transform_are_counted():
+    layer = rnnorm.LSTM(3, 4, norm="batch", **F64)
+
+    def loss(parameters):
+        return torch.func.functional_call(layer, parameters, (draw(rows=1),))[0].sum()
+
+    with pytest.raises(ValueError, match="at least 2 active rows at step 0 in training, got 1"):
+        torch.func.grad(loss)(dict(layer.named_parameters()))

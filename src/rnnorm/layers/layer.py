@@ -221,8 +221,8 @@ def run_layer(
             if not holds(served, expected):
                 before = ", and no earlier step has a statistic" if step else ""
                 raise ValueError(
-                    f"{expected} at step {step} in training, got {first}{before}: leave out a "
-                    "last minibatch that is too small (DataLoader's drop_last)"
+                    f"{expected} at step {step} in training, got {int(count[0])}{before}: leave "
+                    "out a last minibatch that is too small (DataLoader's drop_last)"
                 )
             constants[site] = population.consecutive(step - 1, len(count))
         population.grow(step + T, agreed=rows is not None)
