@@ -88,9 +88,26 @@ def write_times(folder, *rows, scale="paper", malloc="default", backend="", kern
     (folder / f"steps-{len(list(folder.glob('*.csv')))}.csv").write_text("\n".join(lines))
 
 
-def cells(page, recipe):
-    (line,) = (line for line in page.splitlines() if line.startswith(f"| `{recipe}`"))
-    return [cell.strip() for cell in line.strip("|").split("|")]
+def row(page, recipe):
+    """What the tables of a page say of a recipe, by heading."""
+    found = {}
+    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        head, _, *lines = (
+            [c.strip() for c in line[1:-1].split("|")] for line in table.splitlines()
+        )
+        for line in lines:
+            if line[0].startswith(f"`{recipe}`"):
+                found |= dict(zip(head, line, strict=True))
+    return found
+
+
+STEP = ("seconds a step", "÷ torch.nn", "÷ torch.nn, memory kept", "÷ plain, fused")
+
+
+def step(page, recipe):
+    """Seconds, and the ratios to the three rivals; None where there is no column."""
+    of = row(page, recipe)
+    return [of.get(name) for name in (*STEP, "seconds of all steps")]
 
 
 def test_the_page_of_the_docs_is_what_the_command_makes_of_the_committed_files():
@@ -188,11 +205,26 @@ def test_what_was_not_run_is_said_with_the_papers_number(folder):
 def test_a_row_holds_the_papers_number_and_ours(folder):
     tests = (measured(1.42, "population"), measured(1.44, "batch"))
     write(folder, outcome(BN, 1.5, tests=tests))
-    row = cells(page_of(folder), BN)
-    assert row[1:5] == ["1.32", "1.420", "1.440", "–"]
-    assert row[5:9] == ["9.000", "1.500 (epoch 2)", "3", "600"]
-    assert row[9:] == ["–"] * 5
+    assert row(page_of(folder), BN) == {
+        "recipe": f"`{BN}`",
+        "paper": "1.32",
+        "ours, population statistics": "1.420",
+        "ours, batch statistics": "1.440",
+        "test loss, nats": "9.000",
+        "best validation": "1.500 (epoch 2)",
+        "epochs": "3",
+        "steps": "600",
+    }
     assert f"Not run yet: `{LSTM}`" in page_of(folder)
+
+
+def test_a_column_is_left_out_where_no_row_has_a_value(folder):
+    write(folder, outcome(LSTM, 1.5, number=None, tests=(measured(1.7),)))
+    assert not {"paper", "ours, batch statistics"} & row(page_of(folder), LSTM).keys()
+    write(folder, outcome(BN, 1.5, tests=(measured(1.44, "batch"),)))
+    page = page_of(folder)
+    assert (row(page, LSTM)["paper"], row(page, BN)["paper"]) == ("–", "1.32")
+    assert row(page, LSTM)["ours, batch statistics"] == "–"
 
 
 def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
@@ -200,8 +232,8 @@ def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
     write(folder, outcome(BN, 1.5))
     write_times(folder, [LSTM, 0.25, 1.0], [BN, 0.2, 0.8])
     page = page_of(folder)
-    assert cells(page, LSTM)[9:] == ["0.250", "1.00", "–", "–", "150"]
-    assert cells(page, BN)[9:] == ["0.200", "0.80", "–", "–", "120"]
+    assert step(page, LSTM) == ["0.250", "1.00", None, None, "150"]
+    assert step(page, BN) == ["0.200", "0.80", None, None, "120"]
     assert "1234" not in page
 
 
@@ -210,19 +242,19 @@ def test_a_step_is_a_ratio_to_each_rival_that_was_timed(folder):
     write_times(folder, [LSTM, 0.25, 1.0], [BN, 0.2, 0.8])
     write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.19, 1.9], malloc=KEPT)
     write_times(folder, [LSTM, 0.18, 1.0], [BN, 0.21, 1.15], backend="cpu", kernel="cpu")
-    assert cells(page_of(folder), BN)[9:] == ["0.200", "0.80", "1.90", "1.15", "120"]
+    assert step(page_of(folder), BN) == ["0.200", "0.80", "1.90", "1.15", "120"]
     # where the plain recipe chooses our kernel
     for file in folder.glob("*.csv"):
         file.unlink()
     write_times(folder, [LSTM, 0.18, 1.0], [BN, 0.21, 1.15], kernel="cpu")
     write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.22, 1.2], malloc=KEPT, kernel="cpu")
-    assert cells(page_of(folder), BN)[9:] == ["0.210", "–", "–", "1.15", "126"]
+    assert step(page_of(folder), BN) == ["0.210", None, None, "1.15", "126"]
     # beside torch.nn, whose step leaves other memory behind; another malloc; another kernel
     theirs = f"{LSTM} on torch.nn"
     write_times(folder, [theirs, 0.4, 1.0], [BN, 0.3, 0.75], kernel="torch.nn")
     write_times(folder, [LSTM, 0.1, 1.0], [BN, 0.22, 1.2], malloc="LD_PRELOAD=x", kernel="aten")
     write_times(folder, [LSTM, 0.9, 1.0], [BN, 1.8, 2], backend="reference", kernel="reference")
-    assert cells(page_of(folder), BN)[9:] == ["0.210", "0.75", "–", "1.15", "126"]
+    assert step(page_of(folder), BN) == ["0.210", "0.75", None, "1.15", "126"]
     write_times(folder, [LSTM, 0.2, 1.0], [BN, 0.21, 1.05], backend="cpu", kernel="cpu")
     with pytest.raises(
         ValueError, match=rf"steps-5\.csv .* has the ratio of {LSTM} to plain, fused"
@@ -238,7 +270,7 @@ def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
     write(folder, outcome(BN, 1.6, changes=("norm=layer",), seed=1))
     page = page_of(folder)
     assert "Of several seeds, their mean and standard deviation." in page
-    scores = "1.420 ± 0.020 | – | – | 9.000 ± 0.000 | 3.500 ± 1.000 (epochs 2, 2, 2)"
+    scores = "1.420 ± 0.020 | 9.000 ± 0.000 | 3.500 ± 1.000 (epochs 2, 2, 2)"
     assert f"| `{BN}` (3 seeds) | 1.32 | {scores} | 3 | 600 |" in page
     assert f"| `{BN}` | 1.32 |" in page
     assert f"| `{BN}, norm=layer` | 1.32 |" in page
@@ -250,8 +282,7 @@ def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
 def test_another_model_than_the_recipes_has_no_time_of_the_recipe(folder):
     write(folder, outcome(BN, 1.6, changes=("norm=layer",), seed=1))
     write_times(folder, [BN, 0.2, 0.8])
-    (line,) = (line for line in page_of(folder).splitlines() if "norm=layer" in line)
-    assert line.endswith("| 3 | 600 | – | – | – | – | – |")
+    assert step(page_of(folder), f"{BN}, norm=layer") == [None] * 5
 
 
 def test_where_runs_were_trained_stands_below_their_table(folder):
@@ -264,12 +295,12 @@ def test_where_runs_were_trained_stands_below_their_table(folder):
     assert f"- `{BN}`, seeds 1, 2: P, 1 thread, kernels cpu, commit abc\n" in page
     told = "P, 1 thread, kernels cpu, commit abc; Q, 2 threads, kernels cpu"
     assert f"- `{LSTM}`, seed 1: {told}\n" in page
-    assert cells(page, LSTM)[7] == "3 (2.5 minutes)"
+    assert row(page, LSTM)["epochs"] == "3 (2.5 minutes)"
 
 
 def test_a_small_scale_is_said_in_its_row(folder):
     write(folder, outcome(BN, 1.5, scale="small", small="8 units"))
-    assert cells(page_of(folder), BN)[0] == f"`{BN}` (small: 8 units)"
+    assert row(page_of(folder), BN)["recipe"] == f"`{BN}` (small: 8 units)"
 
 
 def test_a_table_may_be_of_one_scale(folder):
@@ -286,11 +317,11 @@ def test_a_table_may_be_of_one_scale(folder):
     paper, small = page_of(folder).split("## Small")
     assert "Random search" in paper
     assert "Random search" not in small
-    assert cells(paper, LSTM)[6].startswith("1.500")
-    assert cells(paper, LSTM)[9] == "0.500"
-    assert cells(small, LSTM)[0] == f"`{LSTM}`"
-    assert cells(small, LSTM)[6].startswith("1.750")
-    assert cells(small, LSTM)[9] == "0.125"
+    assert row(paper, LSTM)["best validation"].startswith("1.500")
+    assert row(paper, LSTM)["seconds a step"] == "0.500"
+    assert row(small, LSTM)["recipe"] == f"`{LSTM}`"
+    assert row(small, LSTM)["best validation"].startswith("1.750")
+    assert row(small, LSTM)["seconds a step"] == "0.125"
     (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": tables[:1]}))
     with pytest.raises(ValueError, match=r"has no table for .*-2\.json"):
         page_of(folder)
@@ -332,18 +363,22 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
     run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"])
     (run.folder / "sentences.txt").write_text("one\ntwo\n")
     page = results([run.folder], docs=folder.parent)
-    row = cells(page.read_text(), read_outcome(run.folder).label)
-    assert (row[2], row[4], row[7], row[8]) == ("–", "–", "1", "7")
+    untested = row(page.read_text(), read_outcome(run.folder).label)
+    assert not {"ours, population statistics", "sampling error"} & untested.keys()
+    assert (untested["epochs"], untested["steps"]) == ("1", "7")
     assert "- one\n- two\n" in page.read_text()
 
     run = fit(resume=run.folder, overrides=["--trainer.max_epochs=2"])
     population, _ = measure("demo/digits-bn", run.best_checkpoint)
     assert main(["results", "--docs", str(folder.parent), str(run.folder)]) == 0
     assert str(page) in capsys.readouterr().out
-    row = cells(page.read_text(), read_outcome(run.folder).label)
-    assert (row[7], row[8]) == ("2", "14")
-    for at, name in ((2, "accuracy"), (4, "sampling_error")):
-        assert float(row[at]) == pytest.approx(100 * population.metrics[f"test/{name}"], abs=0.006)
+    of = row(page.read_text(), read_outcome(run.folder).label)
+    assert (of["epochs"], of["steps"]) == ("2", "14")
+    scores = {"ours, population statistics": "accuracy", "sampling error": "sampling_error"}
+    for heading, name in scores.items():
+        assert float(of[heading]) == pytest.approx(
+            100 * population.metrics[f"test/{name}"], abs=0.006
+        )
     (path,) = folder.glob("*.json")
     kept = json.loads(path.read_text())
     assert kept["score"] == "accuracy"

@@ -10,23 +10,11 @@ from typing import Any
 from rnnorm.experiments.measuring.outcome import Outcome, score_in
 from rnnorm.experiments.reporting.results_files import Recorded, read_recorded
 from rnnorm.experiments.reporting.results_picture import curves_of, scores_of
-from rnnorm.experiments.reporting.step_times import RIVALS, Steps, StepTime, read_steps, step_of
+from rnnorm.experiments.reporting.step_times import RIVALS, Steps, read_steps, step_of
 from rnnorm.experiments.training.recipe import read_recipe
 
-_HEAD = (
-    "recipe",
-    "paper",
-    "ours, population statistics",
-    "ours, batch statistics",
-    "sampling error",
-    "test loss, nats",
-    "best validation",
-    "epochs",
-    "steps",
-    "seconds a step",
-    *(f"÷ {rival}" for rival in RIVALS),
-    "seconds",
-)
+#: stands where there is no value
+_ABSENT = "–"
 
 
 def page_of(folder: Path) -> str:
@@ -45,6 +33,7 @@ def page_of(folder: Path) -> str:
 
 
 def _section(table: Recorded, steps: Steps) -> list[str]:
+    """What came out first, then what we say of it, then how it was come by."""
     outcomes = [run.outcome for run in table.runs]
     models = _models(outcomes)
     parts = [f"## {table.title}"]
@@ -54,9 +43,9 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
         said = " Of several seeds, their mean and standard deviation." if several else ""
         told = "; ".join(metrics)
         parts.append(f"{told[:1].upper()}{told[1:]}.{said}")
-        parts.append(_table(_HEAD, [_row(seeds, steps, table.scale) for seeds in models]))
-    for found in table.searches:
-        parts += _search(found)
+        parts.append(_table([_scores(seeds, table.scale) for seeds in models]))
+    if lengths := _lengths(outcomes):
+        parts += ["Against the length of the test windows:", lengths]
     if scores_of(table):
         parts.append(f"![The scores of this table](results/{table.picture})")
     if curves_of(table, steps):
@@ -65,15 +54,20 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
     if missing := [name for name in table.recipes if name not in ran]:
         numbers = [_name_and_number(name) for name in missing]
         parts.append(f"Not run yet: {', '.join(numbers)}.")
-    if lengths := _lengths(outcomes):
-        parts += ["Against the length of the test windows:", lengths]
+    if table.text:
+        parts.append(table.text)
+    if times := [row for seeds in models if (row := _times(seeds, steps, table.scale))]:
+        parts += [
+            "Time of a training step, and its ratio to that of the plain recipe:",
+            _table(times),
+        ]
+    for found in table.searches:
+        parts += _search(found)
     for run in table.runs:
         if run.sentences:
             lines = [f"- {' '.join(line.split())}" for line in run.sentences]
             parts.append("\n".join([f"Written by `{run.outcome.label}`:", "", *lines]))
     parts += _places(models)
-    if table.text:
-        parts.append(table.text)
     return parts
 
 
@@ -85,28 +79,49 @@ def _models(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     return list(models.values())
 
 
-def _row(seeds: Sequence[Outcome], steps: Steps, scale: str | None) -> list[str]:
+def _recipe(seeds: Sequence[Outcome], scale: str | None) -> str:
     one = seeds[0]
     # a table of small scales alone says so in its text
     how = [f"small: {one.small}"] if one.small and scale is None else []
     how += [f"{len(seeds)} seeds"] if len(seeds) > 1 else []
-    told = f"`{one.label}`" + (f" ({'; '.join(how)})" if how else "")
-    row = [told, "none" if one.number is None else f"{one.number}"]
-    row += [_spread(o.ours("population") for o in seeds), _spread(o.ours("batch") for o in seeds)]
-    errors = [o.sampling_error for o in seeds if o.sampling_error is not None]
-    row.append(f"{fmean(errors):.2f}" if errors else "–")
-    row.append(_spread(o.tested("population").get("test/loss") for o in seeds))
+    return f"`{one.label}`" + (f" ({'; '.join(how)})" if how else "")
+
+
+def _scores(seeds: Sequence[Outcome], scale: str | None) -> dict[str, str]:
+    one = seeds[0]
     best = [o for o in seeds if o.best is not None]
     epochs = ", ".join(str(o.best_epoch) for o in best)
     at = f" (epoch{'s' if len(best) > 1 else ''} {epochs})" if best else ""
-    row.append(_spread(o.in_papers_unit(o.best) for o in best) + at)
-    row.append(f"{one.epochs}" + (f" ({one.minutes:g} minutes)" if one.minutes else ""))
-    mean = round(fmean(o.steps for o in seeds))
-    row.append(str(mean))
-    seconds, ratios = step_of(one, steps) or StepTime(None, {})
-    row.append("–" if seconds is None else f"{seconds:.3f}")
-    row += [f"{ratios[rival]:.2f}" if rival in ratios else "–" for rival in RIVALS]
-    return [*row, "–" if seconds is None else f"{seconds * mean:.0f}"]
+    errors = [o.sampling_error for o in seeds if o.sampling_error is not None]
+    return {
+        "recipe": _recipe(seeds, scale),
+        "paper": _ABSENT if one.number is None else f"{one.number}",
+        "ours, population statistics": _spread(o.ours("population") for o in seeds),
+        "sampling error": f"{fmean(errors):.2f}" if errors else _ABSENT,
+        "ours, batch statistics": _spread(o.ours("batch") for o in seeds),
+        "test loss, nats": _spread(o.tested("population").get("test/loss") for o in seeds),
+        "best validation": _spread(o.in_papers_unit(o.best) for o in best) + at,
+        "epochs": f"{one.epochs}" + (f" ({one.minutes:g} minutes)" if one.minutes else ""),
+        "steps": f"{_steps(seeds)}",
+    }
+
+
+def _times(seeds: Sequence[Outcome], steps: Steps, scale: str | None) -> dict[str, str] | None:
+    if (found := step_of(seeds[0], steps)) is None:
+        return None
+    seconds, ratios = found
+    return {
+        "recipe": _recipe(seeds, scale),
+        "seconds a step": _ABSENT if seconds is None else f"{seconds:.3f}",
+        **{
+            f"÷ {rival}": f"{ratios[rival]:.2f}" if rival in ratios else _ABSENT for rival in RIVALS
+        },
+        "seconds of all steps": _ABSENT if seconds is None else f"{seconds * _steps(seeds):.0f}",
+    }
+
+
+def _steps(seeds: Sequence[Outcome]) -> int:
+    return round(fmean(o.steps for o in seeds))
 
 
 def _places(models: Iterable[Sequence[Outcome]]) -> list[str]:
@@ -133,7 +148,7 @@ def _search(found: dict[str, Any]) -> list[str]:
     how = f" ({'; '.join(changes)})" if changes else ""
     head, *rows = found["rows"]
     said = f"Random search with `{found['recipe']}`{how}. {found['failures']}."
-    return [said, _table(head, rows)]
+    return [said, _markdown(head, rows)]
 
 
 def _lengths(outcomes: Sequence[Outcome]) -> str | None:
@@ -152,12 +167,12 @@ def _lengths(outcomes: Sequence[Outcome]) -> str | None:
     rows = [
         [
             f"`{recipe}`",
-            statistics if (recipe, "batch") in lines else "–",
+            statistics if (recipe, "batch") in lines else _ABSENT,
             *(_spread(scores.get(length, ())) for length in columns),
         ]
         for (recipe, statistics), scores in lines.items()
     ]
-    return _table(("recipe", "statistics", *map(str, columns)), rows)
+    return _markdown(("recipe", "statistics", *map(str, columns)), rows)
 
 
 def _name_and_number(name: str) -> str:
@@ -167,7 +182,7 @@ def _name_and_number(name: str) -> str:
 
 def _number(value: float | None) -> str:
     """Two decimals, three where the number is small."""
-    return "–" if value is None else f"{value:.2f}" if value >= 10 else f"{value:.3f}"
+    return _ABSENT if value is None else f"{value:.2f}" if value >= 10 else f"{value:.3f}"
 
 
 def _spread(values: Iterable[float | None]) -> str:
@@ -179,5 +194,11 @@ def _spread(values: Iterable[float | None]) -> str:
     return f"{_number(mean)} ± {stdev(found):.{2 if mean >= 10 else 3}f}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    """A table of the columns that have a value in some row."""
+    head = [name for name in rows[0] if any(row[name] != _ABSENT for row in rows)]
+    return _markdown(head, ([row[name] for name in head] for row in rows))
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
