@@ -211,7 +211,7 @@ def test_a_row_holds_the_papers_number_and_ours(folder):
         "ours, population statistics": "1.420",
         "ours, batch statistics": "1.440",
         "test loss, nats": "9.000",
-        "best validation": "1.500 (epoch 2)",
+        "best validation (epoch)": "1.500 (2)",
         "epochs": "3",
         "steps": "600",
     }
@@ -270,10 +270,10 @@ def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
     write(folder, outcome(BN, 1.6, changes=("norm=layer",), seed=1))
     page = page_of(folder)
     assert "Of several seeds, their mean and standard deviation." in page
-    scores = "1.420 ± 0.020 | 9.000 ± 0.000 | 3.500 ± 1.000 (epochs 2, 2, 2)"
-    assert f"| `{BN}` (3 seeds) | 1.32 | {scores} | 3 | 600 |" in page
-    assert f"| `{BN}` | 1.32 |" in page
-    assert f"| `{BN}, norm=layer` | 1.32 |" in page
+    scores = "1.420 ± 0.020 | 9.000 ± 0.000 | 3.500 ± 1.000 (2, 2, 2)"
+    assert f"| `{BN}` (3 seeds) | 3 | 1.32 | {scores} | 600 |" in page
+    assert f"| `{BN}` | 9 | 1.32 |" in page
+    assert f"| `{BN}, norm=layer` | 3 | 1.32 |" in page
     _, (table,) = read_recorded(folder)
     assert scores_of(table)[BN]["the paper's"] == [1.32]
     assert scores_of(table)[BN]["ours, population statistics"] == [1.40, 1.44, 1.42]
@@ -317,10 +317,10 @@ def test_a_table_may_be_of_one_scale(folder):
     paper, small = page_of(folder).split("## Small")
     assert "Random search" in paper
     assert "Random search" not in small
-    assert row(paper, LSTM)["best validation"].startswith("1.500")
+    assert row(paper, LSTM)["best validation (epoch)"].startswith("1.500")
     assert row(paper, LSTM)["seconds a step"] == "0.500"
     assert row(small, LSTM)["recipe"] == f"`{LSTM}`"
-    assert row(small, LSTM)["best validation"].startswith("1.750")
+    assert row(small, LSTM)["best validation (epoch)"].startswith("1.750")
     assert row(small, LSTM)["seconds a step"] == "0.125"
     (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": tables[:1]}))
     with pytest.raises(ValueError, match=r"has no table for .*-2\.json"):

@@ -90,18 +90,17 @@ def _recipe(seeds: Sequence[Outcome], scale: str | None) -> str:
 def _scores(seeds: Sequence[Outcome], scale: str | None) -> dict[str, str]:
     one = seeds[0]
     best = [o for o in seeds if o.best is not None]
-    epochs = ", ".join(str(o.best_epoch) for o in best)
-    at = f" (epoch{'s' if len(best) > 1 else ''} {epochs})" if best else ""
+    at = f" ({', '.join(str(o.best_epoch) for o in best)})" if best else ""
     errors = [o.sampling_error for o in seeds if o.sampling_error is not None]
     return {
         "recipe": _recipe(seeds, scale),
+        "epochs": f"{one.epochs}" + (f" ({one.minutes:g} minutes)" if one.minutes else ""),
         "paper": _ABSENT if one.number is None else f"{one.number}",
         "ours, population statistics": _spread(o.ours("population") for o in seeds),
         "sampling error": f"{fmean(errors):.2f}" if errors else _ABSENT,
         "ours, batch statistics": _spread(o.ours("batch") for o in seeds),
         "test loss, nats": _spread(o.tested("population").get("test/loss") for o in seeds),
-        "best validation": _spread(o.in_papers_unit(o.best) for o in best) + at,
-        "epochs": f"{one.epochs}" + (f" ({one.minutes:g} minutes)" if one.minutes else ""),
+        "best validation (epoch)": _spread(o.in_papers_unit(o.best) for o in best) + at,
         "steps": f"{_steps(seeds)}",
     }
 
