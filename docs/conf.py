@@ -1,9 +1,13 @@
 """Sphinx configuration: `make docs` builds the pages, `make doctest` runs their examples."""
 
+import inspect
 from importlib.metadata import version as installed_version
 
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
+from sphinx.util.inspect import stringify_signature
+
+from rnnorm.norm.spec import Spec
 
 project = "rnnorm"
 author = "The rnnorm authors"
@@ -64,5 +68,13 @@ def _equation(translator, node):
     raise SkipNode
 
 
+def _fields_with_defaults(app, what, name, cls, options, signature, returns):
+    """Show the fields of a norm or regulariser: autodoc would take ``Spec.__new__``'s arguments."""
+    if what == "class" and issubclass(cls, Spec):
+        return stringify_signature(inspect.signature(cls), show_annotation=False), returns
+    return None
+
+
 def setup(app):
+    app.connect("autodoc-process-signature", _fields_with_defaults)
     app.add_html_math_renderer("mathml", (_equation, None), (_equation, None))
