@@ -1,3 +1,4 @@
+import argparse
 import importlib.util
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import pytest
 import yaml
 
 import rnnorm
+from rnnorm.experiments.commands import cli
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.measuring.measurement import read_measurements
 
@@ -18,6 +20,14 @@ def test_help_lists_the_commands(words, capsys):
     names = ("demo", "fit", "test", "compare", "bench", "report", "recipes", "write", "search")
     assert all(f"  {name} " in said for name in names)
     assert "results" not in said
+
+
+@pytest.mark.parametrize("name", cli._COMMANDS)
+def test_help_names_each_default(name):
+    for option in cli._parser(name, cli._COMMANDS[name])._actions:
+        default = str(option.default).removesuffix(".0")
+        if default not in ("None", "False", "[]", argparse.SUPPRESS):
+            assert f"({default}" in option.help, option.option_strings
 
 
 def test_version(capsys):

@@ -53,7 +53,7 @@ def bench_recipes(
 
     Args:
         recipes: their names.
-        data_dir: where the data set's files are; without it they are downloaded.
+        data_dir: where the data set's files are; MNIST is downloaded without it.
         scale: ``"paper"`` (the default) or ``"small"``.
         threads: how many, or None for torch's number.
         seconds: how long to measure, for each recipe.

@@ -24,7 +24,12 @@ def add_options(parser: ArgumentParser) -> None:
     options.data_dir(parser)
     options.scale(parser)
     parser.add_argument("--threads", metavar="N", type=int, help="how many (torch's number)")
-    parser.add_argument("--seconds", metavar="S", type=float, help="for each line of the table")
+    parser.add_argument(
+        "--seconds",
+        metavar="S",
+        type=float,
+        help="how long to measure each line of the table (4), or each recipe (20)",
+    )
     parser.add_argument(
         "--shape",
         metavar="TxBxIxH",

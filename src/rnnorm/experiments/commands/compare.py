@@ -31,7 +31,10 @@ def add_options(parser: ArgumentParser) -> None:
     options.data_dir(parser)
     options.scale(parser)
     parser.add_argument(
-        "--out", metavar="DIR", default="runs/compare", help="folder for runs, picture and curves"
+        "--out",
+        metavar="DIR",
+        default="runs/compare",
+        help="folder for runs, picture and curves (runs/compare)",
     )
     options.training(parser)
     parser.add_argument(

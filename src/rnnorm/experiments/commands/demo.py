@@ -19,10 +19,12 @@ MODELS = {"LSTM": "demo/digits-lstm", "BN-LSTM": "demo/digits-bn", "LN-LSTM": "d
 
 def add_options(parser: ArgumentParser) -> None:
     """Those of :func:`demo`."""
-    parser.add_argument("--out", default="runs/demo", help="folder for picture and curves")
-    parser.add_argument("--picture", help="another place for the picture")
-    parser.add_argument("--seeds", type=int, default=3, help="how many seeds (3)")
-    parser.add_argument("--epochs", type=int, help="epochs of each training")
+    parser.add_argument(
+        "--out", metavar="DIR", default="runs/demo", help="for runs, picture, curves (runs/demo)"
+    )
+    parser.add_argument("--picture", metavar="FILE", help="another place for the picture")
+    parser.add_argument("--seeds", metavar="N", type=int, default=3, help="how many seeds (3)")
+    parser.add_argument("--epochs", metavar="N", type=int, help="epochs of each training (25)")
     options.overrides(parser)
 
 

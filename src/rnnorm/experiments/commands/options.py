@@ -53,7 +53,11 @@ def trained(parser: ArgumentParser) -> None:
 
 def data_dir(parser: ArgumentParser) -> None:
     """Where the data are."""
-    parser.add_argument("--data-dir", metavar="DIR", help="folder with the data set's files")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="folder with the data set's files; MNIST is downloaded without it",
+    )
 
 
 def scale(parser: ArgumentParser) -> None:
@@ -61,15 +65,20 @@ def scale(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--scale",
         choices=("paper", "small"),
-        help="small ends within minutes on two cores; its numbers are not the paper's",
+        help="small ends within minutes on two cores; its numbers are not the paper's "
+        "(paper, or the run's own)",
     )
 
 
 def training(parser: ArgumentParser) -> None:
     """What is changed most often in a training."""
-    parser.add_argument("--epochs", metavar="N", type=int, help="passes over the training data")
-    parser.add_argument("--lr", metavar="X", type=float, help="learning rate")
-    parser.add_argument("--batch-size", metavar="N", type=int, help="rows of a training minibatch")
+    parser.add_argument(
+        "--epochs", metavar="N", type=int, help="passes over the training data (the recipe's)"
+    )
+    parser.add_argument("--lr", metavar="X", type=float, help="learning rate (the recipe's)")
+    parser.add_argument(
+        "--batch-size", metavar="N", type=int, help="rows of a training minibatch (the recipe's)"
+    )
 
 
 def draws(parser: ArgumentParser) -> None:

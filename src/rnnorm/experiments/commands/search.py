@@ -7,7 +7,7 @@ from typing import Any
 
 from rnnorm.experiments.commands import options
 
-HELP = "train a recipe with options drawn at random from the paper's ranges"
+HELP = "train a recipe with options drawn at random from its ranges"
 USAGE = ("RECIPE --out DIR [options]", "--storage URL --status")
 
 
@@ -19,8 +19,10 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="run folders, and the study; it goes on there")
     options.data_dir(parser)
     options.scale(parser)
-    parser.add_argument("--trials", metavar="N", type=int, help="how many (the paper's number)")
-    parser.add_argument("--epochs", metavar="N", type=int, help="epochs of each trial")
+    parser.add_argument("--trials", metavar="N", type=int, help="how many (the recipe's number)")
+    parser.add_argument(
+        "--epochs", metavar="N", type=int, help="epochs of each trial (the recipe's number)"
+    )
     options.draws(parser)
     parser.add_argument(
         "--storage",
@@ -35,7 +37,7 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         type=float,
         default=60.0,
-        help="when the trial of a process that died is taken up (60)",
+        help="silence after which a process counts as dead, and its trial is taken up (60)",
     )
     parser.add_argument(
         "--pruner", choices=("median", "hyperband"), help="end trials early that promise little"

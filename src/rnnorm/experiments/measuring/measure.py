@@ -40,7 +40,7 @@ def measure(
     Args:
         run: the run folder, which knows its recipe, scale and overrides; or the recipe.
         checkpoint: a ``.ckpt`` file; with a run folder its best one by default.
-        data_dir: where the data set's files are; without it they are downloaded.
+        data_dir: where the data set's files are; MNIST is downloaded without it.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
         estimate: first take the population statistics anew, as the exact average over the
             training set (:func:`rnnorm.update_bn`), in minibatches of as many rows as the

@@ -60,7 +60,7 @@ def search(
     Args:
         recipe: its name; it has the key ``search``.
         out: folder of the study (``study.db``) and of its trials' run folders.
-        data_dir: where the data set's files are; without it they are downloaded.
+        data_dir: where the data set's files are; MNIST is downloaded without it.
         scale: ``"paper"`` (the default) or ``"small"``.
         trials: how many, those that failed and those of an earlier call included; the recipe's
             number by default.

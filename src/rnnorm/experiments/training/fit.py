@@ -133,7 +133,7 @@ def fit(
 
     Args:
         recipe: its name; may be left out with ``resume``.
-        data_dir: where the data set's files are; without it they are downloaded.
+        data_dir: where the data set's files are; MNIST is downloaded without it.
         run_dir: a folder that does not exist yet; ``runs/`` and the recipe's name by default.
         resume: the run folder of a training to go on with, as its ``config.yaml`` says.
         start: a run folder, or a ``.ckpt`` file: begin with its weights and statistics, all else
