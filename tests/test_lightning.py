@@ -171,6 +171,11 @@ def test_a_statistics_step_says_what_the_model_takes(tmp_path):
     assert model.rnn.population_input_l0.rows.tolist() == [40, 40, 0, 0, 0]
 
 
+def test_a_model_that_needs_more_is_told_of_the_statistics_step(tmp_path):
+    with pytest.raises(ValueError, match=r"got 3 elements: .*statistics_step\(batch\)"):
+        fit(Model(), loader(lengths=True), tmp_path)
+
+
 def test_workers_that_persist_stay_with_the_training(tmp_path):
     assert fit(Model(), loader(workers=1), tmp_path, val_check_interval=2).global_step == 5
 

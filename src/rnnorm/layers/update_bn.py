@@ -30,8 +30,8 @@ def update_bn(
 ) -> None:
     """Re-estimates all population statistics as the exact average over ``loader``.
 
-    After :func:`torch.optim.swa_utils.update_bn`, which it replaces: ordinary batch norm layers
-    are re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
+    It takes the place of :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are
+    re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
     restored afterwards, and if anything fails the statistics too. A model without batch norm is
     left alone, with a warning. Under torch.distributed every rank calls it with a loader of its
     own, and all get the average over all of them; a synchronised layer (:func:`rnnorm.synchronize`)
@@ -86,7 +86,8 @@ def update_bn(
                     raise ValueError(
                         f"a minibatch is an input or a pair of it and a target, got {len(batch)} "
                         "elements: say with forward= what the model takes, as in "
-                        "forward=lambda model, batch: model(batch[0], batch[1])"
+                        "forward=lambda model, batch: model(batch[0], batch[1]); for "
+                        "ExactStatistics it is a method of the model, statistics_step(batch)"
                     )
                 batch = batch[0]
             model(batch if device is None else batch.to(device))
