@@ -33,11 +33,11 @@ class MetricsFile(Logger):
         keep_until: drop lines of later steps first, those that a resumed training writes again.
     """
 
-    def __init__(self, path: Path, clock: Clock, keep_until: int | None = None) -> None:
+    def __init__(self, path: Path, clock: Clock, keep_until: int) -> None:
         super().__init__()
         self.path = path
         self._clock = clock
-        lines = [] if keep_until is None else _rows_until(path, keep_until)
+        lines = [row for row in _rows(path) if int(row[0]) < keep_until]
         text = "".join(",".join(map(str, line)) + "\n" for line in (COLUMNS, *lines))
         write_whole(path, text.encode())
 
@@ -95,7 +95,3 @@ def _rows(path: Path) -> list[list[str]]:
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{path} is broken in line {lines.line_num}: {error}") from None
     return rows
-
-
-def _rows_until(path: Path, step: int) -> list[list[str]]:
-    return [row for row in _rows(path) if int(row[0]) < step]

@@ -89,18 +89,10 @@ class TimeAhead(Callback):
     Args:
         about: its ``run.json``.
         clock: counts the time of the training steps.
-        after_steps: how many steps are measured, but the first.
-        after_seconds: or for how long, where that is less.
     """
 
-    def __init__(
-        self,
-        about: Mapping[str, Any],
-        clock: Clock,
-        after_steps: int = 20,
-        after_seconds: float = 10.0,
-    ) -> None:
-        self._about, self._clock, self._after = about, clock, (after_steps, after_seconds)
+    def __init__(self, about: Mapping[str, Any], clock: Clock) -> None:
+        self._about, self._clock = about, clock
         self._first: tuple[int, float] | None = None
         self._told = False
 
@@ -112,7 +104,8 @@ class TimeAhead(Callback):
         # the first step also pays for what is set up once
         first = self._first = self._first or now
         steps, seconds = now[0] - first[0], now[1] - first[1]
-        if steps < 1 or (steps < self._after[0] and seconds < self._after[1]):
+        # 20 steps are measured, or as many as there are in 10 seconds
+        if steps < 1 or (steps < 20 and seconds < 10):
             return
         self._told = True
         left = trainer.estimated_stepping_batches - now[0]
@@ -136,17 +129,15 @@ class ProgressLines(Callback):
 
     Args:
         clock: counts the time of the training steps.
-        every_seconds: how often a line is printed within an epoch where there is no bar.
     """
 
-    def __init__(self, clock: Clock, every_seconds: float = 60.0) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._every = every_seconds
         self._printed = time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Print where it stands."""
-        if sys.stderr.isatty() or time.monotonic() - self._printed < self._every:
+        if sys.stderr.isatty() or time.monotonic() - self._printed < 60:
             return
         step = trainer.fit_loop.batch_idx + 1
         self._print(trainer, f"step {step}/{trainer.num_training_batches}")

@@ -44,12 +44,12 @@ def partial_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
 
 
-def stale_partials(path: Path, seconds: float = 3600) -> Iterator[Path]:
-    """What kills have left behind: no write takes so many seconds."""
+def stale_partials(path: Path) -> Iterator[Path]:
+    """What kills have left behind: no write takes an hour."""
     for partial in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
         # another process may be quicker to remove it
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - partial.stat().st_mtime > seconds:
+            if time.time() - partial.stat().st_mtime > 3600:
                 yield partial
 
 

@@ -17,8 +17,6 @@ from rnnorm.experiments.data.text_file import find_texts
 from rnnorm.experiments.data.users_folder import users_folder
 
 ClozeDataset = Literal["cnn", "babi", "chinese"]
-#: share of the training questions that is held out for validation where a set has no such part
-HELD_OUT = 0.1
 _SUB_FOLDERS = {"cnn": ("cnn", "dailymail"), "babi": ("babi", "babi_en10k")}
 
 
@@ -65,20 +63,14 @@ def load_questions(
     return {part: read_cnn_part(folder / name) for part, name in names.items()}
 
 
-def hold_out(
-    questions: Sequence[Question], share: float = HELD_OUT
-) -> tuple[list[Question], list[Question]]:
-    """Hold out a share of the stories, always the same ones, each with all its questions.
-
-    Args:
-        questions: of some stories.
-        share: of the stories, at least one.
+def hold_out(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
+    """Hold out a tenth of the stories, at least one, always the same, each with all its questions.
 
     Returns:
         What is left, and what is held out.
     """
     names = np.unique([question.story for question in questions])
-    count = max(1, round(share * len(names)))
+    count = max(1, round(0.1 * len(names)))
     held = set(np.random.RandomState(0).permutation(names)[:count].tolist())
     return (
         [question for question in questions if question.story not in held],

@@ -63,7 +63,7 @@ class TranscriptBatches(SimilarLengths[TranscriptBatch]):
         prepare: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None,
     ) -> None:
         super().__init__([-(-u.frames // stacked) for u in utterances], batch_size, seed)
-        self.utterances, self.vocabulary, self.stacked = utterances, vocabulary, stacked
+        self.utterances, self.vocabulary = utterances, vocabulary
         self.prepare = prepare or (lambda features: features)
 
     def alignable(self, index: int) -> bool:

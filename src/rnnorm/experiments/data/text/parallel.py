@@ -14,8 +14,6 @@ from rnnorm.experiments.data.whole_file import BrokenFileError
 
 ParallelDataset = Literal["multi30k", "files"]
 _PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
-#: share of a set of one's own that validates, and as much again tests
-HELD_OUT = 0.1
 
 
 class Pair(NamedTuple):
@@ -123,7 +121,7 @@ def _split(pairs: Iterable[Pair], files: tuple[str, str]) -> ParallelParts:
     notes = []
     if again := len(pairs) - len(once):
         notes.append(f"{' and '.join(files)}: {again} pairs twice left out")
-    held = int(len(once) * HELD_OUT)
+    held = len(once) // 10
     if held < 2:
         raise ValueError(
             f"{' and '.join(files)} have too few pairs: two tenths are held out, of {len(once)}"

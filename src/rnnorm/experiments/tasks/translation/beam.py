@@ -9,31 +9,25 @@ from rnnorm.experiments.data.text.word_numbers import END
 from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
 
 
-def beam_search(
-    decoder: Decoder,
-    at: Sight,
-    size: int,
-    limit: int,
-    length_power: float = 1.0,
-) -> Tensor:
+def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
     """Write each row's translation with the highest score.
 
     At each step the ``size`` most probable of all continuations of a row are kept; one that has
     ended stays as it is, takes its place in the beam and costs no further step. In the end they are
-    compared by log-probability over number of symbols to the power ``length_power``.
+    compared by log-probability over number of symbols.
 
     Args:
         decoder: in evaluation.
         at: what B rows go on from before the first symbol.
         size: of the beam, K.
         limit: symbols of a translation at most.
-        length_power: 0 compares the probabilities themselves.
 
     Returns:
         symbols ``(T, B)``, the end symbol behind those that end before.
     """
     memory, state = at
     rows, device = len(memory.y), memory.y.device
+    k = min(size, decoder.classifier.out_features)
     # one hypothesis of each row at first; all others are impossible
     total = torch.full((rows, size), -torch.inf, device=device, dtype=memory.y.dtype)
     total[:, 0] = 0
@@ -46,8 +40,7 @@ def beam_search(
         row, place = going_on.nonzero().T
         x = decoder.embed(symbols[row, place]).unsqueeze(0)
         features, (_, state) = decoder.steps(x, Sight(memory.of(row), state), t)
-        likely = decoder.scores(features[0]).log_softmax(1).topk(min(size, _width(decoder)), 1)
-        k = likely.values.size(1)
+        likely = decoder.scores(features[0]).log_softmax(1).topk(k, 1)
         scores = torch.full((rows, size, k), -torch.inf, device=device, dtype=total.dtype)
         nexts = torch.full((rows, size, k), END, device=device)
         # one that has ended is its own only continuation
@@ -69,9 +62,5 @@ def beam_search(
             break
         kept = index.gather(1, parent)[going_on]
         state = tuple(each[:, kept] for each in state)
-    first = (total / lengths.clamp(min=1) ** length_power).argmax(1)
+    first = (total / lengths.clamp(min=1)).argmax(1)
     return history[:, torch.arange(rows, device=device), first]
-
-
-def _width(decoder: Decoder) -> int:
-    return decoder.classifier.out_features
