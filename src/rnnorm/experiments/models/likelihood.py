@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 Unit = Literal["nats", "bits", "perplexity"]
 
@@ -51,11 +52,8 @@ class Likelihood(Metric):
 
     def compute(self) -> Tensor:
         """The value over all minibatches so far."""
-        sums, counts = (
-            torch.cat(list(part)) if isinstance(part, list) else part
-            for part in (self.sums, self.counts)
-        )
-        nats = float(sums.cpu().double().sum() / counts.cpu().double().sum())
+        sums, counts = (dim_zero_cat(part).cpu().double() for part in (self.sums, self.counts))
+        nats = float(sums.sum() / counts.sum())
         if self.unit == "bits":
             nats /= math.log(2)
         value = torch.tensor(nats, dtype=torch.float64)
