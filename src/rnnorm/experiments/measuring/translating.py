@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.data.text.parallel import split_words
+from rnnorm.experiments.data.text.parallel import words_of_lines
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.word_numbers import WordNumbers
 from rnnorm.experiments.data.text_file import as_text, read_text
@@ -50,9 +50,9 @@ def translate(
         The translations, one for each line.
 
     Raises:
-        ValueError: a number is out of range, the model does not translate, a line is empty, or the
-            checkpoint is not one of the model.
-        BrokenFileError: the file is empty, binary or not UTF-8.
+        ValueError: a number is out of range, the model does not translate, or the checkpoint is
+            not one of the model.
+        BrokenFileError: the file or a line of it is empty, binary or not UTF-8.
         FileNotFoundError: there is no such checkpoint or file.
     """
     given = {"beam": beam, "limit": limit}
@@ -60,11 +60,7 @@ def translate(
     trained = load_trained(run, checkpoint, scale=scale, overrides=[*overrides, *options])
     model, data = expect(Translator, trained.built.model, run), trained.built.datamodule
     words, target = (WordNumbers(Vocabulary(trained.kept(side))) for side in ("source", "target"))
-    lines, where = _read_lines(source)
-    sentences = [split_words(line, data.hparams["lower"]) for line in lines]
-    empty = next((number for number, found in enumerate(sentences, 1) if not found), None)
-    if empty is not None:
-        raise ValueError(f"{where}, line {empty} is empty: each line must be a sentence")
+    sentences = words_of_lines(*_read(source), data.hparams["lower"])
     model.eval()
     written: list[str] = []
     for first in range(0, len(sentences), _ROWS):
@@ -75,10 +71,10 @@ def translate(
     return written
 
 
-def _read_lines(source: str | Path) -> tuple[list[str], str]:
-    """The lines of a file or of standard input, and what to call it."""
+def _read(source: str | Path) -> tuple[str, str]:
+    """The text of a file or of standard input, and what to call it."""
     if str(source) != "-":
-        return read_text(source).removesuffix("\n").split("\n"), str(source)
+        return read_text(source), str(source)
     data, name = sys.stdin.buffer.read(), "standard input"
     check_size(len(data), name)
-    return as_text(data, name).removesuffix("\n").split("\n"), name
+    return as_text(data, name), name

@@ -37,11 +37,6 @@ class ParallelParts(NamedTuple):
     notes: list[str]
 
 
-def split_words(sentence: str, lower: bool = True) -> tuple[str, ...]:
-    """Words of a sentence: what has spaces between, in small letters if asked for."""
-    return tuple((sentence.lower() if lower else sentence).split())
-
-
 def read_parallel(source: str | Path, target: str | Path, lower: bool = True) -> list[Pair]:
     """Read two files, the n-th line of one the translation of the n-th of the other.
 
@@ -55,7 +50,7 @@ def read_parallel(source: str | Path, target: str | Path, lower: bool = True) ->
             other.
         FileNotFoundError: there is no such file.
     """
-    sides = [_sentences(path, lower) for path in (source, target)]
+    sides = [words_of_lines(read_text(path), path, lower) for path in (source, target)]
     lines = [len(side) for side in sides]
     if lines[0] != lines[1]:
         raise BrokenFileError(
@@ -64,9 +59,14 @@ def read_parallel(source: str | Path, target: str | Path, lower: bool = True) ->
     return [Pair(*pair) for pair in zip(*sides, strict=True)]
 
 
-def _sentences(path: str | Path, lower: bool) -> list[tuple[str, ...]]:
-    lines = read_text(path).removesuffix("\n").split("\n")
-    sentences = [split_words(line, lower) for line in lines]
+def words_of_lines(text: str, path: object, lower: bool) -> list[tuple[str, ...]]:
+    """What has spaces between in each line of a file's text, in small letters if asked for.
+
+    Raises:
+        BrokenFileError: a line is empty.
+    """
+    lines = text.removesuffix("\n").split("\n")
+    sentences = [tuple((line.lower() if lower else line).split()) for line in lines]
     empty = next((number for number, words in enumerate(sentences, 1) if not words), None)
     if empty is not None:
         raise BrokenFileError(f"{path}, line {empty} is empty: each line must be a sentence")
