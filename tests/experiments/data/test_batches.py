@@ -80,9 +80,3 @@ def test_loaded_state_serves_one_loop():
     loader = batches()
     loader.load_state_dict({"epoch": 0, "batch": 3})
     assert [len(labels(loader)), len(labels(loader))] == [2, 5]
-
-
-@pytest.mark.parametrize(("n", "size"), [(0, 5), (5, 0)])
-def test_refuses_nothing(n, size):
-    with pytest.raises(ValueError, match="got 0"):
-        batches(n=n, batch_size=size)

@@ -21,17 +21,10 @@ class Batches(Minibatches[tuple[Tensor, Tensor]]):
         batch_size: rows of a minibatch; the last one of an epoch may have fewer. A single row
             that is left over joins the minibatch before it.
         seed: seed of the order, or None for the order in which the data stands.
-
-    Raises:
-        ValueError: ``x`` is empty or has another length than ``y``, or ``batch_size < 1``.
     """
 
     def __init__(self, x: Tensor, y: Tensor, batch_size: int, seed: int | None = None) -> None:
         super().__init__(len(y), batch_size, seed)
-        if len(x) != len(y) or not len(x):
-            raise ValueError(f"x and y must have the same length > 0, got {len(x)} and {len(y)}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.x, self.y = x, y
 
     def batch(self, number: int, drawn: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
