@@ -54,6 +54,12 @@ class LoadedData(lightning.LightningDataModule):
         """
         raise NotImplementedError
 
+    def rows_and_seed(self, part: str) -> tuple[int, int | None]:
+        """Rows of a part's minibatches and the seed of their order, None but for ``"train"``."""
+        if part == "train":
+            return self.hparams["batch_size"], self.hparams["seed"]
+        return self.hparams["eval_batch_size"], None
+
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
         """What makes an input of the model, for a program that has no such class; as JSON.
 

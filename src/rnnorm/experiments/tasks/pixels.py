@@ -94,13 +94,10 @@ class PixelData(LoadedData):
                     f"train_size must be 1 to {most} for {given['dataset']}, got {size}"
                 )
             splits = Splits(Images(splits.train.x[:size], splits.train.y[:size]), *splits[1:])
-        loaders = {}
-        for name, images in splits._asdict().items():
-            train = name == "train"
-            batch_size = given["batch_size" if train else "eval_batch_size"]
-            seed = given["seed"] if train else None
-            loaders[name] = Batches(self._sequences(images.x), images.y, batch_size, seed)
-        return loaders
+        return {
+            part: Batches(self._sequences(images.x), images.y, *self.rows_and_seed(part))
+            for part, images in splits._asdict().items()
+        }
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
         """Range of the values, and the order of the steps."""

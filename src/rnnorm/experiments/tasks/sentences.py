@@ -47,11 +47,7 @@ class SentenceData(TextData):
         given = self.hparams
         end = corpus.vocabulary.number(ENDS[given["dataset"]])
         train = split_sentences(corpus.train, end)[: given["train_size"]]
-        train = fold(train) if given["folded"] else train
-        loaders: dict[str, Resumable[Window]] = {
-            "train": Sentences(train, given["batch_size"], given["seed"])
-        }
-        for name, text in (("val", corpus.val), ("test", corpus.test)):
-            sentences = split_sentences(text, end)[: given["eval_size"]]
-            loaders[name] = Sentences(sentences, given["eval_batch_size"])
-        return loaders
+        parts = {"train": fold(train) if given["folded"] else train}
+        for part, text in (("val", corpus.val), ("test", corpus.test)):
+            parts[part] = split_sentences(text, end)[: given["eval_size"]]
+        return {part: Sentences(some, *self.rows_and_seed(part)) for part, some in parts.items()}

@@ -66,12 +66,10 @@ class SentimentData(KeepsVocabulary):
         self.source = f"the training texts of {given['dataset']}"
         loaders = {}
         for part, texts, rated in zip(("train", "val", "test"), words, parts, strict=True):
-            train = part == "train"
-            size = given["train_size"] if train else None
+            size = given["train_size"] if part == "train" else None
             x = [self.vocabulary.numbers(text, 1) for text in texts[:size]]
             y = torch.tensor([int(each.rating > given["threshold"]) for each in rated[:size]])
-            rows = given["batch_size" if train else "eval_batch_size"]
-            loaders[part] = SeriesBatches(Series(x, y), rows, given["seed"] if train else None)
+            loaders[part] = SeriesBatches(Series(x, y), *self.rows_and_seed(part))
             self.notes.append(f"{part}: {len(y)} texts, {int(y.sum())} rated above the threshold")
         return loaders
 

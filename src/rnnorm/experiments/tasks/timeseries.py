@@ -56,9 +56,8 @@ class TimeSeriesData(LoadedData):
         self.classes, self.num_features = splits.classes, splits.train.x[0].size(1)
         self._scale = {"subtract": splits.mean.tolist(), "divide_by": splits.std.tolist()}
         loaders = {
-            "train": SeriesBatches(splits.train, given["batch_size"], given["seed"]),
-            "val": SeriesBatches(splits.val, given["eval_batch_size"]),
-            "test": SeriesBatches(splits.test, given["eval_batch_size"]),
+            part: SeriesBatches(getattr(splits, part), *self.rows_and_seed(part))
+            for part in ("train", "val", "test")
         }
         self.notes = []
         for part, loader in loaders.items():

@@ -135,7 +135,7 @@ def test_a_folder_is_asked_for(load):
 
 def test_what_is_read_is_the_point_before():
     drawings = [drawing([np.array([[0.0, 0], [2, 0]]), np.array([[2.0, 4]])], "b")]
-    (batch,) = StrokeBatches(drawings, ("a", "b"), 1, 2.0)
+    (batch,) = StrokeBatches(drawings, ("a", "b"), 2.0, 1)
     assert batch.x[:, 0].tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 1]]
     assert batch.offsets[:, 0].tolist() == [[0, 0], [1, 0], [0, 2]]
     assert batch.pen[:, 0].tolist() == [0, UP, END]

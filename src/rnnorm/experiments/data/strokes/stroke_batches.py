@@ -52,8 +52,8 @@ class StrokeBatches(SimilarLengths[StrokeBatch]):
     Args:
         drawings: what to draw.
         classes: names of their classes, in order; none for drawings without.
-        batch_size: rows of a minibatch.
         scale: what offsets are divided by.
+        batch_size: rows of a minibatch.
         seed: seed of the order, or None for the order of the lengths.
     """
 
@@ -61,8 +61,8 @@ class StrokeBatches(SimilarLengths[StrokeBatch]):
         self,
         drawings: Sequence[Drawing],
         classes: Sequence[str],
-        batch_size: int,
         scale: float,
+        batch_size: int,
         seed: int | None = None,
     ) -> None:
         super().__init__([len(each.pen) for each in drawings], batch_size, seed)

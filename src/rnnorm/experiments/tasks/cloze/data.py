@@ -119,9 +119,8 @@ class ClozeData(KeepsVocabulary):
             questions = [question for question in questions if question.answer >= 0]
             if not questions:
                 raise ValueError(f"no document of the training questions has its answer: {said}")
-        batch_size = given["batch_size" if train else "eval_batch_size"]
-        seed = given["seed"] if train else None
-        return QuestionBatches(questions, batch_size, numbering.unknown + 1, seed), said
+        rows, seed = self.rows_and_seed(part)
+        return QuestionBatches(questions, rows, numbering.unknown + 1, seed), said
 
 
 def _is_entity(word: str) -> bool:

@@ -95,11 +95,9 @@ class FrameData(LoadedData):
         train = train[: given["train_size"]]
         self.num_features = speech.num_features * (3 if given["deltas"] else 1)
         self.num_targets = speech.num_targets
-        prepare, rows = self._prepare, given["eval_batch_size"]
         loaders = {
-            "train": FrameBatches(train, given["batch_size"], given["seed"], prepare),
-            "val": FrameBatches(speech.val, rows, prepare=prepare),
-            "test": FrameBatches(speech.test, rows, prepare=prepare),
+            part: FrameBatches(utterances, *self.rows_and_seed(part), self._prepare)
+            for part, utterances in (("train", train), ("val", speech.val), ("test", speech.test))
         }
         for name, loader in loaders.items():
             frames = sum(len(u.targets) for u in loader.utterances)

@@ -71,19 +71,14 @@ class StrokeData(LoadedData):
         self.scale = float(np.concatenate([each.offsets for each in train]).std())
         if not self.scale > 0:
             raise ValueError("the training drawings must have points apart from each other")
-        rows = given["eval_batch_size"]
         loaders = {
-            "train": self._batches(train, given["batch_size"], given["seed"]),
-            "val": self._batches(parts.val, rows),
-            "test": self._batches(parts.test, rows),
+            part: StrokeBatches(drawings, self.classes, self.scale, *self.rows_and_seed(part))
+            for part, drawings in (("train", train), ("val", parts.val), ("test", parts.test))
         }
         for part, loader in loaders.items():
             count, points = len(loader.drawings), int(loader.lengths.sum())
             self.notes.append(f"{part}: {count} drawings, {points} points")
         return loaders
-
-    def _batches(self, drawings: Any, rows: int, seed: int | None = None) -> StrokeBatches:
-        return StrokeBatches(drawings, self.classes, rows, self.scale, seed)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the drawings: their classes and their scale."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from rnnorm.experiments.data.speech.filter_banks import (
     stack,
 )
 from rnnorm.experiments.data.speech.kaldi.transcripts import Units, load_kaldi_text
-from rnnorm.experiments.data.speech.spoken import SpokenParts
+from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.speech.timit import load_timit
 from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatches
 from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
@@ -94,7 +95,7 @@ class SpokenData(KeepsVocabulary):
         self.vocabulary = Vocabulary(symbol for each in train for symbol in each.symbols)
         self.source = f"the training utterances of {given['dataset']}"
         self.num_features = spoken.num_features * given["stacked"] * (3 if given["deltas"] else 1)
-        whole = self._batches(train, given["batch_size"])
+        whole = self._batches("train", train)
         unfit = [u.name for i, u in enumerate(train) if not whole.alignable(i)]
         if len(unfit) == len(train):
             raise ValueError(f"no training utterance has as many steps as its symbols: {unfit[0]}")
@@ -105,9 +106,8 @@ class SpokenData(KeepsVocabulary):
             )
             train = [u for i, u in enumerate(train) if whole.alignable(i)]
         loaders = {
-            "train": self._batches(train, given["batch_size"], given["seed"]),
-            "val": self._batches(spoken.val, given["eval_batch_size"]),
-            "test": self._batches(spoken.test, given["eval_batch_size"]),
+            part: self._batches(part, some)
+            for part, some in (("train", train), ("val", spoken.val), ("test", spoken.test))
         }
         for part, loader in loaders.items():
             count = len(loader.utterances)
@@ -157,7 +157,8 @@ class SpokenData(KeepsVocabulary):
         speakers = given["speakers"] or [s for s in digit_strings.SPEAKERS if s not in apart]
         return load_digit_strings(given["data_dir"], given["strings"], speakers, apart)
 
-    def _batches(self, utterances: Any, rows: int, seed: int | None = None) -> TranscriptBatches:
+    def _batches(self, part: str, utterances: Sequence[Spoken]) -> TranscriptBatches:
+        rows, seed = self.rows_and_seed(part)
         stacked = self.hparams["stacked"]
         return TranscriptBatches(utterances, self.vocabulary, rows, seed, stacked, self._prepare)
 

@@ -87,15 +87,13 @@ class TranslationData(LoadedData):
             self.notes.append(f"training: {left} pairs of more than {most} words left out")
         loaders = {}
         for part, pairs in zip(("train", "val", "test"), parts, strict=True):
-            training = part == "train"
-            pairs = pairs[: given["train_size"] if training else None]
+            pairs = pairs[: given["train_size"] if part == "train" else None]
             end = torch.tensor([END])
             numbered = [
                 (self.source.numbers(p.source), torch.cat([self.target.numbers(p.target), end]))
                 for p in pairs
             ]
-            rows = given["batch_size" if training else "eval_batch_size"]
-            loaders[part] = ParallelBatches(numbered, rows, given["seed"] if training else None)
+            loaders[part] = ParallelBatches(numbered, *self.rows_and_seed(part))
             sides = [torch.cat(side) for side in zip(*numbered, strict=True)]
             unknown = [f"{100 * (side == UNKNOWN).double().mean():.1f} %" for side in sides]
             self.notes.append(
