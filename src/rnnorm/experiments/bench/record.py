@@ -75,12 +75,10 @@ def write(
 
 
 def _draw(points: Sequence[tuple[str, str, float]], path: Path, title: str) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = list(dict.fromkeys(row for row, _, _ in points))
     figure = Figure(figsize=(9, 1.6 + 0.28 * len(rows)), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for name in dict.fromkeys(series for _, series, _ in points):
         own = [(ratio, rows.index(row)) for row, series, ratio in points if series == name]

@@ -110,13 +110,10 @@ def in_lines(name: str) -> str:
 def styled_figure(width: float, height: float) -> Iterator[Figure]:
     """An empty figure of so many inches, in the style of all pictures."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained", dpi=160)
-        FigureCanvasAgg(figure)
-        yield figure
+        yield Figure(figsize=(width, height), layout="constrained", dpi=160)
 
 
 def draw_curves(
