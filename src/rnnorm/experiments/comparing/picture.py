@@ -52,6 +52,8 @@ _STYLE: Any = {
     "text.color": "#222222",
     "xtick.color": "#444444",
     "ytick.color": "#444444",
+    # drawn again, it has the same ids
+    "svg.hashsalt": "rnnorm",
 }
 
 

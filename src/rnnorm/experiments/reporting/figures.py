@@ -49,10 +49,10 @@ def statistics_pictures(run: TrainedRun, look: Look) -> list[Picture]:
         first = {name: moments for name, moments in sites.items() if "_l0" in name}
         for site, moments in first.items():
             for name, values in zip(("mean", "variance"), moments, strict=True):
-                plot = partial(diagnostics.plot_statistic, values=values, units=8)
-                title = f"{run.name}: population {name} of {site}"
+                label = f"population {name}"
+                plot = partial(diagnostics.plot_statistic, values=values, units=8, label=label)
+                title = f"{run.name}: {label} of {site}"
                 caption = f"Eight units, {run.weights}."
-                plot = partial(plot, label=f"population {name}")
                 pictures.append(draw(title, caption, plot, shades(look.colour, 8)))
     return pictures
 

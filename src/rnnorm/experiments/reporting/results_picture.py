@@ -130,10 +130,7 @@ def _svg(width: float, height: float) -> Iterator[tuple[Figure, io.BytesIO]]:
     from matplotlib import rc_context
 
     data = io.BytesIO()
-    with (
-        rc_context({"svg.fonttype": "none", "svg.hashsalt": "rnnorm"}),
-        styled_figure(width, height) as figure,
-    ):
+    with rc_context({"svg.fonttype": "none"}), styled_figure(width, height) as figure:
         yield figure, data
         drawn = io.BytesIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None})

@@ -31,13 +31,10 @@ _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 def as_svg(figure: Figure) -> str:
     """A figure without a ground, whose colours follow the style sheet of the page."""
-    from matplotlib import rc_context
-
     data = io.StringIO()
-    # no date and no addresses of vocabularies; a figure drawn again has the same ids
+    # no date and no addresses of vocabularies
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with rc_context({"svg.hashsalt": "rnnorm"}):
-        figure.savefig(data, format="svg", metadata=metadata, transparent=True)
+    figure.savefig(data, format="svg", metadata=metadata, transparent=True)
     text = data.getvalue()
     return _COLOUR.sub(lambda found: f"var(--{NAMES[found[0]]})", text[text.index("<svg") :])
 
