@@ -56,7 +56,7 @@ def from_folder(folder: Path) -> Entry:
     Raises:
         ValueError: it is broken or of another version.
     """
-    built, about = rebuild(folder, None, None, [])
+    built, about = rebuild(folder)
     config = yaml.safe_load(built.as_yaml())
     return Entry(
         about["recipe"],

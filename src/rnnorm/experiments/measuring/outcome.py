@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, read_measurements
 from rnnorm.experiments.training.checkpoint_names import BEST
@@ -86,7 +85,7 @@ class Outcome:
                 found = test.metrics
         return found
 
-    def ours(self, statistics: Literal["population", "batch"] = "population") -> float | None:
+    def ours(self, statistics: Statistics = "population") -> float | None:
         """Our number in the unit of the paper's: on the validation or on the test set.
 
         Args:

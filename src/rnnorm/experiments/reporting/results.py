@@ -83,7 +83,7 @@ def record(run: str | Path, folder: Path) -> Path:
         return _record_search(read_search(run), folder)
     outcome, written = _with_evidence(read_outcome(run), Path(run)), Path(run) / "sentences.txt"
     lines = unpack(written, "").decode().splitlines() if written.is_file() else []
-    score = score_of(rebuild(Path(run), None, None, [])[0].model)
+    score = score_of(rebuild(Path(run))[0].model)
     curve = read_curve(Path(run), score, outcome.label, 0)
     content = {
         **asdict(outcome),

@@ -255,7 +255,7 @@ def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Seq
         ValueError: the folder holds one.
     """
     chosen = read_recipe(recipe, scale or "paper")
-    built, about = rebuild(folder, None, None, [])
+    built, about = rebuild(folder)
     there = {"recipe": about["recipe"], "scale": about["scale"], **_config(built)}
     config = _config(Built(as_text(chosen.config), overrides))
     here = {"recipe": chosen.name, "scale": chosen.scale, **config}

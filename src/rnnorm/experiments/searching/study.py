@@ -21,7 +21,6 @@ from rnnorm.experiments.training.score import Metric, Score
 FILE = "study.db"
 # attribute of a trial that failed
 WHY = "failed because"
-FINISHED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
 _NAME = "search"
 
 
@@ -185,7 +184,7 @@ def search_of(study: optuna.Study, where: object) -> Search:
     Raises:
         ValueError: it is none of this program.
     """
-    finished = study.get_trials(states=FINISHED)
+    finished = [trial for trial in study.get_trials() if trial.state.is_finished()]
     about = study.user_attrs
     sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
 

@@ -75,9 +75,7 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
         raise
 
 
-def read_run(
-    folder: Path, recipe: str | None = None, scale: str | None = None
-) -> tuple[str, dict[str, Any]]:
+def read_run(folder: Path, recipe: str | None, scale: str | None) -> tuple[str, dict[str, Any]]:
     """Configuration and ``run.json`` of a training.
 
     Args:
@@ -130,7 +128,10 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def rebuild(
-    folder: Path, recipe: str | None, scale: str | None, overrides: Sequence[str]
+    folder: Path,
+    recipe: str | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> tuple[Built, dict[str, Any]]:
     """Model and data of a training, and its ``run.json``.
 

@@ -36,10 +36,10 @@ def read_cmrc(documents: Path, answers: Path, blank: bool = True) -> Iterator[Qu
     sentences: list[list[str]] = []
     number = i = 0
     for i, line in numbered_lines(read_text(documents)):
-        mark, *rest = _fields(line, 2, documents, i)
+        mark, text = _fields(line, documents, i)
         if not (found := _QUERY.fullmatch(mark)):
             _check_number(mark, len(sentences) + 1, documents, i)
-            sentences.append(with_blank(rest[0]))
+            sentences.append(with_blank(text))
             continue
         if number >= len(right) or right[number][0] != found.group(1):
             other = f"<qid_{right[number][0]}>" if number < len(right) else "no answer"
@@ -47,7 +47,7 @@ def read_cmrc(documents: Path, answers: Path, blank: bool = True) -> Iterator[Qu
                 f"{answers} does not belong to {documents}: line {i} there is {mark}, and its "
                 f"answer should be number {number + 1}, where there is {other}"
             )
-        query = with_blank(rest[0])
+        query = with_blank(text)
         check_blanks(query, 1 if blank else 0, documents, i)
         yield check_question(Question(sentences, query, right[number][1], f"{documents}, line {i}"))
         sentences, number = [], number + 1
@@ -73,7 +73,7 @@ def check_blanks(query: list[str], expected: int, path: Path, line: int) -> None
 
 def _answers(path: Path) -> Iterator[tuple[str, str]]:
     for i, line in numbered_lines(read_text(path)):
-        mark, answer = _fields(line, 2, path, i)
+        mark, answer = _fields(line, path, i)
         found = _QUERY.fullmatch(mark)
         if not found or len(answer.split()) != 1:
             raise BrokenFileError(
@@ -82,10 +82,10 @@ def _answers(path: Path) -> Iterator[tuple[str, str]]:
         yield found.group(1), answer
 
 
-def _fields(line: str, count: int, path: Path, number: int) -> list[str]:
+def _fields(line: str, path: Path, number: int) -> list[str]:
     fields = [field.strip() for field in line.split("|||")]
-    if len(fields) != count:
-        raise BrokenFileError(f"{path} has {len(fields)} fields in line {number}, not {count}")
+    if len(fields) != 2:
+        raise BrokenFileError(f"{path} has {len(fields)} fields in line {number}, not 2")
     return fields
 
 

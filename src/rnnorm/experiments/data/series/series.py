@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,11 +121,8 @@ def _split(y: Tensor, val: float) -> tuple[list[int], list[int]]:
     """Rows to train and to validate on: a fixed share of each class, at least one of each."""
     random = np.random.RandomState(0)
     left: set[int] = set()
-    for rows in _by_class(y):
+    for label in range(int(y.max()) + 1):
+        rows = np.flatnonzero(y.numpy() == label)
         if len(rows) > 1:
             left |= {int(i) for i in random.permutation(rows)[: max(1, round(val * len(rows)))]}
     return [i for i in range(len(y)) if i not in left], sorted(left)
-
-
-def _by_class(y: Tensor) -> Iterator[np.ndarray]:
-    return (np.flatnonzero(y.numpy() == c) for c in range(int(y.max()) + 1))

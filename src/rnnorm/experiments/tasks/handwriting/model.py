@@ -183,9 +183,8 @@ class Writer(RecurrentModel):
             left = (next_pen != END).nonzero().flatten()
             going = [going[row] for row in left.tolist()]
             state = _rows(state, left)
-            x = torch.cat([next_offsets, (next_pen > 0).to(like).unsqueeze(1)], 1)[left].unsqueeze(
-                0
-            )
+            lifted = (next_pen > 0).to(like).unsqueeze(1)
+            x = torch.cat([next_offsets, lifted], 1)[None, left]
         return points
 
     def examples(self, data: StrokeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:

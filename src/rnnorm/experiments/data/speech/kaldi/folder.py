@@ -40,11 +40,12 @@ def load_kaldi(data_dir: str | Path | None) -> Speech:
     widths: dict[int, str] = {}
     count = 0
     for part in _PARTS:
-        alignments, features = read_alignments(folder / part), {}
+        alignments = read_alignments(folder / part)
+        features: dict[str, tuple[int, Features]] = {}
         for name, place in places_of(folder / part).items():
             rows, columns = matrix_shape(place)
             widths.setdefault(columns, f"{name!r} in {place}")
-            features[name] = rows, _reader(place)
+            features[name] = rows, partial(read_matrix, place)
         utterances, said = pair(features, alignments.states, str(folder / part))
         parts.append(utterances)
         notes += said
@@ -54,10 +55,6 @@ def load_kaldi(data_dir: str | Path | None) -> Speech:
         raise ValueError(f"all features must have as many columns, got {each}")
     train, dev, test = parts
     return Speech(train, dev, test, next(iter(widths)), count, notes)
-
-
-def _reader(place: Place) -> Features:
-    return partial(read_matrix, place)
 
 
 def places_of(folder: Path) -> dict[str, Place]:
