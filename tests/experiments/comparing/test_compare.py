@@ -1,8 +1,8 @@
 import pytest
+import yaml
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
-from rnnorm.experiments.training.building import as_text
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
 
@@ -147,7 +147,7 @@ def test_folders_say_what_diverged_and_the_others_are_compared_whole(tmp_path, c
 
 def _recipe(name):
     recipe = read_recipe(name)
-    return as_text({"about": recipe.about, **recipe.config})
+    return yaml.safe_dump({"about": recipe.about, **recipe.config})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from rnnorm.experiments.reporting.results_picture import (
 )
 from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.search import search
-from rnnorm.experiments.training.building import as_text
 from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
@@ -395,7 +394,9 @@ def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path, stored
     recipe = str(tmp_path / "own.yaml")
     ranges = {"optimizer.init_args.lr": {"choices": [0.001, 1e38]}}
     config = read_recipe("demo/digits-lstm").config
-    (tmp_path / "own.yaml").write_text(as_text(config | {"search": {"trials": 3, "space": ranges}}))
+    (tmp_path / "own.yaml").write_text(
+        yaml.safe_dump(config | {"search": {"trials": 3, "space": ranges}})
+    )
     (folder / "tables.yaml").write_text(
         yaml.safe_dump({"text": "", "tables": [{"title": "Search", "recipes": [recipe]}]})
     )

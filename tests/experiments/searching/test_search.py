@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import optuna
 import pytest
+import yaml
 from interruption import Interruption, KillAt
 from optuna.trial import TrialState
 
@@ -10,7 +11,6 @@ from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.searching import search as module
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.study import read_search
-from rnnorm.experiments.training.building import as_text
 from rnnorm.experiments.training.lock import only_process
 from rnnorm.experiments.training.recipe import OverrideError, read_recipe
 from rnnorm.experiments.training.run_folder import read_about
@@ -31,7 +31,8 @@ def recipe(tmp_path, tiny):
         config = read_recipe("demo/digits-lstm").config
         ranges = {"space": space or {RATE: PAPER[RATE], ROWS: {"choices": [20, 40]}}}
         path = tmp_path / "own.yaml"
-        path.write_text(as_text(config | {"search": {"trials": 3, **ranges}}))
+        searched = config | {"search": {"trials": 3, **ranges}}
+        path.write_text(yaml.safe_dump(searched, sort_keys=False))
         return {"recipe": str(path), "out": "study", "epochs": 1, "overrides": tiny}
 
     return of

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+import yaml
 from optuna.trial import TrialState
 
 from rnnorm.experiments.commands.cli import main
@@ -23,7 +24,6 @@ from rnnorm.experiments.searching.lease import LEASE, Leases
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.status import status
 from rnnorm.experiments.searching.storage import open_storage, shown
-from rnnorm.experiments.training.building import as_text
 from rnnorm.experiments.training.recipe import read_recipe
 
 RATE = "optimizer.init_args.lr"
@@ -40,7 +40,7 @@ def given(tmp_path, monkeypatch):
     config = read_recipe("demo/digits-lstm").config
     space = {RATE: {"low": 1e-4, "high": 1e-1, "log": True}}
     path = tmp_path / "own.yaml"
-    path.write_text(as_text(config | {"search": {"trials": 3, "space": space}}))
+    path.write_text(yaml.safe_dump(config | {"search": {"trials": 3, "space": space}}))
     overrides = [*SMALL, "--data.init_args.train_size=40", "--data.init_args.batch_size=20"]
     return {"recipe": str(path), "epochs": 1, "overrides": overrides, "lease": 3.0}
 

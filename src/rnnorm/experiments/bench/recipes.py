@@ -23,7 +23,7 @@ from rnnorm.experiments.bench.layers import VerificationError, on_backend, verif
 from rnnorm.experiments.bench.on_torch import put_on_torch
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
-from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.options import data_dir_option
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.kernels import dispatch
@@ -110,7 +110,7 @@ def _step(
     name: str, scale: str, options: Sequence[str], on_torch: bool = False
 ) -> Callable[[], list[nn.Parameter]]:
     """A step on the next of a recipe's first minibatches, verified; it returns the parameters."""
-    built = Built(as_text(read_recipe(name, scale).config), options)
+    built = Built(read_recipe(name, scale).config, options)
     built.set_up("fit")
     ours = built.model
     if on_torch:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
@@ -173,7 +172,7 @@ def _done(entry: Entry, budget: Budget) -> bool:
         return True
     if not (entry.folder / "config.yaml").is_file():
         return False
-    there = yaml.safe_load(read_run(entry.folder, entry.recipe, entry.scale)[0])
+    there, _ = read_run(entry.folder, entry.recipe, entry.scale)
     if found := list(differences(training_of(there), training_of(entry.config))):
         raise ValueError(
             f"{entry.folder} holds another training: {'; '.join(found)}. Name another --out"

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.comparing.comparable import data_of, refuse_differences
-from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.label import changes, changes_of
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import default_folder, rebuild
@@ -57,7 +55,7 @@ def from_folder(folder: Path) -> Entry:
         ValueError: it is broken or of another version.
     """
     built, about = rebuild(folder)
-    config = yaml.safe_load(built.as_yaml())
+    config = built.as_dict()
     return Entry(
         about["recipe"],
         config["seed_everything"],
@@ -111,8 +109,8 @@ def from_recipe(
         OverrideError: an option is none that the recipe knows.
     """
     chosen = read_recipe(recipe, scale)
-    built = Built(as_text(chosen.config), options)
-    config, score = yaml.safe_load(built.as_yaml()), score_of(built.model)
+    built = Built(chosen.config, options)
+    config, score = built.as_dict(), score_of(built.model)
     for seed in range(1, seeds + 1):
         told = "-".join([default_folder(chosen).name, *changes(apart), f"seed{seed}"])
         yield Entry(

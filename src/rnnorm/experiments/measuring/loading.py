@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.checkpoints import (
     check_same,
     data_state,
@@ -93,7 +93,7 @@ def load_trained(
     if is_run(folder):
         built, _ = rebuild(folder, recipe, scale, options)
     else:
-        built = Built(as_text(read_recipe(str(run), scale or "paper").config), options)
+        built = Built(read_recipe(str(run), scale or "paper").config, options)
     check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
     load_weights(built.model, state, checkpoint)
     own = is_run(folder) and checkpoint.resolve().parent == (folder / "checkpoints").resolve()

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import optuna
-import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from optuna.distributions import (
     BaseDistribution,
@@ -24,7 +23,7 @@ from optuna.trial import TrialState
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.study import WHY, Search, open_study, search_of
 from rnnorm.experiments.searching.workers import run_workers
-from rnnorm.experiments.training.building import Built, as_text
+from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
@@ -99,7 +98,7 @@ def search(
     if epochs is not None:
         overrides = [*overrides, f"--trainer.max_epochs={epochs}"]
     # options that the recipe does not know are found out before there is a study
-    score = score_of(Built(as_text(chosen.config), [*overrides, *_options(_any(space))]).model)
+    score = score_of(Built(chosen.config, [*overrides, *_options(_any(space))]).model)
     about = {
         "recipe": chosen.name,
         "scale": chosen.scale,
@@ -257,7 +256,7 @@ def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Seq
     chosen = read_recipe(recipe, scale or "paper")
     built, about = rebuild(folder)
     there = {"recipe": about["recipe"], "scale": about["scale"], **_config(built)}
-    config = _config(Built(as_text(chosen.config), overrides))
+    config = _config(Built(chosen.config, overrides))
     here = {"recipe": chosen.name, "scale": chosen.scale, **config}
     if found := list(differences(there, here)):
         raise ValueError(
@@ -268,7 +267,7 @@ def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Seq
 
 def _config(built: Built) -> dict[str, Any]:
     """All but where the data are, which may be elsewhere on another machine."""
-    config: dict[str, Any] = yaml.safe_load(built.as_yaml())
+    config = built.as_dict()
     (config["data"].get("init_args") or {}).pop("data_dir", None)
     return config
 

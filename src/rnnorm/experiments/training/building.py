@@ -6,9 +6,8 @@ import logging
 import re
 import warnings
 from argparse import ArgumentError
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ class Built(LightningCLI):
     """Model, data and configuration of a recipe, checked; the trainer is made later.
 
     Args:
-        config: what LightningCLI reads, as YAML.
+        config: what LightningCLI reads.
         overrides: command line options of LightningCLI that come after it, such as
             ``"--trainer.max_epochs=3"``.
 
@@ -46,7 +45,7 @@ class Built(LightningCLI):
     model: LightningModule
     datamodule: LightningDataModule
 
-    def __init__(self, config: str, overrides: Sequence[str] = ()) -> None:
+    def __init__(self, config: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
         for name in ("lightning.pytorch", "lightning.fabric"):
             logging.getLogger(name).setLevel(logging.WARNING)
         with _old_jsonargparse():
@@ -67,8 +66,9 @@ class Built(LightningCLI):
                 )
             except (ArgumentError, ValueError) as error:
                 kind = OverrideError if isinstance(error, ArgumentError) else ValueError
-                whole = partial(_whole, config)
-                raise kind(why_refused(str(error), overrides, whole)) from None
+                raise kind(
+                    why_refused(str(error), overrides, lambda: Built(config).as_dict())
+                ) from None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed for weights and data."""
@@ -153,6 +153,11 @@ class Built(LightningCLI):
             text: str = self.parser.dump(self.config, skip_none=False, skip_link_targets=False)
         return text
 
+    def as_dict(self) -> dict[str, Any]:
+        """The same, in plain types."""
+        config: dict[str, Any] = yaml.safe_load(self.as_yaml())
+        return config
+
     def summary(self) -> str:
         """Model, size, data and what there is to know of them."""
         parameters = sum(p.numel() for p in self.model.parameters())
@@ -165,8 +170,8 @@ _OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.D
 _PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file)=(.*)", re.DOTALL)
 
 
-def _with_single_options(config: str, overrides: Sequence[str]) -> list[str]:
-    """The configuration with single options of norm, cell or dropout and paths in it, and the rest.
+def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """YAML with single options of norm, cell or dropout and paths in it, and the other overrides.
 
     On the command line jsonargparse would take the value null of an option for the word "None", and
     a path that has a colon for a dictionary.
@@ -174,7 +179,7 @@ def _with_single_options(config: str, overrides: Sequence[str]) -> list[str]:
     Raises:
         ArgumentError: the value of an option is not YAML.
     """
-    whole, rest = yaml.safe_load(config), []
+    whole, rest = dict(config), []
     for override in overrides:
         if match := _OPTION.fullmatch(override):
             arguments = _init_args(whole, "model")
@@ -188,31 +193,20 @@ def _with_single_options(config: str, overrides: Sequence[str]) -> list[str]:
             _init_args(whole, "data")[match[1]] = path
         else:
             rest.append(override)
-    return [config if len(rest) == len(overrides) else as_text(whole), *rest]
+    return [yaml.safe_dump(whole, sort_keys=False), *rest]
 
 
 def _init_args(whole: dict[str, Any], part: str) -> dict[str, Any]:
     """The arguments in a configuration, to be changed, of a class that may have none yet."""
     given = {"class_path": whole[part]} if isinstance(whole[part], str) else whole[part]
-    arguments: dict[str, Any] = given.get("init_args") or {}
+    arguments = dict(given.get("init_args") or {})
     whole[part] = {**given, "init_args": arguments}
     return arguments
-
-
-def _whole(config: str) -> str:
-    """A configuration with its defaults."""
-    return Built(config).as_yaml()
 
 
 def _arguments(hparams: Any) -> str:
     shown = {k: v for k, v in dict(hparams).items() if v is not None and not k.startswith("_")}
     return ", ".join(f"{k}={v}" for k, v in shown.items())
-
-
-def as_text(config: dict[str, Any]) -> str:
-    """A configuration as YAML."""
-    text: str = yaml.safe_dump(config, sort_keys=False)
-    return text
 
 
 @contextmanager

@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from rnnorm import synchronize
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.building import Built, as_text, quiet_lightning
+from rnnorm.experiments.training.building import Built, quiet_lightning
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.checkpoints import (
     check_processes,
@@ -178,7 +177,7 @@ def fit(
         folder = Path(run_dir) if run_dir is not None else default_folder(chosen)
         if writes:
             refuse_existing(folder)
-        built, about = Built(as_text(chosen.config), overrides), describe(chosen, changed)
+        built, about = Built(chosen.config, overrides), describe(chosen, changed)
         if start is not None:
             about["start"] = str(start_file(start))
     else:
@@ -258,7 +257,7 @@ def fit(
 
 def _refuse_other_learning(folder: Path, built: Built) -> None:
     """Refuse another optimiser: a checkpoint brings the old one back, whatever is asked for."""
-    before, now = read_config(folder / "config.yaml"), yaml.safe_load(built.as_yaml())
+    before, now = read_config(folder / "config.yaml"), built.as_dict()
     if other := list(differences(_learning(before), _learning(now), said="was {!r} and is {!r}")):
         raise ValueError(f"the run in {folder} was trained otherwise: {'; '.join(other)}")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 
 def training_options(
@@ -41,7 +39,7 @@ def data_dir_option(data_dir: str | Path | None) -> list[str]:
     return [] if data_dir is None else [f"--data.init_args.data_dir={data_dir}"]
 
 
-def option_values(config: str) -> dict[str, Any]:
+def option_values(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a configuration has, by the names of the command line."""
     found: dict[str, Any] = {}
 
@@ -53,11 +51,13 @@ def option_values(config: str) -> dict[str, Any]:
         elif not name.endswith("class_path"):
             found[f"--{name}"] = value
 
-    walk(yaml.safe_load(config), "")
+    walk(config, "")
     return found
 
 
-def why_refused(message: str, overrides: Sequence[str], whole: Callable[[], str]) -> str:
+def why_refused(
+    message: str, overrides: Sequence[str], whole: Callable[[], Mapping[str, Any]]
+) -> str:
     """What is wrong, out of jsonargparse's report on every type that a value might have had.
 
     Args:
@@ -81,7 +81,7 @@ def why_refused(message: str, overrides: Sequence[str], whole: Callable[[], str]
     return " ".join([*before.split(), "; ".join(told)])
 
 
-def _unknown(option: str, config: str) -> str:
+def _unknown(option: str, config: Mapping[str, Any]) -> str:
     """That there is no such option, and the nearest that the recipe has."""
     name = option.partition("=")[0]
     root, last = name.partition(".")[0], name.rpartition(".")[2]

@@ -75,7 +75,9 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
         raise
 
 
-def read_run(folder: Path, recipe: str | None, scale: str | None) -> tuple[str, dict[str, Any]]:
+def read_run(
+    folder: Path, recipe: str | None, scale: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Configuration and ``run.json`` of a training.
 
     Args:
@@ -97,8 +99,7 @@ def read_run(folder: Path, recipe: str | None, scale: str | None) -> tuple[str, 
         raise ValueError(f"the run in {folder} is of recipe {about['recipe']}, not of {recipe}")
     if scale is not None and scale != about["scale"]:
         raise ValueError(f"the run in {folder} has the scale {about['scale']}, not {scale}")
-    read_config(config)
-    return config.read_text(encoding="utf-8"), about
+    return read_config(config), about
 
 
 def read_about(folder: Path) -> dict[str, Any]:
