@@ -1,18 +1,19 @@
 import torch
 
 from rnnorm.experiments.data.text.parallel_batches import ParallelBatches
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.word_numbers import END, UNKNOWN, WordNumbers
 
 
 def test_the_most_frequent_words_have_numbers_behind_the_end_and_the_unknown_word():
-    numbers = WordNumbers.of([["b", "a"], ["b", "c"], ["a"]], 2)
+    numbers = WordNumbers(Vocabulary.frequent([["b", "a"], ["b", "c"], ["a"]], 2))
     assert numbers.vocabulary.symbols == ("a", "b")
     assert len(numbers) == 4
     assert numbers.numbers(["c", "b", "a"]).tolist() == [UNKNOWN, 3, 2]
 
 
 def test_a_sentence_is_what_stands_before_the_end():
-    numbers = WordNumbers.of([["b", "a"]], 2)
+    numbers = WordNumbers(Vocabulary("ab"))
     assert numbers.sentence([3, UNKNOWN, 2, END, 2]) == "b <unk> a"
     assert numbers.sentence([END]) == ""
 

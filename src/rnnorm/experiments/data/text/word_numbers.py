@@ -25,11 +25,6 @@ class WordNumbers:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
 
-    @classmethod
-    def of(cls, sentences: Iterable[Sequence[str]], most: int) -> WordNumbers:
-        """Number the most frequent words of some sentences; of equals those that come first."""
-        return cls(Vocabulary.frequent(sentences, most))
-
     def __len__(self) -> int:
         """How many numbers there are."""
         return len(self.vocabulary) + _WORDS

@@ -77,8 +77,10 @@ class TranslationData(LoadedData):
             given["dataset"], given["data_dir"], languages, files, given["lower"]
         )
         train, most = parts[0], given["longest"]
-        self.source = WordNumbers.of((pair.source for pair in train), given["words"])
-        self.target = WordNumbers.of((pair.target for pair in train), given["words"])
+        self.source, self.target = (
+            WordNumbers(Vocabulary.frequent(words, given["words"]))
+            for words in zip(*train, strict=True)
+        )
         if most is not None:
             parts[0] = [pair for pair in train if max(map(len, pair)) <= most]
             if not parts[0]:
