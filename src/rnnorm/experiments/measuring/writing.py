@@ -12,6 +12,7 @@ from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
+from rnnorm.experiments.models.feeding import draw_at
 from rnnorm.experiments.tasks.language.model import LanguageModel
 
 
@@ -102,18 +103,9 @@ def continuation(
     while len(written) < max_length and (not written or written[-1] != end):
         scores, state = model(x, state, step)
         step += len(x)
-        x = _draw(scores[-1], temperature, generator)
+        x = draw_at(scores[-1], temperature, generator).unsqueeze(1)
         written.append(int(x))
     return written
-
-
-def _draw(scores: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    """The next symbol ``(1, 1)`` by its scores ``(1, V)``."""
-    if temperature == 0:
-        return scores.argmax(1, keepdim=True)
-    # the highest is 0, so that no temperature makes it overflow
-    scaled = (scores - scores.max()).double() / temperature
-    return scaled.softmax(1).multinomial(1, generator=generator)
 
 
 def _numbers(beginning: str, vocabulary: Vocabulary, dataset: str) -> Tensor:

@@ -99,6 +99,15 @@ def draw(scores: Tensor) -> tuple[Tensor, Tensor]:
     return symbols, torch.ones_like(symbols, dtype=scores.dtype)
 
 
+def draw_at(scores: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    """A symbol of each row ``(R,)`` by its scores ``(R, V)`` over a temperature, the best at 0."""
+    if temperature == 0:
+        return scores.argmax(1)
+    # the highest is 0, so that no temperature makes it overflow
+    scaled = (scores - scores.amax(1, keepdim=True)).double() / temperature
+    return scaled.softmax(1).multinomial(1, generator=generator).squeeze(1)
+
+
 def write(network: Network, at: Any, feeding: Feeding) -> Written:
     """Write: the one loop of all ways to train, and of decoding.
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rnnorm.experiments.models.feeding import draw_at
+
 # the least logarithm of a spread: a component on one repeated offset has no other bound
 _LEAST = -6.0
 
@@ -54,11 +56,7 @@ class Mixture(NamedTuple):
                 mean of the heaviest component.
             generator: where the draws come from.
         """
-        if temperature == 0:
-            chosen = self.logits.argmax(-1)
-        else:
-            weights = (self.logits.double() / temperature).softmax(-1)
-            chosen = weights.multinomial(1, generator=generator).squeeze(1)
+        chosen = draw_at(self.logits, temperature, generator)
         rows = torch.arange(len(chosen))
         mean, rho = self.mean[rows, chosen], self.correlation[rows, chosen]
         std = self.log_std[rows, chosen].exp() * math.sqrt(temperature)

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from rnnorm.diagnostics import plot_strokes
 from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatch, StrokeBatches, inputs
 from rnnorm.experiments.data.strokes.strokes import END
+from rnnorm.experiments.models.feeding import draw_at
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.likelihood import Likelihood
 from rnnorm.experiments.models.mixture import Mixture
@@ -171,11 +172,7 @@ class Writer(RecurrentModel):
             mixture, scores, state = self(x, state, step)
             step += len(x)
             next_offsets = Mixture(*(part[-1] for part in mixture)).draw(temperature, generator)
-            if temperature == 0:
-                next_pen = scores[-1].argmax(1)
-            else:
-                weights = (scores[-1].double() / temperature).softmax(1)
-                next_pen = weights.multinomial(1, generator=generator).squeeze(1)
+            next_pen = draw_at(scores[-1], temperature, generator)
             new = torch.cat([next_offsets, next_pen.to(like).unsqueeze(1)], 1)
             for row, i in enumerate(going):
                 points[i] = torch.cat([points[i], new[row : row + 1]])
