@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 import rnnorm
 from rnnorm.experiments.commands import (
@@ -112,12 +113,16 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
     from rnnorm.experiments.training.recipe import OverrideError
     from rnnorm.experiments.training.stopped import Stopped
+    from rnnorm.experiments.training.words import checkpoint_of
 
     given = _parse(parser, words)
     # what is timed has the memory of a user's own process
     if command not in (bench, check):
         keep_freed_memory()
     try:
+        if "checkpoint" in given:
+            # found before torch is imported
+            given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
         status = command.run(**given)
     except OverrideError as error:
         parser.error(str(error))
@@ -164,7 +169,7 @@ def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
     return parser
 
 
-def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, object]:
+def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
     """The command's arguments, those of the recipe among them as ``overrides``."""
     own, overrides = _apart(words)
     options, unknown = parser.parse_known_intermixed_args(own)

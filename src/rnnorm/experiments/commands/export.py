@@ -31,10 +31,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(**given: Any) -> None:
     """Write, and say where."""
-    from rnnorm.experiments.training.words import checkpoint_of
-
-    # before torch is imported
-    given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
     if given["format"] == "onnx":
         needs = [n for n in ("onnxscript", "onnxruntime") if importlib.util.find_spec(n) is None]
         if needs:

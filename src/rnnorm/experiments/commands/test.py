@@ -40,10 +40,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(**given: Any) -> None:
     """Measure, and say the numbers."""
-    from rnnorm.experiments.training.words import checkpoint_of
-
-    # before torch is imported
-    given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
     from rnnorm.experiments.measuring.measure import measure
 
     # shown before they are kept, which may fail

@@ -75,10 +75,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(**given: Any) -> None:
     """Write, a text a line, or draw."""
-    from rnnorm.experiments.training.words import checkpoint_of
-
-    # before torch is imported
-    given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
     _check({"WAV": given["recordings"], "--from": given["source"], "--out": given["out"]}, given)
     recordings, out = given.pop("recordings"), given.pop("out")
     beam, points = given.pop("beam"), given.pop("points")
