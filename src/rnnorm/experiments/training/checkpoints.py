@@ -136,13 +136,13 @@ def check_resumable(state: dict[str, Any], path: Path) -> None:
         _require(state["callbacks"], path, {name: dict})
 
 
-def check_processes(state: dict[str, Any], path: Path, count: int) -> None:
-    """Refuse a checkpoint of a training with another number of processes.
+def check_processes(random: Mapping[str, Any], path: Path, count: int) -> None:
+    """Refuse a checkpoint's random states, of a training with another number of processes.
 
     Raises:
         ValueError: it has another one.
     """
-    trained = len(state["callbacks"]["RandomState"].get("processes", [None]))
+    trained = len(random.get("processes", [None]))
     if trained != count:
         raise ValueError(
             f"{path} is of a training with {trained} processes, and this has {count}: each has a "

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +190,12 @@ def fit(
     with ExitStack() as held:
         if resume is not None and writes:
             held.enter_context(only_process(folder))
-        last, step, trained = None, 0, None
+        last, step, random = None, 0, {}
         with suppress(FileNotFoundError):
             last, state = newest_checkpoint(folder / "checkpoints")
             check_resumable(state, last)
             check_same(state, built.model, built.datamodule, last, free=_FREE)
-            step = state["global_step"]
-            trained = partial(check_processes, {"callbacks": state["callbacks"]}, last)
+            step, random = state["global_step"], state["callbacks"]["RandomState"]
             del state
         # data that is missing or broken is found out before there is a run folder
         built.set_up("fit")
@@ -226,8 +224,8 @@ def fit(
             one_process=one_process,
             default_root_dir=folder,
         )
-        if trained is not None:
-            trained(trainer.world_size)
+        if last is not None:
+            check_processes(random, last, trainer.world_size)
         # lightning restores weights first, which would round float64 to float32
         trainer.precision_plugin.convert_module(built.model)
         if trainer.world_size > 1:
