@@ -104,6 +104,16 @@ def test_a_copy_a_pickle_and_another_dtype_of_it_give_the_same(plain, close):
     torch.testing.assert_close(narrow(x.float(), single, step=1)[0], wanted[0].float())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_a_frozen_copy_in_a_half_type_is_the_half_model(plain, dtype, identical):
+    layer = trained(plain, "batch").to(dtype)
+    frozen = rnnorm.freeze(trained(plain, "batch")).to(dtype)
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    arguments = x.to(dtype), tuple(s.to(dtype) for s in state)
+    arguments = arguments if plain.name == "LSTM" else (arguments[0], *arguments[1])
+    identical(frozen(*arguments, step=1), layer(*arguments, step=1))
+
+
 def test_other_weights_for_one_call_are_seen(plain, close):
     frozen = rnnorm.freeze(trained(plain, "batch"))
     others = {name: p + 1 for name, p in frozen.named_parameters()}

@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.cpu.forward import run_forward
+from rnnorm.kernels.cpu.layer import COMPUTED
 from rnnorm.kernels.inputs import PLACES, Inputs, Options, options_of, sites_of
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.layers.sequence import Sequence
@@ -78,7 +79,7 @@ class ShortWay(NamedTuple):
             return None
         request = dispatch.Request(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
         kernel = dispatch.KERNELS[dispatch.find(request)]
-        if kernel.name != "cpu" or weight.dtype not in (torch.float32, torch.float64):
+        if kernel.name != "cpu":
             return None
         active = cell.active_sites(norm)
         suffixes = layer._suffixes()
@@ -110,7 +111,9 @@ class ShortWay(NamedTuple):
         if step is None and not any([p is not None and len(p) > 1 for p in self._populations()]):  # noqa: C419
             step = 0
         weight = layer._parameters.get("weight_hh_l0")
-        if layer.training or type(step) is not int or step < 0 or weight is None:
+        if layer.training or type(step) is not int or step < 0:
+            return None
+        if weight is None or weight.dtype not in COMPUTED:
             return None
         if not unobserved(tensors) or dispatch.forced() or autocast_dtype(weight.device):
             return None

@@ -18,8 +18,9 @@ from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm
 from rnnorm.tracing import unobserved
 
-_COMPUTED = (torch.float32, torch.float64)
-_DTYPES = (*_COMPUTED, torch.bfloat16, torch.float16)
+#: what the kernel computes in
+COMPUTED = (torch.float32, torch.float64)
+_DTYPES = (*COMPUTED, torch.bfloat16, torch.float16)
 
 
 def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:
@@ -66,7 +67,7 @@ def layer(
     """
     active = cell.active_sites(norm)
     sites = sites_of(active)
-    wide = x.dtype if x.dtype in _COMPUTED else torch.float32
+    wide = x.dtype if x.dtype in COMPUTED else torch.float32
 
     def ready(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or (tensor.dtype == wide and tensor.is_contiguous()):
