@@ -74,6 +74,38 @@ def test_weights_are_those_that_the_cell_names():
     ind.load_state_dict(before)
 
 
+class Named(rnnorm.Cell):
+    """An Elman cell none of whose weights has a name of torch's."""
+
+    reads_frames = True
+    sites = ("input", "recurrent")
+
+    def weights(self, input_size, hidden_size, bias):
+        return {"w": (hidden_size, input_size), "u": (hidden_size, hidden_size)}
+
+    def units(self, weights):
+        return weights.own["u"].size(1)
+
+    def step(self, weights, x_term, state, normalise, t):
+        x_term = normalise("input", self.product(x_term, weights.own["w"]))
+        h_term = normalise("recurrent", self.product(state[0], weights.own["u"]))
+        h = torch.tanh(x_term + h_term)
+        return h, (h,)
+
+
+def test_a_cell_needs_no_weight_of_torchs_name():
+    options = {"num_layers": 2, "norm": "batch", "initial_noise": 0.0, "bias": False}
+    mine = layer(Named(), 3, 4, **options)
+    theirs = rnnorm.RNN(3, 4, **options, dtype=torch.float64)
+    names = {"weight_ih": "w", "weight_hh": "u"}
+    for name, value in theirs.named_parameters():
+        kind, _, suffix = name.rpartition("_l")
+        getattr(mine, f"{names.get(kind, kind)}_l{suffix}").data.copy_(value.data)
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    torch.testing.assert_close(mine(x), theirs(x))
+    torch.testing.assert_close(rnnorm.freeze(mine)(x), rnnorm.freeze(theirs)(x))
+
+
 def test_states_have_the_cells_widths_and_names():
     leaky = layer(Leaky(), 3, 4, num_layers=2, bidirectional=True, learn_initial_state=True)
     assert leaky.h_0.shape == (4, 4)

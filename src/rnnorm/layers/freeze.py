@@ -14,6 +14,7 @@ from rnnorm.kernels.cpu.forward import run_forward
 from rnnorm.kernels.cpu.layer import COMPUTED
 from rnnorm.kernels.inputs import PLACES, Inputs, Options, options_of, sites_of
 from rnnorm.layers.autocast import autocast_dtype
+from rnnorm.layers.layer import parameter
 from rnnorm.layers.sequence import Sequence
 from rnnorm.norm.population import Population
 from rnnorm.norm.resolved import Resolved
@@ -69,7 +70,7 @@ class ShortWay(NamedTuple):
     def of(cls, layer: Sequence) -> ShortWay | None:
         """That of a layer, None where there is none: backwards, projected, with masks."""
         cell, norm = layer.cell, layer.norm
-        weight = layer.weight_ih_l0
+        weight: Tensor = parameter(layer, layer._flat_weights_names[0])
         if (
             is_parametrized(layer)
             or layer.bidirectional

@@ -248,7 +248,8 @@ class Sequence(Recurrence, nn.RNNBase):
             step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
 
         output, state = self._run_layers(kernel, batch, state, step)
-        dtype = output_dtype(self.torch_class, data, self.weight_ih_l0, batch.ragged)
+        weight = parameter(self, self._flat_weights_names[0])
+        dtype = output_dtype(self.torch_class, data, weight, batch.ragged)
         if output.dtype != dtype or state[0].dtype != dtype:
             output, state = output.to(dtype), tuple(s.to(dtype) for s in state)
         if batch.unsorted_indices is not None:
