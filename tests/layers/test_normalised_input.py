@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import rnnorm
 
@@ -128,6 +128,19 @@ def test_lengths_out_of_range_are_runtime_errors(plain, any_norm, lengths):
 def test_lengths_that_are_no_integers_are_errors(plain, any_norm, lengths):
     with pytest.raises((TypeError, RuntimeError, ValueError), match="lengths"):
         wide(plain, any_norm)(plain.input(), lengths=lengths)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 1), (1, 5), (3, 0, 3)], ids=str)
+def test_packed_rows_that_grow_are_refused(plain, any_norm, sizes):
+    packed = PackedSequence(plain.input(rows=1, length=6)[:, 0], torch.tensor(sizes))
+    with pytest.raises(RuntimeError):
+        wide(plain, any_norm).eval()(packed)
+
+
+def test_packed_rows_are_counted_in_int64(plain, any_norm):
+    packed = PackedSequence(plain.input(rows=1, length=6)[:, 0], torch.tensor([3, 3]).int())
+    with pytest.raises(RuntimeError, match=r"Int|int"):
+        wide(plain, any_norm).eval()(packed)
 
 
 def test_lengths_with_packed_or_unbatched_input_are_value_errors(plain, any_norm):
