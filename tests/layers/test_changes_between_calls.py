@@ -119,6 +119,17 @@ def test_functional_call_brings_weights_and_statistics_for_one_call(x):
     assert torch.equal(layer(x)[0], before)
 
 
+@pytest.mark.parametrize("name", ["weight_ih_l0", "bias_hh_l0", "gamma_input_l0", "beta_cell_l0"])
+def test_a_parameter_of_another_shape_is_refused(name, x):
+    layer = trained()
+    short = {name: getattr(layer, name)[:2]}
+    several = {name: getattr(layer, name).expand(2, *getattr(layer, name).shape)}
+    if not rnnorm.backends()["cpu"]:
+        for wrong in (short, several):
+            with pytest.raises(RuntimeError, match=f"{name[:-3]} must have shape"):
+                functional_call(layer, wrong, (x,))
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_a_copy_keeps_what_the_original_then_loses(copied, x):
     layer = trained()

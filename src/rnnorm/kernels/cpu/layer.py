@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels.again import COVERED
 from rnnorm.kernels.cpu.forward import Synchronized, Unobserved, cpu_forward, run_forward
-from rnnorm.kernels.inputs import LEAVES, PLACES, Inputs, options_of, sites_of
+from rnnorm.kernels.inputs import GATES, LEAVES, PLACES, Inputs, options_of, sites_of
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
@@ -63,7 +63,8 @@ def layer(
 
     Raises:
         MemoryError: scratch memory could not be allocated.
-        RuntimeError: torch.distributed's own, where another rank is missing.
+        RuntimeError: a parameter has another shape than the layer's; torch.distributed's own, where
+            another rank is missing.
     """
     active = cell.active_sites(norm)
     sites = sites_of(active)
@@ -77,7 +78,7 @@ def layer(
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
     statistics = [m for site in sites for m in constants.get(site, (None, None))]
-    units = weights.weight_hh.size(1)
+    units = state[0].size(1)
     dropped = [masks.get(place) if masks else None for place in PLACES]
     inputs = Inputs._make(
         [
@@ -93,6 +94,7 @@ def layer(
             *[None if mask is None else _each_unit(mask.drawn, units) for mask in dropped],
         ]
     )
+    _check_shapes(inputs, GATES[cell.name] * units, units)
     options = options_of(cell, norm, min_rows, dropped)
     differentiable = torch.is_grad_enabled() and any(
         [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
@@ -117,6 +119,18 @@ def layer(
             if site in active:
                 taken[site] = (results[3 + 2 * k], results[4 + 2 * k])
     return output, tuple(state_n), taken
+
+
+def _check_shapes(inputs: Inputs, gates: int, units: int) -> None:
+    """Refuses parameters beyond whose end the kernel would read."""
+    matrices = ((gates, inputs.x.size(2)), (gates, units))
+    row, unit = (gates,), (units,)
+    shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit)
+    for k, (given, shape) in enumerate(zip(inputs[4:LEAVES], shapes, strict=True), 4):
+        if given is not None and given.shape != shape:
+            raise RuntimeError(
+                f"{Inputs._fields[k]} must have shape {shape}, got {tuple(given.shape)}"
+            )
 
 
 def _each_unit(drawn: Tensor, units: int) -> Tensor:
