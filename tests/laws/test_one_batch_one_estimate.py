@@ -207,6 +207,14 @@ def test_update_bn_names_forward_where_it_cannot_know_what_the_model_takes():
     assert layer.population_input_l0.rows.tolist()[0] == 4
 
 
+def test_an_input_that_cannot_be_moved_needs_forward():
+    layer = Case("GRU", BatchNorm()).module()
+    batch = {"x": torch.randn(5, 4, 3, dtype=torch.float64)}
+    with pytest.raises(TypeError, match=r"got a dict: say with forward="):
+        update_bn([batch], layer, "cpu")
+    update_bn([batch], layer, "cpu", forward=lambda m, batch: m(batch["x"]))
+
+
 @pytest.mark.parametrize("norm", [None, "layer"])
 def test_update_bn_of_a_model_without_batch_norm_warns(norm):
     with pytest.warns(UserWarning, match="no batch norm"):

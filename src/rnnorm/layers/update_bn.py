@@ -50,6 +50,7 @@ def update_bn(
     Raises:
         ValueError: ``loader`` has no minibatch, or without ``forward`` one of more than two
             elements.
+        TypeError: the input cannot be moved to ``device``: a dict, say, which needs ``forward``.
     """
     if isinstance(model, DistributedDataParallel):
         # its forward would copy the first rank's statistics to all
@@ -90,6 +91,11 @@ def update_bn(
                         "ExactStatistics it is a method of the model, statistics_step(batch)"
                     )
                 batch = batch[0]
+            if device is not None and not hasattr(batch, "to"):
+                raise TypeError(
+                    f"a minibatch's input must have a method to(device), got a "
+                    f"{type(batch).__name__}: say with forward= what the model takes"
+                )
             model(batch if device is None else batch.to(device))
         if batch is None:
             raise ValueError("loader has no minibatch to take statistics of")
