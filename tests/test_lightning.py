@@ -165,6 +165,38 @@ def test_rows_of_the_statistics_are_a_number_of_rows():
             exact.ExactStatistics(batch_size=wrong)
 
 
+def test_minibatches_of_the_statistics_are_counted():
+    with pytest.raises(ValueError, match="batches must be at least 1, got 0"):
+        exact.ExactStatistics(0)
+    with pytest.raises(TypeError, match=r"batches must be an int or None, got 0\.5"):
+        exact.ExactStatistics(0.5)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("64-true", torch.float64), ("bf16-true", torch.float32), ("bf16-mixed", torch.float32)],
+)
+def test_statistics_are_taken_in_the_precision_of_the_trainer(precision, dtype, tmp_path):
+    model = Model()
+    fit(model, loader(), tmp_path, precision=precision)
+    population = model.rnn.population_input_l0
+    assert population.mean.dtype == dtype
+    assert population.rows.tolist() == [40] * 5
+
+
+class OfTwo(Model):
+    def training_step(self, batch):
+        batches = batch.values() if isinstance(batch, dict) else [batch]
+        return sum(super(OfTwo, self).training_step(batch) for batch in batches)
+
+
+def test_several_loaders_are_refused_as_training_starts(tmp_path):
+    two = {"a": loader(), "b": loader()}
+    with pytest.raises(ValueError, match="must have one loader, got a dict of 2: call"):
+        fit(OfTwo(), two, tmp_path)
+    fit(OfTwo(norm=None), two, tmp_path)
+
+
 def test_a_statistics_step_says_what_the_model_takes(tmp_path):
     model = ModelOfThree()
     fit(model, loader(lengths=True), tmp_path)

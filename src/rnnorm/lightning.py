@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -32,6 +32,10 @@ def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
     update_bn(loader, model, model.device, forward=forward)
 
 
+def _normalised(model: nn.Module) -> bool:
+    return any("population_" in name for name, _ in model.named_buffers())
+
+
 class ExactStatistics(Callback):
     """Takes the population statistics anew before each validation of ``trainer.fit``.
 
@@ -39,7 +43,7 @@ class ExactStatistics(Callback):
     evaluation jumps from epoch to epoch. Here the statistics are the exact average over training
     minibatches (:func:`rnnorm.update_bn`), and so they are in the checkpoints. A model that needs
     more than the first element of a minibatch has a method ``statistics_step(batch)``, which runs
-    it over a minibatch as the loader gives it.
+    it over a minibatch as the loader gives it, in the trainer's precision.
 
     Args:
         batches: how many minibatches of the epoch's order, or None for all.
@@ -51,8 +55,9 @@ class ExactStatistics(Callback):
             is iterated. A single row that is left over joins the minibatch before it.
 
     Raises:
-        TypeError: ``batch_size`` is no int.
-        ValueError: it is less than 2; or, as training starts, the loader is none of these.
+        TypeError: ``batches`` or ``batch_size`` is no int.
+        ValueError: ``batches`` is less than 1 or ``batch_size`` less than 2; or, as training
+            starts, the loader is none of these, or there are several.
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
@@ -60,24 +65,30 @@ class ExactStatistics(Callback):
     """
 
     def __init__(self, batches: int | None = None, batch_size: int | None = None) -> None:
-        if batch_size is not None:
-            if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-                raise TypeError(f"batch_size must be an int or None, got {batch_size!r}")
-            if batch_size < 2:
-                raise ValueError(f"batch_size must be at least 2, got {batch_size}")
+        for name, value, least in (("batches", batches, 1), ("batch_size", batch_size, 2)):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int or None, got {value!r}")
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
         self._batches, self._batch_size = batches, batch_size
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a loader whose rows cannot be changed."""
-        self._check(trainer.train_dataloader)
+        """Refuse several loaders, and one whose rows cannot be changed."""
+        if _normalised(pl_module):
+            self._check(trainer.train_dataloader)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Estimate them."""
-        normalised = any("population_" in name for name, _ in pl_module.named_buffers())
+        normalised = _normalised(pl_module)
         if trainer.sanity_checking or not normalised or trainer.train_dataloader is None:
             return
         loader = self.minibatches(trainer.train_dataloader)
-        estimate_statistics(islice(iter(loader), self._batches), pl_module)
+        minibatches = islice(iter(loader), self._batches)
+        precision = trainer.precision_plugin
+        with precision.forward_context():
+            estimate_statistics(map(precision.convert_input, minibatches), pl_module)
 
     def minibatches(self, loader: Any) -> Iterable[Any]:
         """The training's minibatches, of ``batch_size`` rows.
@@ -121,6 +132,11 @@ class ExactStatistics(Callback):
             raise ValueError(
                 f"batch_size must be None, got {self._batch_size}: the training's loader, a "
                 f"{type(loader).__name__}, has no batch size that could be changed"
+            )
+        if isinstance(loader, (Mapping, list, tuple)):
+            raise ValueError(
+                f"the training must have one loader, got a {type(loader).__name__} of "
+                f"{len(loader)}: call rnnorm.update_bn in a callback of your own"
             )
 
 
