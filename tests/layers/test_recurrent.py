@@ -152,6 +152,20 @@ def test_a_scope_or_site_that_the_cell_lacks_is_an_error():
         layer(Leaky(), 3, 4, norm="carry")
 
 
+def test_a_site_is_asked_for_once_a_step():
+    class Twice(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            gate = normalise("recurrent", self.product(state[0], weights.weight_hh))
+            gated = self.product(torch.sigmoid(gate) * state[0], weights.weight_hh)
+            h = torch.tanh(x_term + normalise("recurrent", gated))
+            return h, (h,)
+
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"Twice\.step must ask for the site 'recurrent' once"):
+        layer(Twice(), 3, 4, norm="batch")(x)
+    layer(Twice(), 3, 4, norm="layer")(x)
+
+
 def test_what_is_no_cell_is_an_error():
     with pytest.raises(TypeError, match="cell must be an instance of a subclass"):
         rnnorm.Recurrent(LiGRU, 3, 4)

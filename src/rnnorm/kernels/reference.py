@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from rnnorm.cells.cell import Cell, State, Weights, product
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import BatchSite, Moments, normalise_rows
-from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
+from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, field_of
 
 Site = Callable[[Tensor, int], Tensor]
 
@@ -64,6 +64,9 @@ def layer(
         mean and biased variance taken at each batch-normalised site, ``(T, F)``, or ``(1, F)``
         for sequence scope, zero where none was, NaN where the cell has no such term at a step;
         empty with ``min_rows=None``.
+
+    Raises:
+        ValueError: the cell asks for a batch-normalised site twice at a step, in training.
     """
     T, B, _ = x.shape
     sizes = [B] * T if batch_sizes is None else batch_sizes.tolist()
@@ -129,6 +132,11 @@ def layer(
     taken = {}
     if min_rows is not None:
         for site, statistic in batch.items():
+            if statistic.repeated():
+                raise ValueError(
+                    f"{cell.name}.step must ask for the site {site!r} once: statistics are of one "
+                    f"term, and another needs a site of its own, such as {field_of(site) + '_2'!r}"
+                )
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
     return torch.stack(outputs).to(x.dtype), state_n, taken
 

@@ -90,6 +90,10 @@ class BatchSite:
             mean, var = (rows[min(t, len(rows) - 1)][: z.size(0)] for rows in self._constants)
         return normalise_by(z, mean, scale_of(self.gamma, var, self.eps), self.shift)
 
+    def repeated(self) -> bool:
+        """Whether a cell has asked for the site twice at a step."""
+        return len(set(self._asked)) < len(self._asked)
+
     def taken(self, steps: int) -> Moments:
         """The statistics taken: mean and biased variance ``(steps, F)``.
 
