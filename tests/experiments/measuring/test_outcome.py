@@ -1,10 +1,12 @@
+import shutil
+
 import pytest
 from interruption import Interruption, KillAt
 
 import rnnorm
 from rnnorm.experiments.comparing.budget import StopAfterSeconds
 from rnnorm.experiments.measuring.measure import measure
-from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.measuring.outcome import read_outcome, read_unsaved
 from rnnorm.experiments.training import place
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.place import processor
@@ -104,3 +106,14 @@ def test_what_is_no_run_is_refused(tmp_path):
     (tmp_path / "run.json").write_text('{"recipe": "a", "scale": "paper", "about": {}}')
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         read_outcome(tmp_path)
+
+
+def test_without_a_checkpoint_steps_are_those_of_the_metrics(tiny):
+    run = fit(RECIPE, run_dir="run", overrides=[*tiny, "--trainer.max_epochs=1"], quiet=True)
+    whole = read_outcome(run.folder)
+    shutil.rmtree(run.folder / "checkpoints")
+    unsaved = read_unsaved(run.folder)
+    assert (unsaved.recipe, unsaved.seed, unsaved.steps) == (RECIPE, 1, whole.steps)
+    assert (unsaved.epochs, unsaved.best, unsaved.tests) == (0, None, ())
+    (run.folder / "metrics.csv").unlink()
+    assert read_unsaved(run.folder).steps == 0

@@ -292,6 +292,24 @@ def test_a_training_that_diverged_is_called_that(runs, tmp_path):
     assert [any("then diverged" in cell for cell in row) for row in page.rows[1:]] == [False, True]
 
 
+@pytest.mark.parametrize("others", [[], ["lstm"]])
+def test_a_training_that_diverged_before_its_first_checkpoint_is_reported(runs, tmp_path, others):
+    gone = shutil.copytree(runs / "bn", tmp_path / "gone")
+    shutil.rmtree(gone / "checkpoints")
+    lines = ["step,epoch,seconds,name,value", "2,0,0.5,train/loss,2.3", "4,0,7.5,diverged,1", ""]
+    (gone / "metrics.csv").write_text("\n".join(lines))
+    given = [gone, *(runs / name for name in others)]
+    page = Page(report(given, tmp_path / "page.html").read_text())
+    assert re.search(r"demo/digits-bn\b.* diverged\.$", page.notes[0])
+    assert re.match(
+        "Left out: what shows the inside of demo/digits-bn.*, as it has no checkpoint",
+        left_out(page)[0],
+    )
+    cells = dict(zip(page.rows[0], page.rows[1], strict=True))
+    assert [cells[name] for name in ("epochs", "steps", "seconds")] == ["0", "4then diverged", "8"]
+    assert any("Gradient norms" in caption for caption in page.captions) == bool(others)
+
+
 def test_a_folder_that_is_no_run_is_named(capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["report", str(tmp_path)])

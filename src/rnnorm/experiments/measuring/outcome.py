@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, read_measurements
 from rnnorm.experiments.training.checkpoint_names import BEST
 from rnnorm.experiments.training.checkpoints import newest_checkpoint
 from rnnorm.experiments.training.label import changes
+from rnnorm.experiments.training.metrics_file import DIVERGED, read_metrics
 from rnnorm.experiments.training.recipe import read_config
 from rnnorm.experiments.training.run_folder import read_about
 from rnnorm.experiments.training.score import SAMPLING_ERROR
@@ -128,19 +130,52 @@ def read_outcome(folder: str | Path) -> Outcome:
     """
     folder = Path(folder)
     run = read_about(folder)
-    about = run["about"]
     last, state = newest_checkpoint(folder / "checkpoints")
     try:
         clock, kept = (state["callbacks"][name] for name in ("Clock", "KeepLastAndBest"))
-        epochs = state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
-        best, best_epoch = kept["best"], kept["best_epoch"]
-        seconds, steps = clock["seconds"], clock["steps"]
-        # a training may have neither
-        minutes = state["callbacks"].get("StopAfterSeconds", {}).get("minutes")
-        places = state["callbacks"].get("Places", {}).get("places", [])
+        progress = {
+            "epochs": state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"],
+            "steps": clock["steps"],
+            "seconds": clock["seconds"],
+            "best": kept["best"],
+            "best_epoch": kept["best_epoch"],
+            # a training may have neither
+            "minutes": state["callbacks"].get("StopAfterSeconds", {}).get("minutes"),
+            "places": tuple(state["callbacks"].get("Places", {}).get("places", [])),
+        }
     except (AttributeError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"{last} is no checkpoint of rnnorm fit: {reason}") from None
+    return _outcome(folder, run, progress)
+
+
+def read_unsaved(folder: str | Path) -> Outcome:
+    """Read a run folder without a checkpoint: of a training that has just begun, or diverged.
+
+    Raises:
+        FileNotFoundError: there is no run.
+        ValueError: a file of it is broken.
+    """
+    folder = Path(folder)
+    run = read_about(folder)
+    points = [
+        # a line names the step before it, counted from 0, but where the training diverged
+        (step + (name != DIVERGED), seconds)
+        for name, found in read_metrics(folder / "metrics.csv").items()
+        for step, seconds, _ in found
+    ]
+    steps, seconds = (max(values) for values in zip((0, 0.0), *points, strict=True))
+    # one is written at the end of every epoch
+    return _outcome(
+        folder,
+        run,
+        {"epochs": 0, "steps": steps, "seconds": seconds, "best": None, "best_epoch": 0},
+    )
+
+
+def _outcome(folder: Path, run: dict[str, Any], progress: dict[str, Any]) -> Outcome:
+    """What its files say about a run, and how far it came."""
+    about = run["about"]
     return Outcome(
         recipe=run["recipe"],
         scale=run["scale"],
@@ -149,15 +184,9 @@ def read_outcome(folder: str | Path) -> Outcome:
         metric=about.get("metric", ""),
         number=about.get("number"),
         small=about.get("small"),
-        epochs=epochs,
-        steps=steps,
-        seconds=seconds,
-        best=best,
-        best_epoch=best_epoch,
         tests=tuple(read_measurements(folder)),
         versions={name: run[name] for name in ("rnnorm", "torch") if name in run},
         seed=read_config(folder / "config.yaml").get("seed_everything"),
         changes=changes(run.get("overrides", ())),
-        minutes=minutes,
-        places=tuple(places),
+        **progress,
     )

@@ -45,7 +45,8 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
         if not curves:
             return Headline(", ".join(names), "No winner is named: all diverged.")
     if not all(c.values for c in curves):
-        return Headline(", ".join(names), "There is no validation that all have.")
+        notes = ["There is no validation that all have.", *map(_diverged, lost.values())]
+        return Headline(", ".join(names), " ".join(notes))
     found = {model: [best(c, score) for c in own] for model, own in by_model(curves).items()}
     if not all(isfinite(value) for values in found.values() for value in values):
         return Headline(", ".join(names), "No winner is named: a score is not finite.")

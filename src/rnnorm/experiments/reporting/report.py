@@ -16,7 +16,7 @@ from tqdm import tqdm
 from rnnorm.experiments.comparing.entry import Entry, from_folder, named_apart
 from rnnorm.experiments.comparing.picture import Look, looks_of
 from rnnorm.experiments.measuring.curve import Curve, read_curve
-from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
+from rnnorm.experiments.measuring.outcome import Outcome, read_outcome, read_unsaved
 from rnnorm.experiments.measuring.trained_run import read_trained_run
 from rnnorm.experiments.reporting.drawing import Picture
 from rnnorm.experiments.reporting.figures import (
@@ -32,7 +32,7 @@ from rnnorm.experiments.reporting.headline import headline
 from rnnorm.experiments.reporting.report_table import columns
 from rnnorm.experiments.reporting.svg import NAMES, SHADES, in_page
 from rnnorm.experiments.training.score import Score
-from rnnorm.experiments.training.words import runs_in
+from rnnorm.experiments.training.words import has_checkpoint, runs_in
 from rnnorm.experiments.training.write_whole import write_whole
 
 Item = TypeVar("Item")
@@ -48,8 +48,8 @@ def report(
     """Write a page about run folders that needs nothing but itself.
 
     Who won and by how much, a table beside the papers' numbers, learning curves, and the figures
-    of :mod:`rnnorm.diagnostics`. What needs data that are not there is left out, and the page says
-    so.
+    of :mod:`rnnorm.diagnostics`. What needs data, or a checkpoint, that are not there is left out,
+    and the page says so.
 
     Args:
         runs: run folders, and folders of them that ``compare`` wrote; nothing in them is written.
@@ -60,13 +60,13 @@ def report(
         The page.
 
     Raises:
-        FileNotFoundError: a folder holds no run, or no checkpoint yet.
-        ValueError: a file is broken or of another version, or a run is named twice.
+        ValueError: a folder holds no run, a file is broken or of another version, or a run is named
+            twice.
     """
     folders = [folder for run in runs for folder in runs_in(run)]
     entries = named_apart([from_folder(folder) for folder in folders])
     trainings = [
-        (e, read_outcome(e.folder), read_curve(e.folder, e.score, e.model, e.seed)) for e in entries
+        (e, _outcome(e.folder), read_curve(e.folder, e.score, e.model, e.seed)) for e in entries
     ]
     looks = looks_of(entry.model for entry in entries)
     page = _page(trainings, looks, _sections(trainings, looks, data_dir))
@@ -76,13 +76,19 @@ def report(
     return out
 
 
+def _outcome(folder: Path) -> Outcome:
+    """Of a run that may have diverged before its first checkpoint."""
+    return (read_outcome if has_checkpoint(folder) else read_unsaved)(folder)
+
+
 def _sections(
     trainings: Sequence[Training], looks: Mapping[str, Look], data_dir: str | Path | None
 ) -> dict[str, list[Picture]]:
-    # what shows the inside of a model is drawn of its first seed
-    firsts = {entry.model: entry.folder for entry, _, _ in reversed(trainings)}
+    # what shows the inside of a model is drawn of its first seed that has weights
+    firsts = {e.model: e.folder for e, _, _ in reversed(trainings) if has_checkpoint(e.folder)}
     runs = [
-        read_trained_run(firsts[model], model, data_dir) for model in _progress("reading", looks)
+        read_trained_run(firsts[model], model, data_dir)
+        for model in _progress("reading", [model for model in looks if model in firsts])
     ]
     of_score: dict[Score, list[Curve]] = {}
     for entry, _, curve in trainings:
@@ -90,13 +96,21 @@ def _sections(
     drawings: list[tuple[str, Callable[[], list[Picture]]]] = [
         *(("Learning curves", partial(curve_pictures, c, s, looks)) for s, c in of_score.items()),
         *(("Statistics over time", partial(statistics_pictures, r, looks[r.name])) for r in runs),
-        ("Gradient flow", partial(gradient_pictures, runs, looks)),
-        ("Gradient flow", partial(saturation_pictures, runs, looks)),
+        *(
+            ("Gradient flow", partial(pictures, runs, looks))
+            for pictures in (gradient_pictures, saturation_pictures)
+            if runs
+        ),
         *(("Spectral norms", partial(spectral_pictures, r, looks[r.name])) for r in runs),
         *(("Length", partial(length_pictures, r, looks[r.name])) for r in runs),
         *(("Examples", partial(example_pictures, r)) for r in runs),
     ]
-    sections: dict[str, list[Picture]] = {}
+    unsaved = [
+        Picture(f"what shows the inside of {model}", "it has no checkpoint")
+        for model in looks
+        if model not in firsts
+    ]
+    sections: dict[str, list[Picture]] = {"Learning curves": [], "Statistics over time": unsaved}
     for section, draw in _progress("drawing", drawings):
         sections.setdefault(section, []).extend(draw())
     return sections

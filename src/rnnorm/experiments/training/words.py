@@ -72,11 +72,19 @@ def checkpoint_of(run: str | Path, checkpoint: str | Path | None = None) -> Path
             raise ValueError(f"{run} holds several runs: name one, such as {runs[0]}")
         refuse_unknown(str(run))
         raise ValueError(f"{run} is a recipe: name its run folder instead, or add --ckpt FILE")
-    kept = [Path(run) / "checkpoints" / name for name in (BEST, LAST)]
-    for path in kept:
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"the run in {run} has no checkpoint yet")
+    if (kept := _kept(run)) is None:
+        raise FileNotFoundError(f"the run in {run} has no checkpoint yet")
+    return kept
+
+
+def has_checkpoint(run: str | Path) -> bool:
+    """Whether a run folder has one yet."""
+    return _kept(run) is not None
+
+
+def _kept(run: str | Path) -> Path | None:
+    paths = (Path(run) / "checkpoints" / name for name in (BEST, LAST))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _runs(word: str | Path) -> list[Path]:
