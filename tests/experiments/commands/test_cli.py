@@ -176,6 +176,13 @@ def test_a_misspelt_option_is_refused_with_the_nearest(option, near, capsys):
     assert near in said.partition(": the nearest are ")[2].split(", ")
 
 
+def test_a_callbacks_option_with_a_value_of_another_type_is_not_called_unknown(capsys):
+    said = misspelt(["fit", "demo/digits-bn", "--trainer.callbacks.batch_size=many"], capsys)
+    assert said.endswith("Parser key \"batch_size\": Expected a <class 'int'>")
+    said = misspelt(["fit", "demo/digits-bn", "--trainer.callbacks.batch_siz=3"], capsys)
+    assert said.endswith("no option is called --trainer.callbacks.batch_siz")
+
+
 def test_an_option_of_the_norm_that_is_not_yaml_is_named(capsys):
     said = misspelt(["fit", "demo/digits-bn", "--model.norm_options.gamma=["], capsys)
     assert "--model.norm_options.gamma=[ has no value that YAML reads" in said

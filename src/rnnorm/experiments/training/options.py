@@ -66,7 +66,9 @@ def why_refused(
         whole: gives the configuration without them, defaults included; not called where every
             option is known.
     """
-    if refused := re.search(r"unrecognized arguments: (\S+)|Option '(\w+)' is not acc", message):
+    refused = re.search(r"unrecognized arguments: (\S+)|Option '(\w+)' is not acc", message)
+    # where a class may be another one, one of them may have the option and refuse its value
+    if refused and f'Parser key "{refused[2]}"' not in message:
         for option in overrides:
             name = option.partition("=")[0]
             if option == refused[1] or name.rpartition(".")[2] == refused[2]:
@@ -78,7 +80,8 @@ def why_refused(
     each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
     # every part of a recipe might also be None
     told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
-    return " ".join([*before.split(), "; ".join(told)])
+    said = " ".join([*before.split(), "; ".join(told)])
+    return re.sub(rf"{found} Subtypes: .*? Errors:;? ?", "", said)
 
 
 def _unknown(option: str, config: Mapping[str, Any]) -> str:
