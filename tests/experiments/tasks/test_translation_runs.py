@@ -1,5 +1,6 @@
 import io
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,6 +60,17 @@ def test_the_recipes_learn(runs, variant, folder):
     options = ["--model.statistics=free", "--model.beam=2", "--model.limit=9"]
     estimated = measure(runs["bn"].folder, estimate=True, overrides=options)
     assert estimated[0].metrics["test/bleu"] > 40
+
+
+def test_a_run_finds_its_two_files_from_another_folder(folder, monkeypatch):
+    for language in ("de", "en"):
+        name = f"train.lc.norm.tok.{language}"
+        Path(f"a pair: {language}").write_bytes((folder / name).read_bytes())
+    own = ["--data.dataset=files", "--data.source=a pair: de", "--data.target=a pair: en"]
+    run = fit("translation/multi30k-lstm", run_dir="run", overrides=[*ONCE, *own], quiet=True)
+    where = run.folder.resolve()
+    monkeypatch.chdir("/")
+    assert len(measure(where)) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in WAYS if name != "teacher"])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rnnorm.experiments.training.building import Built
+from rnnorm.experiments.training.building import FILES, Built
 from rnnorm.experiments.training.checkpoints import (
     check_same,
     data_state,
@@ -21,7 +21,7 @@ from rnnorm.experiments.training.words import checkpoint_of, is_run
 # what may differ between training and use
 _FREE = (
     "data_dir",
-    "file",
+    *FILES,
     "batch_size",
     "beam",
     "eval_batch_size",

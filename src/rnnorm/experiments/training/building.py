@@ -24,6 +24,9 @@ from rnnorm.experiments.training.options import why_refused
 from rnnorm.experiments.training.recipe import OverrideError
 from rnnorm.experiments.training.stop_after import StopAfter
 
+#: arguments of data that are files of a user's own, in ``data_dir`` if there is one
+FILES = ("file", "source", "target")
+
 
 class Built(LightningCLI):
     """Model, data and configuration of a recipe, checked; the trainer is made later.
@@ -79,9 +82,9 @@ class Built(LightningCLI):
         self.config = parser.parse_args(args)
         # a run folder finds its data wherever it is used from; a file lies in data_dir if named
         given = self.config["data"].get("init_args") or {}
-        name = "data_dir" if given.get("data_dir") else "file"
-        if given.get(name):
-            given[name] = str(Path(given[name]).expanduser().resolve())
+        for name in ["data_dir"] if given.get("data_dir") else FILES:
+            if given.get(name):
+                given[name] = str(Path(given[name]).expanduser().resolve())
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Nothing yet: :meth:`make_trainer` does it, when there is a run folder."""
@@ -167,7 +170,7 @@ class Built(LightningCLI):
 
 
 _OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
-_PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file)=(.*)", re.DOTALL)
+_PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
 
 
 def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:

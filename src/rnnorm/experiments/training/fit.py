@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from rnnorm import synchronize
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.building import Built, quiet_lightning
+from rnnorm.experiments.training.building import FILES, Built, quiet_lightning
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.checkpoints import (
     check_processes,
@@ -50,7 +50,7 @@ from rnnorm.experiments.training.stopping import StopSignals
 from rnnorm.experiments.training.write_whole import write_whole
 
 # what may change when a training goes on: all else changes what is learnt from which minibatch
-_FREE = ("data_dir", "file", "eval_batch_size")
+_FREE = ("data_dir", *FILES, "eval_batch_size")
 # what of the trainer may not
 _LEARNING = (
     "accumulate_grad_batches",

@@ -106,7 +106,8 @@ def load_parallel(
         )
     if files is not None:
         folder = Path(data_dir or ".").expanduser()
-        return _split(read_parallel(folder / files[0], folder / files[1], lower), files)
+        source, target = (folder / Path(file).expanduser() for file in files)
+        return _split(read_parallel(source, target, lower), files)
     names = [f"{part}.lc.norm.tok.{end}" for part in _PARTS.values() for end in languages]
     paths = find_texts(users_folder(data_dir, "multi30k"), "multi30k", names)
     pairs = zip(paths[::2], paths[1::2], strict=True)
