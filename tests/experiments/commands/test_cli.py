@@ -193,6 +193,7 @@ def test_help_of_a_recipe_lists_what_it_takes(capsys):
     lines = {line.strip() for line in capsys.readouterr().out.splitlines()}
     assert {"--model.hidden_size=100", "--trainer.max_epochs=25", "--model.norm=batch"} <= lines
     assert {"--optimizer.lr=0.001", "--data.batch_size=100", "--seed_everything=1"} <= lines
+    assert "--data.seed=1" not in lines
 
 
 def test_missing_files(capsys, tmp_path):
@@ -256,6 +257,25 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
     assert last.startswith("rnnorm fit: error: ")
     assert said in last
     assert "NoneType" not in last
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--lr=nan", "lr must be a finite number of at least 0, got nan"),
+        ("--lr=-1", "lr must be a finite number of at least 0, got -1.0"),
+        ("--seed=-1", "seed must be from 0 to 4294967295, got -1"),
+        ("--model.dropout=2", "dropout must be at least 0 and below 1, got 2.0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_there_is_a_run_folder(option, said, capsys):
+    assert said in failure(["fit", "demo/digits-bn", option, "--run-dir=run"], capsys)
+    assert not Path("run").exists()
+
+
+def test_a_seed_of_the_data_alone_is_refused(capsys):
+    said = misspelt(["fit", "demo/digits-bn", "--data.seed=3"], capsys)
+    assert said.endswith("--data.seed=3 is the seed of the weights too: --seed_everything")
 
 
 def test_a_models_refusal_is_told_in_its_own_words(capsys):

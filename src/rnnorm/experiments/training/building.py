@@ -171,6 +171,7 @@ class Built(LightningCLI):
 
 _OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
 _PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
+_SEED = re.compile(r"--data\.(?:init_args\.)?seed\b")
 
 
 def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -180,7 +181,8 @@ def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) ->
     a path that has a colon for a dictionary.
 
     Raises:
-        ArgumentError: the value of an option is not YAML.
+        ArgumentError: the value of an option is not YAML, or the data's seed is given apart from
+            that of the weights, which would be without effect.
     """
     whole, rest = dict(config), []
     for override in overrides:
@@ -194,6 +196,10 @@ def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) ->
         elif match := _PATH.fullmatch(override):
             path = None if match[2] == "null" else match[2]
             _init_args(whole, "data")[match[1]] = path
+        elif _SEED.match(override):
+            raise ArgumentError(
+                None, f"{override} is the seed of the weights too: --seed_everything"
+            )
         else:
             rest.append(override)
     return [yaml.safe_dump(whole, sort_keys=False), *rest]

@@ -12,7 +12,7 @@ def option_list(recipe: str) -> str:
     whole = Built(read_recipe(recipe).config).as_dict()
     lines = [f"options of {recipe}, with its values at the paper's scale:"]
     for name, value in option_values(whole).items():
-        # a list of callbacks or the like is not for the command line
-        if not isinstance(value, list | dict):
+        # a list of callbacks or the like is not for the command line, and there is one seed
+        if not isinstance(value, list | dict) and name != "--data.seed":
             lines.append(f"  {name}={'null' if value is None else value}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +19,16 @@ def training_options(
     """The options of LightningCLI for what is changed most often.
 
     Raises:
-        ValueError: ``epochs`` or ``batch_size`` is less than 1.
+        ValueError: ``epochs`` or ``batch_size`` is less than 1, ``lr`` is negative or not finite,
+            or ``seed`` is none that numpy takes.
     """
     for name, number in (("epochs", epochs), ("batch_size", batch_size)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
+    if lr is not None and not 0 <= lr < math.inf:
+        raise ValueError(f"lr must be a finite number of at least 0, got {lr}")
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {seed}")
     given = {
         "trainer.max_epochs": epochs,
         # a budget in epochs is one whatever the recipe's steps are

@@ -74,8 +74,6 @@ class Translator(RecurrentModel):
         for name, number in (("beam", beam), ("limit", limit)):
             if number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         if statistics not in ("teacher", "free"):
             raise ValueError(f"statistics must be 'teacher' or 'free', got {statistics!r}")
         self.in_processes = training == statistics == "teacher"
