@@ -315,7 +315,7 @@ def test_an_interruption_leaves_no_file(monkeypatch, tmp_path, capsys):
 
 def test_a_folder_is_no_file(tmp_path, capsys):
     assert main(["check", "--out", str(tmp_path)]) == 1
-    assert "out must be a file" in capsys.readouterr().err
+    assert "is a folder: name a file" in capsys.readouterr().err
 
 
 def test_another_device_is_refused():

@@ -278,6 +278,36 @@ def test_a_seed_of_the_data_alone_is_refused(capsys):
     assert said.endswith("--data.seed=3 is the seed of the weights too: --seed_everything")
 
 
+@pytest.mark.parametrize("command", [["fit"], ["fit", "--resume"], ["report"], ["compare"]])
+def test_a_name_that_the_system_refuses_is_told_in_one_line(command, capsys):
+    said = misspelt([*command, 300 * "a"], capsys)
+    assert "File name too long: aaa" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["compare", "demo/digits-bn", "demo/digits-lstm", "--reach=nan"],
+            "reach must be a finite",
+        ),
+        (["demo", "--picture=page.html"], "a picture must end with .png, .svg, .pdf or the like"),
+        (["demo", "--picture=folder"], "folder is a folder: name a file"),
+        (["bench", "--out=file"], "file is no folder"),
+        (["bench", "demo/digits-bn", "--out=file"], "file is no folder"),
+    ],
+)
+def test_where_nothing_can_be_written_nothing_is_done_first(arguments, said, capsys):
+    Path("folder").mkdir()
+    Path("file").touch()
+    assert main(arguments) == 1
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "seed 1" not in shown.out
+    assert "processor" not in shown.out
+    assert not Path("runs").exists()
+
+
 def test_a_models_refusal_is_told_in_its_own_words(capsys):
     said = failure(["fit", "demo/digits-bn", "--model.init_args.norm=bacth"], capsys)
     assert said.startswith("rnnorm fit: norm must be None or one of batch, layer, ")

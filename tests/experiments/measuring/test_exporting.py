@@ -77,6 +77,11 @@ def test_what_cannot_be_folded_is_refused_and_nothing_written(runs, tmp_path, ca
     assert list(tmp_path.glob("digits*")) == []
 
 
+def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path):
+    with pytest.raises(IsADirectoryError, match=f"{tmp_path} is a folder: name a file"):
+        export("run", tmp_path)
+
+
 def test_a_folder_that_is_not_there_is_named(runs, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
         export(runs / "bn", tmp_path / "nowhere" / "digits.onnx")

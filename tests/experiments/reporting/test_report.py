@@ -310,6 +310,11 @@ def test_a_training_that_diverged_before_its_first_checkpoint_is_reported(runs, 
     assert any("Gradient norms" in caption for caption in page.captions) == bool(others)
 
 
+def test_a_folder_in_the_place_of_the_page_is_refused(runs, tmp_path):
+    with pytest.raises(IsADirectoryError, match=f"{tmp_path} is a folder: name a file"):
+        report([runs / "bn"], tmp_path)
+
+
 def test_a_folder_that_is_no_run_is_named(capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["report", str(tmp_path)])

@@ -1,3 +1,4 @@
+import errno
 import os
 import stat
 from pathlib import Path
@@ -35,6 +36,23 @@ def test_the_folder_is_flushed_after_the_file_has_its_name(tmp_path, monkeypatch
     assert first == "file"
     assert partial.endswith(".partial")
     assert second == ("folder", ["last.ckpt"])
+
+
+def test_an_error_names_the_file_and_not_the_partial_one(tmp_path, monkeypatch):
+    path = tmp_path / "page.html"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_whole(path, b"new")
+    assert caught.value.filename == str(path)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_whole(tmp_path / "last.ckpt", b"new")
+    assert caught.value.filename == str(tmp_path / "last.ckpt")
+    assert not list(tmp_path.glob("last.ckpt*"))
 
 
 def test_partial_files_have_names_of_their_own():

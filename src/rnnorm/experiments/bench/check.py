@@ -29,7 +29,7 @@ from rnnorm.experiments.bench.layers import (
 )
 from rnnorm.experiments.bench.record import Record, describe, machine
 from rnnorm.experiments.bench.timing import captured, interleave, repeated, without_graphs
-from rnnorm.experiments.training.write_whole import partial_of, write_whole
+from rnnorm.experiments.training.write_whole import partial_of, refuse_folder, write_whole
 from rnnorm.kernels import dispatch
 from rnnorm.norm.spec import BatchNorm, resolve
 
@@ -105,8 +105,7 @@ def check(
         raise DeviceMissingError(f"torch {torch.__version__} sees no CUDA device here")
     if out is not None:
         # refused before a minute is spent
-        if Path(out).is_dir():
-            raise IsADirectoryError(f"out must be a file, got a folder: {out}")
+        refuse_folder(Path(out))
         partial_file = partial_of(Path(out))
         partial_file.parent.mkdir(parents=True, exist_ok=True)
         partial_file.touch()

@@ -10,7 +10,7 @@ import torch
 import rnnorm
 from rnnorm.experiments.bench.drawn import Case, draw
 from rnnorm.experiments.bench.layers import Shape, Variant, prepare
-from rnnorm.experiments.bench.record import Record, describe, machine, write
+from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 from rnnorm.kernels import dispatch
 
@@ -42,8 +42,10 @@ def bench(
 
     Raises:
         ValueError: ``threads`` or ``seconds`` is not positive.
+        NotADirectoryError: ``out`` is a file.
         VerificationError: a kernel's result is not the reference's.
     """
+    refuse_file(out)
     records = []
     with torch_threads(threads):
         about = machine()

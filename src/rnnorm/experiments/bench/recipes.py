@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from rnnorm.experiments.bench.layers import VerificationError, on_backend, verify
 from rnnorm.experiments.bench.on_torch import put_on_torch
-from rnnorm.experiments.bench.record import Record, describe, machine, write
+from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.options import data_dir_option
@@ -71,9 +71,11 @@ def bench_recipes(
         ValueError: a recipe or ``backend`` is unknown, a recipe is named twice, ``threads`` or
             ``seconds`` is not positive, or torch.nn has not the layers of the first recipe.
         FileNotFoundError: ``data_dir`` lacks files.
+        NotADirectoryError: ``out`` is a file.
         VerificationError: a loss or an output is not the reference's.
         RuntimeError: a gradient is not finite, or ``backend`` does not cover a layer.
     """
+    refuse_file(out)
     if len(set(recipes)) < len(recipes):
         raise ValueError(f"each recipe must be named once, got {', '.join(recipes)}")
     options = [*data_dir_option(data_dir), *overrides]

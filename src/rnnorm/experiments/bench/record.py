@@ -41,6 +41,16 @@ def describe(record: Record) -> str:
     return ", ".join(f"{name} {value}" for name, value in record.items())
 
 
+def refuse_file(folder: str | Path | None) -> None:
+    """Refuse to write into a file as a folder, before anything is timed.
+
+    Raises:
+        NotADirectoryError: it is one.
+    """
+    if folder is not None and Path(folder).is_file():
+        raise NotADirectoryError(f"{folder} is no folder")
+
+
 def write(
     records: Sequence[Record],
     folder: str | Path,

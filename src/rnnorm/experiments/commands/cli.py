@@ -32,6 +32,7 @@ from rnnorm.experiments.commands import (
     write,
 )
 from rnnorm.experiments.commands.allocator import keep_freed_memory
+from rnnorm.experiments.commands.options import message
 
 _COMMANDS = {
     "demo": demo,
@@ -129,7 +130,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"rnnorm {name}: {_message(error)}", file=sys.stderr)
+        print(f"rnnorm {name}: {message(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         status, on = 130, None
@@ -224,16 +225,9 @@ def _list_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     try:
         print(option_list(recipe))
     except (ValueError, OSError) as error:
-        print(f"{parser.prog}: {_message(error)}", file=sys.stderr)
+        print(f"{parser.prog}: {message(error)}", file=sys.stderr)
         return 1
     return 0
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        known = error.filename is None or str(error.filename) in error.strerror
-        return error.strerror if known else f"{error.strerror}: {error.filename}"
-    return str(error)
 
 
 if __name__ == "__main__":

@@ -86,9 +86,18 @@ def draws(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", metavar="N", type=int, default=1, help="seed of the draws (1)")
 
 
+def message(error: Exception) -> str:
+    """What an error says, without the number of one of the system's."""
+    if isinstance(error, OSError) and error.strerror:
+        known = error.filename is None or str(error.filename) in error.strerror
+        return error.strerror if known else f"{error.strerror}: {error.filename}"
+    return str(error)
+
+
 def _checked(refuse: Callable[[str], object], word: str) -> str:
     try:
         refuse(word)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+    except (ValueError, OSError) as error:
+        # a name may be too long, or a folder another user's
+        raise ArgumentTypeError(message(error)) from None
     return word

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rnnorm.experiments.comparing.entry import (
     training_of,
     variations,
 )
-from rnnorm.experiments.comparing.picture import draw
+from rnnorm.experiments.comparing.picture import draw, refuse_name
 from rnnorm.experiments.comparing.table import comparison_table
 from rnnorm.experiments.measuring.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.measuring.outcome import read_outcome
@@ -85,9 +86,10 @@ def compare(
         A curve for each model and seed, within the budget.
 
     Raises:
-        ValueError: data, metric, seeds or budget differ; a number is out of range; or a folder
-            under ``out`` holds another training.
+        ValueError: data, metric, seeds or budget differ; a number is out of range; a folder under
+            ``out`` holds another training; or ``picture`` has no format.
         NotADirectoryError: ``out`` is a file.
+        IsADirectoryError: ``picture`` is a folder.
         FileNotFoundError: the data lack files.
     """
     budget, out = Budget(epochs, minutes), Path(out)
@@ -95,6 +97,10 @@ def compare(
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     if out.is_file():
         raise NotADirectoryError(f"{out} is no folder")
+    if reach is not None and not isfinite(reach):
+        raise ValueError(f"reach must be a finite number, got {reach}")
+    path = Path(picture) if picture is not None else out / "comparison.png"
+    refuse_name(path)
     varied = variations(vary)
     options = [*training_options(lr=lr, batch_size=batch_size), *overrides, *budget.overrides]
     entries: list[Entry] = []
@@ -128,7 +134,6 @@ def compare(
         if len(curve.steps) < len(before.steps):
             last = curve.steps[-1] if curve.steps else 0
             print(f"{curve.model}, seed {curve.seed}: compared over its first {last} steps")
-    path = Path(picture) if picture is not None else out / "comparison.png"
     draw(curves, path, label=f"validation {score.label}", title=title, goal=reach)
     write_whole(out / "comparison.csv", as_csv(curves, score).encode())
     print(f"\n{comparison_table(curves, score, reach)}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rnnorm.experiments.measuring.curve import Curve, by_model, mean_curve
-from rnnorm.experiments.training.write_whole import write_whole
+from rnnorm.experiments.training.write_whole import refuse_folder, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,6 +96,21 @@ def draw(
         figure.savefig(data, format=path.suffix[1:] or "png")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data.getbuffer())
+
+
+def refuse_name(path: str | Path) -> None:
+    """Refuse a name that :func:`draw` could write no picture to.
+
+    Raises:
+        IsADirectoryError: it is a folder.
+        ValueError: matplotlib knows no such format.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    path = Path(path)
+    refuse_folder(path)
+    if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise ValueError(f"a picture must end with .png, .svg, .pdf or the like, got {path}")
 
 
 def looks_of(models: Iterable[str]) -> dict[str, Look]:

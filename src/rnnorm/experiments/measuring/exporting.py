@@ -20,7 +20,7 @@ from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.training.checkpoints import data_state
-from rnnorm.experiments.training.write_whole import write_whole
+from rnnorm.experiments.training.write_whole import refuse_folder, write_whole
 
 Format = Literal["onnx", "pt2", "folded"]
 # of the example; all of them may change
@@ -57,11 +57,13 @@ def export(
         ValueError: the format or the task is none of those that are covered, the model cannot be
             folded, or the inputs are scaled by data that are not given.
         FileNotFoundError: there is no such checkpoint or folder.
+        IsADirectoryError: ``out`` is a folder.
         RuntimeError: as :func:`rnnorm.export.onnx`.
     """
     out = Path(out)
     if format not in ("onnx", "pt2", "folded"):
         raise ValueError(f"format must be 'onnx', 'pt2' or 'folded', got {format!r}")
+    refuse_folder(out)
     if not out.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} into")
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)

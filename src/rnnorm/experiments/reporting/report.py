@@ -33,7 +33,7 @@ from rnnorm.experiments.reporting.report_table import columns
 from rnnorm.experiments.reporting.svg import NAMES, SHADES, in_page
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.words import has_checkpoint, runs_in
-from rnnorm.experiments.training.write_whole import write_whole
+from rnnorm.experiments.training.write_whole import refuse_folder, write_whole
 
 Item = TypeVar("Item")
 Training = tuple[Entry, Outcome, Curve]
@@ -60,9 +60,12 @@ def report(
         The page.
 
     Raises:
+        IsADirectoryError: ``out`` is a folder.
         ValueError: a folder holds no run, a file is broken or of another version, or a run is named
             twice.
     """
+    out = Path(out)
+    refuse_folder(out)
     folders = [folder for run in runs for folder in runs_in(run)]
     entries = named_apart([from_folder(folder) for folder in folders])
     trainings = [
@@ -70,7 +73,6 @@ def report(
     ]
     looks = looks_of(entry.model for entry in entries)
     page = _page(trainings, looks, _sections(trainings, looks, data_dir))
-    out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(out, page.encode())
     return out

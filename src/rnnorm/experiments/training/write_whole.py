@@ -20,7 +20,7 @@ def write_whole(path: Path, data: bytes | memoryview, keep: Path | None = None) 
         keep: what the old file is called from then on; by default it is gone.
 
     Raises:
-        OSError: the disk is full or not writable; the old file stays.
+        OSError: the disk is full or not writable, which names the file; the old one stays.
     """
     for stale in stale_partials(path):
         stale.unlink(missing_ok=True)
@@ -33,10 +33,24 @@ def write_whole(path: Path, data: bytes | memoryview, keep: Path | None = None) 
         if keep is not None and path.exists():
             os.replace(path, keep)
         os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            # that the disk is full is told without a name, all else with the partial file's
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
         raise
     _flush_folder(path.parent)
+
+
+def refuse_folder(path: Path) -> None:
+    """Refuse to write a file where a folder is, before the work for it is done.
+
+    Raises:
+        IsADirectoryError: there is one.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file")
 
 
 def partial_of(path: Path) -> Path:
