@@ -26,6 +26,7 @@ def test_plain_and_compressed_text(tmp_path):
     ("data", "what"),
     [
         (b"", "is empty: it has no text at byte 0"),
+        (b"\xef\xbb\xbf", "is empty: it has no text at byte 0"),
         (b"abc\0def", "is binary: it has 00 at byte 3"),
         ("π".encode() + b"\x01", "is binary: it has 01 at byte 2"),
         (b"abc\xff\xfe", "is no UTF-8 text: it has ff at byte 3"),

@@ -64,7 +64,8 @@ def as_text(data: bytes, path: object) -> str:
     Raises:
         BrokenFileError: they are none, binary or not UTF-8.
     """
-    if not data:
+    # a byte order mark is none of it
+    if not data.removeprefix(b"\xef\xbb\xbf"):
         raise BrokenFileError(f"{path} is empty: it has no text at byte 0")
     try:
         text = data.decode("utf-8")

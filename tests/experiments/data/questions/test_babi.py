@@ -103,6 +103,8 @@ def test_a_truncated_archive_is_refused(tmp_path, mode):
         ("1 Where is Mary?\thall\t1\n", "line 1: the document is empty"),
         ("1 a.\n2 \thall\t1\n", "line 2: the query is empty"),
         ("1 a.\n2 Where?\t\t1\n", "line 2: the answer is empty"),
+        (STORY + "1 Mary moved.\n", "truncated: it ends in line [0-9]+ without a question"),
+        ("\n", "truncated: it ends in line 0 without a question"),
         ("Mary moved.\n", "'Mary' in line 1, not sentence 1"),
     ],
 )

@@ -88,6 +88,7 @@ def test_other_ts_files_are_refused(tmp_path, text, what):
         ("1,2,3,4,a\n1,2,b\n", "2 values before the class in line 2: expected 4, as before"),
         ("1,x,a\n", "no number in line 1"),
         ("\n", "has no series"),
+        ("1,2,3,4,a\n1,2,3,4,\n", "no class behind the last comma of line 2"),
     ],
 )
 def test_a_broken_uci_file_is_refused_with_its_line(tmp_path, text, what):
@@ -95,6 +96,20 @@ def test_a_broken_uci_file_is_refused_with_its_line(tmp_path, text, what):
     path.write_text(text)
     with pytest.raises(BrokenFileError, match=what):
         read_uci(path, 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "val", "what"),
+    [
+        (["1:2:up", "1:3:down"], 0.2, "with val=0.2: it has 1 of up, 1 of down"),
+        (["1:2:up", "1:3:up"], 0.9, "with val=0.9: it has 2 of up"),
+    ],
+)
+def test_too_few_series_to_validate_or_to_train_are_refused(tmp_path, lines, val, what):
+    write_ts(tmp_path, lines)
+    write_ts(tmp_path, ["1:2:up"], "TEST")
+    with pytest.raises(ValueError, match=rf"Two_TRAIN\.ts must have .* {what}"):
+        load_series("Two", tmp_path, val=val)
 
 
 def test_the_parts_are_disjoint_and_scaled_by_the_training_part_alone(folder):

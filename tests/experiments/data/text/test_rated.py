@@ -49,6 +49,7 @@ def test_a_broken_published_file_is_refused(tmp_path, text, what):
     ("text", "what"),
     [
         ("text,rating\na,1\n", "line 1 must name the columns label"),
+        ("text,label,text\na,1,b\n", "line 1 names the column 'text' twice"),
         ("text,label\na\n", "line 2 has 1 values, the columns are 2"),
         ("text,label\na,1,\n", "line 2 has 3 values"),
         ("text,label\na,1\nb,positive\n", "line 3 must have a finite number as its rating, got 'p"),

@@ -53,10 +53,12 @@ def stories(text: str, source: str) -> Iterator[Question]:
         source: the file, for the error.
 
     Raises:
-        BrokenFileError: a line is neither, or the documents have too many words.
+        BrokenFileError: a line is neither, the last one is no question, or the documents have too
+            many words.
     """
     sentences: list[list[str]] = []
-    expected = asked = words_before = words_in_all = 0
+    expected = asked = words_before = words_in_all = i = 0
+    answer: list[str] = []
     for i, line in numbered_lines(text):
         mark, _, rest = line.strip().partition(" ")
         if mark == "1":
@@ -90,6 +92,8 @@ def stories(text: str, source: str) -> Iterator[Question]:
             )
         )
         asked += 1
+    if not answer:
+        raise BrokenFileError(f"{source} is truncated: it ends in line {i} without a question")
 
 
 def _texts(folder: Path, tasks: Sequence[int], part: str) -> dict[int, tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -68,7 +69,7 @@ def load_series(
     Raises:
         BrokenFileError: a file is broken, or the two do not belong together.
         FileNotFoundError: ``data_dir`` is not given, or lacks a file.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of its range, or no series is left to train or to validate.
     """
     if layout not in _ENDINGS:
         raise ValueError(f"layout must be 'ts' or 'uci', got {layout!r}")
@@ -88,6 +89,12 @@ def load_series(
         raise BrokenFileError(f"{last} has the class {unknown[0]!r}, which {first} has not")
     whole = _labelled(train, classes)
     kept, left = _split(whole.y, val)
+    if not kept or not left:
+        counts = ", ".join(f"{labels} of {c}" for c, labels in Counter(train[1]).items())
+        raise ValueError(
+            f"{first} must have series to train and, of the same class, to validate with "
+            f"val={val}: it has {counts}"
+        )
     frames = torch.cat([whole.x[i] for i in kept])
     mean, std = frames.mean(0), frames.std(0, correction=0).clamp(min=1e-6)
     train_part, val_part, test_part = (

@@ -41,6 +41,8 @@ def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float
                 f"{path} has {len(values)} values before the class in line {number}: expected "
                 + (f"{x[0].size}, as before" if x else f"a multiple of the {features} features")
             )
+        if not label.strip():
+            raise BrokenFileError(f"{path} has no class behind the last comma of line {number}")
         x.append(values.reshape(-1, features))
         labels.append(label.strip())
     if not x:

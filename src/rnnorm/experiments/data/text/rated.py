@@ -70,9 +70,9 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
         path: the file, plain or compressed; its first line names the columns, others are ignored.
 
     Raises:
-        BrokenFileError: the file is broken: a column is missing, a line has more or fewer values
-            than columns, a quotation is not closed, a text is empty, or a label is no finite
-            number.
+        BrokenFileError: the file is broken: a column is missing or there twice, a line has more or
+            fewer values than columns, a quotation is not closed, a text is empty, or a label is no
+            finite number.
         FileNotFoundError: there is no such file.
     """
     lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
@@ -83,6 +83,9 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
             raise BrokenFileError(
                 f"{path}, line 1 must name the columns {' and '.join(sorted(missing))}"
             )
+        if len(set(columns)) < len(columns):
+            twice = next(name for name in columns if columns.count(name) > 1)
+            raise BrokenFileError(f"{path}, line 1 names the column {twice!r} twice")
         for values in lines:
             where = f"{path}, line {lines.line_num}"
             if len(values) != len(columns):
