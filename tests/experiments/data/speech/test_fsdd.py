@@ -61,6 +61,16 @@ def test_an_unknown_speaker(spoken, speaker):
         load(spoken, speaker=speaker)
 
 
+@pytest.mark.parametrize(("split", "count"), [("speaker", 1), ("random", 2)])
+def test_too_few_recordings_to_train_are_told(spoken, split, count):
+    aligned = read_alignments(spoken / ALIGNMENTS).states
+    few = [name for name in aligned if name.startswith("nicolas")][:1]
+    few += [name for name in aligned if name.startswith("theo")][:1]
+    write_states(spoken / "few", {name: aligned[name] for name in few})
+    with pytest.raises(ValueError, match=rf"recordings has too few .* to train: .*, of {count}"):
+        load_fsdd(spoken, "few", split, "nicolas")
+
+
 def test_an_alignment_that_is_longer_or_shorter_than_its_features(spoken):
     states = dict(read_alignments(spoken / ALIGNMENTS).states)
     states["nicolas_0_0"] = states["nicolas_0_0"][:-1]

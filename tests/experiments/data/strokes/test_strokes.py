@@ -127,6 +127,13 @@ def test_digits_have_their_classes_and_y_downwards(tmp_path):
     assert [each.label for each in parts.test] == ["0", "1", "2", "0", "1"]
 
 
+def test_a_digit_alone_cannot_train_and_validate(tmp_path):
+    for ending in ("tra", "tes"):
+        (tmp_path / f"pendigits.{ending}").write_text("0,100,50,40,1\n")
+    with pytest.raises(ValueError, match=f"{tmp_path} must have a digit to train and one to val"):
+        load_pendigits(tmp_path)
+
+
 @pytest.mark.parametrize("load", [load_kanjivg, load_iam, load_pendigits])
 def test_a_folder_is_asked_for(load):
     with pytest.raises(FileNotFoundError, match="--data-dir"):

@@ -31,8 +31,8 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
         speaker: the one to train on.
 
     Raises:
-        ValueError: a file is broken, frames and alignments differ in number, or there is no such
-            speaker.
+        ValueError: a file is broken, frames and alignments differ in number, there is no such
+            speaker, or no utterance is left to train.
         FileNotFoundError: there are no recordings, or no alignments.
     """
     what = "the recordings of the Free Spoken Digit Dataset and their alignments"
@@ -106,4 +106,10 @@ def _split(
         other = [u for u in utterances if speaker_of[u.name] != speaker]
     # in their own order, recordings of a digit stand together
     rest, val = fixed_tenth(own)
-    return [rest, val, other] if split == "speaker" else [rest[len(val) :], val, rest[: len(val)]]
+    parts = [rest, val, other] if split == "speaker" else [rest[len(val) :], val, rest[: len(val)]]
+    if not parts[0]:
+        held = "validates" if split == "speaker" else "validates and another tests"
+        raise ValueError(
+            f"{source} has too few aligned recordings to train: a tenth {held}, of {len(own)}"
+        )
+    return parts

@@ -22,11 +22,16 @@ def load_pendigits(data_dir: str | Path | None) -> DrawnParts:
 
     Raises:
         BrokenFileError: a file is broken.
+        ValueError: there is but one digit to train and to validate.
         FileNotFoundError: one is missing.
     """
     names = ["pendigits.tra", "pendigits.tes"]
     folder = users_folder(data_dir, " and ".join(names))
     train, test = map(_drawings, find_texts(folder, "timeseries/PenDigits", names))
+    if len(train) < 2:
+        raise ValueError(
+            f"{folder} must have a digit to train and one to validate, got {len(train)}"
+        )
     return DrawnParts(*fixed_tenth(train), test)
 
 
