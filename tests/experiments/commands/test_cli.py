@@ -265,6 +265,12 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
         ("--lr=nan", "lr must be a finite number of at least 0, got nan"),
         ("--lr=-1", "lr must be a finite number of at least 0, got -1.0"),
         ("--seed=-1", "seed must be from 0 to 4294967295, got -1"),
+        ("--trainer.max_epochs=0", "trainer.max_epochs must be above 0 in a training, got 0"),
+        ("--trainer.max_steps=0", "trainer.max_steps must be above 0"),
+        ("--trainer.limit_train_batches=0", "trainer.limit_train_batches must be above 0"),
+        ("--trainer.accumulate_grad_batches=-1", "trainer.accumulate_grad_batches must be above 0"),
+        ("--trainer.check_val_every_n_epoch=0", "trainer.check_val_every_n_epoch must be above 0"),
+        ("--trainer.val_check_interval=0", "trainer.val_check_interval must be above 0"),
         ("--model.dropout=2", "dropout must be at least 0 and below 1, got 2.0"),
     ],
 )

@@ -60,6 +60,15 @@ _LEARNING = (
     "overfit_batches",
     "precision",
 )
+# what of the trainer counts, and may not be 0; of the first two any number below it is no limit
+_COUNTS = (
+    "max_epochs",
+    "max_steps",
+    "accumulate_grad_batches",
+    "check_val_every_n_epoch",
+    "limit_train_batches",
+    "val_check_interval",
+)
 
 
 @dataclass(frozen=True)
@@ -187,6 +196,7 @@ def fit(
             raise ValueError(f"--start {start} must be left out with --resume: it has begun")
         built, about = rebuild(folder, recipe, scale, overrides)
         _refuse_other_learning(folder, built)
+    _refuse_zero(built)
     with ExitStack() as held:
         if resume is not None and writes:
             held.enter_context(only_process(folder))
@@ -251,6 +261,15 @@ def fit(
         with signals:
             _train(built, trainer, keep, last, accepted)
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
+
+
+def _refuse_zero(built: Built) -> None:
+    """Refuse a trainer that would take no step, or that Lightning divides by."""
+    for name in _COUNTS:
+        value = built.config_init["trainer"][name]
+        counted = isinstance(value, int | float)
+        if counted and (value == 0 or (value < 0 and name not in _COUNTS[:2])):
+            raise ValueError(f"trainer.{name} must be above 0 in a training, got {value}")
 
 
 def _refuse_other_learning(folder: Path, built: Built) -> None:
