@@ -271,7 +271,7 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
         ("--trainer.accumulate_grad_batches=-1", "trainer.accumulate_grad_batches must be above 0"),
         ("--trainer.check_val_every_n_epoch=0", "trainer.check_val_every_n_epoch must be above 0"),
         ("--trainer.val_check_interval=0", "trainer.val_check_interval must be above 0"),
-        ("--model.dropout=2", "dropout must be at least 0 and below 1, got 2.0"),
+        ("--model.dropout=2", "dropout must be from 0 to 1, got 2.0"),
     ],
 )
 def test_a_number_out_of_range_is_refused_before_there_is_a_run_folder(option, said, capsys):

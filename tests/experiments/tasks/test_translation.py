@@ -210,7 +210,7 @@ def test_statistics_are_of_what_the_decoder_saw():
         ({"cell": "HMLSTM"}, "bidirectional must be False for an HMLSTM"),
         ({"beam": 0}, "beam must be at least 1"),
         ({"limit": 0}, "limit must be at least 1"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"dropout": 1.1}, "dropout must be from 0 to 1, got 1.1"),
         ({"statistics": "own"}, "statistics must be 'teacher' or 'free'"),
     ],
 )

@@ -74,8 +74,8 @@ class RecurrentModel(lightning.LightningModule):
             )
         # those of the subclass as well
         self.save_hyperparameters()
-        if not 0 <= (rate := self.hparams.get("dropout", 0.0)) < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {rate}")
+        if not 0 <= (rate := self.hparams.get("dropout", 0.0)) <= 1:
+            raise ValueError(f"dropout must be from 0 to 1, got {rate}")
         self.sampling_error = SamplingError()
         self.make_layer = partial(
             recurrent,
