@@ -11,6 +11,7 @@ from lightning.pytorch import Callback
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.training.checkpoints import read_checkpoint
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.metrics_file import MetricsFile
 from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.stopping import StopSignals, unbroken
 
@@ -106,7 +107,7 @@ def whole(tmp_path_factory):
     ("hook", "step", "kept"),
     [
         ("on_train_start", 0, None),
-        ("on_train_batch_start", 0, None),
+        ("on_train_batch_start", 0, 1),
         ("on_before_optimizer_step", 0, 1),
         ("on_before_optimizer_step", 3, 4),
         ("on_before_zero_grad", 6, 6),
@@ -162,6 +163,38 @@ def test_a_training_is_stopped_within_the_pass_that_estimates_statistics(tmp_pat
     assert last(folder)["global_step"] == 6
     fit(resume=folder)
     assert_same_training(whole(tiny), last(folder))
+
+
+# an exception within a queue's lock can leave the thread that writes a log waiting for minutes
+@pytest.mark.parametrize(("metric", "kept"), [("train/loss", 6), ("val/loss", 7)])
+def test_a_signal_waits_while_metrics_are_logged(tmp_path, tiny, whole, monkeypatch, metric, kept):
+    folder, logged = tmp_path / "run", []
+    log = MetricsFile.log_metrics
+
+    def send(self, metrics, **given):
+        if metric in metrics and given["step"] == 6 and not logged:
+            os.kill(os.getpid(), signal.SIGTERM)
+            logged.append(metric)
+        log(self, metrics, **given)
+
+    monkeypatch.setattr(MetricsFile, "log_metrics", send)
+    tiny = [*tiny, "--trainer.log_every_n_steps=1"]
+    with pytest.raises(Stopped):
+        fit(RECIPE, run_dir=folder, overrides=tiny)
+    assert logged == [metric]
+    assert last(folder)["global_step"] == kept
+    fit(resume=folder)
+    assert_same_training(whole(tiny), last(folder))
+
+
+def test_a_signal_at_the_end_of_a_training_stops_what_called_it(tmp_path, tiny):
+    with pytest.raises(Stopped):
+        fit(
+            RECIPE,
+            run_dir=tmp_path / "run",
+            overrides=tiny,
+            callbacks=[Send(signal.SIGTERM, "on_train_end", 21)],
+        )
 
 
 def test_a_validation_within_an_epoch_is_repeated(tmp_path, tiny, whole):

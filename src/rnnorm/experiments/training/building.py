@@ -91,12 +91,17 @@ class Built(LightningCLI):
         return None
 
     def make_trainer(
-        self, callbacks: Sequence[Callback], one_process: bool = False, **kwargs: Any
+        self,
+        callbacks: Sequence[Callback],
+        before: Sequence[Callback] = (),
+        one_process: bool = False,
+        **kwargs: Any,
     ) -> Trainer:
         """The trainer of the recipe, without a logger.
 
         Args:
             callbacks: added to the recipe's.
+            before: likewise, but called before them.
             one_process: refuse more than one.
             **kwargs: arguments of the trainer that take precedence over the recipe's.
 
@@ -105,7 +110,7 @@ class Built(LightningCLI):
                 Lightning's strategy ``ddp``.
         """
         given = self.config_init["trainer"]
-        extra = [*(given.get("callbacks") or []), *callbacks]
+        extra = [*before, *(given.get("callbacks") or []), *callbacks]
         if given["max_steps"] >= 0:
             extra.append(StopAfter(given["max_steps"]))
             kwargs = {"max_epochs": given["max_epochs"] or -1, "max_steps": -1, **kwargs}

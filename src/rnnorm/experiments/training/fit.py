@@ -231,6 +231,8 @@ def fit(
                 keep,
                 accepted,
             ],
+            # of the recipe's one may pass over the training set
+            before=[signals],
             one_process=one_process,
             default_root_dir=folder,
         )
@@ -309,6 +311,7 @@ def _train(
     try:
         with quiet_lightning():
             trainer.fit(built.model, datamodule=built.datamodule, ckpt_path=last, weights_only=True)
+        keep.signals.check()
     except MisconfigurationException as error:
         raise ValueError(str(error)) from None
     except DivergedError as error:

@@ -52,14 +52,6 @@ class KeepLastAndBest(Checkpoint):
         self.broken = False
         self.signals = signals or StopSignals(folder)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on signals are ours alone."""
-        self.signals.listen()
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        """From here on a signal waits for the end of a step, even while data are read."""
-        self.signals.hold()
-
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save after every so many steps, and where training stops within an epoch."""
         self.signals.agree()
@@ -68,13 +60,7 @@ class KeepLastAndBest(Checkpoint):
         # the last step of an epoch is left to the epoch's end, after validation
         if (due or trainer.should_stop) and not trainer.is_last_batch:
             self._save_last(trainer)
-        if trainer.should_stop or _validates_in(0, trainer):
-            self.signals.release()
         self.signals.check()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on a signal waits until the score is kept."""
-        self.signals.hold()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after validation."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from lightning.pytorch import Callback, LightningModule, Trainer
+
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.stopped import Stopped
 
@@ -47,11 +49,13 @@ def unbroken() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-class StopSignals:
-    """While it is entered, Ctrl-C and SIGTERM wait for the end of what is held.
+class StopSignals(Callback):
+    """While it is entered, Ctrl-C and SIGTERM wait for the end of a step.
 
-    The second signal does what it would have done without this, at once. Signals that the process
-    ignores (``nohup``) stay ignored, and outside the main thread nothing changes.
+    They end a validation at once, and the pass over the training set before it, but not what logs
+    its score: an exception within a queue can leave the thread that reads it waiting. The second
+    signal does what it would have done without this, at once. Signals that the process ignores
+    (``nohup``) stay ignored, and outside the main thread nothing changes.
 
     Args:
         folder: the run folder of the training.
@@ -71,11 +75,10 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         """Take the place of the handlers."""
         self._before = handlers()
-        self.listen()
+        self._listen()
         return self
 
-    def listen(self) -> None:
-        """Take the place of handlers that were set since: lightning's lets a step be lost."""
+    def _listen(self) -> None:
         for number in self._before:
             signal.signal(number, self._received)
 
@@ -84,18 +87,26 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def hold(self) -> None:
-        """Let a signal wait."""
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the place of lightning's handlers, which let a step be lost."""
+        self._listen()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """From here on a signal waits, even while data are read."""
         self._held = True
 
-    def release(self) -> None:
-        """Let a signal end the training at once, also one that waits.
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on it does not, and one that waits has its way.
 
         Raises:
             Stopped: one has come.
         """
         self._held = False
         self.check()
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on a signal waits until the score is kept."""
+        self._held = True
 
     def agree(self) -> None:
         """Learn of a signal that any of several processes has got: all end after the same step."""
@@ -118,6 +129,6 @@ class StopSignals:
         else:
             self.came = number
             if not self._held:
-                self.release()
+                self.check()
         # not print: the signal may have come in the middle of one
         os.write(2, b"\nstopping after this step; the next signal stops at once\n")
