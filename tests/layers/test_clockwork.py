@@ -103,7 +103,7 @@ def test_a_step_sets_the_clock(x):
 
 
 def test_it_is_exported(x):
-    layer = draw(norm="batch", num_layers=2)
+    layer = draw((1, 2), norm="batch", num_layers=2)
     layer(x)
     layer.eval()
     program = torch.export.export(layer, (x,))

@@ -99,10 +99,10 @@ def definition(module, norm, sequences, boundary="step", slope=1.0, by_cases=Fal
     return [torch.stack(o) for o in outputs], [torch.stack(o) for o in found], states
 
 
-def draw(norm=None, **options):
+def draw(norm=None, num_layers=L, **options):
     torch.manual_seed(3)
     module = rnnorm.HMLSTM(
-        INPUTS, H, L, norm=norm, initial_noise=0.0, dtype=torch.float64, **options
+        INPUTS, H, num_layers, norm=norm, initial_noise=0.0, dtype=torch.float64, **options
     )
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -375,7 +375,7 @@ def test_what_does_not_fit_is_an_error():
 
 
 def test_it_is_exported():
-    module, x = draw(NORMS["batch"]), torch.randn(4, 5, INPUTS).double()
+    module, x = draw(NORMS["batch"], num_layers=2), torch.randn(4, 5, INPUTS).double()
     module(x)
     module.eval()
     program = torch.export.export(module, (x,))

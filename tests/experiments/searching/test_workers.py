@@ -98,13 +98,13 @@ def assert_all_are_done_once(storage, given, workers, count, tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
 def test_of_three_workers_one_dies_and_no_trial_is_lost(tmp_path, given):
     storage = f"journal:{tmp_path}/study.journal"
-    done = assert_all_are_done_once(storage, given, 3, 9, tmp_path)
+    done = assert_all_are_done_once(storage, given, 3, 6, tmp_path)
     # the draws and the results of one process
     alone = search(**{**given, "out": str(tmp_path / "alone"), "trials": 3})
     want = {t.number: (t.params, t.value) for t in alone.trials}
     assert {t.number: (t.params, t.value) for t in done[:3]} == want
     said = status(storage)
-    assert ": 9 complete, 0 pruned, 0 failed, 0 running, " in said
+    assert ": 6 complete, 0 pruned, 0 failed, 0 running, " in said
     assert "best: trial" in said
 
 
@@ -146,7 +146,7 @@ def _served(programs, data, user):
 
 
 def test_eight_workers_share_a_study_in_postgresql(tmp_path, given, postgres):
-    assert_all_are_done_once(postgres, given, 8, 40, tmp_path)
+    assert_all_are_done_once(postgres, given, 8, 16, tmp_path)
     assert "secret" not in shown(postgres)
 
 
