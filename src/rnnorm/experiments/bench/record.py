@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import torch
 
 import rnnorm
 from rnnorm.experiments.training.place import processor
+from rnnorm.experiments.training.write_whole import write_whole
 from rnnorm.kernels.cpu.library import isa
 
 Record = dict[str, Any]
@@ -76,15 +78,16 @@ def write(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     table, picture = folder / f"{name}.csv", folder / f"{name}.png"
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, records[0])
-        writer.writeheader()
-        writer.writerows(records)
-    _draw([(row(r), series(r), r["ratio"]) for r in records], picture, title)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, records[0])
+    writer.writeheader()
+    writer.writerows(records)
+    write_whole(table, text.getvalue().encode())
+    write_whole(picture, _drawn([(row(r), series(r), r["ratio"]) for r in records], title))
     return [table, picture]
 
 
-def _draw(points: Sequence[tuple[str, str, float]], path: Path, title: str) -> None:
+def _drawn(points: Sequence[tuple[str, str, float]], title: str) -> bytes:
     from matplotlib.figure import Figure
 
     rows = list(dict.fromkeys(row for row, _, _ in points))
@@ -104,4 +107,6 @@ def _draw(points: Sequence[tuple[str, str, float]], path: Path, title: str) -> N
     axes.grid(axis="y", alpha=0.3)
     axes.invert_yaxis()
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    figure.savefig(path)
+    data = io.BytesIO()
+    figure.savefig(data)
+    return data.getvalue()
