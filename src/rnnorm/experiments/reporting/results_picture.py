@@ -101,7 +101,7 @@ def curves_of(table: Recorded, steps: Steps) -> list[Curve]:
 
 
 def draw_validation(table: Recorded, steps: Steps) -> bytes:
-    """Draw the curves of a table against epochs, and against seconds where these are known.
+    """Draw the curves of a table against epochs, and against seconds where two or more have them.
 
     Returns:
         An SVG, the same for the same curves.
@@ -109,7 +109,7 @@ def draw_validation(table: Recorded, steps: Steps) -> bytes:
     curves = curves_of(table, steps)
     scores = dict.fromkeys(run.score for run in table.runs if run.curve.values)
     label = "; ".join(f"validation {Metric(name).label}" for name in scores)
-    timed = any(curve.seconds for curve in curves)
+    timed = len({curve.model for curve in curves if curve.seconds}) > 1
     looks = looks_of(curve.model for curve in curves)
     lines = [in_lines(model).count("\n") + 1 for model in looks]
     half = -(-len(lines) // 2)
