@@ -144,7 +144,7 @@ class Recurrent(Sequence):
         rows = batch_sizes[0] if batch_sizes else input.size(0 if self.batch_first else 1)
         layers = len(self._suffixes())
         state = hidden if isinstance(hidden, tuple) else (hidden,)
-        for name, s, size in zip(self.cell.states, state, self._state_sizes(), strict=True):
+        for s, (name, size) in zip(state, self._state_sizes().items(), strict=True):
             expected = (layers, rows, size)
             self.check_hidden_size(s, expected, f"Expected hx ({name}) of size {{}}, got {{}}")
 

@@ -15,6 +15,12 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
 from rnnorm.layers.autocast import output_dtype
 from rnnorm.layers.batch import Batch
+from rnnorm.layers.initial_state import (
+    check_learned,
+    default_noise,
+    initial_state,
+    register_initial_state,
+)
 from rnnorm.layers.layer import (
     check_states,
     check_step,
@@ -30,7 +36,7 @@ from rnnorm.layers.recurrent_dropout import (
     draw_masks,
     masked_places,
 )
-from rnnorm.norm.spec import BatchNorm, Norm, check_number, resolve
+from rnnorm.norm.spec import Norm, check_number, resolve
 from rnnorm.tracing import jit_tracing, uncompiled
 
 if TYPE_CHECKING:
@@ -61,9 +67,9 @@ class Sequence(Recurrence, nn.RNNBase):
         **kwargs: Any,
     ) -> None:
         norm = resolve(norm)
-        _check_learned(learn_initial_state)
+        check_learned(learn_initial_state)
         if initial_noise is None:
-            initial_noise = _default_noise(norm)
+            initial_noise = default_noise(norm)
         check_number("initial_noise", initial_noise, 0.0)
         super().__init__(*args, **kwargs)
         check_recurrent_dropout(recurrent_dropout, self.cell)
@@ -77,12 +83,9 @@ class Sequence(Recurrence, nn.RNNBase):
         for suffix in self._suffixes():
             register_norm(self, self.cell, norm, self.hidden_size, suffix, **place)
         if learn_initial_state:
-            for name, size in zip(self.cell.states, self._state_sizes(), strict=True):
-                zeros = torch.zeros(len(self._suffixes()), size, **place)
-                self.register_parameter(f"{name}_0", nn.Parameter(zeros))
-                if learn_initial_state == "from_input":
-                    zeros = torch.zeros(len(self._suffixes()), size, self.input_size, **place)
-                    self.register_parameter(f"{name}_0_weight", nn.Parameter(zeros))
+            frame = self.input_size if learn_initial_state == "from_input" else None
+            count = len(self._suffixes())
+            register_initial_state(self, self._state_sizes(), count, frame, **place)
 
     @property
     def _flat_weights(self) -> list[Any | None]:
@@ -97,17 +100,18 @@ class Sequence(Recurrence, nn.RNNBase):
         directions = ("", "_reverse") if self.bidirectional else ("",)
         return [f"_l{k}{d}" for k in range(self.num_layers) for d in directions]
 
-    def _state_sizes(self) -> tuple[int, ...]:
+    def _state_sizes(self) -> dict[str, int]:
         """Widths of the states, output first."""
         first, *rest = self.cell.state_sizes(self.hidden_size)
-        return (self.proj_size or first, *rest)
+        return dict(zip(self.cell.states, (self.proj_size or first, *rest), strict=True))
 
     def _register_weights(self, **place: Any) -> None:
         """Adds the weights that the cell declares and torch's constructor has not made."""
         own: dict[str, None] = {}
+        directions = 2 if self.bidirectional else 1
+        above = directions * self._state_sizes()[self.cell.states[0]]
         for i, suffix in enumerate(self._suffixes()):
-            directions = 2 if self.bidirectional else 1
-            below = self.input_size if i < directions else directions * self._state_sizes()[0]
+            below = self.input_size if i < directions else above
             for name, shape in self.cell.weights(below, self.hidden_size, self.bias).items():
                 if not hasattr(self, name + suffix):
                     weight = torch.empty(shape, **place)
@@ -134,7 +138,7 @@ class Sequence(Recurrence, nn.RNNBase):
             parts.append(f"norm={self.norm}")
         if self.learn_initial_state:
             parts.append(f"learn_initial_state={self.learn_initial_state!r}")
-        if self.initial_noise != _default_noise(self.norm):
+        if self.initial_noise != default_noise(self.norm):
             parts.append(f"initial_noise={self.initial_noise}")
         if self.recurrent_dropout is not None:
             parts.append(f"recurrent_dropout={self.recurrent_dropout}")
@@ -324,26 +328,8 @@ class Sequence(Recurrence, nn.RNNBase):
         input: Tensor | PackedSequence,
         lengths: Tensor | SequenceOf[int] | None,
     ) -> State:
-        """States ``(D * num_layers, rows, ·)`` where none are given."""
-        state = []
-        mean = None
-        if self.learn_initial_state == "from_input":
-            mean = batches.mean_frame(input, rows, self.batch_first, lengths)
-        like = input.data if isinstance(input, PackedSequence) else input
-        for name, size in zip(self.cell.states, self._state_sizes(), strict=True):
-            shape = (len(self._suffixes()), rows, size)
-            if self.learn_initial_state:
-                learned = getattr(self, f"{name}_0").unsqueeze(1).expand(shape)
-                if mean is not None:
-                    weight = getattr(self, f"{name}_0_weight")
-                    learned = learned + torch.einsum("bi,lhi->lbh", mean.to(weight.dtype), weight)
-                state.append(learned)
-            else:
-                state.append(like.new_zeros(shape))
-        if self.training and self.initial_noise:
-            noise = torch.randn_like(state[0]).mul_(self.initial_noise)
-            state[0] = state[0] + noise if self.learn_initial_state else noise
-        return tuple(state)
+        count = len(self._suffixes())
+        return initial_state(self, self._state_sizes(), count, rows, input, lengths)
 
     def _run_torch(
         self, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
@@ -360,24 +346,6 @@ class Sequence(Recurrence, nn.RNNBase):
         output, hidden = self.torch_class.forward(self, packed, hx)
         output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
         return output, hidden
-
-
-def _default_noise(norm: Norm | None) -> float:
-    """Noise on h_0 where the recurrence has batch statistics: a constant start has no variance."""
-    recurrent = isinstance(norm, BatchNorm) and (norm.recurrent or norm.joint)
-    return 0.1 if recurrent else 0.0
-
-
-def _check_learned(value: object) -> None:
-    """Refuses what is no way to learn an initial state.
-
-    Raises:
-        TypeError: it is neither a bool nor a string.
-        ValueError: it is another string than ``"from_input"``.
-    """
-    if not isinstance(value, bool) and value != "from_input":
-        kind = ValueError if isinstance(value, str) else TypeError
-        raise kind(f"learn_initial_state must be True, False or 'from_input', got {value!r}")
 
 
 def _check_traced(lengths: object, training: bool) -> None:

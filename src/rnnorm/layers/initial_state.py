@@ -1,0 +1,97 @@
+"""What a sequence begins with where no state is given: zeros, noise, or what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from rnnorm.cells.cell import State
+from rnnorm.layers import batch as batches
+from rnnorm.norm.spec import BatchNorm, Norm
+
+if TYPE_CHECKING:
+    from rnnorm.layers.sequence import Sequence
+
+
+def default_noise(norm: Norm | None) -> float:
+    """Noise on h_0 where the recurrence has batch statistics: a constant start has no variance."""
+    recurrent = isinstance(norm, BatchNorm) and (norm.recurrent or norm.joint)
+    return 0.1 if recurrent else 0.0
+
+
+def check_learned(value: object) -> None:
+    """Refuses what is no way to learn an initial state.
+
+    Raises:
+        TypeError: it is neither a bool nor a string.
+        ValueError: it is another string than ``"from_input"``.
+    """
+    if not isinstance(value, bool) and value != "from_input":
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"learn_initial_state must be True, False or 'from_input', got {value!r}")
+
+
+def register_initial_state(
+    module: nn.Module, sizes: Mapping[str, int], count: int, input_size: int | None, **place: Any
+) -> None:
+    """Adds ``{state}_0`` ``(count, size)`` for each state, zeros.
+
+    Args:
+        module: that gets the parameters.
+        sizes: width of each state.
+        count: layers times directions.
+        input_size: also adds ``{state}_0_weight`` ``(count, size, input_size)``, unless None.
+        **place: device and dtype.
+    """
+    for name, size in sizes.items():
+        module.register_parameter(f"{name}_0", nn.Parameter(torch.zeros(count, size, **place)))
+        if input_size is not None:
+            weight = torch.zeros(count, size, input_size, **place)
+            module.register_parameter(f"{name}_0_weight", nn.Parameter(weight))
+
+
+def initial_state(
+    module: Sequence,
+    sizes: Mapping[str, int],
+    count: int,
+    rows: int,
+    input: Tensor | PackedSequence,
+    lengths: Tensor | SequenceOf[int] | None,
+) -> State:
+    """States ``(count, rows, size)``, in training with noise on the first of them.
+
+    Args:
+        module: with the parameters of :func:`register_initial_state` where they are learned.
+        sizes: width of each state.
+        count: layers times directions.
+        rows: of the batch.
+        input: of the layer, whose mean frame ``"from_input"`` reads.
+        lengths: of its rows, if they were given.
+
+    Raises:
+        RuntimeError, TypeError: as :func:`rnnorm.layers.batch.from_dense`.
+    """
+    state = []
+    mean = None
+    if module.learn_initial_state == "from_input":
+        mean = batches.mean_frame(input, rows, module.batch_first, lengths)
+    like = input.data if isinstance(input, PackedSequence) else input
+    for name, size in sizes.items():
+        shape = (count, rows, size)
+        if module.learn_initial_state:
+            learned = getattr(module, f"{name}_0").unsqueeze(1).expand(shape)
+            if mean is not None:
+                weight = getattr(module, f"{name}_0_weight")
+                learned = learned + torch.einsum("bi,lhi->lbh", mean.to(weight.dtype), weight)
+            state.append(learned)
+        else:
+            state.append(like.new_zeros(shape))
+    if module.training and module.initial_noise:
+        noise = torch.randn_like(state[0]).mul_(module.initial_noise)
+        state[0] = state[0] + noise if module.learn_initial_state else noise
+    return tuple(state)
