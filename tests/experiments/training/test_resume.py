@@ -330,6 +330,11 @@ def test_resume_refuses_what_is_no_run(tmp_path):
             b'{"recipe": "a", "scale": "paper", "about": null}',
             r"run\.json is of no run: it needs the key 'about', with a value of type dict",
         ),
+        (
+            "run.json",
+            b'{"recipe": "a", "scale": "paper", "about": {}, "overrides": [1]}',
+            r"run\.json is of no run: overrides must be a list of words, got \[1\]",
+        ),
         ("config.yaml", b"", r"config\.yaml is no recipe"),
         ("config.yaml", b"\xff", r"config\.yaml is not YAML"),
         ("config.yaml", b"model: [", r"config\.yaml is not YAML"),

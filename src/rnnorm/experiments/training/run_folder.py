@@ -125,6 +125,10 @@ def read_about(folder: Path) -> dict[str, Any]:
                 f"{path} is of no run: it needs the key {name!r}, with a value of type "
                 f"{kind.__name__}"
             )
+    overrides = about.get("overrides", [])
+    if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
+        got = json.dumps(overrides)
+        raise ValueError(f"{path} is of no run: overrides must be a list of words, got {got:.40}")
     return about
 
 
