@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -44,12 +45,15 @@ class Places(Callback):
 
 
 def processor() -> str:
-    """The processor's name."""
+    """The processor's name, with family and model where it leaves open which one it is."""
     # linux leaves platform.processor() empty
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    first = _CPUINFO.read_text().partition("\n\n")[0] if _CPUINFO.exists() else ""
+    told = dict(re.findall(r"^(.+?)\s*: (.+)$", first, re.MULTILINE))
+    name = told.get("model name") or platform.processor() or platform.machine()
+    # a virtual machine may say no more than "AMD EPYC"
+    if "cpu family" in told and not re.search(r"\d", name):
+        return f"{name} (family {told['cpu family']}, model {told['model']})"
+    return name
 
 
 def _commit() -> str:
@@ -68,3 +72,4 @@ def _commit() -> str:
 
 
 _SILENT: dict[str, Any] = {"check": True, "capture_output": True, "text": True, "timeout": 30}
+_CPUINFO = Path("/proc/cpuinfo")
