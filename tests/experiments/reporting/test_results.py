@@ -299,6 +299,14 @@ def test_where_runs_were_trained_stands_below_their_table(folder):
     assert row(page, LSTM)["epochs"] == "3 (2.5 minutes)"
 
 
+def test_a_machine_is_named_once_with_all_commits_that_it_ran(folder):
+    here = {"processor": "P", "threads": "1", "commit": "abc", "kernels": "cpu"}
+    for seed, commit in ((1, "abc"), (2, "def"), (3, "abc")):
+        write(folder, outcome(BN, 1.5, seed=seed, places=(here | {"commit": commit},)))
+    told = "P, 1 thread, kernels cpu, commits abc, def"
+    assert f"- `{BN}`, seeds 1, 2, 3: {told}\n" in page_of(folder)
+
+
 def test_a_small_scale_is_said_in_its_row(folder):
     write(folder, outcome(BN, 1.5, scale="small", small="8 units"))
     assert row(page_of(folder), BN)["recipe"] == f"`{BN}` (small: 8 units)"

@@ -127,7 +127,12 @@ def _places(models: Iterable[Sequence[Outcome]]) -> list[str]:
     """Where the runs that say so were trained."""
     lines = []
     for seeds in models:
-        places = list(dict.fromkeys(_place(place) for o in seeds for place in o.places))
+        commits: dict[str, list[str]] = {}
+        for place in (place for o in seeds for place in o.places):
+            its = commits.setdefault(_machine(place), [])
+            if place["commit"] not in ["", *its]:
+                its.append(place["commit"])
+        places = [_with_commits(*each) for each in commits.items()]
         known = sorted({o.seed for o in seeds if o.seed is not None})
         if places and known:
             which = f"seed{'s' if len(known) > 1 else ''} {', '.join(map(str, known))}"
@@ -135,11 +140,15 @@ def _places(models: Iterable[Sequence[Outcome]]) -> list[str]:
     return ["\n".join(["Trained on:", "", *lines])] if lines else []
 
 
-def _place(place: dict[str, str]) -> str:
+def _machine(place: dict[str, str]) -> str:
     threads = place["threads"]
     told = [place["processor"], f"{threads} thread{'' if threads == '1' else 's'}"]
-    told.append(f"kernels {place['kernels']}")
-    return ", ".join([*told, *([f"commit {place['commit']}"] if place["commit"] else [])])
+    return ", ".join([*told, f"kernels {place['kernels']}"])
+
+
+def _with_commits(machine: str, commits: Sequence[str]) -> str:
+    word = "commit" if len(commits) == 1 else "commits"
+    return ", ".join([machine, *([f"{word} {', '.join(commits)}"] if commits else [])])
 
 
 def _search(found: dict[str, Any]) -> list[str]:
