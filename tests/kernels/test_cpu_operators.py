@@ -206,6 +206,24 @@ def test_a_graph_kept_can_be_differentiated_twice():
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_the_third_derivative_is_that_of_the_reference(cell, norm):
+    torch.manual_seed(0)
+    options = {"norm": norm, "initial_noise": 0.0, "dtype": torch.float64}
+    layer = getattr(rnnorm, cell)(2, 3, **options)
+    x = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
+
+    def third(backend):
+        with rnnorm.use_backend(backend):
+            derived = layer(x, lengths=[3, 3, 3, 2])[0]
+            for _ in range(3):
+                (derived,) = torch.autograd.grad(derived.square().sum(), x, create_graph=True)
+        return derived
+
+    torch.testing.assert_close(third("cpu"), third("reference"))
+
+
 @pytest.mark.parametrize("lengths", [None, RAGGED], ids=("dense", "ragged"))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(("cell", "dropout"), [("LSTM", "none"), ("LSTM-all", "every")])

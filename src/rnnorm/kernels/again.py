@@ -60,14 +60,13 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     return (output, *state_n)
 
 
-@torch.enable_grad()
 def differentiate(
     inputs: Inputs,
     options: Options,
     grad_results: Sequence[Tensor | None],
     grads: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Derivative of the backward pass.
+    """Derivative of the backward pass, which has one itself where gradients are enabled.
 
     Args:
         inputs: of the forward pass.
@@ -82,19 +81,23 @@ def differentiate(
     def leaf(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or not tensor.is_floating_point():
             return tensor
+        if again and tensor.requires_grad:
+            return tensor.view_as(tensor)
         return tensor.detach().requires_grad_()
 
-    first, upstream = [leaf(t) for t in inputs[:LEAVES]], [leaf(g) for g in grad_results]
-    results = _reference(Inputs._make((*first, *inputs[LEAVES:])), options)
-    pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
-    sources = [t for t in first if t is not None and t.requires_grad]
-    back = torch.autograd.grad(
-        [r for r, _ in pairs],
-        sources,
-        [g for _, g in pairs],
-        create_graph=True,
-        allow_unused=True,
-    )
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        first, upstream = [leaf(t) for t in inputs[:LEAVES]], [leaf(g) for g in grad_results]
+        results = _reference(Inputs._make((*first, *inputs[LEAVES:])), options)
+        pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
+        sources = [t for t in first if t is not None and t.requires_grad]
+        back = torch.autograd.grad(
+            [r for r, _ in pairs],
+            sources,
+            [g for _, g in pairs],
+            create_graph=True,
+            allow_unused=True,
+        )
     by_source = dict(zip(map(id, sources), back, strict=True))
     # backward returns no gradient for sizes
     returned = [by_source.get(id(t)) for k, t in enumerate(first) if k != 1]
@@ -106,7 +109,11 @@ def differentiate(
     if not wanted:
         return [None] * (LEAVES + 3)
     second = torch.autograd.grad(
-        [b for b, _ in wanted], targets, [g for _, g in wanted], allow_unused=True
+        [b for b, _ in wanted],
+        targets,
+        [g for _, g in wanted],
+        create_graph=again,
+        allow_unused=True,
     )
     by_target = dict(zip(map(id, targets), second, strict=True))
     return [by_target.get(id(t)) for t in (*first, *upstream)]
