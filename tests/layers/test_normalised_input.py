@@ -137,6 +137,13 @@ def test_packed_rows_that_grow_are_refused(plain, any_norm, sizes):
         wide(plain, any_norm).eval()(packed)
 
 
+def test_packed_rows_that_begin_with_fewer_than_all_are_refused(plain, any_norm):
+    order = torch.arange(3)
+    packed = PackedSequence(plain.input(rows=1, length=3)[:, 0], torch.tensor([2, 1]), order, order)
+    with pytest.raises(RuntimeError):
+        wide(plain, any_norm).eval()(packed)
+
+
 def test_packed_rows_are_counted_in_int64(plain, any_norm):
     packed = PackedSequence(plain.input(rows=1, length=6)[:, 0], torch.tensor([3, 3]).int())
     with pytest.raises(RuntimeError, match=r"Int|int"):

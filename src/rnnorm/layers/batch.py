@@ -52,16 +52,17 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
     """The rows of a PackedSequence, in its sorted order.
 
     Raises:
-        RuntimeError: its ``batch_sizes`` are not int64, grow, or begin with more than the rows.
+        RuntimeError: its ``batch_sizes`` are not int64, grow, or do not begin with all rows.
     """
     data, sizes, order, back = packed
     if sizes.dtype != torch.int64:
         raise RuntimeError(f"batch_sizes of a PackedSequence must be int64, got {sizes.dtype}")
     # a kernel would read and write beyond the rows
-    falling = (sizes[0] <= rows) & (sizes[1:] <= sizes[:-1]).all()
-    if not holds(falling, "batch_sizes of a PackedSequence must not grow"):
+    falling = (sizes[0] == rows) & (sizes[1:] <= sizes[:-1]).all()
+    if not holds(falling, "batch_sizes of a PackedSequence must begin with all rows, and not grow"):
         raise RuntimeError(
-            f"batch_sizes of a PackedSequence of {rows} rows must not grow, got {sizes.tolist()}"
+            f"batch_sizes of a PackedSequence of {rows} rows must begin with {rows} and not grow, "
+            f"got {sizes.tolist()}"
         )
     frames = _frames(sizes, rows, data.size(0)).to(data.device)
     x = data.new_zeros(sizes.size(0) * rows, data.size(1)).index_copy(0, frames, data)
