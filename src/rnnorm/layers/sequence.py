@@ -318,8 +318,8 @@ class Sequence(Recurrence, nn.RNNBase):
                 outputs.append(batches.reverse(result, sizes) if backward else result)
                 final.append(last)
             output = torch.cat(outputs, -1) if directions > 1 else outputs[0]
-        output = output[:steps]
         # a view would not take detach_()
+        output = output if output.size(0) == steps else output[:steps]
         return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
 
     def _initial_state(
