@@ -122,7 +122,9 @@ def test_the_forget_bias_is_the_sum_of_both():
     torch.testing.assert_close((lstm.bias_ih_l0 + lstm.bias_hh_l0)[4:8], torch.full((4,), 2.0))
 
 
-@pytest.mark.parametrize("layer", [rnnorm.GRU(3, 4), rnnorm.LSTM(3, 4, bias=False)], ids=str)
+@pytest.mark.parametrize(
+    "layer", [rnnorm.GRU(3, 4), rnnorm.LSTM(3, 4, bias=False), rnnorm.HMLSTM(3, 4, 1)], ids=str
+)
 def test_a_layer_without_forget_bias_is_refused(layer):
     with pytest.raises(ValueError, match="LSTM with bias=True"):
         init.forget_bias_(layer)

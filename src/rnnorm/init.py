@@ -90,7 +90,7 @@ def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
         ValueError: ``layer`` has no forget gate or no bias.
     """
     size = layer.hidden_size
-    biases = list(_named(layer, "bias"))
+    biases = list(_named(layer, "bias_ih"))
     if not biases or biases[0].size(0) != 4 * size:
         raise ValueError(f"layer must be an LSTM with bias=True, got {layer}")
     for prefix, share in (("bias_ih", value), ("bias_hh", 0.0)):
@@ -106,10 +106,10 @@ def _candidate(weight: Tensor, size: int) -> int:
 
 def _forget_gate_open(layer: Layer) -> Layer:
     """Sets all biases to zero, but that of an LSTM's forget gate to 1."""
-    biases = list(_named(layer, "bias"))
-    for bias in biases:
+    for bias in _named(layer, "bias"):
         nn.init.zeros_(bias)
-    return forget_bias_(layer) if biases and biases[0].size(0) == 4 * layer.hidden_size else layer
+    has_forget_gate = any(b.size(0) == 4 * layer.hidden_size for b in _named(layer, "bias_ih"))
+    return forget_bias_(layer) if has_forget_gate else layer
 
 
 @torch.no_grad()
@@ -122,7 +122,7 @@ def cooijmans2016_(layer: Layer) -> Layer:
     the sequence's values.
 
     Args:
-        layer: all its weights and biases are changed; γ and β are left alone.
+        layer: its weights and biases are changed; peepholes, γ and β are left alone.
     """
     joint_orthogonal_(layer)
     size = layer.hidden_size
@@ -145,7 +145,7 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
     code. Batch normalisation hides that, a plain LSTM feels it.
 
     Args:
-        layer: all its weights and biases are changed; γ and β are left alone.
+        layer: its weights and biases are changed; peepholes, γ and β are left alone.
     """
     orthogonal_(layer)
     size = layer.hidden_size
@@ -161,7 +161,7 @@ def laurent2015_(layer: Layer) -> Layer:
     """The recipe of Laurent et al. 2015 for speech: Glorot uniform per gate, zero biases.
 
     Args:
-        layer: all its weights and biases are changed; γ and β are left alone.
+        layer: its weights and biases are changed; peepholes, γ and β are left alone.
     """
     for prefix in _MATRICES:
         _each_gate(layer, prefix, nn.init.xavier_uniform_)
