@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
@@ -66,12 +67,16 @@ def jit_tracing() -> bool:
 
 
 def unobserved(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether no tracer, dispatch mode, subclass or vmap wants to see an operator on them."""
+    """Whether nothing wants to see an operator on them.
+
+    That is a tracer, a dispatch mode, a subclass, vmap, or a forward-mode derivative.
+    """
     if (
         torch.compiler.is_compiling()
         or jit_tracing()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
     ):
         return False
     # is_grads_batched takes the older vmap, which is no transform of functorch

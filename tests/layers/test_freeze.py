@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn.utils import prune
 
 import rnnorm
@@ -191,6 +192,56 @@ def test_to_freeze_a_layer_is_no_run_of_it(plain):
     before = dispatch.calls.copy()
     rnnorm.freeze(layer)
     assert dispatch.calls == before
+
+
+def test_a_forward_mode_derivative_is_the_models(plain, close):
+    layer = trained(plain, "batch")
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    state = state if plain.name == "LSTM" else state[0]
+
+    def tangent(module):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+            return forward_ad.unpack_dual(module(dual, state, step=1)[0]).tangent
+
+    close(tangent(rnnorm.freeze(layer)), tangent(layer))
+
+
+def test_parameters_of_another_type_than_the_statistics_run(plain):
+    layer = trained(plain, "batch")
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    arguments = x, state if plain.name == "LSTM" else state[0]
+    frozen = rnnorm.freeze(layer)
+    single = {name: b.float() for name, b in frozen.named_buffers() if b.is_floating_point()}
+    found = torch.func.functional_call(frozen, single, arguments, {"step": 1})[0]
+    torch.testing.assert_close(found, layer(*arguments, step=1)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_parameter_of_another_shape_is_refused(plain):
+    frozen = rnnorm.freeze(trained(plain, "batch"))
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    frozen.weight_hh_l1 = nn.Parameter(frozen.weight_hh_l1[:, :-1].clone(), requires_grad=False)
+    with pytest.raises(RuntimeError, match="shape"):
+        frozen(x, state if plain.name == "LSTM" else state[0], step=1)
+
+
+def test_a_copy_from_a_machine_with_the_kernel_runs_without_it(plain, close, monkeypatch):
+    layer = trained(plain, "batch")
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    arguments = x, state if plain.name == "LSTM" else state[0]
+    wanted = layer(*arguments, step=1)
+    frozen = rnnorm.freeze(layer)
+    monkeypatch.setattr(rnnorm.layers.freeze, "UNAVAILABLE", "no such library")
+    monkeypatch.setattr(rnnorm.layers.freeze, "run_forward", None)
+    close(frozen(*arguments, step=1), wanted)
+
+
+@pytest.mark.parametrize("backend", ["aten", "reference"])
+def test_within_use_backend_it_freezes_as_without(plain, backend):
+    layer = trained(plain, "batch")
+    with rnnorm.use_backend(backend):
+        frozen = rnnorm.freeze(layer)
+    assert (frozen._short is None) == (rnnorm.freeze(layer)._short is None)
 
 
 def test_a_forced_kernel_runs(plain):

@@ -11,8 +11,9 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.cpu.forward import run_forward
-from rnnorm.kernels.cpu.layer import COMPUTED
-from rnnorm.kernels.inputs import PLACES, Inputs, Options, options_of, sites_of
+from rnnorm.kernels.cpu.layer import COMPUTED, check_shapes
+from rnnorm.kernels.cpu.library import UNAVAILABLE
+from rnnorm.kernels.inputs import GATES, PLACES, Inputs, Options, options_of, sites_of
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.layers.layer import parameter
 from rnnorm.layers.sequence import Sequence
@@ -75,12 +76,12 @@ class ShortWay(NamedTuple):
             is_parametrized(layer)
             or layer.bidirectional
             or layer.recurrent_dropout is not None
-            or norm is None
+            or not cell.active_sites(norm)
         ):
             return None
         request = dispatch.Request(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
-        kernel = dispatch.KERNELS[dispatch.find(request)]
-        if kernel.name != "cpu":
+        # whatever use_backend names now: run asks at each call
+        if dispatch.why_not("cpu", request):
             return None
         active = cell.active_sites(norm)
         suffixes = layer._suffixes()
@@ -112,7 +113,8 @@ class ShortWay(NamedTuple):
         if step is None and not any([p is not None and len(p) > 1 for p in self._populations()]):  # noqa: C419
             step = 0
         weight = layer._parameters.get("weight_hh_l0")
-        if layer.training or type(step) is not int or step < 0:
+        # it may have been frozen where there is a kernel
+        if UNAVAILABLE or layer.training or type(step) is not int or step < 0:
             return None
         if weight is None or weight.dtype not in COMPUTED:
             return None
@@ -145,7 +147,11 @@ class ShortWay(NamedTuple):
                 for p in populations
                 for moment in (p.consecutive(step, T) if p is not None else (None, None))
             ]
+            if any([m is not None and not (m.dtype is x.dtype and m.is_cpu) for m in moments]):  # noqa: C419
+                # functional_call has put others there, or the parameters alone were converted
+                return None
             inputs = Inputs(x, sizes, h, c[0] if c else None, *parameters, *moments, *self.no_masks)  # type: ignore[arg-type]
+            check_shapes(inputs, GATES[layer.cell.name])
             x, *last = run_forward(inputs, self.options, save=False)[: 2 + len(c)]
             final.append(last)
         dispatch.calls["cpu"] += 1

@@ -94,7 +94,7 @@ def layer(
             *[None if mask is None else _each_unit(mask.drawn, units) for mask in dropped],
         ]
     )
-    _check_shapes(inputs, GATES[cell.name] * units, units)
+    check_shapes(inputs, GATES[cell.name])
     options = options_of(cell, norm, min_rows, dropped)
     differentiable = torch.is_grad_enabled() and any(
         [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
@@ -121,8 +121,15 @@ def layer(
     return output, tuple(state_n), taken
 
 
-def _check_shapes(inputs: Inputs, gates: int, units: int) -> None:
-    """Refuses parameters beyond whose end the kernel would read."""
+def check_shapes(inputs: Inputs, gates: int) -> None:
+    """Refuses parameters beyond whose end the kernel would read.
+
+    Raises:
+        RuntimeError: one has another shape than that of a layer of so many gates and the units of
+            its state.
+    """
+    units = inputs.h0.size(1)
+    gates *= units
     matrices = ((gates, inputs.x.size(2)), (gates, units))
     row, unit = (gates,), (units,)
     shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit)
