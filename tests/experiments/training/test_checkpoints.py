@@ -78,9 +78,9 @@ def test_training_stops_on_a_full_disk_and_goes_on_later(tmp_path, tiny, full_di
 
 
 class Validated:
-    """A trainer after an epoch whose validation gave this accuracy."""
+    """A trainer after a validation that gave this accuracy."""
 
-    is_last_batch = False
+    sanity_checking = False
 
     def __init__(self, epoch, accuracy):
         self.current_epoch, self.callback_metrics = epoch, {"val/accuracy": accuracy}
@@ -91,12 +91,23 @@ class Validated:
 
 def test_nan_is_never_the_best(tmp_path):
     keep = KeepLastAndBest(tmp_path, Score("accuracy", "max"))
-    keep.on_train_epoch_end(Validated(0, float("nan")), None)
+    keep.on_validation_end(Validated(0, float("nan")), None)
     assert keep.best is None
     assert not (tmp_path / "best.ckpt").exists()
-    keep.on_train_epoch_end(Validated(1, 0.25), None)
-    keep.on_train_epoch_end(Validated(2, float("inf")), None)
+    keep.on_validation_end(Validated(1, 0.25), None)
+    keep.on_validation_end(Validated(2, float("inf")), None)
     assert (keep.best, keep.best_epoch) == (0.25, 2)
+
+
+def test_the_best_checkpoint_has_the_weights_that_were_validated(tiny):
+    # 7 steps an epoch, validated after five of them
+    run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.val_check_interval=5"])
+    state = read_checkpoint(run.best_checkpoint)
+    assert state["global_step"] in (5, 12, 19)
+    load_weights(run.built.model, state, run.best_checkpoint)
+    trainer = run.built.make_trainer([])
+    (found,) = trainer.validate(run.built.model, run.built.datamodule.val_dataloader())
+    assert found["val/accuracy"] == pytest.approx(run.best)
 
 
 STATE = {"state_dict": {"a": torch.arange(100.0)}, "epoch": 1, "global_step": 5}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from interruption import Interruption, KillAt
+from lightning.pytorch import Callback
 
 import rnnorm
 from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
@@ -66,6 +67,27 @@ def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, tiny, uninterrupt
     assert torch.equal(random[0]["torch"], random[1]["torch"])
     assert random[0]["numpy"] == random[1]["numpy"]
     assert random[0]["python"] == random[1]["python"]
+
+
+@pytest.mark.parametrize("step", [1, 3, 4])
+def test_between_accumulated_minibatches_there_is_no_checkpoint(tmp_path, tiny, step):
+    # 7 minibatches an epoch: steps of three, three and one
+    tiny = [*tiny, "--trainer.accumulate_grad_batches=3"]
+    whole = fit(RECIPE, run_dir=tmp_path / "whole", overrides=tiny)
+    assert whole.trainer.global_step == 9
+    folder = tmp_path / "run"
+
+    class KillBetween(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if trainer.global_step == step and batch_idx in (1, 4):
+                raise Interruption
+
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=1, callbacks=[KillBetween()])
+    fit(resume=folder)
+    one, two = weights(tmp_path / "whole"), weights(folder)
+    assert_same(one["state_dict"], two["state_dict"])
+    assert one["callbacks"]["Clock"]["steps"] == two["callbacks"]["Clock"]["steps"] == 9
 
 
 @pytest.mark.parametrize("step", [4, 7, 13])

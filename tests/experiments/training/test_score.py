@@ -9,14 +9,13 @@ from rnnorm.experiments.training.score import Metric, Score, score_of
 
 
 class FakeTrainer:
-    is_last_batch = True
-    global_step = 0
+    sanity_checking = False
 
     def __init__(self):
         self.saved = []
         self.callback_metrics = {}
 
-    def save_checkpoint(self, path, storage_options=None):
+    def save_checkpoint(self, path):
         self.saved.append((self.current_epoch, path.name))
 
 
@@ -26,7 +25,7 @@ def test_the_best_checkpoint_is_that_of_the_tasks_score(tmp_path, mode, best):
     for epoch, value in enumerate((2.0, 1.0, 3.0, 1.5)):
         trainer.current_epoch = epoch
         trainer.callback_metrics = {"val/quality": torch.tensor(value), "val/loss": torch.tensor(0)}
-        keep.on_train_epoch_end(trainer, None)
+        keep.on_validation_end(trainer, None)
     assert [epoch for epoch, name in trainer.saved if name == "best.ckpt"] == best
     assert keep.best == (3.0 if mode == "max" else 1.0)
     assert keep.best_epoch == best[-1] + 1

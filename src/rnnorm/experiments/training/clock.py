@@ -16,7 +16,7 @@ class Clock(Callback):
 
     Attributes:
         seconds: their sum.
-        steps: their number.
+        steps: their number, of several minibatches each where gradients are accumulated.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Clock(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Stop."""
         self.seconds += _now(trainer) - self._start
-        self.steps += 1
+        self.steps = trainer.global_step
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""

@@ -20,7 +20,8 @@ class KeepLastAndBest(Checkpoint):
     ``last.ckpt`` is written every so many steps, at the end of every epoch, before the last step
     of an epoch or before another one that a validation follows, and when a signal stops the
     training. A training that is stopped within a validation goes back one step: no checkpoint is
-    written between a step and its validation, since a resumed training would leave it out.
+    written between a step and its validation, since a resumed training would leave it out. Nor is
+    one between minibatches whose gradients are accumulated, which it does not hold.
 
     Args:
         folder: where they are.
@@ -54,6 +55,9 @@ class KeepLastAndBest(Checkpoint):
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save after every so many steps, and where training stops within an epoch."""
+        together = trainer.accumulate_grad_batches
+        if (trainer.fit_loop.batch_idx + 1) % together and not trainer.is_last_batch:
+            return
         self.signals.agree()
         regular = trainer.global_step % self.every_n_steps == 0 or self.signals.came is not None
         due = (regular or _validates_in(1, trainer)) and not _validates_in(0, trainer)
@@ -62,14 +66,16 @@ class KeepLastAndBest(Checkpoint):
             self._save_last(trainer)
         self.signals.check()
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save what has the best score so far."""
+        value = trainer.callback_metrics.get(f"val/{self.score.name}")
+        if value is not None and not trainer.sanity_checking and self._is_better(float(value)):
+            self.best, self.best_epoch = float(value), trainer.current_epoch + 1
+            trainer.save_checkpoint(self.folder / BEST)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after validation."""
         self.signals.agree()
-        value = trainer.callback_metrics.get(f"val/{self.score.name}")
-        better = value is not None and self._is_better(float(value))
-        if value is not None and better:
-            self.best, self.best_epoch = float(value), trainer.current_epoch + 1
-            trainer.save_checkpoint(self.folder / BEST)
         # an epoch that was cut short would count as a whole one when it is resumed
         if trainer.is_last_batch:
             self._save_last(trainer)
