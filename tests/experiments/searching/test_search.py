@@ -1,4 +1,5 @@
 import math
+import shutil
 from types import SimpleNamespace
 
 import optuna
@@ -110,6 +111,15 @@ def test_a_trial_that_was_cut_off_before_it_began_is_begun(recipe, monkeypatch):
     assert len(search(**recipe()).trials) == 3
 
 
+def test_a_folder_that_holds_something_else_is_left_alone(recipe):
+    folder = module.Path("study/trial-000")
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="trial-000"):
+        search(**recipe())
+    assert (folder / "thesis.txt").read_text() == "mine"
+
+
 def test_a_trial_that_another_process_trains_is_left_to_it(recipe, monkeypatch, capsys):
     real = module.fit
     with monkeypatch.context() as patch:
@@ -178,13 +188,13 @@ def test_a_folder_of_another_study_is_refused(recipe):
 )
 def test_a_folder_of_another_studys_trial_is_refused(recipe, change, differs):
     given = recipe(**{RATE: PAPER[RATE]}) | {"trials": 1}
-    module.shutil.copy(given["recipe"], "other.yaml")
+    shutil.copy(given["recipe"], "other.yaml")
     before = drawn(search(**given))
     journal = {"storage": "journal:study/study.journal"}
     with pytest.raises(ValueError, match=f"study/trial-000 holds another training.*: {differs}"):
         search(**given | journal | change)
     assert drawn(read_search("study")) == before
-    module.shutil.rmtree("study/trial-000")
+    shutil.rmtree("study/trial-000")
     assert len(search(**given | journal | change | {"lease": 0.1}).trials) == 1
 
 
@@ -213,6 +223,9 @@ def test_what_cannot_be_searched_is_refused_before_there_is_a_study(recipe):
         search(**recipe(**{"optimizer.init_args.speed": {"choices": [1]}}))
     for wrong in ({"trials": 0}, {"epochs": -1}):
         with pytest.raises(ValueError, match="must be at least 1"):
+            search(**recipe() | wrong)
+    for wrong in ({"seed": -1}, {"lease": 0.0}, {"lease": math.nan}, {"lease": math.inf}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             search(**recipe() | wrong)
     assert not module.Path("study").exists()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -78,7 +78,9 @@ def search(
 
     Raises:
         ValueError: the recipe has no ranges, the folder or the storage holds a study of something
-            else, a trial's folder holds another training, or several workers have no storage.
+            else, a trial's folder holds another training, several workers have no storage, or a
+            number is out of its range.
+        FileExistsError: a trial's folder is there and holds no training.
         OverrideError: an override, or an option with a range, is none that the recipe knows.
         BlockingIOError: another process works on the study, which has no storage.
         Stopped: Ctrl-C or SIGTERM ended a training after a step, with a checkpoint.
@@ -90,6 +92,10 @@ def search(
     for name, number in (("trials", trials), ("epochs", epochs), ("workers", workers)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
+    if not 0 < lease < math.inf:
+        raise ValueError(f"lease must be a number of seconds above 0, got {lease}")
     if workers > 1 and storage is None:
         raise ValueError(f"workers need a storage, such as journal:{out / 'study.journal'}")
     if pruner is not None and pruner not in _PRUNERS:
@@ -234,8 +240,9 @@ def _train(
             callbacks=callbacks,
             one_process=True,
         ).best
-    # what was cut off before its first step holds nothing
-    shutil.rmtree(folder, ignore_errors=True)
+    # an empty one is of a trial that was cut off before it began; fit refuses any other
+    with suppress(OSError):
+        folder.rmdir()
     return fit(
         recipe,
         run_dir=folder,
