@@ -336,6 +336,23 @@ def test_a_table_may_be_of_one_scale(folder):
         page_of(folder)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "text",
+        {"text": ""},
+        {"text": "", "tables": [3]},
+        {"text": "", "tables": [{"title": "A"}]},
+    ],
+    ids=str,
+)
+def test_tables_that_are_none_are_refused_by_name(folder, given):
+    (folder / "tables.yaml").write_text(yaml.safe_dump(given))
+    with pytest.raises(ValueError, match=r"tables\.yaml.* must have a"):
+        page_of(folder)
+
+
 def test_recipes_of_one_name_have_their_paper_in_the_picture(folder):
     names = ["gal2016/ptb-char", "semeniuta2016/ptb-char", LSTM]
     table = {"title": "Characters", "recipes": names}
@@ -423,6 +440,17 @@ def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path, stored
     path.write_text("{}")
     with pytest.raises(ValueError, match="is no recorded search"):
         page_of(folder)
+
+
+def test_a_run_without_a_table_leaves_no_record(folder, tiny):
+    run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"])
+    before = sorted(folder.iterdir())
+    with pytest.raises(ValueError, match="has no table for demo-digits-bn"):
+        results([run.folder], docs=folder.parent)
+    assert sorted(folder.iterdir()) == before
+    (run.folder / "sentences.txt").write_bytes(b"caf\351\n")
+    with pytest.raises(ValueError, match=r"sentences\.txt"):
+        results([run.folder], docs=folder.parent)
 
 
 def test_a_small_run_has_a_file_of_its_own(folder, tiny):

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from rnnorm.experiments.data.text_file import as_text
 from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.measuring.curve import read_curve
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
@@ -50,13 +51,21 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
         ValueError: a file is broken, or a recorded run is in no table.
     """
     folder, page = Path(docs) / "results", Path(docs) / "results.md"
+    before = set(folder.glob("*.json"))
     for run in map(str, runs):
         if is_storage(run):
             for found in read_searches(run):
                 _record_search(found, folder)
         else:
             record(run, folder)
-    write_whole(page, page_of(folder).encode())
+    try:
+        text = page_of(folder)
+    except ValueError:
+        # no later call could write the page
+        for path in set(folder.glob("*.json")) - before:
+            path.unlink()
+        raise
+    write_whole(page, text.encode())
     steps = read_steps(folder)
     for table in read_recorded(folder)[1]:
         if scores_of(table):
@@ -82,7 +91,7 @@ def record(run: str | Path, folder: Path) -> Path:
     if (Path(run) / STUDY).is_file():
         return _record_search(read_search(run), folder)
     outcome, written = _with_evidence(read_outcome(run), Path(run)), Path(run) / "sentences.txt"
-    lines = unpack(written, "").decode().splitlines() if written.is_file() else []
+    lines = as_text(unpack(written, ""), written).splitlines() if written.is_file() else []
     score = score_of(rebuild(Path(run))[0].model)
     curve = read_curve(Path(run), score, outcome.label, 0)
     content = {

@@ -78,7 +78,7 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
         FileNotFoundError: ``tables.yaml`` is missing.
         ValueError: a file is broken, or a recorded run is in no table.
     """
-    tables = read_yaml(folder / "tables.yaml")
+    text, tables = _read_tables(folder / "tables.yaml")
     files = sorted(folder.glob("*.json"))
     runs = {path: _read(path) for path in files if not path.name.startswith("search-")}
     searches = {path: _read_search(path) for path in files if path not in runs}
@@ -86,7 +86,7 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     named |= {path: found["recipe"] for path, found in searches.items()}
     placed: set[Path] = set()
     found = []
-    for table in tables["tables"]:
+    for table in tables:
         scale = table.get("scale")
         # a search is told once
         new = [path for path in files if path not in placed.intersection(searches)]
@@ -106,7 +106,24 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     for path in files:
         if path not in placed:
             raise ValueError(f"{folder / 'tables.yaml'} has no table for {path.name}")
-    return tables["text"].strip(), found
+    return text, found
+
+
+def _read_tables(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    given = read_yaml(path)
+    given = given if isinstance(given, dict) else {}
+    text, tables = given.get("text"), given.get("tables")
+    if not (isinstance(text, str) and isinstance(tables, list)):
+        raise ValueError(f"{path} must have a text and a list of tables")
+    for table in tables:
+        title, recipes = (
+            map(table.get, ("title", "recipes")) if isinstance(table, dict) else ("", 0)
+        )
+        if not (isinstance(title, str) and isinstance(recipes, list)):
+            raise ValueError(
+                f"{path}: a table must have a title and a list of recipes, got {table}"
+            )
+    return text.strip(), tables
 
 
 def _read(path: Path) -> RecordedRun:
