@@ -99,6 +99,13 @@ def test_a_single_test_row_has_no_sampling_error(tiny, monkeypatch):
     assert measured.metrics.keys() == {"test/loss", "test/accuracy"}
 
 
+@pytest.mark.parametrize("limit", ["0", "0.0001"])
+def test_a_limit_that_leaves_no_minibatch_is_refused(tiny, limit):
+    run = fit("demo/digits-lstm", overrides=[*tiny, "--trainer.max_epochs=1"])
+    with pytest.raises(ValueError, match="limit_test_batches"):
+        measure(run.folder, overrides=[f"--trainer.limit_test_batches={limit}"])
+
+
 def test_a_model_without_batch_statistics_has_one_measurement(tiny):
     run = fit("demo/digits-ln", overrides=[*tiny, "--trainer.max_epochs=1"])
     (only,) = measure("demo/digits-ln", run.last_checkpoint)

@@ -86,11 +86,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         status = _run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
+        # closed by who started it
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
         # what is left in the buffer would be said again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        if isinstance(error, BrokenPipeError):
+            return 141
+        print(f"rnnorm: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
     return status
 
 

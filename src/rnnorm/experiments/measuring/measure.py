@@ -8,6 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
 from rnnorm.diagnostics import batch_normalised
 from rnnorm.experiments.measuring.batch_statistics import BatchStatistics, SeveralRows
 from rnnorm.experiments.measuring.loading import load_trained
@@ -57,8 +59,8 @@ def measure(
         A measurement for each length and each kind of statistics.
 
     Raises:
-        ValueError: the checkpoint is not one of this model and data; or batch statistics were
-            asked for and there are none.
+        ValueError: the checkpoint is not one of this model and data; batch statistics were
+            asked for and there are none; or the trainer refuses its arguments.
         FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
         OSError: the results could not be kept.
     """
@@ -139,7 +141,12 @@ def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) ->
     # whatever it was trained on
     trainer = built.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
     loader = SeveralRows(loader) if batch else loader
-    with quiet_lightning():
-        metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
+    try:
+        with quiet_lightning():
+            metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from None
+    if not metrics:
+        raise ValueError("trainer.limit_test_batches leaves none of the test set's minibatches")
     # of a single row there is no sampling error
     return {n: v for n, v in metrics[0].items() if n != SAMPLING_ERROR or isfinite(v)}
