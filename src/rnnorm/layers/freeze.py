@@ -71,19 +71,19 @@ class ShortWay(NamedTuple):
     def of(cls, layer: Sequence) -> ShortWay | None:
         """That of a layer, None where there is none: backwards, projected, with masks."""
         cell, norm = layer.cell, layer.norm
+        active = cell.active_sites(norm)
         weight: Tensor = parameter(layer, layer._flat_weights_names[0])
         if (
             is_parametrized(layer)
             or layer.bidirectional
             or layer.recurrent_dropout is not None
-            or not cell.active_sites(norm)
+            or not active
         ):
             return None
         request = dispatch.Request(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
         # whatever use_backend names now: run asks at each call
         if dispatch.why_not("cpu", request):
             return None
-        active = cell.active_sites(norm)
         suffixes = layer._suffixes()
         names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
         names += ["weight_ci", "weight_cf", "weight_co"]

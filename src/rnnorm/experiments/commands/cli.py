@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 141
-        print(f"rnnorm: the output cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"rnnorm: {error}", file=sys.stderr)
         return 1
     return status
 
