@@ -116,10 +116,8 @@ def _read_tables(path: Path) -> tuple[str, list[dict[str, Any]]]:
     if not (isinstance(text, str) and isinstance(tables, list)):
         raise ValueError(f"{path} must have a text and a list of tables")
     for table in tables:
-        title, recipes = (
-            map(table.get, ("title", "recipes")) if isinstance(table, dict) else ("", 0)
-        )
-        if not (isinstance(title, str) and isinstance(recipes, list)):
+        titled = isinstance(table, dict) and isinstance(table.get("title"), str)
+        if not (titled and isinstance(table.get("recipes"), list)):
             raise ValueError(
                 f"{path}: a table must have a title and a list of recipes, got {table}"
             )

@@ -51,7 +51,7 @@ def processor() -> str:
     told = dict(re.findall(r"^(.+?)\s*: (.+)$", first, re.MULTILINE))
     name = told.get("model name") or platform.processor() or platform.machine()
     # a virtual machine may say no more than "AMD EPYC"
-    if "cpu family" in told and not re.search(r"\d", name):
+    if {"cpu family", "model"} <= told.keys() and not re.search(r"\d", name):
         return f"{name} (family {told['cpu family']}, model {told['model']})"
     return name
 
