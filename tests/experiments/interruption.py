@@ -51,4 +51,6 @@ def _came_out(folder):
     """Weights, and the curve of each metric without its seconds."""
     weights = read_checkpoint(folder / "checkpoints" / "last.ckpt")["state_dict"]
     curves = read_metrics(folder / "metrics.csv")
-    return weights, {name: [(s, v) for s, _, v in curve] for name, curve in curves.items()}
+    return weights, {
+        name: [p._replace(seconds=0) for p in points] for name, points in curves.items()
+    }

@@ -5,12 +5,16 @@ import pytest
 from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.measuring.curve import Curve
 
-CURVE = Curve("a", 1, [10, 20, 30], [31.0, 61.0, 91.0], [1.0, 2.0, 3.0])
+CURVE = Curve("a", 1, [10, 20, 30], [31.0, 61.0, 91.0], [1.0, 2.0, 3.0], [1, 2, 3])
+# three validations an epoch
+OFTEN = replace(CURVE, epochs=[1, 1, 1])
 
 
-def test_epochs_are_points():
-    assert Budget(epochs=2).cut([CURVE]) == [CURVE.until(2)]
+def test_epochs_are_those_of_the_training_however_often_it_is_validated():
+    assert Budget(epochs=2).cut([CURVE, OFTEN]) == [CURVE.until(2), OFTEN]
     assert Budget(epochs=9).cut([CURVE]) == [CURVE]
+    seldom = replace(CURVE, epochs=[2, 4, 6])
+    assert Budget(epochs=5).cut([seldom]) == [seldom.until(2)]
 
 
 def test_the_step_that_uses_the_minutes_up_belongs_to_them():
@@ -22,7 +26,7 @@ def test_the_step_that_uses_the_minutes_up_belongs_to_them():
 
 def test_without_a_budget_curves_go_as_far_as_the_shortest_that_did_not_diverge():
     short = Curve("b", 1, [10, 20], [1.0, 2.0], [1.0, 2.0])
-    gone = Curve("c", 1, [], [], [], diverged=True)
+    gone = Curve("c", 1, [], [], [], diverged=1)
     assert Budget().cut([CURVE, short, gone]) == [CURVE.until(2), short, gone]
 
 
@@ -38,8 +42,13 @@ def test_without_a_budget_curves_go_as_far_as_the_shortest_that_did_not_diverge(
     ],
 )
 def test_a_divergence_after_the_budget_does_not_count(budget, counts):
-    (cut,) = budget.cut([replace(CURVE, diverged=True)])
-    assert cut.diverged is counts
+    (cut,) = budget.cut([replace(CURVE, diverged=4)])
+    assert cut.diverged == (4 if counts else 0)
+
+
+def test_a_divergence_within_the_last_epoch_counts_after_a_validation_of_it_too():
+    (cut,) = Budget(epochs=1).cut([replace(OFTEN, diverged=1)])
+    assert cut.diverged == 1
 
 
 @pytest.mark.parametrize("given", [{"epochs": 0}, {"minutes": 0.0}, {"minutes": float("nan")}])

@@ -6,7 +6,7 @@ from rnnorm.experiments.measuring.curve import Curve
 CURVES = [
     Curve("LSTM", 1, [10, 20], [1.0, 2.0], [20.0, 50.0]),
     Curve("LSTM", 2, [10, 20], [3.0, 4.0], [30.0, 40.0]),
-    Curve("carry", 1, [], [], [], diverged=True),
+    Curve("carry", 1, [], [], [], diverged=1),
     Curve("once", 1, [10], [1.0], [20.0]),
 ]
 

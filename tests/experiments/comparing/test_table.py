@@ -45,7 +45,7 @@ def test_a_score_to_reach_is_given():
 def test_a_training_that_diverged_is_said_to():
     curves = [
         *CURVES[:2],
-        Curve("carry", 1, [], [], [], True),
+        Curve("carry", 1, [], [], [], diverged=3),
         Curve("carry", 2, [9], [1.0], [7.0]),
     ]
     table = comparison_table(curves, ACCURACY).splitlines()

@@ -23,10 +23,10 @@ def test_a_run_is_read_as_it_is_shown(tmp_path):
     ]
     (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
     curve = read_curve(tmp_path, ACCURACY, "mine", 3)
-    assert curve == Curve("mine", 3, [5, 10], [1.5, 3.0], [25.0, 50.0])
+    assert curve == Curve("mine", 3, [5, 10], [1.5, 3.0], [25.0, 50.0], [1, 2])
     assert read_curve(tmp_path, Score("loss", "min"), "mine", 3).values == [2.0]
     (tmp_path / "metrics.csv").write_text("\n".join([*lines, "12,1,3.500,diverged,1"]) + "\n")
-    assert read_curve(tmp_path, ACCURACY, "mine", 3) == replace(curve, diverged=True)
+    assert read_curve(tmp_path, ACCURACY, "mine", 3) == replace(curve, diverged=2)
 
 
 def test_a_run_without_a_validation_has_no_points(tmp_path):

@@ -56,7 +56,7 @@ def kaldi(tmp_path):
 def test_the_recipes_learn(tmp_path, spoken, name):
     more = ["--trainer.max_epochs=12", "--optimizer.init_args.lr=0.01"]
     run = fit(name, data_dir=spoken, run_dir=tmp_path / "run", overrides=[*TINY, *more])
-    curve = [value for _, _, value in read_metrics(run.folder / "metrics.csv")["val/frame_error"]]
+    curve = [point.value for point in read_metrics(run.folder / "metrics.csv")["val/frame_error"]]
     assert len(curve) == 12
     assert run.best == pytest.approx(min(curve))
     # six states: guessing is wrong in five of six frames

@@ -61,7 +61,7 @@ def test_the_learning_rate_falls_after_the_first_epochs(tmp_path, options):
 def test_the_best_epoch_is_that_of_the_lowest_score(tmp_path, options, capsys):
     run = fit(CHARACTERS, run_dir=tmp_path / "run", **options(CHARACTERS))
     curve = read_metrics(run.folder / "metrics.csv")["val/bits_per_character"]
-    values = [value for _, _, value in curve]
+    values = [point.value for point in curve]
     assert run.best == pytest.approx(min(values))
     assert run.best_epoch == values.index(min(values)) + 1
     assert f"best validation bits per character {run.best:.4f}" in run.summary()
@@ -129,7 +129,7 @@ def test_an_epoch_of_each_cell_and_regulariser(tmp_path, options, name):
     given["overrides"] += ["--trainer.max_epochs=1", "--model.init_args.hidden_size=8"]
     run = fit(name, scale="small", run_dir=tmp_path / "run", quiet=True, **given)
     curve = read_metrics(run.folder / "metrics.csv")
-    losses = [value for _, _, value in curve["train/loss"]]
+    losses = [point.value for point in curve["train/loss"]]
     assert losses[-1] < losses[0]
     (measured,) = measure(run.folder)
     assert measured.metrics["test/bits_per_character"] < 5

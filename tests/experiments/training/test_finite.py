@@ -71,8 +71,8 @@ def test_the_run_folder_says_it_until_the_training_goes_on(tmp_path, tiny):
     for given in ({"recipe": RECIPE, "run_dir": folder, "overrides": tiny}, {"resume": folder}):
         with pytest.raises(DivergedError):
             fit(**given, every_n_steps=2, callbacks=[wrong])
-        ((step, _, _),) = read_metrics(folder / "metrics.csv")["diverged"]
-        assert step == 9
+        (point,) = read_metrics(folder / "metrics.csv")["diverged"]
+        assert point.step == 9
     fit(resume=folder)
     assert "diverged" not in read_metrics(folder / "metrics.csv")
 

@@ -16,12 +16,12 @@ def read(tmp_path):
 
 
 def test_curves_by_name(read):
-    assert read(HEAD + LINE * 2) == {"val/loss": [(4, 1.25, 0.5)] * 2}
+    assert read(HEAD + LINE * 2) == {"val/loss": [(4, 0, 1.25, 0.5)] * 2}
     assert read(HEAD) == {}
 
 
 def test_a_line_that_was_cut_off_is_left_out(read):
-    assert read(HEAD + LINE + "5,0,1.3")["val/loss"] == [(4, 1.25, 0.5)]
+    assert read(HEAD + LINE + "5,0,1.3")["val/loss"] == [(4, 0, 1.25, 0.5)]
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_one_process_writes_the_metrics_of_all(trained):
     want, got = (read_metrics(folder / name / "metrics.csv") for name in ("one", "two"))
     assert got.keys() == want.keys()
     for name, curve in want.items():
-        assert [step for step, _, _ in got[name]] == [step for step, _, _ in curve], name
-        values = [torch.tensor([value for _, _, value in of[name]]) for of in (got, want)]
+        assert [point.step for point in got[name]] == [point.step for point in curve], name
+        values = [torch.tensor([point.value for point in of[name]]) for of in (got, want)]
         torch.testing.assert_close(*values, atol=1e-6, rtol=1e-6, msg=name)
     assert two.stdout.count("run folder:") == 1
     assert two.stdout.count("next: rnnorm test") == 1

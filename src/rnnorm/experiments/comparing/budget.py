@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,18 +61,16 @@ class Budget:
         return [self._within(c) for c in curves]
 
     def _within(self, curve: Curve) -> Curve:
-        cut = curve.until(self._points(curve))
-        # what it diverged after is no matter
-        used_up = len(cut.values) < len(curve.values) or len(cut.values) == self.epochs
-        return replace(cut, diverged=curve.diverged and not used_up)
-
-    def _points(self, curve: Curve) -> int:
-        points = len(curve.values) if self.epochs is None else self.epochs
-        if self.minutes is None:
-            return points
-        # the step that used the budget up belongs to it
+        epochs = math.inf if self.epochs is None else self.epochs
+        seconds = math.inf if self.minutes is None else 60 * self.minutes
+        # the step that used the minutes up belongs to them
         starts = [s - s / n for s, n in zip(curve.seconds, curve.steps, strict=True)]
-        return min(points, sum(start < 60 * self.minutes for start in starts))
+        cut = curve.until(
+            sum(e <= epochs and s < seconds for e, s in zip(curve.epochs, starts, strict=True))
+        )
+        # what it diverged after is no matter
+        used_up = len(cut.values) < len(curve.values) or curve.diverged > epochs
+        return replace(cut, diverged=0 if used_up else curve.diverged)
 
 
 class StopAfterSeconds(Callback):

@@ -59,7 +59,7 @@ def spread(values: Sequence[float], score: Score) -> str:
 
 
 def _diverged(curves: Sequence[Curve]) -> str:
-    count = sum(c.diverged for c in curves)
+    count = sum(c.diverged > 0 for c in curves)
     return f" ({count} of {len(curves)} diverged)" if count else ""
 
 

@@ -23,8 +23,9 @@ class Curve:
         steps: training steps until each point.
         seconds: seconds spent in them.
         values: the score as it is shown, an accuracy or error in per cent.
-        diverged: whether the training ended because something was not finite.
-        epochs: epochs until each point, of a training whose record says how many it had.
+        epochs: epochs until each point, one that is not over included.
+        diverged: the epoch, counted from 1, in which something was not finite and the training
+            ended; 0 if none.
     """
 
     model: str
@@ -32,8 +33,8 @@ class Curve:
     steps: list[int]
     seconds: list[float]
     values: list[float]
-    diverged: bool = False
     epochs: list[float] = field(default_factory=list)
+    diverged: int = 0
 
     def until(self, points: int) -> Curve:
         """Its first points."""
@@ -58,11 +59,11 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
     return Curve(
         model,
         seed,
-        # a line names the step before it, counted from 0
-        steps=[step + 1 for step, _, _ in points],
-        seconds=[seconds for _, seconds, _ in points],
-        values=[score.shown(value) for _, _, value in points],
-        diverged=DIVERGED in metrics,
+        steps=[point.step + 1 for point in points],
+        seconds=[point.seconds for point in points],
+        values=[score.shown(point.value) for point in points],
+        epochs=[point.epoch + 1 for point in points],
+        diverged=metrics[DIVERGED][0].epoch + 1 if DIVERGED in metrics else 0,
     )
 
 

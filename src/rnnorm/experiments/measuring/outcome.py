@@ -160,9 +160,9 @@ def read_unsaved(folder: str | Path) -> Outcome:
     run = read_about(folder)
     points = [
         # a line names the step before it, counted from 0, but where the training diverged
-        (step + (name != DIVERGED), seconds)
+        (point.step + (name != DIVERGED), point.seconds)
         for name, found in read_metrics(folder / "metrics.csv").items()
-        for step, seconds, _ in found
+        for point in found
     ]
     steps, seconds = (max(values) for values in zip((0, 0.0), *points, strict=True))
     # one is written at the end of every epoch

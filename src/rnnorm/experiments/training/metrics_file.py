@@ -7,7 +7,7 @@ import io
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.pytorch.loggers import Logger
 
@@ -19,6 +19,22 @@ from rnnorm.experiments.training.write_whole import write_whole
 COLUMNS = ("step", "epoch", "seconds", "name", "value")
 # the number that is there if the training diverged
 DIVERGED = "diverged"
+
+
+class Point(NamedTuple):
+    """A number, and when it was taken.
+
+    Attributes:
+        step: the training step before it, counted from 0.
+        epoch: the epoch that it is in, counted from 0.
+        seconds: time spent in training steps until then.
+        value: the number.
+    """
+
+    step: int
+    epoch: int
+    seconds: float
+    value: float
 
 
 class MetricsFile(Logger):
@@ -66,15 +82,16 @@ class MetricsFile(Logger):
         """Hyper-parameters stand in the run folder's ``config.yaml``."""
 
 
-def read_metrics(path: str | Path) -> dict[str, list[tuple[int, float, float]]]:
-    """Read such a file: for each name its ``(step, seconds, value)`` in order.
+def read_metrics(path: str | Path) -> dict[str, list[Point]]:
+    """Read such a file: for each name its numbers in order.
 
     Raises:
         ValueError: it is none; the message names the file and the line.
     """
-    curves: dict[str, list[tuple[int, float, float]]] = {}
-    for row in _rows(Path(path)):
-        curves.setdefault(row[3], []).append((int(row[0]), float(row[2]), float(row[4])))
+    curves: dict[str, list[Point]] = {}
+    for step, epoch, seconds, name, value in _rows(Path(path)):
+        point = Point(int(step), int(epoch), float(seconds), float(value))
+        curves.setdefault(name, []).append(point)
     return curves
 
 
