@@ -30,11 +30,12 @@ def recipe(tmp_path, tiny):
 
     def of(**space):
         config = read_recipe("demo/digits-lstm").config
-        ranges = {"space": space or {RATE: PAPER[RATE], ROWS: {"choices": [20, 40]}}}
+        space = space or {RATE: PAPER[RATE], ROWS: {"choices": [20, 40]}}
         path = tmp_path / "own.yaml"
-        searched = config | {"search": {"trials": 3, **ranges}}
+        searched = config | {"search": {"trials": 3, "space": space}}
         path.write_text(yaml.safe_dump(searched, sort_keys=False))
-        return {"recipe": str(path), "out": "study", "epochs": 1, "overrides": tiny}
+        given = [o for o in tiny if o.partition("=")[0].lstrip("-") not in space]
+        return {"recipe": str(path), "out": "study", "epochs": 1, "overrides": given}
 
     return of
 
@@ -221,6 +222,9 @@ def test_what_cannot_be_searched_is_refused_before_there_is_a_study(recipe):
         search("demo/digits-bn", "study")
     with pytest.raises(OverrideError, match="speed"):
         search(**recipe(**{"optimizer.init_args.speed": {"choices": [1]}}))
+    for name in (RATE, "optimizer.lr"):
+        with pytest.raises(ValueError, match=f"--{name}=1 has no effect.*draws that option"):
+            search(**recipe() | {"overrides": [f"--{name}=1"]})
     for wrong in ({"trials": 0}, {"epochs": -1}):
         with pytest.raises(ValueError, match="must be at least 1"):
             search(**recipe() | wrong)

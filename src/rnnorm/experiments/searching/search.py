@@ -27,6 +27,7 @@ from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.options import option_name
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import Score, score_of
@@ -78,8 +79,8 @@ def search(
 
     Raises:
         ValueError: the recipe has no ranges, the folder or the storage holds a study of something
-            else, a trial's folder holds another training, several workers have no storage, or a
-            number is out of its range.
+            else, a trial's folder holds another training, several workers have no storage, an
+            override is of an option that is drawn, or a number is out of its range.
         FileExistsError: a trial's folder is there and holds no training.
         OverrideError: an override, or an option with a range, is none that the recipe knows.
         BlockingIOError: another process works on the study, which has no storage.
@@ -101,6 +102,9 @@ def search(
     if pruner is not None and pruner not in _PRUNERS:
         raise ValueError(f"pruner must be one of {', '.join(_PRUNERS)}, got {pruner!r}")
     space = {name: _distribution(name, given) for name, given in chosen.search["space"].items()}
+    names = {option_name(name) for name in space}
+    if twice := [option for option in overrides if option_name(option) in names]:
+        raise ValueError(f"{twice[0]} has no effect: the recipe's search draws that option")
     if epochs is not None:
         overrides = [*overrides, f"--trainer.max_epochs={epochs}"]
     # options that the recipe does not know are found out before there is a study

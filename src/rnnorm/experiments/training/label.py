@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rnnorm.experiments.training.options import option_name
+
 # how long, where and how fast it trains, and the seed, which is told apart
 _NOT_TOLD = (
     "accelerator",
@@ -25,11 +27,9 @@ def changes(overrides: Iterable[str], scale: str = "paper") -> tuple[str, ...]:
         overrides: options of LightningCLI; the later one of two counts.
         scale: ``"small"`` is a change too.
     """
-    given = {}
-    for option in overrides:
-        name, _, value = option.lstrip("-").partition("=")
-        given[name.replace(".init_args.", ".")] = name.rpartition(".")[2], value
-    told = [f"{name}={value}" for name, value in given.values() if name not in _NOT_TOLD]
+    given = {option_name(option): option.partition("=")[2] for option in overrides}
+    named = [(option.rpartition(".")[2], value) for option, value in given.items()]
+    told = [f"{name}={value}" for name, value in named if name not in _NOT_TOLD]
     return (*(["small"] if scale == "small" else []), *told)
 
 

@@ -45,6 +45,11 @@ def data_dir_option(data_dir: str | Path | None) -> list[str]:
     return [] if data_dir is None else [f"--data.init_args.data_dir={data_dir}"]
 
 
+def option_name(option: str) -> str:
+    """What an override sets, without the ``init_args`` that may be left out."""
+    return option.lstrip("-").partition("=")[0].replace(".init_args.", ".")
+
+
 def option_values(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a configuration has, by the names of the command line."""
     found: dict[str, Any] = {}
