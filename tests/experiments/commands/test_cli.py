@@ -280,6 +280,8 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
         ("--lr=-1", "lr must be a finite number of at least 0, got -1.0"),
         ("--seed=-1", "seed must be from 0 to 4294967295, got -1"),
         ("--trainer.max_epochs=0", "trainer.max_epochs must be above 0 in a training, got 0"),
+        ("--trainer.gradient_clip_val=-1", "trainer.gradient_clip_val must be 0 (no clipping) or"),
+        ("--data.permutation_seed=-1", "permutation_seed must be from 0 to 4294967295, got -1"),
         ("--trainer.max_steps=0", "trainer.max_steps must be above 0"),
         ("--trainer.limit_train_batches=0", "trainer.limit_train_batches must be above 0"),
         ("--trainer.accumulate_grad_batches=-1", "trainer.accumulate_grad_batches must be above 0"),

@@ -114,3 +114,15 @@ def test_a_checkpoint_of_other_words_is_refused(tmp_path, folder):
     path.write_text(path.read_text().replace("film", "movie"))
     with pytest.raises(ValueError, match=r"not that of the checkpoint.*such as 'movie'"):
         fit(resume=run.folder, data_dir=other, overrides=["--trainer.max_epochs=2"], quiet=True)
+
+
+def test_fewer_training_texts_are_of_both_classes(tmp_path):
+    (tmp_path / "sorted.csv").write_text(
+        "".join(["text,label\n", *(f"w{i},{1 if i < 600 else -1}\n" for i in range(1200))])
+    )
+    given = {"dataset": "csv", "file": "sorted.csv", "data_dir": tmp_path}
+    data = SentimentData(**given, train_size=100)
+    data.setup()
+    assert 35 < int(data.loaders["train"].series.y.sum()) < 65
+    with pytest.raises(ValueError, match="train_size=1 leaves training texts of one class"):
+        SentimentData(**given, train_size=1).setup()

@@ -76,6 +76,10 @@ class PixelData(LoadedData):
             raise ValueError(f"step must be 'pixel' or 'row', got {step!r}")
         if shrink < 1:
             raise ValueError(f"shrink must be at least 1, got {shrink}")
+        if not 0 <= permutation_seed < 2**32:
+            raise ValueError(
+                f"permutation_seed must be from 0 to {2**32 - 1}, got {permutation_seed}"
+            )
 
     def load(self) -> dict[str, Batches]:
         """Load the images and order their steps.

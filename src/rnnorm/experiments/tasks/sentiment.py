@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rnnorm.experiments.data.fixed_share import fixed_share
 from rnnorm.experiments.data.series.series import Series
 from rnnorm.experiments.data.series.series_batches import SeriesBatches
 from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
@@ -28,7 +29,8 @@ class SentimentData(KeepsVocabulary):
         file: the file of ``"csv"``.
         threshold: between the classes.
         words: size of the vocabulary, the most frequent words of the training texts.
-        train_size: keep only this many training texts; the vocabulary is that of all.
+        train_size: keep only this many training texts, a fixed random choice; the vocabulary is
+            that of all.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
@@ -55,20 +57,25 @@ class SentimentData(KeepsVocabulary):
         """Read, split and number the texts.
 
         Raises:
-            ValueError: the file is broken, or has too few texts of a class.
+            ValueError: the file is broken, or has too few texts of a class, or ``train_size``
+                leaves those of one class alone.
             FileNotFoundError: it is missing.
         """
         given = self.hparams
         names = ("dataset", "data_dir", "file", "threshold")
-        *parts, self.notes = load_rated(*(given[name] for name in names))
-        words = [[words_and_signs(each.text) for each in part] for part in parts]
-        self.vocabulary = Vocabulary.frequent(words[0], given["words"])
+        train, val, test, self.notes = load_rated(*(given[name] for name in names))
+        words = [words_and_signs(each.text) for each in train]
+        self.vocabulary = Vocabulary.frequent(words, given["words"])
         self.source = f"the training texts of {given['dataset']}"
         loaders = {}
-        for part, texts, rated in zip(("train", "val", "test"), words, parts, strict=True):
-            size = given["train_size"] if part == "train" else None
-            x = [self.vocabulary.numbers(text, 1) for text in texts[:size]]
-            y = torch.tensor([int(each.rating > given["threshold"]) for each in rated[:size]])
+        train = fixed_share(train, given["train_size"])
+        for part, rated in (("train", train), ("val", val), ("test", test)):
+            x = [self.vocabulary.numbers(words_and_signs(each.text), 1) for each in rated]
+            y = torch.tensor([int(each.rating > given["threshold"]) for each in rated])
+            if part == "train" and y.min() == y.max():
+                raise ValueError(
+                    f"train_size={given['train_size']} leaves training texts of one class alone"
+                )
             loaders[part] = SeriesBatches(Series(x, y), *self.rows_and_seed(part))
             self.notes.append(f"{part}: {len(y)} texts, {int(y.sum())} rated above the threshold")
         return loaders

@@ -196,7 +196,7 @@ def fit(
             raise ValueError(f"--start {start} must be left out with --resume: it has begun")
         built, about = rebuild(folder, recipe, scale, overrides)
         _refuse_other_learning(folder, built)
-    _refuse_zero(built)
+    _refuse_trainer(built)
     with ExitStack() as held:
         if resume is not None and writes:
             held.enter_context(only_process(folder))
@@ -265,13 +265,16 @@ def fit(
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
-def _refuse_zero(built: Built) -> None:
-    """Refuse a trainer that would take no step, or that Lightning divides by."""
+def _refuse_trainer(built: Built) -> None:
+    """Refuse a trainer that would take no step, that Lightning divides by, or that cannot clip."""
     for name in _COUNTS:
         value = built.config_init["trainer"][name]
         counted = isinstance(value, int | float)
         if counted and (value == 0 or (value < 0 and name not in _COUNTS[:2])):
             raise ValueError(f"trainer.{name} must be above 0 in a training, got {value}")
+    clip = built.config_init["trainer"]["gradient_clip_val"]
+    if clip is not None and not clip >= 0:
+        raise ValueError(f"trainer.gradient_clip_val must be 0 (no clipping) or above, got {clip}")
 
 
 def _refuse_other_learning(folder: Path, built: Built) -> None:

@@ -98,18 +98,11 @@ def test_a_broken_uci_file_is_refused_with_its_line(tmp_path, text, what):
         read_uci(path, 2)
 
 
-@pytest.mark.parametrize(
-    ("lines", "val", "what"),
-    [
-        (["1:2:up", "1:3:down"], 0.2, "with val=0.2: it has 1 of up, 1 of down"),
-        (["1:2:up", "1:3:up"], 0.9, "with val=0.9: it has 2 of up"),
-    ],
-)
-def test_too_few_series_to_validate_or_to_train_are_refused(tmp_path, lines, val, what):
-    write_ts(tmp_path, lines)
+def test_too_few_series_to_validate_are_refused(tmp_path):
+    write_ts(tmp_path, ["1:2:up", "1:3:down"])
     write_ts(tmp_path, ["1:2:up"], "TEST")
-    with pytest.raises(ValueError, match=rf"Two_TRAIN\.ts must have .* {what}"):
-        load_series("Two", tmp_path, val=val)
+    with pytest.raises(ValueError, match=r"Two_TRAIN\.ts must have .* it has 1 of up, 1 of down"):
+        load_series("Two", tmp_path)
 
 
 def test_the_parts_are_disjoint_and_scaled_by_the_training_part_alone(folder):
@@ -167,3 +160,25 @@ def test_the_published_sets(data_dir):
     digits = load_series("PenDigits", data_dir, "uci", 2)
     assert [len(part.y) for part in digits[:3]] == [5994, 1500, 3498]
     assert {tuple(x.shape) for x in digits.test.x} == {(8, 2)}
+
+
+def test_a_feature_that_is_constant_in_training_keeps_its_own_scale(tmp_path):
+    write_ts(tmp_path, [f"{i},{i + 1}:3,3:{('up', 'down')[i % 2]}" for i in range(10)])
+    write_ts(tmp_path, ["1,2:3,5:up"], "TEST")
+    splits = load_series("Two", tmp_path)
+    assert splits.test.x[0][:, 1].tolist() == [0, 2]
+    assert splits.std[1] == 1
+
+
+def test_a_small_feature_has_variance_1_too(tmp_path):
+    write_ts(tmp_path, [f"{i}e-20:1:{('up', 'down')[i % 2]}" for i in range(10)])
+    write_ts(tmp_path, ["1:2:up"], "TEST")
+    x = torch.cat(load_series("Two", tmp_path).train.x)[:, 0]
+    torch.testing.assert_close(x.var(correction=0), torch.tensor(1.0))
+
+
+def test_of_every_class_some_are_left_to_train_on(tmp_path):
+    write_ts(tmp_path, [f"{i}:1:{'up' if i < 2 else 'down'}" for i in range(20)])
+    write_ts(tmp_path, ["1:2:up"], "TEST")
+    splits = load_series("Two", tmp_path, val=0.9)
+    assert sorted(set(splits.train.y.tolist())) == sorted(set(splits.val.y.tolist())) == [0, 1]

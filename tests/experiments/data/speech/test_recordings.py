@@ -62,6 +62,36 @@ def test_a_recording_that_is_truncated_is_named(folder):
             read(folder, NAMES[1:2])
 
 
+def test_a_recorder_that_was_killed_left_no_size_of_the_file(folder):
+    path, whole = folder / NAMES[0], read(folder, NAMES[:1])
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + bytes(4) + data[8:])
+    np.testing.assert_array_equal(read(folder, NAMES[:1])[NAMES[0]], whole[NAMES[0]])
+    path.write_bytes(data[:4] + bytes(4) + data[8:-2])
+    with pytest.raises(
+        ValueError, match=rf"is truncated: .* byte {len(data) - 2}, not {len(data)}"
+    ):
+        read(folder, NAMES[:1])
+
+
+@pytest.mark.parametrize("kind", ["AIFF", "AU", "W64", "RF64", "OGG"])
+def test_a_format_of_which_no_cut_would_be_seen_is_refused(folder, kind):
+    soundfile.write(folder / NAMES[0], np.zeros(300), RATE, format=kind)
+    with pytest.raises(ValueError, match=rf"must be one of WAV, .*, got {kind}"):
+        read(folder, NAMES[:1])
+
+
+def test_flac_is_read_and_refused_where_it_was_cut(folder):
+    path, tone = folder / NAMES[0], np.sin(np.arange(8000) / 9) / 2
+    soundfile.write(path, tone, RATE, format="FLAC")
+    np.testing.assert_allclose(read(folder, NAMES[:1])[NAMES[0]], tone, atol=1e-4)
+    data = path.read_bytes()
+    for size in range(0, len(data), 50):
+        path.write_bytes(data[:size])
+        with pytest.raises(ValueError, match=r"0_ann_0\.wav is no recording"):
+            read(folder, NAMES[:1])
+
+
 @pytest.mark.parametrize("mode", ["w:gz", "w:xz"])
 def test_an_archive_that_is_truncated_is_named(folder, mode):
     path = pack(folder, mode)

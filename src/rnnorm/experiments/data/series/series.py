@@ -64,12 +64,12 @@ def load_series(
 
     Returns:
         The parts; values are scaled so that over the training part each feature has mean 0 and
-        variance 1.
+        variance 1. One that is constant there is left at its own scale.
 
     Raises:
         BrokenFileError: a file is broken, or the two do not belong together.
         FileNotFoundError: ``data_dir`` is not given, or lacks a file.
-        ValueError: an argument is out of its range, or no series is left to train or to validate.
+        ValueError: an argument is out of its range, or no class has two series.
     """
     if layout not in _ENDINGS:
         raise ValueError(f"layout must be 'ts' or 'uci', got {layout!r}")
@@ -89,14 +89,15 @@ def load_series(
         raise BrokenFileError(f"{last} has the class {unknown[0]!r}, which {first} has not")
     whole = _labelled(train, classes)
     kept, left = _split(whole.y, val)
-    if not kept or not left:
+    if not left:
         counts = ", ".join(f"{labels} of {c}" for c, labels in Counter(train[1]).items())
         raise ValueError(
-            f"{first} must have series to train and, of the same class, to validate with "
-            f"val={val}: it has {counts}"
+            f"{first} must have two series of a class, to train and validate with: it has {counts}"
         )
     frames = torch.cat([whole.x[i] for i in kept])
-    mean, std = frames.mean(0), frames.std(0, correction=0).clamp(min=1e-6)
+    constant = frames.amin(0) == frames.amax(0)
+    mean, std = frames.mean(0), frames.double().std(0, correction=0).float()
+    std = std.masked_fill(constant, 1.0)
     train_part, val_part, test_part = (
         Series([(x - mean) / std for x in part.x], part.y)
         for part in (whole.rows(kept), whole.rows(left), _labelled(test, classes))
@@ -125,11 +126,15 @@ def _labelled(read: tuple[list[np.ndarray], list[str]], classes: list[str]) -> S
 
 
 def _split(y: Tensor, val: float) -> tuple[list[int], list[int]]:
-    """Rows to train and to validate on: a fixed share of each class, at least one of each."""
+    """Rows to train and to validate on: a fixed share of each class.
+
+    Of a class of several rows at least one is on either side; one alone is to train on.
+    """
     random = np.random.RandomState(0)
     left: set[int] = set()
     for label in range(int(y.max()) + 1):
         rows = np.flatnonzero(y.numpy() == label)
         if len(rows) > 1:
-            left |= {int(i) for i in random.permutation(rows)[: max(1, round(val * len(rows)))]}
+            held = min(max(1, round(val * len(rows))), len(rows) - 1)
+            left |= {int(i) for i in random.permutation(rows)[:held]}
     return [i for i in range(len(y)) if i not in left], sorted(left)

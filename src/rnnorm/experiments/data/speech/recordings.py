@@ -15,6 +15,8 @@ from rnnorm.experiments.data.whole_file import unpack
 
 # of a recording: some formats hold hours of silence in a few bytes
 _MOST_SECONDS = 3600
+# formats that announce how long they are, or whose blocks do
+_FORMATS = ("WAV", "WAVEX", "NIST", "FLAC")
 # a number in the header of a NIST file, such as TIMIT's
 _NIST = re.compile(r"^(sample_count|sample_n_bytes|channel_count) -i (\d{1,15})\s*$", re.MULTILINE)
 
@@ -52,7 +54,8 @@ def read_recording(path: str | Path, rate: int) -> NDArray[np.float32]:
     """Samples ``(N,)`` of one recording, in [-1, 1].
 
     Args:
-        path: the file: wav, NIST sphere, or what else libsndfile reads.
+        path: the file: wav, NIST sphere or FLAC. Of another format it could not be told whether
+            the file was cut short.
         rate: samples of a second that it must have.
 
     Raises:
@@ -78,7 +81,14 @@ def _members(path: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
 def _announced(data: bytes) -> int:
     """How many bytes a wav or NIST file says that it has; 0 if it does not."""
     if data[:4] == b"RIFF":
-        return int.from_bytes(data[4:8], "little") + 8
+        at, end = 12, int.from_bytes(data[4:8], "little") + 8
+        # the first number is 0 where the recorder was killed
+        while at + 8 <= len(data):
+            size = int.from_bytes(data[at + 4 : at + 8], "little")
+            if data[at : at + 4] == b"data":
+                return max(end, at + 8 + size)
+            at += 8 + size + size % 2
+        return end
     if data[:7] == b"NIST_1A":
         header = data[:1024].decode("ascii", "replace")
         fields = {name: int(n) for name, n in _NIST.findall(header)}
@@ -96,6 +106,8 @@ def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
         raise ValueError(f"{where} is truncated: it ends at byte {len(data)}, not {announced}")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
+            if file.format not in _FORMATS:
+                raise ValueError(f"{where} must be one of {', '.join(_FORMATS)}, got {file.format}")
             found = file.samplerate
             if file.frames > _MOST_SECONDS * rate:
                 raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rnnorm.experiments.data.fixed_share import fixed_share
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.speech.filter_banks import add_deltas, normalise
 from rnnorm.experiments.data.speech.frame_batches import FrameBatches
@@ -28,7 +29,7 @@ class FrameData(LoadedData):
         deltas: add slopes and their slopes to the features, which are then thrice as many.
         normalised: give each utterance's features mean 0 and variance 1, deltas included.
         max_length: leave longer utterances out of training, None for none.
-        train_size: keep only this many training utterances.
+        train_size: keep only this many training utterances, a fixed random choice.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`; ``data_dir`` is the
             folder that these functions read.
 
@@ -92,7 +93,7 @@ class FrameData(LoadedData):
         self.notes = list(speech.notes)
         if dropped:
             self.notes.append(f"training: {dropped} utterances of more than {most} frames left out")
-        train = train[: given["train_size"]]
+        train = fixed_share(train, given["train_size"])
         self.num_features = speech.num_features * (3 if given["deltas"] else 1)
         self.num_targets = speech.num_targets
         loaders = {

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rnnorm.experiments.data.fixed_share import fixed_share
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.strokes.iam import load_iam
 from rnnorm.experiments.data.strokes.kanjivg import load_kanjivg
@@ -22,7 +23,7 @@ class StrokeData(LoadedData):
         dataset: ``"kanjivg"`` (``load_kanjivg``), ``"iam"`` (``load_iam``) or ``"pendigits"``
             (``load_pendigits``), which has classes.
         max_length: leave drawings of more points out of training, None for none.
-        train_size: keep only this many training drawings.
+        train_size: keep only this many training drawings, a fixed random choice.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
@@ -63,7 +64,7 @@ class StrokeData(LoadedData):
         self.notes = []
         if left_out := len(parts.train) - len(train):
             self.notes.append(f"train: {left_out} drawings of more than {most} points left out")
-        train = train[: given["train_size"]]
+        train = fixed_share(train, given["train_size"])
         self.classes = tuple(sorted({each.label for each in train if each.label}))
         for others in (parts.val, parts.test):
             if unknown := {each.label for each in others} - {*self.classes, ""}:

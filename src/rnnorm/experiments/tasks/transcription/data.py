@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rnnorm.experiments.data.fixed_share import fixed_share
 from rnnorm.experiments.data.speech import digit_strings, fsdd, timit
 from rnnorm.experiments.data.speech.digit_strings import load_digit_strings
 from rnnorm.experiments.data.speech.filter_banks import (
@@ -46,7 +47,7 @@ class SpokenData(KeepsVocabulary):
         deltas: add slopes and their slopes to the features of a frame, which are then thrice as
             many.
         normalised: give each utterance's features mean 0 and variance 1, deltas included.
-        train_size: keep only this many training utterances.
+        train_size: keep only this many training utterances, a fixed random choice.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
@@ -90,7 +91,7 @@ class SpokenData(KeepsVocabulary):
             FileNotFoundError: a file is missing.
         """
         given, spoken = self.hparams, self._spoken()
-        train = list(spoken.train)[: given["train_size"]]
+        train = fixed_share(spoken.train, given["train_size"])
         self.notes = list(spoken.notes)
         self.vocabulary = Vocabulary(symbol for each in train for symbol in each.symbols)
         self.source = f"the training utterances of {given['dataset']}"
