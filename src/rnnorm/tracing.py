@@ -22,9 +22,14 @@ def known(value: Tensor) -> int | None:
     several = (
         torch.compiler.is_compiling()
         or value.is_meta
-        or torch._C._are_functorch_transforms_active()
+        or torch._C._functorch.is_functorch_wrapped_tensor(value)
     )
     return None if several else int(value)
+
+
+def transformed() -> bool:
+    """Whether a transform of torch.func is at work, outside of traced code."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def holds(condition: Tensor, otherwise: str) -> bool:

@@ -253,3 +253,21 @@ def test_no_memory_is_an_exception(monkeypatch):
     monkeypatch.setattr("rnnorm.kernels.cpu.library._LIBRARY", Full)
     with pytest.raises(MemoryError, match="scratch"):
         Problem("LSTM", "all", (2, 3, 4, 5)).results(cpu.layer, torch.float32)
+
+
+def test_a_tensor_that_holds_its_numbers_with_the_other_sign_is_read_as_it_is():
+    torch.manual_seed(0)
+    layer = rnnorm.LSTM(3, 4, norm="layer")
+    x, h, upstream = (torch.randn(2, 5, n, dtype=torch.cfloat).conj().imag for n in (3, 4, 4))
+    assert upstream.is_neg()
+    state = (h[:1], h[1:])
+    found, want = [], []
+    for results, plain in ((found, False), (want, True)):
+        arguments = [each.clone() if plain else each for each in (x, *state, upstream)]
+        leaf = arguments[0].requires_grad_()
+        output, _ = layer(leaf, tuple(arguments[1:3]))
+        results += [output, *torch.autograd.grad(output, (leaf, *layer.parameters()), arguments[3])]
+        frozen = rnnorm.freeze(layer.eval())
+        with torch.no_grad():
+            results.append(frozen(leaf.detach(), tuple(arguments[1:3]))[0])
+    torch.testing.assert_close(found, want)

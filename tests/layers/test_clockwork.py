@@ -102,6 +102,17 @@ def test_a_step_sets_the_clock(x):
     torch.testing.assert_close(aged, rest)
 
 
+def test_a_module_that_first_moves_where_few_rows_are_left_takes_the_populations_statistics(x):
+    layer, ragged = draw((1, 3), norm=BatchNorm(min_rows=4)), {"lengths": [3, 3, 2, 2, 2]}
+    with pytest.raises(ValueError, match=r"at least 4 active rows .* got 2 in step 2 of the call"):
+        layer(x[:3], step=1, **ragged)
+    layer(x)
+    means = layer.population_input_period3_l0.mean.clone()
+    output, _ = layer(x[:3], step=1, **ragged)
+    assert output.isfinite().all()
+    torch.testing.assert_close(layer.population_input_period3_l0.mean, means)
+
+
 def test_it_is_exported(x):
     layer = draw((1, 2), norm="batch", num_layers=2)
     layer(x)

@@ -91,11 +91,11 @@ def test_output_is_as_long_as_the_input(deep, any_norm):
     assert output[4:].eq(0).all()
 
 
-@pytest.mark.parametrize("kind", [list, tuple, torch.tensor, "int32"])
+@pytest.mark.parametrize("kind", [list, tuple, torch.tensor, torch.int32, torch.uint16])
 def test_lengths_are_taken_in_every_integer_form(plain, any_norm, kind, identical):
     layer = wide(plain, any_norm).eval()
     x, lengths = plain.input(rows=4), torch.tensor(LENGTHS)
-    given = lengths.int() if kind == "int32" else kind(LENGTHS)
+    given = lengths.to(kind) if isinstance(kind, torch.dtype) else kind(LENGTHS)
     identical(layer(x, lengths=given), layer(x, lengths=lengths))
 
 

@@ -113,6 +113,28 @@ def test_an_ensemble_under_vmap_gives_each_models_values(with_state):
         torch.testing.assert_close(own, layer(*arguments, step=0)[0])
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("lengths", [None, [6, 6, 3, 3, 3, 3, 3, 3]])
+@pytest.mark.parametrize("options", [{}, {"population": "shared"}, {"momentum": None}], ids=str)
+def test_an_ensemble_that_trains_under_vmap_takes_each_models_statistics(options, lengths):
+    torch.manual_seed(0)
+    norm = rnnorm.BatchNorm(horizon=6, min_rows=4, **options)
+    layers = [rnnorm.LSTM(3, 4, norm=norm, initial_noise=0, **F64) for _ in range(3)]
+    x = draw(steps=6, rows=8)
+    parameters, buffers = torch.func.stack_module_state(layers)
+    base = copy.deepcopy(layers[0]).to("meta")
+
+    def one(parameters, buffers):
+        given = {} if lengths is None else {"lengths": lengths}
+        return torch.func.functional_call(base, (parameters, buffers), (x,), given)[0]
+
+    found = torch.vmap(one)(parameters, buffers)
+    for k, layer in enumerate(layers):
+        torch.testing.assert_close(found[k], layer(x, lengths=lengths)[0])
+        for name, buffer in layer.named_buffers():
+            torch.testing.assert_close(buffers[name][k], buffer)
+
+
 def test_too_few_rows_within_a_transform_are_counted():
     layer = rnnorm.LSTM(3, 4, norm="batch", **F64)
 

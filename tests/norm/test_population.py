@@ -321,6 +321,15 @@ def test_a_checkpoint_replaces_a_longer_population():
     torch.testing.assert_close(longer.eval()(x)[0], module.eval()(x)[0])
 
 
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_checkpoint_of_as_many_steps_is_copied_into_the_buffers_that_are_there(assign):
+    module, stored = trained(), trained().state_dict()
+    before = dict(module.named_buffers())
+    module.load_state_dict(stored, assign=assign)
+    for name, buffer in module.named_buffers():
+        assert buffer is (stored[name] if assign else before[name]), name
+
+
 def test_a_checkpoint_of_a_fresh_layer_loads():
     module = trained()
     fresh = rnnorm.LSTM(2, 3, norm="batch")

@@ -172,8 +172,9 @@ def test_momentum_and_eps_are_finite_and_not_negative(option, value):
 
 def test_batch_norm_needs_an_eps_above_zero():
     # torch's batch norm does, and with equal rows nothing else stands between 0 and 0 / 0
-    with pytest.raises(ValueError, match="eps"):
-        BatchNorm(eps=0.0)
+    for eps in (0.0, 1e-46):
+        with pytest.raises(ValueError, match="eps must be above 0 in float32"):
+            BatchNorm(eps=eps)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1])

@@ -104,6 +104,8 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
             f"lengths must have one entry for each of the {rows} rows, got shape "
             f"{tuple(lengths.shape)}"
         )
+    # of some types it can only be converted
+    lengths = lengths.to(torch.int64)
     if rows:
         low, high = lengths.min(), lengths.max()
         expected = "lengths must lie between 1 and the steps of the input"
@@ -112,7 +114,7 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
                 f"lengths must lie between 1 and the {steps} steps of the input, got values from "
                 f"{int(low)} to {int(high)}"
             )
-    return lengths.to(torch.int64)
+    return lengths
 
 
 def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int] | None) -> Batch:

@@ -108,7 +108,7 @@ class ShortWay(NamedTuple):
         """Output and states of a dense input with a state, None where the long way is needed."""
         state = hx if isinstance(hx, tuple) else (hx,)
         tensors = (x, *state)
-        if any([type(t) is not Tensor for t in tensors]):  # noqa: C419
+        if any([type(t) is not Tensor or t.is_neg() for t in tensors]):  # noqa: C419
             return None
         if step is None and not any([p is not None and len(p) > 1 for p in self._populations()]):  # noqa: C419
             step = 0

@@ -225,6 +225,9 @@ def run_layer(
                     "out a last minibatch that is too small (DataLoader's drop_last)"
                 )
             constants[site] = population.consecutive(step - 1, len(count))
+        elif cell.reads_frames and known(population.counted_before(step)) != 0:
+            # which may ask for a site first where fewer rows are left
+            constants[site] = population.consecutive(step, len(count))
         population.grow(step + T, agreed=rows is not None)
 
     own = {name: parameter(module, name + suffix) for name in module.own_weights}  # type: ignore[union-attr]

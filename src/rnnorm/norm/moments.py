@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm, layer_norm, pad
 
+from rnnorm.tracing import transformed
+
 Moments = tuple[Tensor, Tensor]
 
 
@@ -62,10 +64,13 @@ class BatchSite:
 
     def _zeros(self, z: Tensor) -> Tensor:
         """Zeros for a moment of ``z``: on a GPU each allocation of zeros is a launch."""
+        # vmap would lose what is written to a part
+        if not z.size(1) or transformed():
+            return z.new_zeros(z.size(1))
         if not self._room:
             # parts that autograd takes for tensors of their own, as each is written to
             room = z.new_zeros(2 * self._steps * z.size(1))
-            self._room = list(room.unsafe_split(z.size(1))) if z.size(1) else [room, room]
+            self._room = list(room.unsafe_split(z.size(1)))
         return self._room.pop()
 
     def terms(self, terms: list[Tensor], whole: bool) -> Iterable[Tensor]:
@@ -85,7 +90,12 @@ class BatchSite:
             mean, var, bias = self._taken[-1]
             var = var * bias
         else:
-            assert self._constants is not None
+            if self._constants is None:
+                raise ValueError(
+                    f"expected at least {self.min_rows} active rows where a site is normalised "
+                    f"first, got {z.size(0)} in step {t} of the call, and no earlier step has a "
+                    "statistic"
+                )
             # one row may serve all steps
             mean, var = (rows[min(t, len(rows) - 1)][: z.size(0)] for rows in self._constants)
         return normalise_by(z, mean, scale_of(self.gamma, var, self.eps), self.shift)

@@ -88,6 +88,9 @@ class Population(nn.Module):
 
     def resize(self, rows: int) -> None:
         """Keeps the first ``rows`` rows, and adds rows without a count where there are fewer."""
+        if rows == len(self):
+            # who shares the buffers goes on doing so
+            return
         # buffers made in inference mode could not be updated outside it
         with torch.inference_mode(False):
             more = self._fresh(
@@ -267,7 +270,7 @@ class Population(nn.Module):
             state_dict = state_dict | {
                 prefix + name: state_dict[prefix + name][: len(self)]
                 for name in _BUFFERS
-                if prefix + name in state_dict
+                if prefix + name in state_dict and stored.size(0) > len(self)
             }
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         for name in ("mean", "var"):

@@ -53,8 +53,11 @@ def check_number(
 
 def _check_eps(eps: object) -> None:
     check_number("norm.eps", eps, 0.0)
-    if eps == 0:
-        raise ValueError("norm.eps must be above 0, got 0: a constant site has no variance")
+    # the smallest normal number of float32
+    if eps < 2.0**-126:  # type: ignore[operator]
+        raise ValueError(
+            f"norm.eps must be above 0 in float32, got {eps}: a constant site has no variance"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

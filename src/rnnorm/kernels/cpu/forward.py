@@ -95,7 +95,7 @@ def _gradients(
     rows: ActiveRows | None = None,
 ) -> list[Tensor | None]:
     """Of the inputs that may have them, from inputs and results and the gradients of the latter."""
-    upstream = [None if g is None else g.contiguous() for g in grads[:3]]
+    upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads[:3]]
     wanted = ctx.needs_input_grad
     arguments = (*tensors, *upstream, *ctx.options, wanted[0])
     # only a second derivative needs the operator, which has no exchange

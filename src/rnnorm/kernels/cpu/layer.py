@@ -100,7 +100,8 @@ def layer(
         [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
     )
     results: Sequence[Tensor]
-    if rows is None and not unobserved(inputs):
+    # before an operator PyTorch negates what is held with the other sign
+    if rows is None and (not unobserved(inputs) or any([t.is_neg() for t in (x, *state)])):  # noqa: C419
         results = cpu_forward(*inputs, *options, differentiable)
     elif differentiable:
         moments: list[Tensor] = []
