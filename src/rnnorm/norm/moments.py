@@ -15,7 +15,7 @@ Moments = tuple[Tensor, Tensor]
 
 
 class BatchSite:
-    """Batch-normalises one site, step after step (Cooijmans et al. 2016, eq. 3).
+    """Batch-normalises one site, step after step (Cooijmans et al. 2016, eq. 5).
 
     A step with at least ``min_rows`` rows is normalised with its own statistics, in two passes.
     One with fewer takes those of the last step that had enough, as constants, or else its row

@@ -1,11 +1,16 @@
 """A trained run leaves as a file that gives its values."""
 
+import html
 import json
+import re
 
 import pytest
 import torch
+from rated_files import write_rated
 
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.text.words_and_signs import words_and_signs
 from rnnorm.experiments.measuring.exporting import export
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.pixels import step_order
@@ -85,6 +90,35 @@ def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path):
 def test_a_folder_that_is_not_there_is_named(runs, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
         export(runs / "bn", tmp_path / "nowhere" / "digits.onnx")
+
+
+@torch.no_grad()
+def test_a_sentiment_model_reads_numbers_of_words(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    folder, run = write_rated(tmp_path / "sentiment"), tmp_path / "run"
+    overrides = [
+        "--trainer.accelerator=cpu",
+        "--trainer.max_epochs=1",
+        "--model.init_args.hidden_size=6",
+        "--model.init_args.embedding_size=5",
+        "--model.init_args.vocabulary_size=11",
+        "--data.init_args.words=10",
+        "--trainer.log_every_n_steps=1",
+    ]
+    fit("sentiment/movies-bn", run_dir=run, data_dir=folder, overrides=overrides)
+    about = export(run, tmp_path / "text.onnx")["preprocessing"]
+    text = "The film: great &amp; DULL :)"
+    words = re.findall(about["word"], html.unescape(text).lower())
+    assert words == words_and_signs(text)
+    unknown, first = about["number_of_an_unknown_word"], about["number_of_the_first_word"]
+    known = {word: first + i for i, word in enumerate(about["words"])}
+    x = torch.tensor([known.get(word, unknown) for word in words]).unsqueeze(1)
+    assert torch.equal(x[:, 0], Vocabulary(about["words"]).numbers(words, 1))
+    session = onnxruntime.InferenceSession(tmp_path / "text.onnx")
+    lengths = torch.tensor([len(x)])
+    (found,) = session.run(None, {"x": x.numpy(), "lengths": lengths.numpy()})
+    wanted = load_trained(run).built.model.eval()(x, lengths)
+    torch.testing.assert_close(torch.from_numpy(found), wanted)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
 from rnnorm.experiments.tasks.language.model import LanguageModel
+from rnnorm.experiments.tasks.sentiment import SentimentClassifier
 from rnnorm.experiments.training.checkpoints import data_state
 from rnnorm.experiments.training.write_whole import refuse_folder, write_whole
 
@@ -114,7 +115,7 @@ def _example(model: LightningModule) -> dict[str, Any]:
     """Inputs by name: of a stream where the model reads forwards and gives every output."""
     given = model.hparams
     x = torch.zeros(_STEPS, _ROWS, given.get("input_size", 1))
-    if isinstance(model, LanguageModel):
+    if isinstance(model, (LanguageModel, SentimentClassifier)):
         x = torch.zeros(_STEPS, _ROWS, dtype=torch.int64)
     if isinstance(model, SequenceClassifier) or given.get("bidirectional"):
         return {"x": x, "lengths": torch.full((_ROWS,), _STEPS)}

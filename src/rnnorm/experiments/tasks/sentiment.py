@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from rnnorm.experiments.data.series.series_batches import SeriesBatches
 from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
 from rnnorm.experiments.data.text.rated import RatedDataset, load_rated
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.text.words_and_signs import words_and_signs
+from rnnorm.experiments.data.text.words_and_signs import WORD, words_and_signs
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
 
 
@@ -79,6 +80,17 @@ class SentimentData(KeepsVocabulary):
             loaders[part] = SeriesBatches(Series(x, y), *self.rows_and_seed(part))
             self.notes.append(f"{part}: {len(y)} texts, {int(y.sum())} rated above the threshold")
         return loaders
+
+    def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
+        """How a text is cut into words, and the words in the order of their numbers."""
+        return {
+            "text": "character references of HTML resolved, small letters",
+            "word": WORD.pattern,
+            "words": list(kept.get("vocabulary", ())),
+            "number_of_the_first_word": 1,
+            "number_of_an_unknown_word": 0,
+            "classes": ["below the threshold", "above the threshold"],
+        }
 
 
 class SentimentClassifier(SequenceClassifier):
