@@ -157,6 +157,15 @@ def test_a_path_that_is_none_is_called_one(command, capsys):
     assert said.endswith("there is no file or folder runs/cooijmans2016-pmnist-bn")
 
 
+@pytest.mark.parametrize(
+    ("word", "what"), [("-1", "from 0 to"), (str(2**64), "from 0 to"), ("x", "x")]
+)
+def test_a_seed_that_is_none_is_refused(word, what, capsys):
+    said = misspelt(["write", ".", "--seed", word], capsys)
+    assert "--seed" in said
+    assert what in said
+
+
 @pytest.mark.parametrize("command", [["report"], ["fit", "--resume"]])
 def test_a_command_about_runs_speaks_of_runs(command, capsys):
     assert misspelt([*command, "nothing"], capsys).endswith("there is no run folder 'nothing'")

@@ -34,7 +34,11 @@ def test_dropout_of_a_name_is_its_spec(name, options, spec):
     ("kind", "arguments", "what"),
     [
         (ValueError, {"cell": "LSTN"}, "cell must be one of 'LSTM', .*, got 'LSTN'"),
-        (TypeError, {"cell_options": {"periods": [1, 2]}}, "periods"),
+        (
+            TypeError,
+            {"cell_options": {"periods": [1, 2]}},
+            "cell_options of LSTM must be of bias, peephole, proj_size, got 'periods'",
+        ),
         (TypeError, {"recurrent_dropout": "zoneout"}, "got 'zoneout'"),
         (
             ValueError,

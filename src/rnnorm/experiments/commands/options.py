@@ -83,7 +83,15 @@ def training(parser: ArgumentParser) -> None:
 
 def draws(parser: ArgumentParser) -> None:
     """The seed of random draws."""
-    parser.add_argument("--seed", metavar="N", type=int, default=1, help="seed of the draws (1)")
+    parser.add_argument("--seed", metavar="N", type=seed, default=1, help="seed of the draws (1)")
+
+
+def seed(word: str) -> int:
+    """A seed that torch takes, for ``type=``."""
+    number = int(word)
+    if not 0 <= number < 2**64:
+        raise ArgumentTypeError(f"it must be from 0 to {2**64 - 1}, got {word}")
+    return number
 
 
 def message(error: Exception) -> str:

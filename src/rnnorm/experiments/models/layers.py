@@ -9,7 +9,14 @@ from torch.nn.utils import parametrizations
 
 import rnnorm
 
-CELLS = ("LSTM", "GRU", "RNN", "ClockworkRNN", "HMLSTM")
+#: the options of the classes that a recipe may name, beside those that they share
+CELLS = {
+    "LSTM": ("bias", "peephole", "proj_size"),
+    "GRU": ("bias", "reset_after"),
+    "RNN": ("bias", "nonlinearity"),
+    "ClockworkRNN": ("bias", "periods"),
+    "HMLSTM": ("bias", "boundary", "slope"),
+}
 _NORMS = {"batch": rnnorm.BatchNorm, "layer": rnnorm.LayerNorm}
 _DROPOUTS = {
     spec.__name__: spec for spec in (rnnorm.Zoneout, rnnorm.CellDropout, rnnorm.SequenceDropout)
@@ -38,7 +45,7 @@ def recurrent(
         norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
         initial_noise: standard deviation of the noise on h_0; never the default of that class,
             which a paper does not know.
-        cell_options: arguments that this class alone has, such as ``{"peephole": "output"}``.
+        cell_options: arguments in ``CELLS``, such as ``{"peephole": "output"}``.
         recurrent_dropout: None, or the name of a spec: ``"Zoneout"``, ``"CellDropout"`` or
             ``"SequenceDropout"``.
         recurrent_dropout_options: fields of that spec to change.
@@ -55,6 +62,10 @@ def recurrent(
         for name in ("bidirectional", "dropout"):
             if given := arguments.pop(name, False):
                 raise ValueError(f"{name} must be {type(given)(0)} for an HMLSTM, got {given}")
+    if unknown := [name for name in cell_options or {} if name not in CELLS[cell]]:
+        raise TypeError(
+            f"cell_options of {cell} must be of {', '.join(CELLS[cell])}, got {unknown[0]!r}"
+        )
     dropped = _spec("recurrent_dropout", recurrent_dropout, recurrent_dropout_options, _DROPOUTS)
     layer: nn.RNNBase = getattr(rnnorm, cell)(
         input_size,
