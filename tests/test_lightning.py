@@ -1,5 +1,6 @@
 """The callback in a training of a user's own, without the experiments."""
 
+import copy
 import warnings
 from contextlib import contextmanager
 
@@ -90,6 +91,66 @@ def test_some_minibatches_are_enough(tmp_path):
     model = Model()
     fit(model, loader(), tmp_path, exact={"batches": 2})
     assert (model.rnn.population_input_l0.num_batches_tracked == 2).all()
+
+
+class Scaled(Model):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        x, y = batch
+        return (x - 100) / 50, y
+
+
+def test_the_statistics_are_of_what_the_hooks_of_the_transfer_make(tmp_path):
+    model, plain = Scaled(), Model()
+    plain.load_state_dict(model.state_dict())
+    x, y = loader().dataset.tensors
+    fit(model, DataLoader(TensorDataset(50 * x + 100, y), 8), tmp_path)
+    fit(plain, loader(), tmp_path)
+    for name, buffer in plain.named_buffers():
+        torch.testing.assert_close(model.state_dict()[name], buffer, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4}])
+def test_only_minibatches_of_the_training_are_taken(options, tmp_path):
+    model = Model()
+    fit(model, loader(), tmp_path, exact=options, limit_train_batches=2)
+    assert (model.rnn.population_input_l0.rows == 16).all()
+
+
+def test_a_training_without_an_end_is_limited(tmp_path):
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            while True:
+                yield from zip(*loader().dataset.tensors, strict=True)
+
+    model = Model()
+    fit(model, DataLoader(Endless(), 8), tmp_path, limit_train_batches=3)
+    assert (model.rnn.population_input_l0.rows == 24).all()
+
+
+class Fixed(Model):
+    def __init__(self):
+        super().__init__(rnnorm.BatchNorm(horizon=5))
+
+
+def test_of_averaged_weights_the_statistics_are_exact_too(tmp_path):
+    averaging = lightning.pytorch.callbacks.EMAWeightAveraging(decay=0.5)
+    model, kept = Fixed(), {}
+
+    class Kept(lightning.Callback):
+        def on_validation_end(self, trainer, pl_module):
+            kept.update(copy.deepcopy(averaging._average_model.module.state_dict()))
+
+    fit(model, loader(), tmp_path, callbacks=[averaging, exact.ExactStatistics(), Kept()])
+    again = Fixed()
+    again.load_state_dict(kept)
+    rnnorm.update_bn(loader(), again)
+    torch.testing.assert_close(again.state_dict(), kept)
+
+
+def test_statistics_before_the_weights_are_averaged_are_refused(tmp_path):
+    averaging = lightning.pytorch.callbacks.EMAWeightAveraging()
+    with pytest.raises(ValueError, match="must stand behind EMAWeightAveraging in callbacks"):
+        fit(Fixed(), loader(), tmp_path, callbacks=[exact.ExactStatistics(), averaging])
 
 
 def test_minibatches_of_the_statistics_may_be_larger(tmp_path):

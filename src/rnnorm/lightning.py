@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.plugins import TorchSyncBatchNorm
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
@@ -43,10 +45,12 @@ class ExactStatistics(Callback):
     evaluation jumps from epoch to epoch. Here the statistics are the exact average over training
     minibatches (:func:`rnnorm.update_bn`), and so they are in the checkpoints. A model that needs
     more than the first element of a minibatch has a method ``statistics_step(batch)``, which runs
-    it over a minibatch as the loader gives it, in the trainer's precision.
+    it over a minibatch as a training step gets it: on the device, after the hooks of the transfer,
+    in the trainer's precision. Behind a ``WeightAveraging`` they are those of the averaged weights.
 
     Args:
-        batches: how many minibatches of the epoch's order, or None for all.
+        batches: how many minibatches of the epoch's order, or None for all that the training takes
+            (``limit_train_batches``).
         batch_size: rows of these minibatches, or None for as many as in training. Statistics of
             few rows are noisy, and a recurrence carries their noise from step to step: where
             training takes small minibatches at a high learning rate, larger ones are needed here.
@@ -57,7 +61,8 @@ class ExactStatistics(Callback):
     Raises:
         TypeError: ``batches`` or ``batch_size`` is no int.
         ValueError: ``batches`` is less than 1 or ``batch_size`` less than 2; or, as training
-            starts, the loader is none of these, or there are several.
+            starts, the loader is none of these, or there are several, or a ``WeightAveraging``
+            stands behind this callback.
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
@@ -75,20 +80,38 @@ class ExactStatistics(Callback):
         self._batches, self._batch_size = batches, batch_size
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse several loaders, and one whose rows cannot be changed."""
-        if _normalised(pl_module):
-            self._check(trainer.train_dataloader)
+        """Refuse several loaders, one whose rows cannot be changed, and weights of later on."""
+        if not _normalised(pl_module):
+            return
+        self._check(trainer.train_dataloader)
+        own = trainer.callbacks  # type: ignore[attr-defined]
+        for callback in own[own.index(self) :]:
+            if isinstance(callback, WeightAveraging):
+                raise ValueError(
+                    f"ExactStatistics must stand behind {type(callback).__name__} in callbacks: it "
+                    "would take the statistics of weights that are not validated"
+                )
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Estimate them."""
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Estimate them, of the weights that are validated."""
         normalised = _normalised(pl_module)
         if trainer.sanity_checking or not normalised or trainer.train_dataloader is None:
             return
-        loader = self.minibatches(trainer.train_dataloader)
-        minibatches = islice(iter(loader), self._batches)
-        precision = trainer.precision_plugin
-        with precision.forward_context():
-            estimate_statistics(map(precision.convert_input, minibatches), pl_module)
+        train = trainer.train_dataloader
+        most = trainer.num_training_batches
+        if self._batch_size is not None:
+            most = most * train.batch_size / self._batch_size
+        count = self._batches or (None if math.isinf(most) else math.ceil(most))
+        minibatches = islice(iter(self.minibatches(train)), count)
+
+        def transferred(batch: Any) -> Any:
+            # what Lightning does with a minibatch before a training step
+            batch = trainer.precision_plugin.convert_input(batch)
+            batch = pl_module._on_before_batch_transfer(batch, dataloader_idx=0)
+            return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+
+        with trainer.precision_plugin.forward_context():
+            estimate_statistics(map(transferred, minibatches), pl_module)
 
     def minibatches(self, loader: Any) -> Iterable[Any]:
         """The training's minibatches, of ``batch_size`` rows.

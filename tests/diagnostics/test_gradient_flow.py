@@ -105,6 +105,12 @@ class TwoLayers(nn.Module):
         return self.second(self.first(x)[0])
 
 
+def test_what_the_loss_holds_keeps_its_gradients():
+    head = nn.Linear(4, 2)
+    gradient_norms(rnnorm.LSTM(3, 4), lambda out: head(out[0]).sum(), torch.randn(5, 2, 3))
+    assert head.weight.grad is None
+
+
 def test_a_layer_of_several_is_named():
     model, x = TwoLayers(), torch.randn(T, B, I)
     with pytest.raises(ValueError, match=r"one of \['first', 'second'\], got None"):

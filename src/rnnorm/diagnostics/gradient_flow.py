@@ -67,9 +67,10 @@ def gradient_norms(
         use_backend("reference"),
     ):
         hidden = _record(recurrent)
-        loss_fn(model(x)).backward()  # type: ignore[no-untyped-call]
-    norms = [h.new_zeros(()) if h.grad is None else h.grad.norm() for h in hidden]
-    return torch.stack(norms).detach()
+        # loss_fn may hold parameters of its own, which keep their gradients
+        grads = torch.autograd.grad(loss_fn(model(x)), hidden, allow_unused=True)
+    pairs = zip(hidden, grads, strict=True)
+    return torch.stack([h.new_zeros(()) if g is None else g.norm() for h, g in pairs]).detach()
 
 
 def gradient_norms_by_gamma(
@@ -150,7 +151,6 @@ def _record(layer: Sequence) -> list[Tensor]:
             output, state = cell.step(*now)
             if below == top:
                 # the tensor that output and next step share: its gradient is the total one
-                state[0].retain_grad()
                 hidden.append(state[0])
             return output, state
 

@@ -42,6 +42,20 @@ def test_a_score_to_reach_is_given():
     ]
 
 
+def test_the_mean_is_of_the_seeds_that_did_not_diverge():
+    seconds = [1.0, 2.0, 3.0]
+    curves = [
+        Curve("LSTM", 1, STEPS, seconds, [20.0, 50.0, 60.0]),
+        Curve("LSTM", 2, STEPS[:1], seconds[:1], [30.0], diverged=2),
+        Curve("BN-LSTM", 1, STEPS, seconds, [50.0, 70.0, 60.0]),
+    ]
+    table = comparison_table(curves, ACCURACY).splitlines()
+    assert cells(table[0])[-1] == "reaches 60.0 % after"
+    assert cells(table[1]) == [
+        *("LSTM", "60.0 (1 of 2 diverged)", "60.0", "30", "100.0", "3.0 s, 30 steps"),
+    ]
+
+
 def test_a_training_that_diverged_is_said_to():
     curves = [
         *CURVES[:2],

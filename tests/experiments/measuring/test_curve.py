@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 from rnnorm.experiments.measuring.curve import (
@@ -44,6 +45,17 @@ def test_better_is_higher_or_lower():
     assert (best(curve, ACCURACY), best(curve, BITS)) == (1.5, 1.3)
     assert (reaches(curve, ACCURACY, 1.4), reaches(curve, BITS, 1.4)) == (0, 1)
     assert reaches(curve, BITS, 1.2) is None
+    lost = replace(curve, values=[math.nan, 1.3, math.inf])
+    assert (best(lost, ACCURACY), best(lost, BITS)) == (1.3, 1.3)
+    assert math.isnan(best(replace(curve, values=[math.nan] * 3), BITS))
+
+
+def test_epochs_of_validations_within_one(tmp_path):
+    ends = [(3, 0), (9, 0), (13, 1), (19, 1), (24, 2)]
+    lines = [f"{step},{epoch},{step / 10:.3f},val/accuracy,0.5" for step, epoch in ends]
+    text = "\n".join(["step,epoch,seconds,name,value", *lines])
+    (tmp_path / "metrics.csv").write_text(f"{text}\n")
+    assert read_curve(tmp_path, ACCURACY, "mine", 1).epochs == [0.4, 1, 1.4, 2, 2.5]
 
 
 def test_models_keep_their_order_and_points_their_line():

@@ -29,6 +29,14 @@ def test_its_gradients_are_right():
     assert torch.autograd.gradcheck(lambda z: Mixture.of(z).nats(offsets), outputs)
 
 
+def test_in_a_half_type_a_correlation_is_short_of_1():
+    outputs = torch.zeros(1, 6)
+    outputs[0, 5] = 4.0
+    offsets = torch.tensor([[0.3, 0.3]])
+    wide, half = (Mixture.of(z).nats(offsets) for z in (outputs, outputs.bfloat16()))
+    torch.testing.assert_close(half, wide)
+
+
 def test_a_repeated_offset_has_a_bound():
     outputs = torch.zeros(1, 6)
     outputs[:, 3:5] = -1e9

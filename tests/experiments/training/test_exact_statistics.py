@@ -41,4 +41,4 @@ def test_a_model_without_statistics_is_left_alone():
     class NoStatistics:
         sanity_checking = False
 
-    ExactStatistics().on_validation_start(NoStatistics(), torch.nn.Linear(1, 1))
+    ExactStatistics().on_validation_epoch_start(NoStatistics(), torch.nn.Linear(1, 1))

@@ -18,22 +18,26 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
         goal: the score to reach; by default the best of the first model's mean curve.
     """
     models, note = by_model(curves), ""
+    # a mean would end where the first seed diverged
+    whole = {model: [c for c in own if not c.diverged] or own for model, own in models.items()}
+    means = {model: mean_curve(own) for model, own in whole.items()}
     first = next(iter(models))
-    if goal is None and mean_curve(models[first]).values:
-        goal = best(mean_curve(models[first]), score)
+    if goal is None and means[first].values:
+        goal = best(means[first], score)
         note = f"; {number(goal, score)} is the best of {first}'s mean curve"
     reached = "" if goal is None else f"reaches {number(goal, score)} after"
     rows = [("", f"validation {score.label}", "best", "steps", "ms per step", reached)]
     for model, own in models.items():
+        mean = means[model]
         milliseconds = [1000 * c.seconds[-1] / c.steps[-1] for c in own if c.steps]
         rows.append(
             (
                 model,
-                spread([c.values[-1] for c in own if c.values], score) + _diverged(own),
-                spread([best(c, score) for c in own if c.values], score),
-                f"{mean_curve(own).steps[-1]}" if mean_curve(own).steps else "",
+                spread([c.values[-1] for c in whole[model] if c.values], score) + _diverged(own),
+                spread([best(c, score) for c in whole[model] if c.values], score),
+                f"{mean.steps[-1]}" if mean.steps else "",
                 f"{statistics.median(milliseconds):.1f}" if milliseconds else "",
-                "" if goal is None else _reaches(mean_curve(own), score, goal),
+                "" if goal is None else _reaches(mean, score, goal),
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ class Curve:
         steps: training steps until each point.
         seconds: seconds spent in them.
         values: the score as it is shown, an accuracy or error in per cent.
-        epochs: epochs until each point, one that is not over included.
+        epochs: epochs until each point.
         diverged: the epoch, counted from 1, in which something was not finite and the training
             ended; 0 if none.
     """
@@ -56,13 +57,15 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
     """
     metrics = read_metrics(folder / "metrics.csv")
     points = metrics.get(f"val/{score.name}", [])
+    # where an epoch is validated at its end
+    an_epoch = max(((point.step + 1) / (point.epoch + 1) for point in points), default=1.0)
     return Curve(
         model,
         seed,
         steps=[point.step + 1 for point in points],
         seconds=[point.seconds for point in points],
         values=[score.shown(point.value) for point in points],
-        epochs=[point.epoch + 1 for point in points],
+        epochs=[round((point.step + 1) / an_epoch, 6) for point in points],
         diverged=metrics[DIVERGED][0].epoch + 1 if DIVERGED in metrics else 0,
     )
 
@@ -82,8 +85,9 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def best(curve: Curve, score: Score) -> float:
-    """The best value of a curve that has one."""
-    return (max if score.mode == "max" else min)(curve.values)
+    """The best value of a curve that has one, nan if none is finite."""
+    finite = filter(math.isfinite, curve.values)
+    return (max if score.mode == "max" else min)(finite, default=math.nan)
 
 
 def reaches(curve: Curve, score: Score, goal: float) -> int | None:

@@ -31,7 +31,8 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of(cls, outputs: Tensor) -> Mixture:
-        """From a layer's outputs ``(..., 6 M)``."""
+        """From a layer's outputs ``(..., 6 M)``; a half type would round ρ to 1."""
+        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
         count = outputs.size(-1) // 6
         logits, mean, log_std, rho = torch.split(outputs, [count, 2 * count, 2 * count, count], -1)
         mean, log_std = (part.reshape(*part.shape[:-1], count, 2) for part in (mean, log_std))

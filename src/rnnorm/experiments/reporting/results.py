@@ -98,7 +98,11 @@ def record(run: str | Path, folder: Path) -> Path:
         **asdict(outcome),
         "sentences": lines,
         "score": score.name,
-        "curve": {"steps": curve.steps, "values": [float(f"{v:.5g}") for v in curve.values]},
+        "curve": {
+            "steps": curve.steps,
+            "epochs": curve.epochs,
+            "values": [float(f"{v:.5g}") for v in curve.values],
+        },
     }
     apart = (*outcome.changes, *([] if outcome.seed is None else [f"seed{outcome.seed}"]))
     path = _keep(folder, outcome.recipe, outcome.scale, content, apart)

@@ -132,8 +132,9 @@ def _read(path: Path) -> RecordedRun:
         curve = given.pop("curve", {"steps": [], "values": []})
         lists = {name: tuple(given.get(name, ())) for name in ("changes", "places")}
         outcome = Outcome(**given | lists | {"tests": tuple(tests)})
-        epochs = [step * outcome.epochs / outcome.steps for step in curve["steps"]]
-        drawn = Curve(outcome.label, outcome.seed or 0, seconds=[], epochs=epochs, **curve)
+        # an older record does not say the epochs
+        whole = {"epochs": [step * outcome.epochs / outcome.steps for step in curve["steps"]]}
+        drawn = Curve(outcome.label, outcome.seed or 0, seconds=[], **whole | curve)
         return RecordedRun(outcome, sentences, score, drawn)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is no recorded run: {error}") from None

@@ -76,8 +76,8 @@ class FrameClassifier(StepClassifier):
         scores, targets = self.classifier(output[inside]), batch.y[inside]
         loss, frames = cross_entropy(scores, targets), len(targets)
         self.log(f"{name}/loss", loss, prog_bar=name == "train", batch_size=frames)
-        wrong = inside.to(scores)
-        wrong[inside] = (scores.argmax(1) != targets).to(scores)
+        wrong = inside.float()
+        wrong[inside] = (scores.argmax(1) != targets).float()
         self.log_score(name, wrong.sum(0), inside.sum(0))
         return loss, frames
 
