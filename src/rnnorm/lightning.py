@@ -50,7 +50,7 @@ class ExactStatistics(Callback):
 
     Args:
         batches: how many minibatches of the epoch's order, or None for all that the training takes
-            (``limit_train_batches``).
+            (``limit_train_batches``); a loader without an end needs one of the two.
         batch_size: rows of these minibatches, or None for as many as in training. Statistics of
             few rows are noisy, and a recurrence carries their noise from step to step: where
             training takes small minibatches at a high learning rate, larger ones are needed here.
