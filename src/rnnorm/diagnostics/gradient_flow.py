@@ -70,7 +70,7 @@ def gradient_norms(
         # loss_fn may hold parameters of its own, which keep their gradients
         grads = torch.autograd.grad(loss_fn(model(x)), hidden, allow_unused=True)
     pairs = zip(hidden, grads, strict=True)
-    return torch.stack([h.new_zeros(()) if g is None else g.norm() for h, g in pairs]).detach()
+    return torch.stack([h.new_zeros(()) if g is None else g.norm() for h, g in pairs])
 
 
 def gradient_norms_by_gamma(

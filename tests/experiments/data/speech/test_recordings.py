@@ -62,6 +62,15 @@ def test_a_recording_that_is_truncated_is_named(folder):
             read(folder, NAMES[1:2])
 
 
+def test_a_wav_of_the_other_byte_order_is_read_and_refused_where_it_was_cut(folder):
+    path, tone = folder / NAMES[0], np.sin(np.arange(300) / 9) / 2
+    soundfile.write(path, tone, RATE, format="WAV", endian="BIG")
+    np.testing.assert_allclose(read(folder, NAMES[:1])[NAMES[0]], tone, atol=1e-4)
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ValueError, match=r"0_ann_0\.wav is truncated"):
+        read(folder, NAMES[:1])
+
+
 def test_a_recorder_that_was_killed_left_no_size_of_the_file(folder):
     path, whole = folder / NAMES[0], read(folder, NAMES[:1])
     data = path.read_bytes()

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,11 +81,12 @@ def _members(path: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
 
 def _announced(data: bytes) -> int:
     """How many bytes a wav or NIST file says that it has; 0 if it does not."""
-    if data[:4] == b"RIFF":
-        at, end = 12, int.from_bytes(data[4:8], "little") + 8
+    if data[:4] in (b"RIFF", b"RIFX"):
+        order: Literal["little", "big"] = "little" if data[:4] == b"RIFF" else "big"
+        at, end = 12, int.from_bytes(data[4:8], order) + 8
         # the first number is 0 where the recorder was killed
         while at + 8 <= len(data):
-            size = int.from_bytes(data[at + 4 : at + 8], "little")
+            size = int.from_bytes(data[at + 4 : at + 8], order)
             if data[at : at + 4] == b"data":
                 return max(end, at + 8 + size)
             at += 8 + size + size % 2
@@ -115,6 +117,10 @@ def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
                     f"{_MOST_SECONDS} seconds"
                 )
             samples = file.read(dtype="float32", always_2d=True)
+            if len(samples) < file.frames:
+                raise ValueError(
+                    f"{where} is truncated: it has {len(samples)} of {file.frames} samples"
+                )
     except soundfile.LibsndfileError as error:
         raise ValueError(f"{where} is no recording: {error}") from None
     if found != rate:
