@@ -4,6 +4,7 @@
 
 #include "cells.h"
 #include "layer.h"
+#include "subnormals.h"
 #include "threads.h"
 
 // scratch of the calling thread, kept for the next call; null if memory ran out
@@ -374,7 +375,10 @@ int run_pass(const rnnorm_layer& a) {
   pass.take(arena);
   pass.prepare_offsets();
   pass.prefer_huge_pages();
-  run_team(a.threads, [&](auto& team, int64_t rank) { pass.run_thread(team, rank); });
+  run_team(a.threads, [&](auto& team, int64_t rank) {
+    const NoSubnormals here;
+    pass.run_thread(team, rank);
+  });
   return pass.failed ? 2 : 0;
 }
 

@@ -1,0 +1,53 @@
+"""Numbers too small to be normal: some processors need a hundred times as long for them."""
+
+import pytest
+import torch
+
+import rnnorm
+
+
+def subnormal(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor != 0) & (tensor.abs() < torch.finfo(tensor.dtype).tiny)
+
+
+def gradient(backend: str, dtype: torch.dtype) -> torch.Tensor:
+    """Of every frame by the last state, a sixteenth of it from step to step."""
+    rnn = rnnorm.RNN(1, 20, bias=False, dtype=dtype)
+    with torch.no_grad():
+        rnn.weight_ih_l0.fill_(1.0)
+        rnn.weight_hh_l0.copy_(torch.eye(20) / 16)
+    x = torch.zeros(300, 3, 1, dtype=dtype, requires_grad=True)
+    with rnnorm.use_backend(backend):
+        (found,) = torch.autograd.grad(rnn(x)[1].sum(), x)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_vanishing_gradient_is_zero_before_it_is_subnormal(dtype, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        expected, found = gradient("reference", dtype), gradient("cpu", dtype)
+    finally:
+        torch.set_num_threads(before)
+    assert subnormal(expected).any()
+    assert not subnormal(found).any()
+    # each of 20 units' own part may have been one
+    assert (found - expected).abs().max() < 20 * torch.finfo(dtype).tiny
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_no_thread_of_torch_counts_them_otherwise_after_a_pass(flush):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    small = torch.full((1 << 20,), 1e-40)
+    try:
+        assert torch.set_flush_denormal(flush)
+        kept = small * 1
+        gradient("cpu", torch.float32)
+        assert torch.equal(small * 1, kept)
+        assert kept[0] == (0 if flush else small[0])
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
