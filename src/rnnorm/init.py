@@ -45,6 +45,9 @@ def orthogonal_(layer: Layer) -> Layer:
 
     Args:
         layer: its ``weight_*`` parameters are changed.
+
+    Raises:
+        ValueError: a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
         _each_gate(layer, prefix, nn.init.orthogonal_)
@@ -60,6 +63,9 @@ def joint_orthogonal_(layer: Layer) -> Layer:
 
     Args:
         layer: its ``weight_*`` parameters are changed.
+
+    Raises:
+        ValueError: a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
         for weight in _weights(layer, prefix):
@@ -73,6 +79,9 @@ def identity_(layer: Layer) -> Layer:
 
     Args:
         layer: its ``weight_hh_*`` parameters are changed.
+
+    Raises:
+        ValueError: a weight is pruned or parametrized.
     """
     _each_gate(layer, "weight_hh", nn.init.eye_)
     return layer
@@ -123,6 +132,9 @@ def cooijmans2016_(layer: Layer) -> Layer:
 
     Args:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
+
+    Raises:
+        ValueError: a weight is pruned or parametrized.
     """
     joint_orthogonal_(layer)
     size = layer.hidden_size
@@ -146,6 +158,9 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
 
     Args:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
+
+    Raises:
+        ValueError: a weight is pruned or parametrized.
     """
     orthogonal_(layer)
     size = layer.hidden_size
@@ -162,6 +177,9 @@ def laurent2015_(layer: Layer) -> Layer:
 
     Args:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
+
+    Raises:
+        ValueError: a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
         _each_gate(layer, prefix, nn.init.xavier_uniform_)

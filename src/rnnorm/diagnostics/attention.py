@@ -31,7 +31,7 @@ def plot_attention(axes: Axes, words: Sequence[str], weights: Tensor) -> None:
         weights: of the words ``(N,)``, 0 or more.
 
     Raises:
-        ValueError: there are no words, or as many weights as words are not there.
+        ValueError: there are no words, or not as many weights as words.
     """
     from matplotlib.patches import Rectangle
 

@@ -25,8 +25,8 @@ class ClockworkRNN(Recurrent):
         input_size: features I of a frame.
         hidden_size: units H, a multiple of the number of periods.
         periods: of the modules, ascending.
-        *args: what follows ``num_layers`` in :class:`Recurrent`, that included.
-        **kwargs: as :class:`Recurrent`.
+        *args: as :class:`Recurrent`, from ``num_layers`` on.
+        **kwargs: likewise.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a

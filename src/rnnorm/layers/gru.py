@@ -58,7 +58,8 @@ class GRU(Sequence):
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.GRU`, and for a ``norm`` that does not exist or
-            that asks for the carry site, or for the joint one with ``reset_after``.
+            that asks for the carry site, or for the joint one with ``reset_after``, for a
+            ``recurrent_dropout`` of c, and for other arguments as :class:`LSTM`.
 
     Example:
         >>> gru = rnnorm.GRU(8, 16, norm="batch")

@@ -66,8 +66,9 @@ class LSTM(Sequence):
         population_{site}_l{k}{_reverse}: its population statistics (batch norm).
 
     Raises:
-        ValueError, TypeError: as :class:`torch.nn.LSTM`, and for a ``norm`` or a ``peephole``
-            that does not exist.
+        ValueError, TypeError: as :class:`torch.nn.LSTM`, and for a ``norm``, a ``peephole`` or a
+            ``learn_initial_state`` that does not exist, a negative ``initial_noise``, and what is
+            no ``recurrent_dropout``.
 
     Example:
         >>> lstm = rnnorm.LSTM(8, 16, norm="batch")

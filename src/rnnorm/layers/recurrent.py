@@ -59,7 +59,8 @@ class Recurrent(Sequence):
     Raises:
         TypeError: ``cell`` is no :class:`Cell`; as :class:`torch.nn.RNN`.
         ValueError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or that asks
-            for a site or a scope that the cell does not have.
+            for a site or a scope that the cell does not have, for a ``recurrent_dropout`` of what
+            it lacks, and for other arguments as :class:`LSTM`.
 
     Example:
         >>> class LiGRU(rnnorm.Cell):

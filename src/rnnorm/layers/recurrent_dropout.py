@@ -40,7 +40,7 @@ class Zoneout(_Probabilities):
     In evaluation d is the probability itself.
 
     Args:
-        cell: probability for a unit of c (LSTM).
+        cell: probability for a unit of c; 0 for a cell without c, which refuses any other.
         hidden: probability for a unit of h.
 
     Raises:

@@ -53,7 +53,8 @@ class RNN(Sequence):
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or
-            that asks for the carry site.
+            that asks for the carry site, for a ``recurrent_dropout`` of what an RNN lacks, and for
+            other arguments as :class:`LSTM`.
 
     Example:
         >>> rnn = rnnorm.RNN(8, 16, norm="batch")
