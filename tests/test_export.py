@@ -129,6 +129,15 @@ def test_a_file_that_gives_other_values_is_not_left_there(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_model_takes_by_keywords_of_any_name_is_an_error(tmp_path):
+    class Open(nn.Module):
+        def forward(self, x, **others):
+            return x
+
+    with pytest.raises(TypeError, match=r"got \['lengths'\], which it takes by \*\*kwargs"):
+        rnnorm.export.onnx(Open(), (torch.ones(2, 2),), tmp_path / "m", kwargs={"lengths": [2, 2]})
+
+
 def test_a_size_that_the_model_bakes_in_is_an_error(tmp_path):
     class Baked(nn.Module):
         def forward(self, x):

@@ -109,6 +109,7 @@ def onnx(
     Raises:
         ImportError: onnx, onnxscript or onnxruntime is missing (``rnnorm[export]``).
         RuntimeError: torch cannot export the model, or onnxruntime returns something else.
+        TypeError: the example does not fit ``model.forward``, or is taken by its ``**kwargs``.
     """
     import onnxruntime
 
@@ -119,6 +120,11 @@ def onnx(
     )
     given = inspect.signature(frozen.forward).bind(*example, **kwargs).arguments
     named = {name: value for name, value in given.items() if name in kwargs}
+    if unnamed := sorted(kwargs.keys() - named):
+        raise TypeError(
+            f"kwargs must name parameters of the model's forward, got {unnamed}, which it takes by "
+            "**kwargs: that is not exported"
+        )
     if dynamic_shapes is None:
         dynamic_shapes = {name: every_size(value) for name, value in given.items()}
     with warnings.catch_warnings():

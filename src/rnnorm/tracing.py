@@ -17,14 +17,18 @@ _PLAIN = (Tensor, Parameter)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def known(value: Tensor) -> int | None:
-    """A tensor's one value, or None where it may stand for several: traced, meta, under vmap."""
-    several = (
+def stands_for_several(value: Tensor) -> bool:
+    """Whether a tensor's values are not known yet: traced, meta, under vmap."""
+    return (
         torch.compiler.is_compiling()
         or value.is_meta
         or torch._C._functorch.is_functorch_wrapped_tensor(value)
     )
-    return None if several else int(value)
+
+
+def known(value: Tensor) -> int | None:
+    """A tensor's one value, or None where it may stand for several."""
+    return None if stands_for_several(value) else int(value)
 
 
 def transformed() -> bool:

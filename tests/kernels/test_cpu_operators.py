@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from problems import Problem, assert_same
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
@@ -271,3 +272,12 @@ def test_a_tensor_that_holds_its_numbers_with_the_other_sign_is_read_as_it_is():
         with torch.no_grad():
             results.append(frozen(leaf.detach(), tuple(arguments[1:3]))[0])
     torch.testing.assert_close(found, want)
+
+
+def test_so_is_a_parameter():
+    torch.manual_seed(0)
+    layer, x = rnnorm.LSTM(3, 4, norm="layer"), torch.randn(2, 5, 3)
+    for name, parameter in layer.named_parameters():
+        held = torch._neg_view(-parameter.detach())
+        found = functional_call(layer, {name: held}, (x,))
+        torch.testing.assert_close(found, layer(x), msg=name)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -140,6 +141,19 @@ def test_the_logger_tells_once_which_kernel_runs():
     assert len(told) == 1
     assert "runs on reference" in told[0] or "runs on cpu" in told[0]
     assert "LSTM" in told[0]
+
+
+def test_the_logger_needs_no_hash_of_a_cell(caplog):
+    @dataclass(frozen=True)
+    class Listed(rnnorm.Cell):
+        rates: list[float]
+
+        def step(self, weights, x_term, state, normalise, t):
+            return x_term, (x_term,)
+
+    with caplog.at_level("INFO", "rnnorm"):
+        rnnorm.Recurrent(Listed([0.5]), 2, 3)(torch.randn(4, 2, 2))
+    assert "Listed" in caplog.text
 
 
 def test_the_import_brings_torch_alone():

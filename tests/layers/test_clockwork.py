@@ -142,3 +142,10 @@ def test_it_is_shown_with_its_periods():
     assert repr(draw(num_layers=2)) == (
         "ClockworkRNN(ClockworkRNN(periods=(1, 2, 3)), 3, 6, num_layers=2)"
     )
+
+
+def test_steps_of_rows_may_lie_on_another_device():
+    clockwork = rnnorm.ClockworkRNN(3, 6, (1, 2, 3), norm="batch", device="meta").eval()
+    x, h = (torch.zeros(n, 5, size, device="meta") for n, size in ((7, 3), (1, 6)))
+    output, _ = clockwork(x, h, step=torch.zeros(5, dtype=torch.int64))
+    assert output.shape == (7, 5, 6)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import rnnorm
 
@@ -78,6 +79,7 @@ def test_a_model_is_folded_with_its_cells_and_shared_layers(close):
         (rnnorm.RNN(3, 4, learn_initial_state=True), "RNN with learn_initial_state"),
         (rnnorm.GRU(3, 4, recurrent_dropout=rnnorm.Zoneout(cell=0)), "recurrent_dropout"),
         (rnnorm.ClockworkRNN(3, 4), "ClockworkRNN"),
+        (weight_norm(rnnorm.GRU(3, 4), "weight_hh_l0"), "rnn: its weights must be plain"),
     ],
 )
 def test_what_would_be_another_function_is_refused_by_name(layer, named):

@@ -48,6 +48,8 @@ def test_tracing_refuses_what_it_would_freeze(layer):
         torch.jit.trace(WithLengths(), (draw(),))
     with pytest.raises(RuntimeError, match="evaluation"):
         torch.jit.trace(layer.train(), (draw(),))
+    with pytest.raises(RuntimeError, match="evaluation"):
+        torch.jit.trace(rnnorm.LSTMCell(3, 4, norm="batch", **F64), (draw()[0],))
 
 
 def test_a_symbolic_trace_needs_the_layer_as_a_leaf(layer):
@@ -143,3 +145,29 @@ def test_too_few_rows_within_a_transform_are_counted():
 
     with pytest.raises(ValueError, match="at least 2 active rows at step 0 in training, got 1"):
         torch.func.grad(loss)(dict(layer.named_parameters()))
+
+
+def test_rows_at_different_ages_under_vmap(layer):
+    x, ages = draw(), torch.tensor([[0, 1, 2, 3], [3, 0, 0, 5]])
+    state = (torch.zeros(1, 4, 4, **F64),) * 2
+    found = torch.vmap(lambda step: layer(x, state, step=step)[0])(ages)
+    torch.testing.assert_close(found, torch.stack([layer(x, state, step=s)[0] for s in ages]))
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_hooks_on_saved_tensors_may_give_them_other_strides(norm):
+    torch.manual_seed(0)
+    layer = rnnorm.LSTM(3, 4, norm=norm, initial_noise=0, **F64)
+    leaves, x = list(layer.parameters()), draw()
+
+    def turned(tensor):
+        return tensor.mT.contiguous() if tensor.dim() > 1 else tensor
+
+    def back(tensor):
+        return tensor.mT if tensor.dim() > 1 else tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(turned, back):
+        output = layer(x)[0]
+    found = torch.autograd.grad(output, leaves, output.detach())
+    output = layer(x)[0]
+    torch.testing.assert_close(found, torch.autograd.grad(output, leaves, output.detach()))

@@ -152,6 +152,20 @@ def test_a_scope_or_site_that_the_cell_lacks_is_an_error():
         layer(Leaky(), 3, 4, norm="carry")
 
 
+def test_a_step_asks_for_sites_that_the_cell_names():
+    class Few(rnnorm.Cell):
+        sites = ("input", "recurrent")
+
+        def step(self, weights, x_term, state, normalise, t):
+            h = self.preactivation(weights, x_term, state[0], normalise)
+            return h, (h,)
+
+    with pytest.raises(
+        ValueError, match=r"Few.*\.sites must have 'joint', for which its step asks"
+    ):
+        layer(Few(), 3, 4)(torch.randn(5, 6, 3, dtype=torch.float64))
+
+
 def test_a_site_is_asked_for_once_a_step():
     class Twice(rnnorm.Cell):
         def step(self, weights, x_term, state, normalise, t):

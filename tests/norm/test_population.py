@@ -570,3 +570,21 @@ def test_a_count_that_is_zeroed_in_place_no_longer_serves():
         assert torch.equal(population.consecutive(1, 1)[0][0, 0], population.mean[1])
         population.num_batches_tracked.data[1] = 0
         assert torch.equal(population.consecutive(1, 1)[0][0, 0], population.mean[0])
+
+
+@pytest.mark.parametrize("how", ["type", "assign"])
+def test_counts_stay_integers_where_all_else_is_converted(how):
+    module, same = trained(), trained()
+    if how == "type":
+        module.type(torch.float32)
+    else:
+        stored = {name: value.float() for name, value in module.state_dict().items()}
+        module.load_state_dict(stored, assign=True)
+    x = torch.randn(5, 4, 2)
+    for each in (module, same):
+        torch.manual_seed(1)
+        each(x)
+    for mine, first in zip(module.children(), same.children(), strict=True):
+        for name in ("rows", "num_batches_tracked", "mean", "var"):
+            assert torch.equal(getattr(mine, name), getattr(first, name))
+            assert getattr(mine, name).dtype == getattr(first, name).dtype

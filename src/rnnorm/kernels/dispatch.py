@@ -156,7 +156,7 @@ KERNELS = (
 calls: Counter[str] = Counter()
 
 _forced: ContextVar[str | None] = ContextVar("rnnorm_backend", default=None)
-_logged: set[Request] = set()
+_logged: set[str] = set()
 _log = logging.getLogger("rnnorm")
 
 
@@ -246,8 +246,9 @@ def find(request: Request) -> int:
         if why_not:
             passed_over.append(f"{kernel.name}: {why_not}")
             continue
-        if _log.isEnabledFor(logging.INFO) and request not in _logged:
-            _logged.add(request)
-            _log.info("%s runs on %s (%s)", request, kernel.name, "; ".join(passed_over) or "first")
+        if _log.isEnabledFor(logging.INFO) and (said := str(request)) not in _logged:
+            # by its words: a cell of one's own may have no hash
+            _logged.add(said)
+            _log.info("%s runs on %s (%s)", said, kernel.name, "; ".join(passed_over) or "first")
         return k
     raise AssertionError("the reference kernel covers every request")

@@ -97,6 +97,8 @@ def layer(
     zoned = any(zones)
 
     def normalise(site: str, z: Tensor) -> Tensor:
+        if site not in sites:
+            raise ValueError(f"{cell}.sites must have {site!r}, for which its step asks")
         return sites[site](z, t)
 
     weight = None if cell.reads_frames else weights.weight_ih

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
+from rnnorm.cells.cell import State
 from rnnorm.tracing import constant
 
 
@@ -21,56 +24,98 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     return None
 
 
-def output_dtype(
-    torch_class: Callable[..., nn.Module], x: Tensor, weight: Tensor, ragged: bool
-) -> torch.dtype:
-    """The dtype of the output and the states of torch.nn's class in the current context.
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Leaves autocast, where it is on."""
+    if autocast_dtype(device) is None:
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
-    Under autocast it differs between classes, devices, versions and grad modes, and for
-    ragged input, so torch is asked. Where torch cannot run, it is the dtype of the products.
+
+def result_dtypes(
+    torch_class: type[nn.Module],
+    x: Tensor,
+    weight: Tensor,
+    state: State,
+    *,
+    results: int,
+    ragged: bool = False,
+    projected: bool = False,
+) -> tuple[torch.dtype, ...]:
+    """The dtypes of what torch.nn's class returns in the current context, one after the other.
+
+    Under autocast they differ between classes, devices, versions and grad modes, and for
+    ragged input, so torch is asked. Where torch cannot run, all are the dtype of the products.
 
     Args:
         torch_class: torch.nn's class.
         x: the input.
         weight: one of the layer's weights.
+        state: as the user gave it, empty if not.
+        results: how many there are: the states, before them the output of a sequence class.
         ragged: whether the rows have different lengths.
+        projected: whether h is projected.
 
     Raises:
         RuntimeError: torch.nn's own, where float64 is mixed with another dtype.
     """
     products = autocast_dtype(x.device)
     if products is None:
-        return x.dtype
-    grad = torch.is_grad_enabled()
-    return _constant(torch_class, x.device, x.dtype, weight.dtype, ragged, products, grad)
+        return (x.dtype,) * results
+    # a cell of one's own may have others than torch's class
+    alike = len(state) == (2 if issubclass(torch_class, nn.LSTM | nn.LSTMCell) else 1)
+    states = tuple([s.dtype for s in state]) if alike else ()
+    question = (x.device, x.dtype, weight.dtype, states, ragged, projected)
+    found = _constant(torch_class, *question, products, torch.is_grad_enabled()) or (products,)
+    return (found + found[:1] * results)[:results]
 
 
 @constant
-def _constant(*question: Any) -> torch.dtype:
+def _constant(*question: Any) -> tuple[torch.dtype, ...]:
     return _ask(*question)
 
 
 @cache
 def _ask(
-    torch_class: Callable[..., nn.Module],
+    torch_class: type[nn.Module],
     device: torch.device,
     dtype: torch.dtype,
     weight_dtype: torch.dtype,
+    states: tuple[torch.dtype, ...],
     ragged: bool,
+    projected: bool,
     products: torch.dtype,
     grad: bool,
-) -> torch.dtype:
+) -> tuple[torch.dtype, ...]:
     frame = torch.zeros(1, 1, device=device, dtype=dtype)
+    x = pack_sequence([frame.expand(2, 1), frame]) if ragged else frame
+    units, options = (2, {"proj_size": 1}) if projected else (1, {})
+    rows = (1, 2) if ragged else (1,)
+    # h first, which a projection narrows
+    given = [
+        torch.zeros(*rows, width, device=device, dtype=of_state)
+        for width, of_state in zip((1, units), states, strict=False)
+    ]
+    hx = () if not given else (tuple(given) if len(given) > 1 else given[0],)
     # built on meta, so that no random numbers are drawn
-    layer = torch_class(1, 1, device="meta", dtype=weight_dtype).to_empty(device=device)
+    layer = torch_class(1, units, device="meta", dtype=weight_dtype, **options)
     try:
-        with torch.set_grad_enabled(grad):
-            answer = layer(pack_sequence([frame.expand(2, 1), frame]) if ragged else frame)
+        with torch.set_grad_enabled(grad), warnings.catch_warnings():
+            # of torch's kernels, none of which will run
+            warnings.simplefilter("ignore")
+            answer = layer.to_empty(device=device)(x, *hx)
     except RuntimeError:
         # a processor for which torch has no kernel of this dtype; float64 no kernel mixes
-        if torch.float64 in (dtype, weight_dtype):
+        if torch.float64 in (dtype, weight_dtype, *states):
             raise
-        return products
-    while not isinstance(answer, torch.Tensor):
-        answer = answer[0]
-    return answer.dtype
+        return ()
+    return tuple(_dtypes(answer))
+
+
+def _dtypes(answer: Any) -> Iterator[torch.dtype]:
+    if isinstance(answer, PackedSequence):
+        answer = answer.data
+    if isinstance(answer, Tensor):
+        yield answer.dtype
+    else:
+        for part in answer:
+            yield from _dtypes(part)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.layers.gru import GRU, GRUCell
 from rnnorm.layers.lstm import LSTM, LSTMCell
@@ -67,6 +68,11 @@ def _sequence(layer: Sequence, name: str) -> nn.Module:
         "peephole": getattr(layer.cell, "peephole", None),
         "reset_after=False": not getattr(layer.cell, "reset_after", True),
     }
+    if is_parametrized(layer):
+        raise ValueError(
+            f"{name}: its weights must be plain parameters, got parametrized ones: take "
+            "torch.nn.utils.parametrize.remove_parametrizations first"
+        )
     if kind is None or any(extra.values()):
         option = "" if kind is None else " with " + next(n for n, given in extra.items() if given)
         raise ValueError(f"{name}: torch.nn has no {type(layer).__name__}{option}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +12,12 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.mask import Mask
-from rnnorm.layers.autocast import autocast_dtype
+from rnnorm.layers.autocast import autocast_dtype, without_autocast
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, update
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, field_of
-from rnnorm.tracing import holds, known
+from rnnorm.tracing import holds, known, stands_for_several
 
 
 def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: bool = False) -> None:
@@ -45,7 +44,7 @@ def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: boo
             )
         if step.shape != (rows,):
             raise RuntimeError(f"step must have shape ({rows},), got {tuple(step.shape)}")
-        if torch.compiler.is_compiling() or step.is_meta:
+        if stands_for_several(step):
             return
         lowest, highest = (int(step.min()), int(step.max())) if len(step) else (0, 0)
     elif isinstance(step, int) and not isinstance(step, bool):
@@ -61,16 +60,31 @@ def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: boo
         )
 
 
-def check_states(state: State, x: Tensor) -> None:
-    """Refuses states on another device than the input, or of another dtype without autocast.
+def check_tensors(x: Tensor, state: State) -> None:
+    """Refuses an input of integers, and states that do not go with it.
 
     Raises:
-        RuntimeError: a state has another device or dtype.
+        RuntimeError: the input is of integers, a state has another device, or another dtype
+            without autocast, or under autocast no floating point or float64 beside another.
     """
+    if not x.is_floating_point():
+        raise RuntimeError(f"input must have a floating point dtype, got {x.dtype}")
     for s in state:
         _check_device("hidden", s, x)
-        if s.dtype != x.dtype and autocast_dtype(x.device) is None:
+        if s.dtype == x.dtype:
+            continue
+        apart = not s.is_floating_point() or torch.float64 in (s.dtype, x.dtype)
+        if apart or autocast_dtype(x.device) is None:
             raise RuntimeError(f"hx must have the dtype of the input, {x.dtype}, got {s.dtype}")
+
+
+def refuse_traced_statistics() -> NoReturn:
+    """Refuses statistics that torch.jit.trace would keep as they were in its example.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError("torch.jit.trace takes a normalised layer in evaluation: call eval()")
 
 
 def _check_device(kind: str, tensor: Tensor, x: Tensor) -> None:
@@ -258,7 +272,7 @@ def run_layer(
         }
         own = {name: matrices.pop(name, weight) for name, weight in weights.own.items()}
         weights = weights._replace(**matrices, own=own)
-    with nullcontext() if products is None else torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device):
         output, state, taken = layer(
             cell,
             norm,

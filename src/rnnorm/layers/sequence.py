@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
-from rnnorm.layers.autocast import output_dtype
+from rnnorm.layers.autocast import result_dtypes, without_autocast
 from rnnorm.layers.batch import Batch
 from rnnorm.layers.initial_state import (
     check_learned,
@@ -22,9 +22,10 @@ from rnnorm.layers.initial_state import (
     register_initial_state,
 )
 from rnnorm.layers.layer import (
-    check_states,
     check_step,
+    check_tensors,
     parameter,
+    refuse_traced_statistics,
     register_norm,
     reset_norm,
     run_layer,
@@ -224,6 +225,7 @@ class Sequence(Recurrence, nn.RNNBase):
         streams = step is None and bool(given) and not self.bidirectional
         step = 0 if step is None else step
         check_step(step, rows, self.training, self.bidirectional)
+        step = step.to(data.device) if isinstance(step, Tensor) else step
         if not self.training:
             self._warn(streams)
 
@@ -237,7 +239,7 @@ class Sequence(Recurrence, nn.RNNBase):
             return self._run_torch(input, hx, lengths)
 
         self.check_input(data, sizes)
-        check_states(given, data)
+        check_tensors(data, given)
         state = given if batched else tuple(s.unsqueeze(1) for s in given)
         state = state or self._initial_state(rows, input if packed else data, lengths)
         hidden: Any = state if states > 1 else state[0]
@@ -253,9 +255,17 @@ class Sequence(Recurrence, nn.RNNBase):
 
         output, state = self._run_layers(kernel, batch, state, step)
         weight = parameter(self, self._flat_weights_names[0])
-        dtype = output_dtype(self.torch_class, data, weight, batch.ragged)
-        if output.dtype != dtype or state[0].dtype != dtype:
-            output, state = output.to(dtype), tuple(s.to(dtype) for s in state)
+        dtypes = result_dtypes(
+            self.torch_class,
+            data,
+            weight,
+            given,
+            results=1 + states,
+            ragged=batch.ragged,
+            projected=self.proj_size > 0,
+        )
+        output = output.to(dtypes[0])
+        state = tuple([s.to(dtype) for s, dtype in zip(state, dtypes[1:], strict=True)])
         if batch.unsorted_indices is not None:
             state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
         hidden = _as_given(state, batched)
@@ -317,10 +327,13 @@ class Sequence(Recurrence, nn.RNNBase):
                 )
                 outputs.append(batches.reverse(result, sizes) if backward else result)
                 final.append(last)
-            output = torch.cat(outputs, -1) if directions > 1 else outputs[0]
+            # which autocast refuses for a half type that is not its own
+            with without_autocast(output.device):
+                output = torch.cat(outputs, -1) if directions > 1 else outputs[0]
         # a view would not take detach_()
         output = output if output.size(0) == steps else output[:steps]
-        return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
+        with without_autocast(output.device):
+            return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
 
     def _initial_state(
         self,
@@ -357,7 +370,7 @@ def _check_traced(lengths: object, training: bool) -> None:
     if lengths is not None:
         raise RuntimeError("lengths must be None in torch.jit.trace, which keeps their values")
     if training:
-        raise RuntimeError("torch.jit.trace takes a normalised layer in evaluation: call eval()")
+        refuse_traced_statistics()
 
 
 def _as_given(state: State, batched: bool) -> Any:

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.kernels import dispatch
-from rnnorm.layers.autocast import autocast_dtype, output_dtype
+from rnnorm.layers.autocast import autocast_dtype, result_dtypes
 from rnnorm.layers.layer import (
-    check_states,
     check_step,
+    check_tensors,
+    refuse_traced_statistics,
     register_norm,
     reset_norm,
     run_layer,
 )
 from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
-from rnnorm.tracing import uncompiled
+from rnnorm.tracing import jit_tracing, uncompiled
 
 
 class Step(Recurrence, nn.RNNCellBase):
@@ -108,8 +109,11 @@ class Step(Recurrence, nn.RNNCellBase):
         if x.dtype != self.weight_ih.dtype and autocast_dtype(x.device) is None:
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
-        check_states(given, x)
-        state = state or (x.new_zeros(shape),) * states
+        check_tensors(x, given)
+        if jit_tracing() and self.training and isinstance(self.norm, BatchNorm):
+            refuse_traced_statistics()
+        dtypes = result_dtypes(self.torch_class, input, self.weight_ih, given, results=states)
+        state = state or tuple([x.new_zeros(shape, dtype=dtype) for dtype in dtypes])
         sizes = active = None
         if self.training and self.synchronized():
             assert self.ranks is not None
@@ -118,6 +122,8 @@ class Step(Recurrence, nn.RNNCellBase):
         _, state = run_layer(
             self, kernel, self.cell, self.norm, x.unsqueeze(0), sizes, state, step=step, rows=active
         )
-        dtype = output_dtype(self.torch_class, input, self.weight_ih, False)
-        state = tuple((s if batched else s.squeeze(0)).to(dtype) for s in state)
+        state = tuple(
+            (s if batched else s.squeeze(0)).to(dtype)
+            for s, dtype in zip(state, dtypes, strict=True)
+        )
         return state if states > 1 else state[0]

@@ -253,9 +253,10 @@ class Population(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Population:
         def keep_wide(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
-            if tensor.is_floating_point() and moved.dtype in (torch.half, torch.bfloat16):
-                return tensor.to(moved.device)
-            return moved
+            narrow = moved.dtype in (torch.half, torch.bfloat16)
+            # counts stay integers under .type(dtype), too
+            changed = narrow if tensor.is_floating_point() else moved.dtype != tensor.dtype
+            return tensor.to(moved.device) if changed else moved
 
         return super()._apply(keep_wide, recurse)  # type: ignore[no-any-return,no-untyped-call]
 
@@ -276,6 +277,9 @@ class Population(nn.Module):
         for name in ("mean", "var"):
             moment = getattr(self, name)
             setattr(self, name, moment.to(torch.promote_types(moment.dtype, torch.float32)))
+        # assign=True takes what a checkpoint has
+        for name in ("rows", "num_batches_tracked"):
+            setattr(self, name, getattr(self, name).to(torch.int64))
         self.resize(self.horizon or len(self))
         self._checked = False
 
@@ -337,7 +341,7 @@ def _update_whole(
     unbiased = [var * factor for var in variances]
     weight: Any = momentum
     if min([each.min().item() for each in batches]) * momentum < 1:
-        first = [each.to(means[0].dtype).reciprocal_() for each in batches]
+        first = [each.to(means[0].dtype).reciprocal() for each in batches]
         weight = 2 * [each.clamp_(min=momentum).unsqueeze_(1) for each in first]
     torch._foreach_lerp_([*own_means, *own_variances], [*means, *unbiased], weight)
     return True

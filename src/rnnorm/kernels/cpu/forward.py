@@ -96,6 +96,8 @@ def _gradients(
 ) -> list[Tensor | None]:
     """Of the inputs that may have them, from inputs and results and the gradients of the latter."""
     upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads[:3]]
+    # hooks on saved tensors may return other strides
+    tensors = tuple([t if t is None or t.is_contiguous() else t.contiguous() for t in tensors])
     wanted = ctx.needs_input_grad
     arguments = (*tensors, *upstream, *ctx.options, wanted[0])
     # only a second derivative needs the operator, which has no exchange

@@ -100,8 +100,13 @@ def layer(
         [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
     )
     results: Sequence[Tensor]
-    # before an operator PyTorch negates what is held with the other sign
-    if rows is None and (not unobserved(inputs) or any([t.is_neg() for t in (x, *state)])):  # noqa: C419
+    watched = not unobserved(inputs)
+    if not watched or rows is not None:
+        # before an operator PyTorch does so itself
+        inputs = Inputs._make(
+            [t.resolve_neg() if t is not None and t.is_neg() else t for t in inputs]
+        )
+    if watched and rows is None:
         results = cpu_forward(*inputs, *options, differentiable)
     elif differentiable:
         moments: list[Tensor] = []
