@@ -33,6 +33,11 @@ def test_demo_writes_into_its_folder_alone(finished, tmp_path):
     assert {p.name for p in folder.iterdir()} == {*runs, "comparison.csv"}
 
 
+def test_demo_refuses_a_seed(capsys):
+    assert main(["demo", "--seed_everything=7"]) == 1
+    assert "--seed_everything=7 has no effect: --seeds N trains" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--seeds", "--epochs"])
 def test_demo_refuses_nothing_to_do(option, capsys):
     assert main(["demo", option, "0"]) == 1

@@ -3,6 +3,7 @@ import yaml
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
+from rnnorm.experiments.measuring.outcome import read_outcome
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
 
@@ -99,6 +100,24 @@ def test_two_trainings_of_a_recipe_are_told_apart_by_what_was_changed(tmp_path):
     assert [c.model for c in compare([str(tmp_path)], "out")] == names[::-1]
     with pytest.raises(ValueError, match="named twice"):
         compare([runs[0], runs[0], runs[1]], "out")
+
+
+def test_a_run_and_one_that_begins_with_it_are_told_apart(tmp_path):
+    given = [*TINY, "--trainer.max_epochs=1"]
+    first = fit(BN, run_dir=tmp_path / "first", overrides=given)
+    fit(BN, run_dir=tmp_path / "second", overrides=given, start=first.folder)
+    curves = compare([str(tmp_path)], "out")
+    assert [c.model for c in curves] == [BN, f"{BN}, start=first"]
+    assert read_outcome(tmp_path / "second").changes[-1] == "start=first"
+
+
+@pytest.mark.parametrize(
+    "given", [{"overrides": ["--seed_everything=7"]}, {"vary": "seed_everything=7,8"}]
+)
+def test_a_seed_is_refused(tmp_path, given):
+    with pytest.raises(ValueError, match=r"^--seed_everything=7 has no effect: --seeds N trains"):
+        compare([LSTM, BN], tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_option_is_varied(tmp_path, capsys):

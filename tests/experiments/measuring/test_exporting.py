@@ -75,6 +75,12 @@ def test_folded(runs, tmp_path):
     torch.testing.assert_close(layers["classifier"](layers["rnn"](x)[1][0][0]), wanted)
 
 
+def test_a_folder_in_the_place_of_the_json_is_refused_before_the_work(tmp_path):
+    (tmp_path / "digits.onnx.json").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"digits\.onnx\.json is a folder: name a file"):
+        export("nothing", tmp_path / "digits.onnx")
+
+
 def test_what_cannot_be_folded_is_refused_and_nothing_written(runs, tmp_path, capsys):
     out = tmp_path / "digits.pt"
     assert main(["export", str(runs / "bn"), "--format", "folded", "--out", str(out)]) == 1

@@ -278,8 +278,9 @@ def test_seeds_share_a_row_with_their_mean_and_deviation(folder):
     assert f"| `{BN}` | 9 | 1.32 |" in page
     assert f"| `{BN}, norm=layer` | 3 | 1.32 |" in page
     _, (table,) = read_recorded(folder)
-    assert scores_of(table)[BN]["the paper's"] == [1.32]
-    assert scores_of(table)[BN]["ours, population statistics"] == [1.40, 1.44, 1.42]
+    scores = scores_of(table)[f"{BN} (paper, 3 epochs)"]
+    assert scores["the paper's"] == [1.32]
+    assert scores["ours, population statistics"] == [1.40, 1.44, 1.42]
 
 
 def test_another_model_than_the_recipes_has_no_time_of_the_recipe(folder):
@@ -377,6 +378,17 @@ def test_lengths_have_a_table_of_their_own(folder):
     assert f"| `{BN}` | batch | 1.550 | 1.600 |" in page
     assert f"| `{BN}` | population | – | 1.900 |" in page
     assert f"| `{LSTM}` | – | 1.700 | – |" in page
+
+
+def test_another_scale_or_budget_has_a_line_of_its_own(folder):
+    for scale, epochs, value in (("paper", 3, 1.5), ("paper", 9, 1.4), ("small", 3, 1.9)):
+        tests = (measured(value, None, 50), measured(value))
+        seed = round(10 * value)
+        write(folder, outcome(BN, 1.5, scale=scale, epochs=epochs, seed=seed, tests=tests))
+    page, scores = page_of(folder), scores_of(read_recorded(folder)[1][0])
+    for apart, value in (("paper, 3", 1.5), ("paper, 9", 1.4), ("small, 3", 1.9)):
+        assert f"| `{BN} ({apart} epochs)` | – | {value:.3f} |" in page
+        assert scores[f"{BN} ({apart} epochs)"]["ours, population statistics"] == [value]
 
 
 def test_sentences_are_quoted(folder):
@@ -477,6 +489,26 @@ def test_a_record_names_recipe_changes_and_seed_and_replaces_one_without_a_seed(
     assert place["kernels"] in ("cpu", "reference")
     assert place["processor"]
     assert place["threads"] == str(torch.get_num_threads())
+
+
+def test_a_run_does_not_replace_another_whose_options_end_in_the_same_word(folder, tiny):
+    options = [*tiny, "--trainer.max_epochs=1"]
+    one, two = (
+        fit("demo/digits-bn", run_dir=name, overrides=[*options, f"--{option}=0.5"]).folder
+        for name, option in (("a", "optimizer.momentum"), ("b", "model.norm_options.momentum"))
+    )
+    path = record(one, folder)
+    assert record(one, folder) == path
+    before = path.read_bytes()
+    said = r"of a run with .*, optimizer\.momentum=0\.5, and b has .*norm_options\.momentum=0\.5"
+    with pytest.raises(ValueError, match=said):
+        record(two, folder)
+    assert path.read_bytes() == before
+    kept = json.loads(before)
+    assert kept.pop("overrides")[-1] == "optimizer.momentum=0.5"
+    # a record of before says none
+    path.write_text(json.dumps(kept))
+    assert record(two, folder) == path
 
 
 def test_a_run_that_does_not_say_where_it_was_trained_may_have_a_file_that_does(folder, tiny):

@@ -73,6 +73,11 @@ def test_a_name_is_drawn_and_listed_as_it_is(recipe):
     assert found.table().splitlines()[1].split()[-1] in orders
 
 
+def test_a_null_that_is_drawn_is_none(recipe):
+    search(**recipe(**{"model.init_args.norm": {"choices": [None]}}), trials=1)
+    assert "norm: null" in module.Path("study/trial-000/config.yaml").read_text()
+
+
 def test_the_draws_are_a_function_of_the_seed(recipe):
     one, two = search(**recipe()), search(**recipe() | {"out": "again"})
     assert drawn(one) == drawn(two)

@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.training.label import changes, label
+from rnnorm.experiments.training.label import changes, label, whole_changes
 
 
 def test_a_run_is_called_by_its_recipe_and_what_was_changed():
@@ -24,6 +24,20 @@ def test_how_long_and_where_it_trains_makes_no_other_training(option):
 def test_options_of_the_same_name_are_both_told():
     given = ["--optimizer.momentum=0.9", "--model.norm_options.momentum=0.1"]
     assert changes(given) == ("momentum=0.9", "momentum=0.1")
+    assert whole_changes(given) == ("optimizer.momentum=0.9", "model.norm_options.momentum=0.1")
+
+
+@pytest.mark.parametrize(
+    ("start", "name", "whole"),
+    [
+        ("/runs/words/checkpoints/best.ckpt", "words", "words/checkpoints/best.ckpt"),
+        ("/kept/words.ckpt", "words.ckpt", "words.ckpt"),
+    ],
+)
+def test_what_a_run_begins_with_is_part_of_its_name(start, name, whole):
+    about = {"recipe": "a", "scale": "paper", "overrides": ["--optimizer.lr=0.1"], "start": start}
+    assert label(about) == f"a, lr=0.1, start={name}"
+    assert whole_changes(about["overrides"], start) == ("optimizer.lr=0.1", f"start={whole}")
 
 
 def test_the_later_of_two_counts():

@@ -231,6 +231,28 @@ def test_resume_refuses_another_model_or_order_and_stays_resumable(tmp_path, tin
     assert fit(resume=folder).trainer.global_step == 21
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("--model.init_args.initial_noise=0.5", r"initial_noise was 0\.1 and is 0\.5"),
+        ("--model.norm_options.gamma=0.5", "norm_options was None and is .*gamma.*"),
+        ("--data.init_args.batch_size=10", "data.init_args.batch_size was 20 and is 10"),
+        ("--seed_everything=2", "seed_everything was 1 and is 2"),
+    ],
+)
+def test_without_a_checkpoint_too_another_model_or_order_is_refused(tmp_path, tiny, override, said):
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, callbacks=[KillAt(1)])
+    assert not (folder / "checkpoints").exists()
+    before = (folder / "config.yaml").read_bytes()
+    told = f"run was trained otherwise: .*{said}, so begin a new training with another --run-dir$"
+    with pytest.raises(ValueError, match=told):
+        fit(resume=folder, overrides=[override])
+    assert (folder / "config.yaml").read_bytes() == before
+    assert fit(resume=folder, overrides=["--data.eval_batch_size=90"]).trainer.global_step == 21
+
+
 @pytest.mark.parametrize("option", ["max_epochs=1", "val_check_interval=1000"])
 def test_what_the_trainer_refuses_leaves_the_configuration_alone(tmp_path, tiny, option):
     folder = tmp_path / "run"
@@ -309,6 +331,10 @@ def test_a_checkpoint_that_lacks_something_is_refused_by_name(tmp_path, tiny):
         ("--trainer.accumulate_grad_batches=2", "accumulate_grad_batches was 1 and is 2"),
         ("--trainer.limit_train_batches=2", "limit_train_batches was None and is 2"),
         ("--trainer.precision=64", "precision was None and is 64"),
+        (
+            "--trainer.callbacks=[{class_path: rnnorm.lightning.SlopeAnnealing}]",
+            r"trainer\.callbacks\.rnnorm\.lightning\.SlopeAnnealing was None and is .*rate",
+        ),
     ],
 )
 def test_resume_refuses_to_learn_otherwise_and_stays_resumable(tmp_path, tiny, override, said):
@@ -329,6 +355,14 @@ def test_resume_evaluates_in_other_minibatches(tmp_path, tiny):
     folder = tmp_path / "run"
     fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
     more = ["--trainer.max_epochs=2", "--data.init_args.eval_batch_size=90"]
+    assert fit(resume=folder, overrides=more).trainer.global_step == 14
+
+
+def test_resume_takes_statistics_otherwise(tmp_path, tiny):
+    folder = tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
+    exact = "--trainer.callbacks=[{class_path: rnnorm.lightning.ExactStatistics}]"
+    more = ["--trainer.max_epochs=2", exact]
     assert fit(resume=folder, overrides=more).trainer.global_step == 14
 
 
@@ -357,6 +391,11 @@ def test_resume_refuses_what_is_no_run(tmp_path):
             "run.json",
             b'{"recipe": "a", "scale": "paper", "about": {}, "overrides": [1]}',
             r"run\.json is of no run: overrides must be a list of words, got \[1\]",
+        ),
+        (
+            "run.json",
+            b'{"recipe": "a", "scale": "paper", "about": {}, "start": 1}',
+            r"run\.json is of no run: start must be a path, got 1",
         ),
         ("config.yaml", b"", r"config\.yaml is no recipe"),
         ("config.yaml", b"\xff", r"config\.yaml is not YAML"),

@@ -60,6 +60,12 @@ def test_a_configuration_that_this_version_does_not_know_is_refused(folder):
         fit(resume=folder, overrides=["--model.init_args.hidden_length=3"])
 
 
+def test_the_advice_to_resume_can_be_pasted(tmp_path):
+    (tmp_path / "my run").mkdir()
+    with pytest.raises(FileExistsError, match=r"by --resume '\S*/my run', or name another"):
+        run_folder.refuse_existing(tmp_path / "my run")
+
+
 def test_a_run_that_is_killed_as_it_starts_leaves_no_folder(tmp_path, monkeypatch):
     folder = tmp_path / "run"
 

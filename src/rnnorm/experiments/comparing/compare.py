@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from rnnorm.experiments.training.checkpoint_names import LAST
 from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.options import training_options
+from rnnorm.experiments.training.options import option_name, training_options
 from rnnorm.experiments.training.progress import StepsBar, steps_bar
 from rnnorm.experiments.training.run_folder import read_run
 from rnnorm.experiments.training.score import Score
@@ -86,8 +87,8 @@ def compare(
         A curve for each model and seed, within the budget.
 
     Raises:
-        ValueError: data, metric, seeds or budget differ; a number is out of range; a folder under
-            ``out`` holds another training; or ``picture`` has no format.
+        ValueError: data, metric, seeds or budget differ; a number is out of range; an option is the
+            seed; a folder under ``out`` holds another training; or ``picture`` has no format.
         NotADirectoryError: ``out`` is a file.
         IsADirectoryError: ``picture`` is a folder.
         FileNotFoundError: the data lack files.
@@ -102,6 +103,9 @@ def compare(
     path = Path(picture) if picture is not None else out / "comparison.png"
     refuse_name(path)
     varied = variations(vary)
+    for option in (*overrides, *itertools.chain(*varied)):
+        if option_name(option) == "seed_everything":
+            raise ValueError(f"{option} has no effect: --seeds N trains with the seeds from 1 to N")
     options = [*training_options(lr=lr, batch_size=batch_size), *overrides, *budget.overrides]
     entries: list[Entry] = []
     for run, name in zip(runs, names or runs, strict=True):

@@ -58,13 +58,14 @@ def export(
         ValueError: the format or the task is none of those that are covered, the model cannot be
             folded, or the inputs are scaled by data that are not given.
         FileNotFoundError: there is no such checkpoint or folder.
-        IsADirectoryError: ``out`` is a folder.
+        IsADirectoryError: ``out`` is a folder, or the JSON file's name is that of one.
         RuntimeError: as :func:`rnnorm.export.onnx`.
     """
     out = Path(out)
     if format not in ("onnx", "pt2", "folded"):
         raise ValueError(f"format must be 'onnx', 'pt2' or 'folded', got {format!r}")
     refuse_folder(out)
+    refuse_folder(beside := out.with_name(f"{out.name}.json"))
     if not out.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} into")
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
@@ -87,7 +88,7 @@ def export(
             delattr(model, name)
     about |= _write(model, out, format)
     text = json.dumps(about, indent=2, ensure_ascii=False)
-    write_whole(out.with_name(f"{out.name}.json"), f"{text}\n".encode())
+    write_whole(beside, f"{text}\n".encode())
     return about
 
 

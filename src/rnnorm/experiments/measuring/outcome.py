@@ -9,7 +9,7 @@ from typing import Any
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, read_measurements
 from rnnorm.experiments.training.checkpoint_names import BEST
 from rnnorm.experiments.training.checkpoints import newest_checkpoint
-from rnnorm.experiments.training.label import changes
+from rnnorm.experiments.training.label import changes, whole_changes
 from rnnorm.experiments.training.metrics_file import DIVERGED, read_metrics
 from rnnorm.experiments.training.recipe import read_config
 from rnnorm.experiments.training.run_folder import read_about
@@ -37,6 +37,7 @@ class Outcome:
         versions: of rnnorm and torch.
         seed: of weights and data, or None for a record that does not say.
         changes: what makes it another training than its recipe's, besides the scale.
+        overrides: the same, by the whole names of the options.
         minutes: the budget in minutes of training steps that it had in ``rnnorm compare``, if any.
         places: where its parts ran, each with ``processor``, ``threads``, ``commit`` and
             ``kernels``.
@@ -60,6 +61,7 @@ class Outcome:
     changes: tuple[str, ...] = ()
     minutes: float | None = None
     places: tuple[dict[str, str], ...] = ()
+    overrides: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -175,7 +177,7 @@ def read_unsaved(folder: str | Path) -> Outcome:
 
 def _outcome(folder: Path, run: dict[str, Any], progress: dict[str, Any]) -> Outcome:
     """What its files say about a run, and how far it came."""
-    about = run["about"]
+    about, given, start = run["about"], run.get("overrides", ()), run.get("start")
     return Outcome(
         recipe=run["recipe"],
         scale=run["scale"],
@@ -187,6 +189,7 @@ def _outcome(folder: Path, run: dict[str, Any], progress: dict[str, Any]) -> Out
         tests=tuple(read_measurements(folder)),
         versions={name: run[name] for name in ("rnnorm", "torch") if name in run},
         seed=read_config(folder / "config.yaml").get("seed_everything"),
-        changes=changes(run.get("overrides", ())),
+        changes=changes(given, start=start),
+        overrides=whole_changes(given, start),
         **progress,
     )

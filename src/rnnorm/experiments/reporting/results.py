@@ -25,7 +25,7 @@ from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.storage import is_storage
 from rnnorm.experiments.searching.study import FILE as STUDY
 from rnnorm.experiments.searching.study import Search, read_search, read_searches
-from rnnorm.experiments.training.label import changes
+from rnnorm.experiments.training.label import changes, whole_changes
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import score_of
@@ -48,7 +48,8 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
 
     Raises:
         FileNotFoundError: a folder is no run, or ``results/tables.yaml`` is missing.
-        ValueError: a file is broken, or a recorded run is in no table.
+        ValueError: a file is broken, a recorded run is in no table, or a run would replace one with
+            other changes.
     """
     folder, page = Path(docs) / "results", Path(docs) / "results.md"
     before = set(folder.glob("*.json"))
@@ -86,7 +87,7 @@ def record(run: str | Path, folder: Path) -> Path:
 
     Raises:
         FileNotFoundError: there is no run.
-        ValueError: a file of it is broken.
+        ValueError: a file of it is broken, or it would replace a run with other changes.
     """
     if (Path(run) / STUDY).is_file():
         return _record_search(read_search(run), folder)
@@ -105,6 +106,7 @@ def record(run: str | Path, folder: Path) -> Path:
         },
     }
     apart = (*outcome.changes, *([] if outcome.seed is None else [f"seed{outcome.seed}"]))
+    _refuse_other(_file(folder, outcome.recipe, outcome.scale, apart), outcome, run)
     path = _keep(folder, outcome.recipe, outcome.scale, content, apart)
     if apart == (f"seed{outcome.seed}",):
         _file(folder, outcome.recipe, outcome.scale).unlink(missing_ok=True)
@@ -138,7 +140,27 @@ def _with_evidence(outcome: Outcome, run: Path) -> Outcome:
             overrides += told["overrides"]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{file} does not say where the run was trained: {error}") from None
-    return replace(outcome, places=tuple(places), changes=outcome.changes or changes(overrides))
+    return replace(
+        outcome,
+        places=tuple(places),
+        changes=outcome.changes or changes(overrides),
+        overrides=outcome.overrides or whole_changes(overrides),
+    )
+
+
+def _refuse_other(path: Path, outcome: Outcome, run: str | Path) -> None:
+    """Refuse to replace a run whose changes end in the same words, such as those of two momenta."""
+    try:
+        # an older record does not say them
+        before = json.loads(unpack(path, "")).get("overrides", list(outcome.overrides))
+    except (FileNotFoundError, ValueError, AttributeError):
+        # there is none, or it is broken, which this mends
+        return
+    if before != list(outcome.overrides):
+        raise ValueError(
+            f"{path} is of a run with {', '.join(before)}, and {run} has "
+            f"{', '.join(outcome.overrides)}: remove the file to replace it"
+        )
 
 
 def _file(folder: Path, name: str, scale: str, apart: Iterable[str] = ()) -> Path:

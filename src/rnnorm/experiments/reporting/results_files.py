@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +72,24 @@ class Recorded(NamedTuple):
         return re.sub(r"\W+", "-", self.title.lower())
 
 
+def models_of(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """The outcomes that differ in the seed alone, together, by their label, or what sets it apart.
+
+    Args:
+        outcomes: those of one table.
+    """
+    models: dict[tuple[Any, ...], list[Outcome]] = {}
+    for o in outcomes:
+        models.setdefault((o.label, o.scale, o.epochs, o.minutes), []).append(o)
+    labels = [label for label, *_ in models]
+    named = {}
+    for (label, scale, epochs, minutes), seeds in models.items():
+        budget = f", {minutes:g} minutes" if minutes else ""
+        apart = f" ({scale}, {epochs} epochs{budget})" if labels.count(label) > 1 else ""
+        named[label + apart] = seeds
+    return named
+
+
 def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     """The text before the tables, and the tables.
 
@@ -130,7 +149,7 @@ def _read(path: Path) -> RecordedRun:
         tests = [Measurement(**t | {"overrides": tuple(t["overrides"])}) for t in given["tests"]]
         sentences, score = given.pop("sentences"), given.pop("score", "")
         curve = given.pop("curve", {"steps": [], "values": []})
-        lists = {name: tuple(given.get(name, ())) for name in ("changes", "places")}
+        lists = {name: tuple(given.get(name, ())) for name in ("changes", "overrides", "places")}
         outcome = Outcome(**given | lists | {"tests": tuple(tests)})
         # an older record does not say the epochs
         whole = {"epochs": [step * outcome.epochs / outcome.steps for step in curve["steps"]]}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from rnnorm.experiments.measuring.outcome import Outcome, score_in
-from rnnorm.experiments.reporting.results_files import Recorded, read_recorded
+from rnnorm.experiments.reporting.results_files import Recorded, models_of, read_recorded
 from rnnorm.experiments.reporting.results_picture import curves_of, scores_of
 from rnnorm.experiments.reporting.step_times import RIVALS, Steps, read_steps, step_of
 from rnnorm.experiments.training.recipe import read_recipe
@@ -35,7 +35,8 @@ def page_of(folder: Path) -> str:
 def _section(table: Recorded, steps: Steps) -> list[str]:
     """What came out first, then what we say of it, then how it was come by."""
     outcomes = [run.outcome for run in table.runs]
-    models = _models(outcomes)
+    named = models_of(outcomes)
+    models = list(named.values())
     parts = [f"## {table.title}"]
     if outcomes:
         metrics = dict.fromkeys(outcome.metric for outcome in outcomes)
@@ -44,7 +45,7 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
         told = "; ".join(metrics)
         parts.append(f"{told[:1].upper()}{told[1:]}.{said}")
         parts.append(_table([_scores(seeds, table.scale) for seeds in models]))
-    if lengths := _lengths(outcomes):
+    if lengths := _lengths(named):
         parts += ["Against the length of the test windows:", lengths]
     if scores_of(table):
         parts.append(f"![The scores of this table](results/{table.picture})")
@@ -69,14 +70,6 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
             parts.append("\n".join([f"Written by `{run.outcome.label}`:", "", *lines]))
     parts += _places(models)
     return parts
-
-
-def _models(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
-    """The outcomes that differ in the seed alone, together."""
-    models: dict[tuple[Any, ...], list[Outcome]] = {}
-    for o in outcomes:
-        models.setdefault((o.label, o.scale, o.epochs, o.minutes), []).append(o)
-    return list(models.values())
 
 
 def _recipe(seeds: Sequence[Outcome], scale: str | None) -> str:
@@ -159,14 +152,14 @@ def _search(found: dict[str, Any]) -> list[str]:
     return [said, _markdown(head, rows)]
 
 
-def _lengths(outcomes: Sequence[Outcome]) -> str | None:
+def _lengths(named: Mapping[str, Sequence[Outcome]]) -> str | None:
     """Scores against the length of the test windows, a line for each kind of statistics."""
     lines: dict[tuple[str, str], dict[int, list[float | None]]] = {}
-    for outcome in outcomes:
+    for name, outcome in ((name, o) for name, seeds in named.items() for o in seeds):
         for statistics in ("population", "batch"):
             for length in dict.fromkeys(test.length for test in outcome.tests if test.length):
                 if found := outcome.tested(statistics, length):
-                    scores = lines.setdefault((outcome.label, statistics), {})
+                    scores = lines.setdefault((name, statistics), {})
                     score = outcome.in_papers_unit(score_in(found))
                     scores.setdefault(length, []).append(score)
     if not lines:
@@ -174,11 +167,11 @@ def _lengths(outcomes: Sequence[Outcome]) -> str | None:
     columns = sorted({length for scores in lines.values() for length in scores})
     rows = [
         [
-            f"`{recipe}`",
-            statistics if (recipe, "batch") in lines else _ABSENT,
+            f"`{name}`",
+            statistics if (name, "batch") in lines else _ABSENT,
             *(_spread(scores.get(length, ())) for length in columns),
         ]
-        for (recipe, statistics), scores in lines.items()
+        for (name, statistics), scores in lines.items()
     ]
     return _markdown(("recipe", "statistics", *map(str, columns)), rows)
 

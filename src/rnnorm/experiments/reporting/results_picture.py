@@ -15,7 +15,7 @@ from rnnorm.experiments.comparing.picture import (
     styled_figure,
 )
 from rnnorm.experiments.measuring.curve import Curve
-from rnnorm.experiments.reporting.results_files import Recorded
+from rnnorm.experiments.reporting.results_files import Recorded, models_of
 from rnnorm.experiments.reporting.step_times import Steps, step_of
 from rnnorm.experiments.training.score import Metric
 
@@ -34,15 +34,16 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def scores_of(table: Recorded) -> Scores:
-    """For each recipe that was run, the values of each kind."""
+    """For each model that was run, the values of each kind."""
     scores: dict[str, dict[str, list[float]]] = {}
-    for outcome in (run.outcome for run in table.runs):
+    named = models_of(run.outcome for run in table.runs)
+    for name, outcome in ((name, o) for name, seeds in named.items() for o in seeds):
         values = {
             "the paper's": outcome.number,
             "ours, population statistics": outcome.ours("population"),
             "ours, batch statistics": outcome.ours("batch"),
         }
-        kinds = scores.setdefault(outcome.label, {})
+        kinds = scores.setdefault(name, {})
         for kind, value in values.items():
             # the paper's is one, however many seeds we ran
             if value is not None and not (kind in kinds and kind == "the paper's"):

@@ -316,4 +316,4 @@ def _any(space: dict[str, BaseDistribution]) -> dict[str, Any]:
 
 
 def _options(point: Mapping[str, Any]) -> list[str]:
-    return [f"--{name}={value}" for name, value in point.items()]
+    return [f"--{name}={'null' if value is None else value}" for name, value in point.items()]

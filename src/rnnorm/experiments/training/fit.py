@@ -60,6 +60,8 @@ _LEARNING = (
     "overfit_batches",
     "precision",
 )
+# which of its callbacks may not: others watch, or take statistics
+_LEARNING_CALLBACKS = ("rnnorm.lightning.SlopeAnnealing",)
 # what of the trainer counts, and may not be 0; of the first two any number below it is no limit
 _COUNTS = (
     "max_epochs",
@@ -195,7 +197,6 @@ def fit(
         if start is not None:
             raise ValueError(f"--start {start} must be left out with --resume: it has begun")
         built, about = rebuild(folder, recipe, scale, overrides)
-        _refuse_other_learning(folder, built)
     _refuse_trainer(built)
     with ExitStack() as held:
         if resume is not None and writes:
@@ -207,6 +208,8 @@ def fit(
             check_same(state, built.model, built.datamodule, last, free=_FREE)
             step, random = state["global_step"], state["callbacks"]["RandomState"]
             del state
+        if resume is not None:
+            _refuse_other_learning(folder, built)
         # data that is missing or broken is found out before there is a run folder
         built.set_up("fit")
         if last is None and "start" in about:
@@ -278,19 +281,32 @@ def _refuse_trainer(built: Built) -> None:
 
 
 def _refuse_other_learning(folder: Path, built: Built) -> None:
-    """Refuse another optimiser: a checkpoint brings the old one back, whatever is asked for."""
-    before, now = read_config(folder / "config.yaml"), built.as_dict()
+    """Refuse what a checkpoint would undo, and ``run.json`` would not tell where there is none."""
+    # built, it has the defaults of arguments that a later patch has added
+    before, now = Built(read_config(folder / "config.yaml")).as_dict(), built.as_dict()
     if other := list(differences(_learning(before), _learning(now), said="was {!r} and is {!r}")):
-        raise ValueError(f"the run in {folder} was trained otherwise: {'; '.join(other)}")
+        raise ValueError(
+            f"the run in {folder} was trained otherwise: {'; '.join(other)}, so begin a new "
+            "training with another --run-dir"
+        )
 
 
 def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration says about how a model learns."""
-    trainer = config.get("trainer") or {}
+    """What a whole configuration says about what learns, from which data, and how."""
+    data, trainer = config["data"], config["trainer"]
+    # that of the data is the one of all
+    given = {k: v for k, v in data["init_args"].items() if k not in (*_FREE, "seed")}
+    callbacks = {c["class_path"]: c.get("init_args") for c in trainer["callbacks"] or []}
     return {
+        "seed_everything": config["seed_everything"],
+        "model": config["model"],
+        "data": {**data, "init_args": given},
         "optimizer": config.get("optimizer"),
         "lr_scheduler": config.get("lr_scheduler"),
-        "trainer": {name: trainer.get(name) for name in _LEARNING},
+        "trainer": {
+            **{name: trainer[name] for name in _LEARNING},
+            "callbacks": {name: callbacks.get(name) for name in _LEARNING_CALLBACKS},
+        },
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.training.options import option_name
@@ -20,22 +21,42 @@ _NOT_TOLD = (
 )
 
 
-def changes(overrides: Iterable[str], scale: str = "paper") -> tuple[str, ...]:
+def changes(
+    overrides: Iterable[str], scale: str = "paper", start: str | None = None
+) -> tuple[str, ...]:
     """What makes a training another one than its recipe's, such as ``("norm=layer", "lr=0.01")``.
 
     Args:
         overrides: options of LightningCLI; the later one of two counts.
         scale: ``"small"`` is a change too.
+        start: the checkpoint that it begins with is one too: ``"start="`` and its run folder's
+            name, or its own outside one.
     """
+    told = [f"{name.rpartition('.')[2]}={value}" for name, value in _told(overrides)]
+    begun = [] if start is None else [f"start={_parts(start)[0]}"]
+    return (*(["small"] if scale == "small" else []), *told, *begun)
+
+
+def whole_changes(overrides: Iterable[str], start: str | None = None) -> tuple[str, ...]:
+    """The same by whole names, such as ``("model.norm=layer",)``, as two may end in one word."""
+    told = [f"{name}={value}" for name, value in _told(overrides)]
+    return (*told, *([] if start is None else [f"start={'/'.join(_parts(start))}"]))
+
+
+def _told(overrides: Iterable[str]) -> list[tuple[str, str]]:
     given = {option_name(option): option.partition("=")[2] for option in overrides}
-    named = [(option.rpartition(".")[2], value) for option, value in given.items()]
-    told = [f"{name}={value}" for name, value in named if name not in _NOT_TOLD]
-    return (*(["small"] if scale == "small" else []), *told)
+    return [(n, value) for n, value in given.items() if n.rpartition(".")[2] not in _NOT_TOLD]
+
+
+def _parts(start: str) -> tuple[str, ...]:
+    """A checkpoint's run folder and its place there, or its own name outside one."""
+    parts = Path(start).parts
+    return parts[-3:] if parts[-2:-1] == ("checkpoints",) else parts[-1:]
 
 
 def changes_of(about: Mapping[str, Any]) -> tuple[str, ...]:
     """The same, out of a ``run.json``."""
-    return changes(about.get("overrides", ()), about["scale"])
+    return changes(about.get("overrides", ()), about["scale"], about.get("start"))
 
 
 def label(about: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,8 +36,8 @@ def refuse_existing(folder: Path) -> None:
     """
     if folder.exists():
         raise FileExistsError(
-            f"the run folder {folder} exists: go on with it by --resume {folder}, or name another "
-            "with --run-dir"
+            f"the run folder {folder} exists: go on with it by --resume "
+            f"{shlex.quote(str(folder))}, or name another with --run-dir"
         )
 
 
@@ -129,6 +130,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
         got = json.dumps(overrides)
         raise ValueError(f"{path} is of no run: overrides must be a list of words, got {got:.40}")
+    if not isinstance(start := about.get("start", ""), str):
+        raise ValueError(f"{path} is of no run: start must be a path, got {json.dumps(start):.40}")
     return about
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from pathlib import Path
 
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
@@ -26,7 +27,8 @@ def refuse_unknown_recipe(word: str) -> None:
         ValueError: there is none of that name, or it names a run.
     """
     if is_run(word):
-        raise ValueError(f"{word} is a run: go on with it by rnnorm fit --resume {word}")
+        command = f"rnnorm fit --resume {shlex.quote(word)}"
+        raise ValueError(f"{word} is a run: go on with it by {command}")
     recipe_file(word)
 
 
