@@ -65,6 +65,18 @@ def dtypes(answer):
     return [dtype for part in answer for dtype in dtypes(part)]
 
 
+def torchs_dtypes(layer, *arguments):
+    with warnings.catch_warnings():
+        # of oneDNN, which has no projections
+        warnings.simplefilter("ignore")
+        try:
+            return dtypes(layer(*arguments))
+        except RuntimeError as error:
+            if "could not create a primitive" in str(error):
+                pytest.skip("torch has no kernel of this dtype for this processor")
+            raise
+
+
 def twins(name, **options):
     return getattr(nn, name)(3, 4, **options), getattr(rnnorm, name)(3, 4, norm="layer", **options)
 
@@ -77,9 +89,9 @@ def test_results_have_torchs_dtypes_whatever_those_of_input_and_state(name, of_i
     x = torch.randn(*leading, 3, dtype=of_input)
     state = torch.zeros(*([] if name in CELLS else [1]), 2, 4, dtype=of_state)
     hx = None if of_state is None else (state, state) if name.startswith("LSTM") else state
+    theirs, ours = twins(name)
     with torch.autocast("cpu", dtype=HALF):
-        theirs, ours = (layer(x, hx) for layer in twins(name))
-    assert dtypes(ours) == dtypes(theirs)
+        assert dtypes(ours(x, hx)) == torchs_dtypes(theirs, x, hx)
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -89,10 +101,7 @@ def test_with_a_projection_c_keeps_the_dtype_that_torch_gives_it(ragged):
     theirs, ours = twins("LSTM", proj_size=2)
     with torch.autocast("cpu", dtype=HALF):
         found = dtypes(ours(given))
-        with warnings.catch_warnings():
-            # of oneDNN, which has no projections
-            warnings.simplefilter("ignore")
-            assert found == dtypes(theirs(given))
+        assert found == torchs_dtypes(theirs, given)
     assert found[2] == torch.float32
 
 
@@ -120,7 +129,7 @@ def test_a_half_type_that_is_not_autocasts_own_is_taken(bidirectional):
     theirs, ours = twins("GRU", bidirectional=bidirectional)
     x = torch.randn(5, 2, 3, dtype=torch.float16)
     with torch.autocast("cpu", dtype=HALF):
-        assert dtypes(ours(x)) == dtypes(theirs(x))
+        assert dtypes(ours(x)) == torchs_dtypes(theirs, x)
 
 
 @pytest.mark.parametrize("name", [*CELLS, *CLASSES])
