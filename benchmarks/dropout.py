@@ -75,10 +75,8 @@ def main() -> None:
                 reference = partial(on_backend, "reference", partial(step, layer, x))
                 verify(f"{args.cell} {shape}, {name}", steps[name], reference)
             for name, took in interleave(steps, args.seconds, clock=args.clock).items():
-                low, high = took.spread
                 print(
-                    f"{args.cell:4} {shape!s:15} {name:18} {1e3 * took.seconds:8.2f} ms "
-                    f"{took.ratio:5.2f} [{low:.2f} {high:.2f}]",
+                    f"{args.cell:4} {shape!s:15} {name:18} {1e3 * took.seconds:8.2f} ms {took}",
                     flush=True,
                 )
 

@@ -14,7 +14,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rnnorm.experiments.bench.layers import Shape, Variant, make_layer, on_backend, verify
+from rnnorm.experiments.bench.layers import (
+    Shape,
+    Variant,
+    make_layer,
+    on_backend,
+    run_layer,
+    verify,
+)
 from rnnorm.experiments.bench.record import describe, machine
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 
@@ -22,12 +29,15 @@ SHAPES = [Shape(T, 32, 40, 250) for T in (100, 300, 1000)]
 NORMS = (None, "laurent2015-sequence", "batch")
 
 
-def step(layer: nn.RNNBase, x: Tensor) -> dict[str, Tensor]:
-    """The last output, and the gradient of its sum by every parameter."""
-    last = layer(x)[0][-1]
-    names, parameters = zip(*layer.named_parameters(), strict=True)
-    grads = torch.autograd.grad(last.sum(), parameters)
-    return {"output": last.detach(), **dict(zip(names, grads, strict=True))}
+class LastOutput(nn.Module):
+    """A layer of which the last output alone is seen."""
+
+    def __init__(self, variant: Variant | None, shape: Shape) -> None:
+        super().__init__()
+        self.layer = make_layer("LSTM", shape, variant)
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        return (self.layer(x)[0][-1],)
 
 
 def main() -> None:
@@ -42,17 +52,15 @@ def main() -> None:
         for shape in SHAPES:
             torch.manual_seed(0)
             x = torch.randn(shape[:3])
-            steps = {"torch.nn": partial(step, make_layer("LSTM", shape), x)}
+            steps = {"torch.nn": partial(run_layer, LastOutput(None, shape), x, True)}
             for norm in NORMS:
-                run = partial(step, make_layer("LSTM", shape, Variant(norm)), x)
+                run = partial(run_layer, LastOutput(Variant(norm), shape), x, True)
                 ours = partial(on_backend, "cpu", run)
                 verify(f"{shape} {norm}", ours, partial(on_backend, "reference", run))
                 steps[norm or "no norm"] = ours
             for name, took in interleave(steps, args.seconds).items():
-                low, high = took.spread
                 print(
-                    f"{shape!s:15} {name:20} {1e3 * took.seconds:9.2f} ms "
-                    f"{took.ratio:5.2f} [{low:.2f} {high:.2f}]",
+                    f"{shape!s:15} {name:20} {1e3 * took.seconds:9.2f} ms {took}",
                     flush=True,
                 )
 

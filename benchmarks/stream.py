@@ -66,10 +66,8 @@ def main() -> None:
             for size in SIZES:
                 steps = sides(cell, args.norm, size)
                 for name, took in interleave(steps, args.seconds).items():
-                    low, high = took.spread
                     print(
-                        f"{cell:4} {size:4} {name:9} {1e6 * took.seconds / FRAMES:8.1f} µs "
-                        f"{took.ratio:5.2f} [{low:.2f} {high:.2f}]",
+                        f"{cell:4} {size:4} {name:9} {1e6 * took.seconds / FRAMES:8.1f} µs {took}",
                         flush=True,
                     )
 

@@ -136,6 +136,13 @@ def test_a_parametrised_weight_is_refused_not_passed_over():
         init.orthogonal_(lstm)
 
 
+@pytest.mark.parametrize("name", ["weight_hh_l1", "weight_hr_l0"])
+def test_so_is_one_parametrised_weight_of_several(name):
+    layer = weight_norm(rnnorm.LSTM(3, 4, num_layers=2, proj_size=2), name)
+    with pytest.raises(ValueError, match=rf"plain parameters {name[:9]}\*"):
+        init.orthogonal_(layer)
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 def test_the_parts_of_a_weight_are_not_taken_for_weights():
     lstm = torch.nn.utils.weight_norm(rnnorm.LSTM(3, 4), "weight_hh_l0")

@@ -26,7 +26,11 @@ def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
 
 def _weights(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
     weights = list(_named(layer, prefix))
-    if not weights and prefix in ("weight_ih", "weight_hh"):
+    needed = ("weight_ih", "weight_hh")
+    names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else needed
+    # one that is no plain parameter would be passed over
+    held = [name for name in names if name.startswith(prefix) and name not in layer._parameters]
+    if held or (not weights and prefix in needed):
         raise ValueError(f"layer must have plain parameters {prefix}*, got {layer}")
     return weights
 

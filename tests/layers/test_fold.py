@@ -80,6 +80,7 @@ def test_a_model_is_folded_with_its_cells_and_shared_layers(close):
         (rnnorm.GRU(3, 4, recurrent_dropout=rnnorm.Zoneout(cell=0)), "recurrent_dropout"),
         (rnnorm.ClockworkRNN(3, 4), "ClockworkRNN"),
         (weight_norm(rnnorm.GRU(3, 4), "weight_hh_l0"), "rnn: its weights must be plain"),
+        (weight_norm(rnnorm.GRUCell(3, 4), "weight_hh"), "rnn: its weights must be plain"),
     ],
 )
 def test_what_would_be_another_function_is_refused_by_name(layer, named):

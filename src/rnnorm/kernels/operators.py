@@ -96,9 +96,14 @@ def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
     ctx.set_materialize_grads(False)
 
 
+def in_order(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Saved tensors as kernels read them: hooks on them may have returned other strides."""
+    return tuple([t if t is None or t.is_contiguous() else t.contiguous() for t in tensors])
+
+
 def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Any, ...]:
     """Inputs and results of a forward operator's call, made again if it saved nothing."""
-    tensors: tuple[Any, ...] = ctx.saved_tensors
+    tensors: tuple[Any, ...] = in_order(ctx.saved_tensors)
     if not ctx.saved:
         # a graph captured without gradients asks for none to be saved
         with torch.no_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -24,30 +24,32 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     return None
 
 
-def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Leaves autocast, where it is on."""
-    if autocast_dtype(device) is None:
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
+def without_autocast(
+    device: torch.device, products: torch.dtype | None
+) -> AbstractContextManager[Any]:
+    """Leaves autocast, if ``autocast_dtype`` says that it is on."""
+    return nullcontext() if products is None else torch.autocast(device.type, enabled=False)
 
 
 def result_dtypes(
     torch_class: type[nn.Module],
+    products: torch.dtype | None,
     x: Tensor,
     weight: Tensor,
     state: State,
-    *,
     results: int,
+    *,
     ragged: bool = False,
     projected: bool = False,
-) -> tuple[torch.dtype, ...]:
-    """The dtypes of what torch.nn's class returns in the current context, one after the other.
+) -> tuple[torch.dtype, ...] | None:
+    """The dtypes of what torch.nn's class returns under autocast, one after the other, else None.
 
-    Under autocast they differ between classes, devices, versions and grad modes, and for
+    They differ between classes, devices, versions and grad modes, and for
     ragged input, so torch is asked. Where torch cannot run, all are the dtype of the products.
 
     Args:
         torch_class: torch.nn's class.
+        products: what ``autocast_dtype`` says.
         x: the input.
         weight: one of the layer's weights.
         state: as the user gave it, empty if not.
@@ -58,15 +60,23 @@ def result_dtypes(
     Raises:
         RuntimeError: torch.nn's own, where float64 is mixed with another dtype.
     """
-    products = autocast_dtype(x.device)
     if products is None:
-        return (x.dtype,) * results
+        return None
     # a cell of one's own may have others than torch's class
     alike = len(state) == (2 if issubclass(torch_class, nn.LSTM | nn.LSTMCell) else 1)
     states = tuple([s.dtype for s in state]) if alike else ()
     question = (x.device, x.dtype, weight.dtype, states, ragged, projected)
     found = _constant(torch_class, *question, products, torch.is_grad_enabled()) or (products,)
     return (found + found[:1] * results)[:results]
+
+
+def in_dtypes(
+    results: Iterable[Tensor], dtypes: tuple[torch.dtype, ...] | None
+) -> tuple[Tensor, ...]:
+    """Results in the dtypes of ``result_dtypes``."""
+    if dtypes is None:
+        return tuple(results)
+    return tuple([result.to(dtype) for result, dtype in zip(results, dtypes, strict=True)])
 
 
 @constant

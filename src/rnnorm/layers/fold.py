@@ -49,6 +49,11 @@ def fold(model: Model) -> Model:
     model = copy.deepcopy(model).eval()
     folded: dict[nn.Module, nn.Module] = {}
     for name, module in model.named_modules():
+        if isinstance(module, Sequence | Step) and is_parametrized(module):
+            raise ValueError(
+                f"{name or type(module).__name__}: its weights must be plain parameters, got "
+                "parametrized ones: take torch.nn.utils.parametrize.remove_parametrizations first"
+            )
         if isinstance(module, Sequence):
             folded[module] = _sequence(module, name or type(module).__name__)
         elif isinstance(module, Step):
@@ -68,11 +73,6 @@ def _sequence(layer: Sequence, name: str) -> nn.Module:
         "peephole": getattr(layer.cell, "peephole", None),
         "reset_after=False": not getattr(layer.cell, "reset_after", True),
     }
-    if is_parametrized(layer):
-        raise ValueError(
-            f"{name}: its weights must be plain parameters, got parametrized ones: take "
-            "torch.nn.utils.parametrize.remove_parametrizations first"
-        )
     if kind is None or any(extra.values()):
         option = "" if kind is None else " with " + next(n for n, given in extra.items() if given)
         raise ValueError(f"{name}: torch.nn has no {type(layer).__name__}{option}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, update
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, field_of
-from rnnorm.tracing import holds, known, stands_for_several
+from rnnorm.tracing import holds, jit_tracing, known, stands_for_several
 
 
 def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: bool = False) -> None:
@@ -78,13 +78,22 @@ def check_tensors(x: Tensor, state: State) -> None:
             raise RuntimeError(f"hx must have the dtype of the input, {x.dtype}, got {s.dtype}")
 
 
-def refuse_traced_statistics() -> NoReturn:
-    """Refuses statistics that torch.jit.trace would keep as they were in its example.
+def check_traced(training: bool, lengths: object = None) -> None:
+    """Refuses what torch.jit.trace would keep as it was in its example.
+
+    Args:
+        training: whether what a normalised layer does in training would be kept.
+        lengths: as given by the user.
 
     Raises:
-        RuntimeError: always.
+        RuntimeError: there are such, while torch.jit.trace is at work.
     """
-    raise RuntimeError("torch.jit.trace takes a normalised layer in evaluation: call eval()")
+    if not jit_tracing():
+        return
+    if lengths is not None:
+        raise RuntimeError("lengths must be None in torch.jit.trace, which keeps their values")
+    if training:
+        raise RuntimeError("torch.jit.trace takes a normalised layer in evaluation: call eval()")
 
 
 def _check_device(kind: str, tensor: Tensor, x: Tensor) -> None:
@@ -172,6 +181,7 @@ def run_layer(
     step: int | Tensor = 0,
     masks: Mapping[str, Mask] | None = None,
     rows: ActiveRows | None = None,
+    products: torch.dtype | None = None,
 ) -> tuple[Tensor, State]:
     """Runs a layer whose parameters and populations are attributes of ``module``.
 
@@ -187,6 +197,7 @@ def run_layer(
         step: index of the first frame, in evaluation also ``(B,)``.
         masks: of recurrent dropout.
         rows: those of all ranks, whose statistics are taken; ``batch_sizes`` are then given.
+        products: the dtype of matrix products, where autocast chooses it.
 
     Returns:
         output ``(T, B, H_out)`` and the final state.
@@ -258,7 +269,6 @@ def run_layer(
     assert layer is not None
     if rows is not None:
         layer = partial(layer, rows=rows)
-    products = autocast_dtype(x.device)
     if products is not None:
 
         def cast(tensor: Tensor) -> Tensor:
@@ -272,7 +282,7 @@ def run_layer(
         }
         own = {name: matrices.pop(name, weight) for name, weight in weights.own.items()}
         weights = weights._replace(**matrices, own=own)
-    with without_autocast(x.device):
+    with without_autocast(x.device, products):
         output, state, taken = layer(
             cell,
             norm,

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
-from rnnorm.layers.autocast import result_dtypes, without_autocast
+from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes, without_autocast
 from rnnorm.layers.batch import Batch
 from rnnorm.layers.initial_state import (
     check_learned,
@@ -24,8 +24,8 @@ from rnnorm.layers.initial_state import (
 from rnnorm.layers.layer import (
     check_step,
     check_tensors,
+    check_traced,
     parameter,
-    refuse_traced_statistics,
     register_norm,
     reset_norm,
     run_layer,
@@ -38,7 +38,7 @@ from rnnorm.layers.recurrent_dropout import (
     masked_places,
 )
 from rnnorm.norm.spec import Norm, check_number, resolve
-from rnnorm.tracing import jit_tracing, uncompiled
+from rnnorm.tracing import uncompiled
 
 if TYPE_CHECKING:
     from rnnorm.layers.freeze import ShortWay
@@ -214,8 +214,7 @@ class Sequence(Recurrence, nn.RNNBase):
         fits = (packed or dim in (2, 3)) and len(given) in (0, states)
         if not fits or any(s.dim() != 2 + batched for s in given):
             self._refuse(input, hx)
-        if jit_tracing():
-            _check_traced(lengths, self.training and kernel.layer is not None)
+        check_traced(self.training and kernel.layer is not None, lengths)
         data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
         sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
         if packed:
@@ -253,19 +252,21 @@ class Sequence(Recurrence, nn.RNNBase):
             state = tuple(s.index_select(1, batch.sorted_indices) for s in state)
             step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
 
-        output, state = self._run_layers(kernel, batch, state, step)
+        products = autocast_dtype(data.device)
+        output, state = self._run_layers(kernel, batch, state, step, products)
         weight = parameter(self, self._flat_weights_names[0])
         dtypes = result_dtypes(
             self.torch_class,
+            products,
             data,
             weight,
             given,
-            results=1 + states,
+            1 + states,
             ragged=batch.ragged,
             projected=self.proj_size > 0,
         )
-        output = output.to(dtypes[0])
-        state = tuple([s.to(dtype) for s, dtype in zip(state, dtypes[1:], strict=True)])
+        output, *final = in_dtypes((output, *state), dtypes)
+        state = tuple(final)
         if batch.unsorted_indices is not None:
             state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
         hidden = _as_given(state, batched)
@@ -280,7 +281,12 @@ class Sequence(Recurrence, nn.RNNBase):
         raise RuntimeError("torch.nn refuses an input or a state of this form")
 
     def _run_layers(
-        self, kernel: dispatch.Kernel, batch: Batch, state: State, step: int | Tensor
+        self,
+        kernel: dispatch.Kernel,
+        batch: Batch,
+        state: State,
+        step: int | Tensor,
+        products: torch.dtype | None,
     ) -> tuple[Tensor, State]:
         output, sizes = batch.x, batch.batch_sizes
         steps, rows = output.size(0), None
@@ -324,15 +330,18 @@ class Sequence(Recurrence, nn.RNNBase):
                     step,
                     masks,
                     rows,
+                    products,
                 )
                 outputs.append(batches.reverse(result, sizes) if backward else result)
                 final.append(last)
-            # which autocast refuses for a half type that is not its own
-            with without_autocast(output.device):
-                output = torch.cat(outputs, -1) if directions > 1 else outputs[0]
+            output = outputs[0]
+            if directions > 1:
+                # autocast refuses a half type that is not its own
+                with without_autocast(output.device, products):
+                    output = torch.cat(outputs, -1)
         # a view would not take detach_()
         output = output if output.size(0) == steps else output[:steps]
-        with without_autocast(output.device):
+        with without_autocast(output.device, products):
             return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
 
     def _initial_state(
@@ -359,18 +368,6 @@ class Sequence(Recurrence, nn.RNNBase):
         output, hidden = self.torch_class.forward(self, packed, hx)
         output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
         return output, hidden
-
-
-def _check_traced(lengths: object, training: bool) -> None:
-    """Refuses what torch.jit.trace would keep as it was in its example.
-
-    Raises:
-        RuntimeError: ``lengths`` are given, or statistics taken.
-    """
-    if lengths is not None:
-        raise RuntimeError("lengths must be None in torch.jit.trace, which keeps their values")
-    if training:
-        refuse_traced_statistics()
 
 
 def _as_given(state: State, batched: bool) -> Any:

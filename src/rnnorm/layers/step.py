@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.kernels import dispatch
-from rnnorm.layers.autocast import autocast_dtype, result_dtypes
+from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.layer import (
     check_step,
     check_tensors,
-    refuse_traced_statistics,
+    check_traced,
     register_norm,
     reset_norm,
     run_layer,
 )
 from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
-from rnnorm.tracing import jit_tracing, uncompiled
+from rnnorm.tracing import uncompiled
 
 
 class Step(Recurrence, nn.RNNCellBase):
@@ -106,24 +106,31 @@ class Step(Recurrence, nn.RNNCellBase):
 
         if kernel.layer is None:
             return self.torch_class.forward(self, input, *rest)
-        if x.dtype != self.weight_ih.dtype and autocast_dtype(x.device) is None:
+        products = autocast_dtype(x.device)
+        if x.dtype != self.weight_ih.dtype and products is None:
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
         check_tensors(x, given)
-        if jit_tracing() and self.training and isinstance(self.norm, BatchNorm):
-            refuse_traced_statistics()
-        dtypes = result_dtypes(self.torch_class, input, self.weight_ih, given, results=states)
-        state = state or tuple([x.new_zeros(shape, dtype=dtype) for dtype in dtypes])
+        check_traced(self.training and isinstance(self.norm, BatchNorm))
+        dtypes = result_dtypes(self.torch_class, products, input, self.weight_ih, given, states)
+        # no narrower than they are returned
+        state = state or in_dtypes((x.new_zeros(shape),) * states, dtypes)
         sizes = active = None
         if self.training and self.synchronized():
             assert self.ranks is not None
             sizes = torch.tensor([rows], device="cpu")
             active = self.ranks.active_rows(sizes, x.device)
         _, state = run_layer(
-            self, kernel, self.cell, self.norm, x.unsqueeze(0), sizes, state, step=step, rows=active
+            self,
+            kernel,
+            self.cell,
+            self.norm,
+            x.unsqueeze(0),
+            sizes,
+            state,
+            step=step,
+            rows=active,
+            products=products,
         )
-        state = tuple(
-            (s if batched else s.squeeze(0)).to(dtype)
-            for s, dtype in zip(state, dtypes, strict=True)
-        )
+        state = in_dtypes([s if batched else s.squeeze(0) for s in state], dtypes)
         return state if states > 1 else state[0]

@@ -33,6 +33,10 @@ class Timing(NamedTuple):
     spread: tuple[float, float]
     rounds: int
 
+    def __str__(self) -> str:
+        low, high = self.spread
+        return f"{self.ratio:5.2f} [{low:.2f} {high:.2f}]"
+
 
 def interleave(
     steps: Mapping[str, Callable[[], object]],

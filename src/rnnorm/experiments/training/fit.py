@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from rnnorm import synchronize
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.building import FILES, Built, quiet_lightning
+from rnnorm.experiments.training.building import Built, quiet_lightning
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.checkpoints import (
     check_processes,
@@ -24,7 +24,6 @@ from rnnorm.experiments.training.checkpoints import (
     newest_checkpoint,
 )
 from rnnorm.experiments.training.clock import Clock
-from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
 from rnnorm.experiments.training.label import label
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
@@ -32,10 +31,11 @@ from rnnorm.experiments.training.lock import only_process
 from rnnorm.experiments.training.metrics_file import MetricsFile
 from rnnorm.experiments.training.one_line import one_line
 from rnnorm.experiments.training.options import data_dir_option, training_options
+from rnnorm.experiments.training.other_learning import FREE, refuse_other_learning
 from rnnorm.experiments.training.place import Places
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.random_state import RandomState
-from rnnorm.experiments.training.recipe import read_config, read_recipe
+from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import (
     default_folder,
     describe,
@@ -49,19 +49,6 @@ from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.stopping import StopSignals
 from rnnorm.experiments.training.write_whole import write_whole
 
-# what may change when a training goes on: all else changes what is learnt from which minibatch
-_FREE = ("data_dir", *FILES, "eval_batch_size")
-# what of the trainer may not
-_LEARNING = (
-    "accumulate_grad_batches",
-    "gradient_clip_algorithm",
-    "gradient_clip_val",
-    "limit_train_batches",
-    "overfit_batches",
-    "precision",
-)
-# which of its callbacks may not: others watch, or take statistics
-_LEARNING_CALLBACKS = ("rnnorm.lightning.SlopeAnnealing",)
 # what of the trainer counts, and may not be 0; of the first two any number below it is no limit
 _COUNTS = (
     "max_epochs",
@@ -205,11 +192,11 @@ def fit(
         with suppress(FileNotFoundError):
             last, state = newest_checkpoint(folder / "checkpoints")
             check_resumable(state, last)
-            check_same(state, built.model, built.datamodule, last, free=_FREE)
+            check_same(state, built.model, built.datamodule, last, free=FREE)
             step, random = state["global_step"], state["callbacks"]["RandomState"]
             del state
-        if resume is not None:
-            _refuse_other_learning(folder, built)
+        if resume is not None and overrides:
+            refuse_other_learning(folder, built)
         # data that is missing or broken is found out before there is a run folder
         built.set_up("fit")
         if last is None and "start" in about:
@@ -278,36 +265,6 @@ def _refuse_trainer(built: Built) -> None:
     clip = built.config_init["trainer"]["gradient_clip_val"]
     if clip is not None and not clip >= 0:
         raise ValueError(f"trainer.gradient_clip_val must be 0 (no clipping) or above, got {clip}")
-
-
-def _refuse_other_learning(folder: Path, built: Built) -> None:
-    """Refuse what a checkpoint would undo, and ``run.json`` would not tell where there is none."""
-    # built, it has the defaults of arguments that a later patch has added
-    before, now = Built(read_config(folder / "config.yaml")).as_dict(), built.as_dict()
-    if other := list(differences(_learning(before), _learning(now), said="was {!r} and is {!r}")):
-        raise ValueError(
-            f"the run in {folder} was trained otherwise: {'; '.join(other)}, so begin a new "
-            "training with another --run-dir"
-        )
-
-
-def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a whole configuration says about what learns, from which data, and how."""
-    data, trainer = config["data"], config["trainer"]
-    # that of the data is the one of all
-    given = {k: v for k, v in data["init_args"].items() if k not in (*_FREE, "seed")}
-    callbacks = {c["class_path"]: c.get("init_args") for c in trainer["callbacks"] or []}
-    return {
-        "seed_everything": config["seed_everything"],
-        "model": config["model"],
-        "data": {**data, "init_args": given},
-        "optimizer": config.get("optimizer"),
-        "lr_scheduler": config.get("lr_scheduler"),
-        "trainer": {
-            **{name: trainer[name] for name in _LEARNING},
-            "callbacks": {name: callbacks.get(name) for name in _LEARNING_CALLBACKS},
-        },
-    }
 
 
 class _Accepted(Callback):

@@ -16,6 +16,7 @@ from rnnorm.kernels.inputs import LEAVES, Inputs, Options
 from rnnorm.kernels.operators import (
     FORWARD,
     forward_parts,
+    in_order,
     read_backwards,
     saved,
     setup_forward,
@@ -96,8 +97,6 @@ def _gradients(
 ) -> list[Tensor | None]:
     """Of the inputs that may have them, from inputs and results and the gradients of the latter."""
     upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads[:3]]
-    # hooks on saved tensors may return other strides
-    tensors = tuple([t if t is None or t.is_contiguous() else t.contiguous() for t in tensors])
     wanted = ctx.needs_input_grad
     arguments = (*tensors, *upstream, *ctx.options, wanted[0])
     # only a second derivative needs the operator, which has no exchange
@@ -134,7 +133,8 @@ class Unobserved(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # noqa: D102
-        return (*_gradients(ctx, ctx.saved_tensors, grads, ctx.rows), None, None, None, None)
+        tensors = in_order(ctx.saved_tensors)
+        return (*_gradients(ctx, tensors, grads, ctx.rows), None, None, None, None)
 
 
 class Synchronized(Unobserved):

@@ -100,13 +100,11 @@ def layer(
         [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
     )
     results: Sequence[Tensor]
-    watched = not unobserved(inputs)
-    if not watched or rows is not None:
+    as_operator = rows is None and not unobserved(inputs)
+    if not as_operator and any([t is not None and t.is_neg() for t in inputs[:LEAVES]]):  # noqa: C419
         # before an operator PyTorch does so itself
-        inputs = Inputs._make(
-            [t.resolve_neg() if t is not None and t.is_neg() else t for t in inputs]
-        )
-    if watched and rows is None:
+        inputs = Inputs._make([None if t is None else t.resolve_neg() for t in inputs])
+    if as_operator:
         results = cpu_forward(*inputs, *options, differentiable)
     elif differentiable:
         moments: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Numbers too small to be normal: some processors need a hundred times as long for them."""
+"""Numbers too small to be normal, for which some processors need a hundred cycles each."""
 
 import pytest
 import torch
@@ -23,14 +23,10 @@ def gradient(backend: str, dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_vanishing_gradient_is_zero_before_it_is_subnormal(dtype, threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        expected, found = gradient("reference", dtype), gradient("cpu", dtype)
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_vanishing_gradient_is_zero_before_it_is_subnormal(dtype, number, threads):
+    threads(number)
+    expected, found = gradient("reference", dtype), gradient("cpu", dtype)
     assert subnormal(expected).any()
     assert not subnormal(found).any()
     # each of 20 units' own part may have been one
@@ -38,9 +34,8 @@ def test_a_vanishing_gradient_is_zero_before_it_is_subnormal(dtype, threads):
 
 
 @pytest.mark.parametrize("flush", [False, True])
-def test_no_thread_of_torch_counts_them_otherwise_after_a_pass(flush):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
+def test_no_thread_of_torch_counts_them_otherwise_after_a_pass(flush, threads):
+    threads(2)
     small = torch.full((1 << 20,), 1e-40)
     try:
         assert torch.set_flush_denormal(flush)
@@ -50,4 +45,3 @@ def test_no_thread_of_torch_counts_them_otherwise_after_a_pass(flush):
         assert kept[0] == (0 if flush else small[0])
     finally:
         torch.set_flush_denormal(False)
-        torch.set_num_threads(before)
