@@ -31,8 +31,8 @@ from rnnorm.experiments.commands import (
     test,
     write,
 )
-from rnnorm.experiments.commands.allocator import keep_freed_memory
 from rnnorm.experiments.commands.options import message
+from rnnorm.experiments.training.allocator import keep_freed_memory
 
 _COMMANDS = {
     "demo": demo,

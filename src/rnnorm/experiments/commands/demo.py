@@ -30,6 +30,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(**given: Any) -> None:
     """Run the demo, which prints."""
+    from rnnorm.experiments.training.subnormals import flush_subnormals
+
+    flush_subnormals()
     demo(**given)
 
 

@@ -50,7 +50,9 @@ def run(**given: Any) -> None:
         raise ValueError("fit needs a recipe, or the run to go on with: rnnorm fit --resume RUN")
     from rnnorm.experiments.training.fit import fit
     from rnnorm.experiments.training.processes import first
+    from rnnorm.experiments.training.subnormals import flush_subnormals
 
+    flush_subnormals()
     run = fit(**given)
     if first():
         print(run.summary())

@@ -59,5 +59,7 @@ def run(**given: Any) -> None:
         if given[name] is None:
             raise ValueError(f"search needs {said}: rnnorm search RECIPE --out DIR")
     from rnnorm.experiments.searching.search import search
+    from rnnorm.experiments.training.subnormals import flush_subnormals
 
+    flush_subnormals()
     print(search(**given).table())

@@ -23,6 +23,7 @@ from optuna.trial import TrialState
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.study import WHY, Search, open_study, search_of
 from rnnorm.experiments.searching.workers import run_workers
+from rnnorm.experiments.training.allocator import keep_freed_memory
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
@@ -33,6 +34,7 @@ from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import Score, score_of
 from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.stopping import unbroken
+from rnnorm.experiments.training.subnormals import flush_subnormals
 
 
 def search(
@@ -171,7 +173,7 @@ def search(
     }
     context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=search, args=(recipe, out), kwargs=given) for _ in range(workers)
+        context.Process(target=_work, args=(recipe, out), kwargs=given) for _ in range(workers)
     ]
     if run_workers(processes):
         raise Stopped(signal.SIGTERM, out)
@@ -184,6 +186,13 @@ def search(
             f"ended with {codes}. The same command goes on"
         )
     return found
+
+
+def _work(recipe: str, out: str | Path, **given: Any) -> None:
+    """What a worker does, in a process of its own: set as that of the command."""
+    keep_freed_memory()
+    flush_subnormals()
+    search(recipe, out, **given)
 
 
 _PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {

@@ -9,7 +9,7 @@ import pytest
 _CODE = """
 import ctypes
 from pathlib import Path
-from rnnorm.experiments.commands.allocator import keep_freed_memory
+from rnnorm.experiments.training.allocator import keep_freed_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
