@@ -14,14 +14,12 @@ struct Backward : SiteGradients<Cell, T> {
       Base::dot_h, Base::sum_c, Base::dot_c;
   static constexpr int G = Cell::gates;
 
-  bool apart;    // W_x x and W_h h have different gradients
   bool delayed;  // W_x x's is only known when all frames are
   int64_t room;
   T *panel_x, *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c, *affines;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
     const rnnorm_site &x = a.site[RNNORM_INPUT], &h = a.site[RNNORM_HIDDEN];
-    apart = Cell::separate || (!plan.fused && (x.scope || h.scope));
     delayed = plan.ahead && this->takes(x, 0);
     room = this->affine_room(x, G) + this->affine_room(h, G) +
            this->affine_room(a.site[RNNORM_CELL], 1);
@@ -31,7 +29,7 @@ struct Backward : SiteGradients<Cell, T> {
     Base::take(arena);
     panel_x = arena.take<T>(plan.recompute ? G * P * I : 0);
     own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
-    ring_x = apart && !delayed ? arena.take<T>(G * P * capacity) : ring_h;
+    ring_x = !plan.fused && !delayed ? arena.take<T>(G * P * capacity) : ring_h;
     all_x = arena.take<T>(delayed ? G * P * plan.frames : 0);
     grad_c = arena.take<T>(Cell::has_cell ? B * P : 0);
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
@@ -159,7 +157,7 @@ struct Backward : SiteGradients<Cell, T> {
     // the input's first: the hidden term's is taken in place
     if (delayed) {
       if (to != s.grad_zx) std::memcpy(to, s.grad_zx, size_t(s.n * G * U) * sizeof(T));
-    } else if (apart) {
+    } else if (!plan.fused) {
       this->template through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, u, s.n, sum_x + at,
                                       dot_x + at, to);
     }
@@ -319,7 +317,7 @@ struct Backward : SiteGradients<Cell, T> {
       const int64_t at = G * u.first;
       this->unpack_columns(grad_w_ih + at * I, I, u, a.grad_weight_ih);
       this->unpack_columns(grad_w_hh + at * H, H, u, a.grad_weight_hh);
-      this->scatter_sums(u, apart);
+      this->scatter_sums(u);
       for (int64_t b = 0; b < B; ++b)
         for (int64_t k = 0; k < u.count; ++k) {
           const int64_t to = b * H + u.first + k;

@@ -35,7 +35,7 @@ struct GradientProducts : Layer<Cell, T> {
     grad_w_ih = arena.take<T>(G * P * I);
     grad_w_hh = arena.take<T>(G * P * H);
     grad_h = arena.take<T>(B * columns);
-    block_x = arena.take<T>(a.grad_x ? a.threads * 64 * quotient_up(capacity, a.threads) : 0);
+    block_x = arena.take<T>(a.grad_x ? 64 * capacity : 0);
     own_dz = arena.take<T>(a.threads * own_dz_size());
     grad_seen = arena.take<T>(plan.masked ? B * columns : 0);
     own_row = arena.take<T>(plan.masked ? a.threads * H : 0);
@@ -204,7 +204,7 @@ struct GradientProducts : Layer<Cell, T> {
     }
     if (!a.grad_x) return;
     const int64_t first = frames * rank / team.size(), last = frames * (rank + 1) / team.size();
-    T* block = block_x + rank * 64 * quotient_up(capacity, a.threads);
+    T* block = block_x + 64 * first;
     for (int64_t column = 0; column < I && first < last; column += 64) {
       in_panels<64>(dz, rows, row + first, last - first, panel_i + G * P * column, block, 64,
                     false);

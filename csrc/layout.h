@@ -22,12 +22,11 @@ constexpr int64_t few_rows = 8;
 
 // how the layer's sums are formed and kept
 struct Plan {
-  bool fused;      // W_x x + W_h h in one array: nothing needs them apart
+  bool fused;      // W_x x + W_h h in one array, with one gradient: nothing needs them apart
   bool recompute;  // W_x x again in backward: cheaper than to keep it
   bool whole;      // statistics of W_x x over all frames at once
   bool ahead;      // those of every step before the first one
-  bool rows;       // a row's statistics: over units of other threads
-  bool across;     // or a step's: over rows of other processes
+  bool across;     // a row's statistics: over units of other threads; a step's: of other processes
   bool extra;      // the cell's equations have peepholes or recurrent dropout
   bool masked;     // the recurrent product sees h without what is dropped
   int64_t frames;  // sum of sizes
@@ -40,9 +39,8 @@ struct Plan {
     whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
     ahead = whole || (a.exchange && a.site[RNNORM_INPUT].scope == RNNORM_FRAME);
     recompute = a.recompute && !fused && !ahead;
-    rows = false;
-    for (const rnnorm_site& site : a.site) rows |= site.scope == RNNORM_ROW;
-    across = rows || a.exchange;
+    across = a.exchange != nullptr;
+    for (const rnnorm_site& site : a.site) across |= site.scope == RNNORM_ROW;
     extra = false;
     for (const void* weight : a.peephole) extra |= weight != nullptr;
     for (int place : {RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C})

@@ -126,9 +126,9 @@ struct SiteGradients : GradientProducts<Cell, T> {
   }
 
   // a tile's sums to where the caller wants them
-  void scatter_sums(Units u, bool apart) const {
+  void scatter_sums(Units u) const {
     const int64_t at = G * u.first;
-    this->scatter((apart ? sum_x : sum_h) + at, u, a.grad_bias_ih);
+    this->scatter((plan.fused ? sum_h : sum_x) + at, u, a.grad_bias_ih);
     this->scatter(sum_h + at, u, a.grad_bias_hh);
     this->scatter(dot_x + at, u, a.site[RNNORM_INPUT].grad_gamma);
     this->scatter(dot_h + at, u, a.site[RNNORM_HIDDEN].grad_gamma);
