@@ -129,6 +129,13 @@ def test_a_file_that_gives_other_values_is_not_left_there(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_inputs_may_have_gradients(tmp_path):
+    x = torch.randn(4, 3, requires_grad=True)
+    rnnorm.export.onnx(nn.Linear(3, 2).eval(), (x,), tmp_path / "layer.onnx")
+    assert x.grad is None
+    assert x.requires_grad
+
+
 def test_what_a_model_takes_by_keywords_of_any_name_is_an_error(tmp_path):
     class Open(nn.Module):
         def forward(self, x, **others):

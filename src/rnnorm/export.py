@@ -116,7 +116,8 @@ def onnx(
     frozen, path = freeze(model), Path(path)
     # torch.export takes a tensor that is given twice for one input
     example, kwargs = tree_map(
-        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (example, kwargs or {})
+        lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf,
+        (example, kwargs or {}),
     )
     given = inspect.signature(frozen.forward).bind(*example, **kwargs).arguments
     named = {name: value for name, value in given.items() if name in kwargs}
@@ -207,10 +208,10 @@ def _compare(
     Raises:
         RuntimeError: it returns something else.
     """
-    wanted = _tensors(model(*example, **named))
+    wanted = [tensor.cpu() for tensor in _tensors(model(*example, **named))]
     names = [put.name for put in session.get_inputs()]
     feed = dict(zip(names, _tensors(example, named), strict=True))
-    outputs = session.run(None, {name: tensor.numpy() for name, tensor in feed.items()})
+    outputs = session.run(None, {name: tensor.numpy(force=True) for name, tensor in feed.items()})
     shapes = ", ".join(str(tuple(tensor.shape)) for tensor in feed.values())
     for put, found, want in zip(session.get_outputs(), outputs, wanted, strict=True):
         got = torch.from_numpy(found)

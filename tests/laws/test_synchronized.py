@@ -25,6 +25,7 @@ from rnnorm import (
     synchronize,
     update_bn,
 )
+from rnnorm.diagnostics import gradient_norms
 from rnnorm.kernels import dispatch
 
 # every rank draws the same examples, and would not if each shrank its own
@@ -267,6 +268,25 @@ def check_average(rank, group, world):
         first = buffer.clone()
         torch.distributed.broadcast(first, 0)
         assert torch.equal(first, buffer)
+
+
+def check_groups_side_by_side(rank, group, world):
+    if group is not None:
+        return
+    groups = [torch.distributed.new_group(members) for members in ([0, 1], [2])]
+    layer = synchronize(LSTM(3, 4, norm=BatchNorm(horizon=5)), groups[rank // 2])
+    update_bn([torch.randn(5, 8, 3)], layer)
+    # neither group waits for the other, nor adds up with it
+    rows = layer.population_recurrent_l0.rows
+    assert rows.tolist() == [(16, 8)[rank // 2]] * len(rows)
+
+
+def check_gradient_norms_of_one_rank(rank, group, world):
+    layer = synchronize(LSTM(3, 4, norm=BatchNorm(horizon=5)), group)
+    if rank == 0:
+        norms = gradient_norms(layer, lambda out: out[0].sum(), torch.randn(5, 8, 3))
+        assert norms.shape == (5,)
+    assert layer.synchronized()
 
 
 CHECKS = {

@@ -65,6 +65,13 @@ def test_a_model_is_folded_with_its_cells_and_shared_layers(close):
     torch.testing.assert_close(folded(x), model(x))
 
 
+def test_to_fold_draws_no_random_numbers():
+    model = nn.Sequential(rnnorm.LSTM(3, 4), rnnorm.GRUCell(3, 4))
+    before = torch.get_rng_state()
+    rnnorm.fold(model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize(
     ("layer", "named"),
     [

@@ -68,6 +68,9 @@ def test_wrong_input_has_the_same_error(plain):
             frozen(wrong, plain.state(rows=2), step=0)
     with pytest.raises(ValueError, match="negative"):
         frozen(plain.input(), plain.state(), step=-1)
+    if not isinstance(plain.state(), tuple):
+        with pytest.raises(AttributeError, match="tuple"):
+            frozen(plain.input(), (plain.state(),), step=0)
 
 
 def test_training_on_does_not_change_it(plain, close):

@@ -18,6 +18,7 @@ from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.rnn import RNN
 from rnnorm.layers.sequence import Sequence
+from rnnorm.layers.synchronize import set_ranks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +44,9 @@ def gradient_norms(
 
     over all units and all rows that are active at the step (Cooijmans et al. 2016, fig. 1).
     ``h_t`` is the output of the topmost layer, so the path through an LSTM's carried ``c_t`` is
-    not part of it. A copy of the model runs, in the mode that the model is in and on the reference
-    kernel: nothing of the model changes, nor does the generator of random numbers.
+    not part of it. A copy of the model runs, in the mode that the model is in, on the reference
+    kernel and in this process alone: nothing of the model changes, nor does the generator of random
+    numbers.
 
     Args:
         model: a recurrent layer, or a model that holds one: of this package or of ``torch.nn``.
@@ -58,7 +60,7 @@ def gradient_norms(
     Raises:
         ValueError: there is no such layer, several and none is named, or it is bidirectional.
     """
-    model = copy.deepcopy(model).requires_grad_()
+    model = set_ranks(copy.deepcopy(model).requires_grad_(), None)
     model, recurrent = _find(model, layer)
     device = next(recurrent.parameters()).device
     with (

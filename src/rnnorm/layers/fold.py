@@ -81,14 +81,15 @@ def _sequence(layer: Sequence, name: str) -> nn.Module:
         options["nonlinearity"] = layer.nonlinearity
     for option in ("num_layers", "batch_first", "dropout", "bidirectional"):
         options[option] = getattr(layer, option)
+    # on meta, so that no random numbers are drawn
     plain: nn.Module = kind(
         layer.input_size,
         layer.hidden_size,
         bias=layer.bias or _shifts(layer),
-        device=layer.weight_ih_l0.device,
+        device="meta",
         dtype=layer.weight_ih_l0.dtype,
         **options,
-    )
+    ).to_empty(device=layer.weight_ih_l0.device)
     for suffix in layer._suffixes():
         _fill(plain, layer, suffix, name)
         if layer.proj_size:
@@ -101,14 +102,14 @@ def _step(cell: Step, name: str) -> nn.Module:
     if kind is None:
         raise ValueError(f"{name}: torch.nn has no {type(cell).__name__}")
     options = {"nonlinearity": cell.nonlinearity} if isinstance(cell, RNNCell) else {}
-    plain = kind(
+    plain: nn.Module = kind(
         cell.input_size,
         cell.hidden_size,
         cell.bias or _shifts(cell),
-        device=cell.weight_ih.device,
+        device="meta",
         dtype=cell.weight_ih.dtype,
         **options,
-    )
+    ).to_empty(device=cell.weight_ih.device)
     _fill(plain, cell, "", name)
     return plain.eval()
 

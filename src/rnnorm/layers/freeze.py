@@ -106,7 +106,7 @@ class ShortWay(NamedTuple):
 
     def run(self, layer: Sequence, x: Any, hx: Any, step: Any) -> tuple[Tensor, Any] | None:
         """Output and states of a dense input with a state, None where the long way is needed."""
-        state = hx if isinstance(hx, tuple) else (hx,)
+        state = hx if isinstance(hx, tuple) and len(layer.cell.states) > 1 else (hx,)
         tensors = (x, *state)
         if any([type(t) is not Tensor or t.is_neg() for t in tensors]):  # noqa: C419
             return None

@@ -56,9 +56,11 @@ def set_ranks(model: Model, ranks: Ranks | None) -> Model:
 def average_population(model: nn.Module, process_group: Any = None) -> None:
     """Makes the population statistics of all ranks one: their average, by the rows of each.
 
-    For layers that are not synchronised, before an evaluation. Ordinary batch norm layers are
-    averaged too, by their minibatches. Counts become those of a rank on average, so that a second
-    call changes nothing. In a single process nothing happens.
+    For layers that are not synchronised, before an evaluation. In training, a model within
+    :class:`torch.nn.parallel.DistributedDataParallel` has to keep what each rank has seen:
+    ``broadcast_buffers=False``. Ordinary batch norm layers are averaged too, by their minibatches.
+    Counts become those of a rank on average, so that a second call changes nothing. In a single
+    process nothing happens.
 
     Args:
         model: holds the layers; the same ones on every rank.

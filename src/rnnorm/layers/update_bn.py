@@ -35,8 +35,9 @@ def update_bn(
     restored afterwards, and if anything fails the statistics too. A model without batch norm is
     left alone, with a warning. Under torch.distributed every rank calls it with a loader of its
     own, and all get the average over all of them; a synchronised layer (:func:`rnnorm.synchronize`)
-    needs as many minibatches on each. A step seen by fewer rows than four times
-    ``min_rows`` over the whole loader, and than the first step, is served by an earlier one.
+    needs as many minibatches on each, and gets the average over its process group. A step seen
+    by fewer rows than four times ``min_rows`` over the whole loader, and than the first step, is
+    served by an earlier one.
 
     Args:
         loader: minibatches, as mixed as those of training, and better larger than smaller: the
@@ -100,8 +101,8 @@ def update_bn(
         if batch is None:
             raise ValueError("loader has no minibatch to take statistics of")
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            # those of a synchronised layer are one already
-            one = {m for layer in layers if layer.synchronized() for m in layer.children()}
+            # those of a synchronised layer are its group's already
+            one = {m for layer in layers if layer.ranks is not None for m in layer.children()}
             for module in populations:
                 if module not in one:
                     sum_over_ranks(module)

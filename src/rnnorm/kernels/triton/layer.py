@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import torch
@@ -19,8 +22,23 @@ from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm
 
-#: why they cannot run here
-UNAVAILABLE = "" if find_spec("triton") else "Triton is not installed: pip install triton"
+_LEAST = (3, 6)
+
+
+def _unavailable() -> str:
+    if not find_spec("triton"):
+        return "Triton is not installed: pip install triton"
+    # a build of torch's own may have another name
+    with suppress(PackageNotFoundError):
+        found = version("triton")
+        if tuple(map(int, re.findall(r"\d+", found)[:2])) < _LEAST:
+            least = ".".join(map(str, _LEAST))
+            return f"it needs Triton {least}, installed is {found}: pip install 'triton>={least}'"
+    return ""
+
+
+#: why they cannot run here: earlier versions of Triton were not tried
+UNAVAILABLE = _unavailable()
 #: why they are not chosen unasked
 UNPROVEN = (
     'compiled and interpreted, never run on a GPU: they run under use_backend("triton") alone'
