@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -51,7 +52,9 @@ def test_a_divergence_within_the_last_epoch_counts_after_a_validation_of_it_too(
     assert cut.diverged == 1
 
 
-@pytest.mark.parametrize("given", [{"epochs": 0}, {"minutes": 0.0}, {"minutes": float("nan")}])
+@pytest.mark.parametrize(
+    "given", [{"epochs": 0}, {"minutes": 0.0}, {"minutes": math.nan}, {"minutes": math.inf}]
+)
 def test_nothing_to_do_is_refused(given):
     with pytest.raises(ValueError, match="must be a"):
         Budget(**given)

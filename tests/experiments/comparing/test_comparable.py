@@ -13,6 +13,12 @@ def test_place_seed_and_evaluation_batch_are_no_difference():
     refuse_differences({"a": data_of(one), "b": data_of(two)})
 
 
+def test_the_rows_that_a_text_is_cut_into_for_evaluation_are_one():
+    one, two = config(windows="carried"), config(windows="carried", eval_batch_size=8)
+    with pytest.raises(ValueError, match="eval_batch_size is 64 and 8"):
+        refuse_differences({"a": data_of(one), "b": data_of(two)})
+
+
 def test_every_difference_is_named():
     one, two = config(), config(length=100, crop=True)
     two["trainer"]["limit_train_batches"] = 5

@@ -148,7 +148,7 @@ def test_a_run_keeps_what_is_measured_of_its_own_checkpoints_alone(tiny, tmp_pat
 def test_a_stream_has_population_statistics_alone(characters):
     (only,) = measure(CHARACTERS, characters.best_checkpoint)
     assert (only.statistics, only.length) == ("population", None)
-    with pytest.raises(ValueError, match="must be 'population' where no minibatch has rows enough"):
+    with pytest.raises(ValueError, match="must be 'population' where no minibatch has two rows"):
         measure(CHARACTERS, characters.best_checkpoint, statistics="batch")
 
 
@@ -165,7 +165,7 @@ def test_a_score_for_each_length_and_statistics(characters):
     text = len(characters.built.datamodule.loaders["test"].symbols)
     for wrong, said in (
         (0, "at least 1, got 0"),
-        (text // 2 + 1, f"must leave at least 2 windows of the test text, got {text // 2 + 1}"),
+        (text // 2 + 1, f"at least 2 windows of the test text, got {text // 2 + 1}"),
         (9999, "ends after"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -7,6 +7,7 @@ from question_files import PLACEHOLDERS, write_questions
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
 from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.training.fit import fit
 
 PAPER = "cooijmans2016/"
@@ -47,6 +48,17 @@ def test_a_published_folder_is_trained_on_and_tested(tmp_path, cnn_dir, name, ca
     kinds = {test.statistics for test in outcome.tests}
     assert kinds == ({None} if name == "cnn-lstm" else {"population", "batch"})
     assert all(0 <= test.metrics["test/error"] <= 1 for test in outcome.tests)
+
+
+def test_a_reader_of_another_cell_is_trained_and_reported(tmp_path, cnn_dir):
+    options = ["--model.init_args.cell=GRU", "--model.init_args.forget_bias=null"]
+    overrides = [*tiny(1), *options]
+    run = fit(f"{PAPER}cnn-bn", data_dir=cnn_dir, run_dir=tmp_path / "run", overrides=overrides)
+    assert type(run.built.model.query_encoder).__name__ == "GRU"
+    page = report([run.folder], tmp_path / "page.html").read_text()
+    assert "Attention to a document, question 1" in page
+    # of a model with another cell again
+    assert "A batch-normalised tanh RNN as it starts" in page
 
 
 def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, cnn_dir):

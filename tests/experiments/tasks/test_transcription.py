@@ -7,6 +7,7 @@ from kaldi_files import write_features
 from torch.nn.functional import pad
 
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.data.speech.digit_strings import SPEAKERS
 from rnnorm.experiments.data.speech.spoken import Spoken
 from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatches, least_steps
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
@@ -174,6 +175,10 @@ def test_characters_are_written_without_spaces_between(kaldi):
         (["--model.beam=0"], "beam must be at least 1, got 0"),
         (["--data.stacked=200"], "no training utterance has as many steps as its symbols: train-0"),
         (["--data.speakers=[ann]"], "lacks 500 of 500 recordings"),
+        (
+            ["--data.speakers=null", f"--data.test_speakers=[{','.join(SPEAKERS)}]"],
+            "test_speakers must leave one to train on",
+        ),
     ],
 )
 def test_a_mistake_leaves_no_run_folder(tmp_path, recordings, capsys, options, what):

@@ -32,8 +32,8 @@ class Budget:
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {self.epochs}")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ValueError(f"minutes must be above 0, got {self.minutes}")
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ValueError(f"minutes must be above 0 and finite, got {self.minutes}")
 
     @property
     def overrides(self) -> list[str]:

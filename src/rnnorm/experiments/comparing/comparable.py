@@ -7,9 +7,8 @@ from typing import Any
 
 from rnnorm.experiments.training.differences import differences
 
-# where the files are and how many rows are evaluated at once changes no number; a seed is compared
-# with the other model's of the same seed
-_FREE = {"data_dir", "eval_batch_size", "seed"}
+# where the files are changes no number; a seed is compared with the other model's of the same seed
+_FREE = {"data_dir", "seed"}
 _DATA_OF_TRAINER = (
     "accumulate_grad_batches",
     "limit_train_batches",
@@ -22,10 +21,13 @@ def data_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a configuration says about the data and their order."""
     arguments = config["data"].get("init_args") or {}
     trainer = config.get("trainer") or {}
+    # how many rows are evaluated at once changes no number unless a text is cut into so many
+    cut = arguments.get("windows") == "carried"
+    free = _FREE if cut else _FREE | {"eval_batch_size"}
     return {
         "data": {
             "class_path": config["data"]["class_path"],
-            "init_args": {k: v for k, v in arguments.items() if k not in _FREE},
+            "init_args": {k: v for k, v in arguments.items() if k not in free},
         },
         "trainer": {name: trainer.get(name) for name in _DATA_OF_TRAINER},
     }

@@ -20,13 +20,14 @@ def find_text(folder: Path, name: str) -> Path | None:
 
 
 def find_texts(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path]:
-    """The files of published names in a folder, or in its sub-folder where there is one.
+    """The files of published names in a folder, or in its sub-folder.
 
     Raises:
         FileNotFoundError: one is missing.
     """
-    if (folder / sub_folder).is_dir():
-        folder /= sub_folder
+    inner = folder / sub_folder
+    if inner.is_dir() and not all(find_text(folder, name) for name in names):
+        folder = inner
     found = {name: find_text(folder, name) for name in names}
     if missing := [name for name, path in found.items() if path is None]:
         endings = ", ".join(ending for ending in ENDINGS if ending)

@@ -111,7 +111,8 @@ def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Ite
     for length, loader in loaders:
         if next(iter(loader), None) is None:
             raise ValueError(
-                f"lengths must leave at least 2 windows of the test text, got {length}"
+                "lengths must leave a minibatch (data.eval_batch_size) at least 2 windows of the "
+                f"test text, got {length}"
             )
     return list(loaders)
 
@@ -127,8 +128,9 @@ def _kinds(
     rows = next(iter(SeveralRows(loader)), None) is not None
     if asked == "batch" and not rows:
         raise ValueError(
-            "statistics must be 'population' where no minibatch has rows enough, got 'batch'. A "
-            "text that is one stream can be measured by windows, with lengths"
+            "statistics must be 'population' where no minibatch has two rows, got 'batch'. A text "
+            "that is one stream can be measured by windows, with lengths; other data have as many "
+            "rows as data.eval_batch_size says"
         )
     if asked is None:
         return ["population", "batch"] if rows else ["population"]

@@ -78,7 +78,7 @@ def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> 
     with or_why("Gradient norms of a tanh RNN for several γ") as sweep:
         run = next((run for run in runs if run.batch is not None), runs[0])
         rnn = _Loss(run, _tanh_network(run.model))
-        found = diagnostics.gradient_norms_by_gamma(rnn, _itself, _batch(run))
+        found = diagnostics.gradient_norms_by_gamma(rnn, _itself, _batch(run), layer=_first(rnn))
         sweep.append(
             draw(
                 "Gradient norms of a tanh RNN for several γ",

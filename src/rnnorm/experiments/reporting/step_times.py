@@ -82,4 +82,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     has = rows[0] if rows else {}
     if lacking := [name for name in _NEEDED if name not in has]:
         raise ValueError(f"{path} is none of rnnorm bench RECIPE: it lacks {', '.join(lacking)}")
+    for line, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise ValueError(f"{path}: line {line} has more or fewer values than the first names")
     return rows

@@ -103,6 +103,14 @@ def test_an_empty_part(tmp_path):
         load_corpus("text8", tmp_path)
 
 
+def test_files_beside_an_empty_folder_of_the_name_are_found(tmp_path):
+    (tmp_path / "text8").write_text("abc " * 100)
+    (tmp_path / "ptb").mkdir()
+    for part in ("train", "valid", "test"):
+        (tmp_path / f"ptb.{part}.txt").write_text(" a b <unk> \n")
+    assert len(load_corpus("ptb-word", tmp_path).test.symbols) == 4
+
+
 def test_missing_files(tmp_path):
     (tmp_path / "ptb.train.txt").touch()
     with pytest.raises(FileNotFoundError, match=r"lacks ptb\.valid\.txt, ptb\.test\.txt"):

@@ -99,7 +99,8 @@ def _array(data: bytes, where: str) -> NDArray[np.generic]:
     kind, body = np.dtype(header[1]), data[10 + size :]
     if len(body) != math.prod(shape) * kind.itemsize:
         raise BrokenFileError(
-            f"{where} is truncated: {len(body)} bytes of values for the shape {shape}"
+            f"{where} is truncated or damaged: it has {len(body)} bytes of values for the shape "
+            f"{shape}"
         )
     return np.frombuffer(body, kind).reshape(shape)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ClozeReader(RecurrentModel):
-    """The Attentive Reader: an LSTM over the document, one over the query, and attention.
+    """The Attentive Reader: a layer over the document, one over the query, and attention.
 
     The probability of a candidate a is proportional to exp(w_a · g + b_a), with g of
     :class:`rnnorm.experiments.models.attention.Attention`.
@@ -36,8 +36,8 @@ class ClozeReader(RecurrentModel):
         bidirectional: read in both directions.
         embedding_size: width of the embedding, which document and query share.
         forget_bias: the forget gate's bias, or None to leave it as ``init`` has it.
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`, without
-            ``cell``; ``hidden_size`` is also that of the attention.
+        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`;
+            ``hidden_size`` is also that of the attention.
 
     Attributes:
         score: the metric of the best checkpoint, the share of wrong answers.
@@ -57,7 +57,7 @@ class ClozeReader(RecurrentModel):
         forget_bias: float | None = None,
         **layers: Any,
     ) -> None:
-        super().__init__(cell="LSTM", **layers)
+        super().__init__(**layers)
         # whose statistics torch synchronises on a GPU alone
         self.in_processes = not attention_norm
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
@@ -97,7 +97,8 @@ class ClozeReader(RecurrentModel):
             attention ``(T, B)``.
         """
         y, _ = self._encode(self.document_encoder, batch.x, batch.lengths)
-        _, (h, _) = self._encode(self.query_encoder, batch.query, batch.query_lengths)
+        _, state = self._encode(self.query_encoder, batch.query, batch.query_lengths)
+        h = state[0] if isinstance(state, tuple) else state
         # the last states of both directions side by side
         u = h.transpose(0, 1).flatten(1)
         g, s = self.attention(y, batch.lengths, u)

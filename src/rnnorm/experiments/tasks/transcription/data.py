@@ -156,6 +156,8 @@ class SpokenData(KeepsVocabulary):
             return load_kaldi_text(given["data_dir"], given["units"])
         apart = given["test_speakers"] or ()
         speakers = given["speakers"] or [s for s in digit_strings.SPEAKERS if s not in apart]
+        if not speakers:
+            raise ValueError(f"test_speakers must leave one to train on, got all: {list(apart)}")
         return load_digit_strings(given["data_dir"], given["strings"], speakers, apart)
 
     def _batches(self, part: str, utterances: Sequence[Spoken]) -> TranscriptBatches:
