@@ -59,6 +59,8 @@ def gradient_norms(
 
     Raises:
         ValueError: there is no such layer, several and none is named, or it is bidirectional.
+        RuntimeError: under torch.distributed, statistics in training of more steps than the model
+            has seen, with ``horizon=None``.
     """
     model = set_ranks(copy.deepcopy(model).requires_grad_(), None)
     model, recurrent = _find(model, layer)

@@ -22,7 +22,8 @@ def seen(monkeypatch):
 
     for module, name in ((fit, "fit"), (compare, "compare"), (search, "search")):
         monkeypatch.setattr(module, name, begin)
-    torch.set_flush_denormal(False)
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor has no mode in which they are zeros")
     yield found
     torch.set_flush_denormal(False)
 

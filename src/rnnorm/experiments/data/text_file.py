@@ -25,17 +25,17 @@ def find_texts(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path
     Raises:
         FileNotFoundError: one is missing.
     """
-    inner = folder / sub_folder
-    if inner.is_dir() and not all(find_text(folder, name) for name in names):
-        folder = inner
-    found = {name: find_text(folder, name) for name in names}
-    if missing := [name for name, path in found.items() if path is None]:
+    found = [find_text(folder, name) for name in names]
+    if None in found and (folder / sub_folder).is_dir():
+        folder /= sub_folder
+        found = [find_text(folder, name) for name in names]
+    if missing := [name for name, path in zip(names, found, strict=True) if path is None]:
         endings = ", ".join(ending for ending in ENDINGS if ending)
         raise FileNotFoundError(
             f"{folder} lacks {', '.join(missing)} (plain, or ending with {endings}): put them "
             "there, or name another folder with --data-dir"
         )
-    return [path for path in found.values() if path is not None]
+    return [path for path in found if path is not None]
 
 
 def read_text(path: str | Path) -> str:
