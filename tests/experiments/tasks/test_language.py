@@ -219,6 +219,10 @@ def test_dropout_is_of_training_alone():
         ({"unit": "bytes"}, "'bits' or 'perplexity', got 'bytes'"),
         ({"init": "magic"}, "init must be None or one of .*got 'magic'"),
         ({"norm": "group"}, "group"),
+        (
+            {"cell": "GRU", "forget_bias": 1.0},
+            r"forget_bias must be None \(null\) for GRU, .*got 1",
+        ),
         ({"norm_stabilizer": -1.0}, "norm_stabilizer must .*got -1"),
         ({"learn_initial_state": "from_input"}, "must be True or False for a text, .*'from_input'"),
     ],

@@ -120,6 +120,21 @@ def initialise(rnn: nn.Module, name: str | None, classifier: nn.Linear | None = 
         nn.init.zeros_(classifier.bias)
 
 
+def set_forget_bias(rnn: nn.RNNBase, value: float | None) -> None:
+    """Set the forget gate's bias, unless ``value`` is None.
+
+    Raises:
+        ValueError: the layer has no forget gate.
+    """
+    if value is None:
+        return
+    try:
+        rnnorm.init.forget_bias_(rnn, value)
+    except ValueError:
+        what = f"forget_bias must be None (null) for {type(rnn).__name__}, which has no forget gate"
+        raise ValueError(f"{what}, got {value}") from None
+
+
 def _spec(
     argument: str, name: str | None, options: dict[str, Any] | None, specs: dict[str, Any]
 ) -> Any:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import rnnorm
 from rnnorm.diagnostics import plot_attention
 from rnnorm.experiments.data.questions.batches import ClozeBatch
 from rnnorm.experiments.models.attention import Attention
-from rnnorm.experiments.models.layers import initialise
+from rnnorm.experiments.models.layers import initialise, set_forget_bias
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.tasks.cloze.data import ClozeData
 from rnnorm.experiments.training import processes
@@ -69,8 +68,7 @@ class ClozeReader(RecurrentModel):
         self.answer = nn.Linear(hidden_size, vocabulary_size)
         for layer in (self.document_encoder, self.query_encoder):
             initialise(layer, self.hparams["init"])
-            if forget_bias is not None:
-                rnnorm.init.forget_bias_(layer, forget_bias)
+            set_forget_bias(layer, forget_bias)
 
     def check_data(self, data: ClozeData) -> None:
         """See whether the data have as many numbers as the model.

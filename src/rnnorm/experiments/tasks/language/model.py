@@ -16,7 +16,7 @@ from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.loaded_text import TextData
 from rnnorm.experiments.data.text.windows import PADDING, Window
 from rnnorm.experiments.models.feeding import Feeding, Written, write
-from rnnorm.experiments.models.layers import initialise, normalise_weights
+from rnnorm.experiments.models.layers import initialise, normalise_weights, set_forget_bias
 from rnnorm.experiments.models.likelihood import Likelihood, Unit
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.models.ways.by_name import Way, way
@@ -123,8 +123,7 @@ class LanguageModel(RecurrentModel):
         )
         self.classifier = nn.Linear(self.rnn.hidden_size, vocabulary_size)
         self._initialise(init)
-        if forget_bias is not None:
-            rnnorm.init.forget_bias_(self.rnn, forget_bias)
+        set_forget_bias(self.rnn, forget_bias)
         if weight_norm:
             normalise_weights(self.rnn)
         # states that go on into the next window, of training, validation, test and statistics
