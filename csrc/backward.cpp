@@ -1,4 +1,5 @@
 // the backward pass: gate gradients of a thread's units, a barrier, then its columns of dR W_h
+#include "pass.h"
 #include "sites.h"
 
 namespace rnnorm {

@@ -1,5 +1,5 @@
 // the forward pass: a thread owns hidden units for the whole batch, one barrier a step
-#include "layout.h"
+#include "pass.h"
 
 namespace rnnorm {
 namespace {

@@ -1,14 +1,8 @@
 // where things lie: weights, statistics of a step, scratch memory
 #pragma once
-#include <initializer_list>
-
 #include "cells.h"
-#include "layer.h"
-#include "subnormals.h"
-#include "threads.h"
+#include "plan.h"
 
-// scratch of the calling thread, kept for the next call; null if memory ran out
-extern "C" void* rnnorm_scratch(int64_t bytes);
 // asks for huge pages behind new memory: faults on small ones can take as long as the arithmetic
 extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 
@@ -19,40 +13,6 @@ namespace {
 constexpr int64_t chunk_rows = 512;
 // at most so many rows of all steps together are multiplied by weights that are not packed
 constexpr int64_t few_rows = 8;
-
-// how the layer's sums are formed and kept
-struct Plan {
-  bool fused;      // W_x x + W_h h in one array, with one gradient: nothing needs them apart
-  bool recompute;  // W_x x again in backward: cheaper than to keep it
-  bool whole;      // statistics of W_x x over all frames at once
-  bool ahead;      // those of every step before the first one
-  bool across;     // a row's statistics: over units of other threads; a step's: of other processes
-  bool extra;      // the cell's equations have peepholes or recurrent dropout
-  bool masked;     // the recurrent product sees h without what is dropped
-  int64_t frames;  // sum of sizes
-  int64_t all_frames;  // of all processes'
-
-  Plan(const rnnorm_layer& a) {
-    const bool apart = a.site[RNNORM_INPUT].scope || a.cell == RNNORM_GRU ||
-                       (a.site[RNNORM_HIDDEN].scope && !a.joint);
-    fused = !apart;
-    whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
-    ahead = whole || (a.exchange && a.site[RNNORM_INPUT].scope == RNNORM_FRAME);
-    recompute = a.recompute && !fused && !ahead;
-    across = a.exchange != nullptr;
-    for (const rnnorm_site& site : a.site) across |= site.scope == RNNORM_ROW;
-    extra = false;
-    for (const void* weight : a.peephole) extra |= weight != nullptr;
-    for (int place : {RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C})
-      extra |= a.mask[place].drawn != nullptr;
-    masked = a.mask[RNNORM_SEEN].drawn != nullptr;
-    frames = all_frames = 0;
-    for (int64_t t = 0; t < a.T; ++t) {
-      frames += a.sizes[t];
-      all_frames += (a.exchange ? a.all_sizes : a.sizes)[t];
-    }
-  }
-};
 
 // hands out pieces of one block; with a null block it only adds up their sizes
 class Arena {
@@ -360,40 +320,6 @@ struct Layer {
     }
   }
 };
-
-// runs a pass in scratch memory: 1 if there is none, 2 if an exchange has failed
-template <class Pass>
-int run_pass(const rnnorm_layer& a) {
-  Pass pass(a);
-  Arena sizes(nullptr);
-  pass.take(sizes);
-  void* block = rnnorm_scratch(sizes.used());
-  if (!block) return 1;
-  Arena arena(block);
-  pass.take(arena);
-  pass.prepare_offsets();
-  pass.prefer_huge_pages();
-  run_team(a.threads, [&](auto& team, int64_t rank) {
-    const NoSubnormals here;
-    pass.run_thread(team, rank);
-  });
-  return pass.failed ? 2 : 0;
-}
-
-// runs Direction<Cell, T> for the layer's cell and type
-template <template <class, class> class Direction>
-int run_layer(const rnnorm_layer& a) {
-  switch (a.cell * 2 + (a.is_double ? 1 : 0)) {
-    case RNNORM_LSTM * 2: return run_pass<Direction<Lstm, float>>(a);
-    case RNNORM_LSTM * 2 + 1: return run_pass<Direction<Lstm, double>>(a);
-    case RNNORM_GRU * 2: return run_pass<Direction<Gru, float>>(a);
-    case RNNORM_GRU * 2 + 1: return run_pass<Direction<Gru, double>>(a);
-    case RNNORM_RNN_TANH * 2: return run_pass<Direction<Rnn<false>, float>>(a);
-    case RNNORM_RNN_TANH * 2 + 1: return run_pass<Direction<Rnn<false>, double>>(a);
-    case RNNORM_RNN_RELU * 2: return run_pass<Direction<Rnn<true>, float>>(a);
-    default: return run_pass<Direction<Rnn<true>, double>>(a);
-  }
-}
 
 }  // namespace
 }  // namespace rnnorm

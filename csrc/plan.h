@@ -1,0 +1,44 @@
+// how a layer's sums are formed and kept
+#pragma once
+#include <initializer_list>
+
+#include "layer.h"
+
+namespace rnnorm {
+namespace {
+
+struct Plan {
+  bool fused;      // W_x x + W_h h in one array, with one gradient: nothing needs them apart
+  bool recompute;  // W_x x again in backward: cheaper than to keep it
+  bool whole;      // statistics of W_x x over all frames at once
+  bool ahead;      // those of every step before the first one
+  bool across;     // a row's statistics: over units of other threads; a step's: of other processes
+  bool extra;      // the cell's equations have peepholes or recurrent dropout
+  bool masked;     // the recurrent product sees h without what is dropped
+  int64_t frames;  // sum of sizes
+  int64_t all_frames;  // of all processes'
+
+  Plan(const rnnorm_layer& a) {
+    const bool apart = a.site[RNNORM_INPUT].scope || a.cell == RNNORM_GRU ||
+                       (a.site[RNNORM_HIDDEN].scope && !a.joint);
+    fused = !apart;
+    whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
+    ahead = whole || (a.exchange && a.site[RNNORM_INPUT].scope == RNNORM_FRAME);
+    recompute = a.recompute && !fused && !ahead;
+    across = a.exchange != nullptr;
+    for (const rnnorm_site& site : a.site) across |= site.scope == RNNORM_ROW;
+    extra = false;
+    for (const void* weight : a.peephole) extra |= weight != nullptr;
+    for (int place : {RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C})
+      extra |= a.mask[place].drawn != nullptr;
+    masked = a.mask[RNNORM_SEEN].drawn != nullptr;
+    frames = all_frames = 0;
+    for (int64_t t = 0; t < a.T; ++t) {
+      frames += a.sizes[t];
+      all_frames += (a.exchange ? a.all_sizes : a.sizes)[t];
+    }
+  }
+};
+
+}  // namespace
+}  // namespace rnnorm
