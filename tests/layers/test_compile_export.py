@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -79,6 +80,8 @@ def test_a_compiled_model_of_a_deep_layer_trains_as_the_eager_one(close):
     close(descend(compiled, x), descend(eager, x))
 
 
+# torch takes a graph that it kept under another ATEN_CPU_CAPABILITY, and its values are wrong
+@torch._inductor.config.patch(fx_graph_cache=False)
 def test_the_default_compiler_gives_the_same_training_step(close):
     torch.manual_seed(0)
     eager = Model(rnnorm.LSTM(3, 4, norm="batch", initial_noise=0.0, dtype=torch.float64), 4)
