@@ -243,6 +243,26 @@ def test_a_layer_without_a_norm_takes_any_length_without_being_told_how(close):
     close(exported(other), layer(other))
 
 
+@pytest.mark.parametrize("state", ["learned", "from_input", "given"])
+def test_a_scanned_program_takes_an_initial_state_however_it_is_laid_out(state, close):
+    learned = {"learned": True, "from_input": "from_input", "given": False}[state]
+    options = {"norm": "batch", "num_layers": 2, "learn_initial_state": learned}
+    layer = shaken(rnnorm.GRU(3, 4, dtype=torch.float64, **options))
+
+    def inputs(length, rows):
+        x = torch.randn(length, rows, 3, dtype=torch.float64)
+        transposed = torch.randn(2, 4, rows, dtype=torch.float64).transpose(1, 2)
+        return (x, transposed) if state == "given" else (x,)
+
+    steps, rows = (torch.export.Dim(name, min=1, max=64) for name in ("steps", "rows"))
+    sizes = ({0: steps, 1: rows}, {1: rows})
+    example = inputs(4, 3)
+    with rnnorm.use_backend("scan"):
+        exported = torch.export.export(layer, example, dynamic_shapes=sizes[: len(example)])
+    other = inputs(7, 5)
+    close(exported.module()(*other), layer(*other, step=0))
+
+
 def test_a_scanned_program_has_the_gradients_though_exported_without(close):
     layer = shaken(rnnorm.LSTM(3, 4, norm="batch", dtype=torch.float64))
     x = torch.randn(5, 3, 3, dtype=torch.float64)

@@ -115,6 +115,8 @@ def layer(
         after = tuple(torch.where(there, s, b) for s, b in zip(after, before, strict=True))
         return after, torch.where(there, output, 0)
 
-    state, output = scan(advance, tuple(s.to(wide) for s in state), frames)
+    # the loop wants a state laid out as what it makes of it, which an expanded one is not
+    first = tuple(s.to(wide).clone(memory_format=torch.contiguous_format) for s in state)
+    state, output = scan(advance, first, frames)
     state = tuple(s.to(dtype) for s, dtype in zip(state, dtypes, strict=True))
     return output.to(x.dtype), state, {}
