@@ -335,6 +335,11 @@ def test_a_checkpoint_that_lacks_something_is_refused_by_name(tmp_path, tiny):
             "--trainer.callbacks=[{class_path: rnnorm.lightning.SlopeAnnealing}]",
             r"trainer\.callbacks\.rnnorm\.lightning\.SlopeAnnealing was None and is .*rate",
         ),
+        (
+            "--trainer.callbacks=[{class_path: lightning.pytorch.callbacks."
+            "GradientAccumulationScheduler, init_args: {scheduling: {0: 2}}}]",
+            r"callbacks\.GradientAccumulationScheduler was None and is .*scheduling",
+        ),
     ],
 )
 def test_resume_refuses_to_learn_otherwise_and_stays_resumable(tmp_path, tiny, override, said):
@@ -358,10 +363,14 @@ def test_resume_evaluates_in_other_minibatches(tmp_path, tiny):
     assert fit(resume=folder, overrides=more).trainer.global_step == 14
 
 
-def test_resume_takes_statistics_otherwise(tmp_path, tiny):
+@pytest.mark.parametrize(
+    "exact",
+    ["[{class_path: rnnorm.lightning.ExactStatistics}]", "rnnorm.lightning.ExactStatistics"],
+)
+def test_resume_takes_statistics_otherwise(tmp_path, tiny, exact):
     folder = tmp_path / "run"
     fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
-    exact = "--trainer.callbacks=[{class_path: rnnorm.lightning.ExactStatistics}]"
+    exact = f"--trainer.callbacks={exact}"
     more = ["--trainer.max_epochs=2", exact]
     assert fit(resume=folder, overrides=more).trainer.global_step == 14
 

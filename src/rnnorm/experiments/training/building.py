@@ -80,6 +80,11 @@ class Built(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse ``args`` alone; LightningCLI would warn about those of the process."""
         self.config = parser.parse_args(args)
+        trainer = self.config["trainer"]
+        for name in ("callbacks", "plugins"):
+            # Lightning takes one without a list
+            if trainer[name] and not isinstance(trainer[name], list):
+                trainer[name] = [trainer[name]]
         # a run folder finds its data wherever it is used from; a file lies in data_dir if named
         given = self.config["data"].get("init_args") or {}
         for name in ["data_dir"] if given.get("data_dir") else FILES:

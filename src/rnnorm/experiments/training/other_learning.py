@@ -22,7 +22,13 @@ _LEARNING = (
     "precision",
 )
 # which of its callbacks may not: others watch, or take statistics
-_LEARNING_CALLBACKS = ("rnnorm.lightning.SlopeAnnealing",)
+_LEARNING_CALLBACKS = (
+    "rnnorm.lightning.SlopeAnnealing",
+    "lightning.pytorch.callbacks.EMAWeightAveraging",
+    "lightning.pytorch.callbacks.GradientAccumulationScheduler",
+    "lightning.pytorch.callbacks.StochasticWeightAveraging",
+    "lightning.pytorch.callbacks.WeightAveraging",
+)
 
 
 def refuse_other_learning(folder: Path, built: Built) -> None:
