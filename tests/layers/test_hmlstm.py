@@ -413,3 +413,11 @@ def test_no_row_and_one_row_run():
         output, (h_n, _, z_n), _ = module(torch.zeros(2, rows, INPUTS).double())
         assert output.shape == (2, rows, H)
         assert (h_n.shape, z_n.shape) == ((L, rows, H), (L - 1, rows))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_layer_normalised_stack_is_traced():
+    layer = rnnorm.HMLSTM(3, 4, norm="layer").eval()
+    x, other = torch.randn(2, 5, 2, 3)
+    traced = torch.jit.trace(layer, (x,), check_trace=False)
+    torch.testing.assert_close(traced(other)[0], layer(other)[0])

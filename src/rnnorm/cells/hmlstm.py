@@ -42,7 +42,7 @@ class HMLSTM(Cell):
         return tuple(site for site in sites if site != top)
 
     def _rows(self, k: int, hidden_size: int) -> int:
-        return 4 * hidden_size + (k < self.num_layers - 1)
+        return 4 * hidden_size + int(k < self.num_layers - 1)
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:
         """Layer norm runs over all gates of a layer."""
