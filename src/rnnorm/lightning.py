@@ -46,7 +46,8 @@ class ExactStatistics(Callback):
     minibatches (:func:`rnnorm.update_bn`), and so they are in the checkpoints. A model that needs
     more than the first element of a minibatch has a method ``statistics_step(batch)``, which runs
     it over a minibatch as a training step gets it: on the device, after the hooks of the transfer,
-    in the trainer's precision. Behind a ``WeightAveraging`` they are those of the averaged weights.
+    in the trainer's precision. Behind a ``WeightAveraging`` they are those of the averaged weights;
+    it needs a ``horizon`` of :class:`rnnorm.BatchNorm`, since it cannot average what grows.
 
     Args:
         batches: how many minibatches of the epoch's order, or None for all that the training takes

@@ -40,6 +40,19 @@ def test_the_mean_goes_as_far_as_all_seeds_do():
     assert mean_curve([one, two]) == Curve("a", 1, [10, 20], [2.0, 3.0], [25.0, 45.0])
 
 
+def test_the_mean_is_of_the_same_steps():
+    # the first seed went on after a smaller budget in minutes, the second began with the larger
+    one = Curve("a", 1, [7, 10, 20, 31], [0.7, 1.0, 2.0, 3.0], [5.0, 20.0, 50.0, 60.0])
+    two = Curve("a", 2, [10, 20, 29], [1.0, 2.0, 3.0], [30.0, 40.0, 50.0])
+    mean = Curve("a", 1, [10, 20, 30], [1.0, 2.0, 3.0], [25.0, 45.0, 55.0])
+    assert mean_curve([one, two]) == mean
+    # where one has not come that far, or the end is within the first epoch
+    assert mean_curve([one, two.until(2)]) == mean.until(2)
+    early = Curve("a", 2, [9], [0.7], [15.0])
+    assert mean_curve([one.until(1), early]) == Curve("a", 1, [8], [0.7], [10.0])
+    assert mean_curve([one, Curve("a", 2, [], [], [])]) == Curve("a", 1, [], [], [])
+
+
 def test_better_is_higher_or_lower():
     curve = Curve("a", 1, [1, 2, 3], [1, 2, 3], [1.5, 1.3, 1.4])
     assert (best(curve, ACCURACY), best(curve, BITS)) == (1.5, 1.3)

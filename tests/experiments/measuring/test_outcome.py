@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 
 import pytest
 from interruption import Interruption, KillAt
@@ -86,6 +87,20 @@ def test_a_test_of_an_epoch_that_is_no_longer_the_best_is_not_our_number(tiny):
     longer = fit(resume=run.folder, overrides=["--trainer.max_epochs=6"])
     assert longer.best_epoch > 1
     assert read_outcome(run.folder).ours() is None
+
+
+def test_a_test_of_another_step_of_the_best_epoch_is_not_our_number(tiny):
+    often = [*tiny, "--trainer.val_check_interval=2"]
+    run = fit(RECIPE, overrides=often)
+    measure(run.folder)
+    outcome = read_outcome(run.folder)
+    assert {test.step for test in outcome.tests} == {outcome.best_step}
+    assert outcome.ours() is not None
+    # a better one that was found later within the epoch
+    assert replace(outcome, best_step=outcome.best_step + 2).ours() is None
+    # one of before steps were kept
+    older = tuple(replace(test, step=None) for test in outcome.tests)
+    assert replace(outcome, tests=older).ours() == outcome.ours()
 
 
 def test_where_the_paper_gives_a_validation_score_ours_is_one_too(tiny, tmp_path):

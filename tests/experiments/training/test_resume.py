@@ -160,6 +160,100 @@ def test_a_training_cut_short_by_steps_goes_on_with_more(tmp_path, tiny, uninter
     assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
 
 
+SCHEDULES = {
+    "plateau": [
+        "--lr_scheduler=ReduceLROnPlateau",
+        "--lr_scheduler.monitor=val/loss",
+        "--lr_scheduler.patience=0",
+        "--lr_scheduler.threshold=0.5",
+    ],
+    "weight-averaging": [
+        "--trainer.callbacks=["
+        "{class_path: EMAWeightAveraging, init_args: {decay: 0.9}}, rnnorm.lightning.ExactStatistics"
+        "]",
+        "--model.init_args.norm_options.horizon=16",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("step", [7, 10, 14])
+def test_a_schedule_on_a_plateau_and_an_average_of_weights_resume_too(
+    tmp_path, tiny, uninterrupted, name, step
+):
+    tiny = [*tiny, *SCHEDULES[name]]
+    whole, folder = uninterrupted(tiny), tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, f"--trainer.max_steps={step}"])
+    fit(resume=folder, overrides=["--trainer.max_steps=-1"])
+    one, two = weights(whole), weights(folder)
+    assert_same(one["state_dict"], two["state_dict"])
+    rates = [s["optimizer_states"][0]["param_groups"][0]["lr"] for s in (one, two)]
+    assert rates[0] == rates[1]
+
+
+def test_an_average_that_no_checkpoint_would_hold_is_refused(tmp_path, tiny):
+    given = "--trainer.callbacks+=StochasticWeightAveraging"
+    with pytest.raises(ValueError, match="may not hold StochasticWeightAveraging.*EMAWeightAvera"):
+        fit(
+            RECIPE,
+            run_dir=tmp_path / "run",
+            overrides=[*tiny, given, "--trainer.callbacks.swa_lrs=0.01"],
+        )
+    assert not (tmp_path / "run").exists()
+
+
+class EndsAt(Callback):
+    """Asks for the end of the training after this step, as a budget does."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.global_step >= self.step
+
+
+def test_the_score_of_the_validation_that_ends_a_training_is_kept(tmp_path, tiny, uninterrupted):
+    folder = tmp_path / "run"
+    ended = fit(RECIPE, run_dir=folder, overrides=tiny, callbacks=[EndsAt(5)])
+    kept, best = weights(folder), read_checkpoint(folder / "checkpoints" / "best.ckpt")
+    assert kept["global_step"] == best["global_step"] == 5
+    state = kept["callbacks"]["KeepLastAndBest"]
+    assert state == {"best": ended.best, "best_epoch": 1, "best_step": 5}
+    # it changes nothing of a training that goes on
+    run = fit(resume=folder)
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+    values = [point.value for point in read_metrics(folder / "metrics.csv")["val/accuracy"]]
+    assert len(values) == 4
+    assert run.best == pytest.approx(max(values))
+
+
+def test_a_training_stopped_within_the_validation_that_ends_it_is_validated_later(tmp_path, tiny):
+    class KillInValidation(Callback):
+        def on_validation_epoch_end(self, trainer, pl_module):
+            if trainer.global_step == 10:
+                raise Interruption
+
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, callbacks=[EndsAt(10), KillInValidation()])
+    assert weights(folder)["global_step"] == 7
+    fit(resume=folder, callbacks=[EndsAt(10)])
+    points = read_metrics(folder / "metrics.csv")["val/accuracy"]
+    assert [point.step + 1 for point in points] == [7, 10]
+    assert weights(folder)["global_step"] == 10
+
+
+def test_a_training_that_may_not_end_yet_goes_on(tmp_path, tiny, uninterrupted):
+    folder = tmp_path / "run"
+    fit(
+        RECIPE,
+        run_dir=folder,
+        overrides=[*tiny, "--trainer.min_epochs=3"],
+        callbacks=[EndsAt(10)],
+    )
+    assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+
+
 def test_a_checkpoint_holds_plain_types_and_tensors(tiny, uninterrupted):
     for name in ("last.ckpt", "best.ckpt"):
         path = uninterrupted(tiny) / "checkpoints" / name

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.outcome import Outcome
 from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.last_and_best import accumulating
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class StopAfterSeconds(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Look at the clock, which was stopped just before."""
-        trainer.should_stop = trainer.should_stop or self._spent(trainer)
+        spent = self._spent(trainer) and not accumulating(trainer)
+        trainer.should_stop = trainer.should_stop or spent
 
     def _spent(self, trainer: Trainer) -> bool:
         clock = next(c for c in trainer.callbacks if isinstance(c, Clock))  # type: ignore[attr-defined]

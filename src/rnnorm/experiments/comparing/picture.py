@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rnnorm.experiments.measuring.curve import Curve, by_model, mean_curve
+from rnnorm.experiments.measuring.curve import Curve, at_shared_steps, by_model, mean_curve
 from rnnorm.experiments.training.write_whole import refuse_folder, write_whole
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def draw_curves(
     looks = looks or looks_of(c.model for c in curves)
     for model, whole in by_model(curves).items():
         if own := [c for c in whole if getattr(c, against)]:
-            mean = mean_curve(own)
+            own, mean = at_shared_steps(own), mean_curve(own)
             _line(axes, getattr(mean, against), mean.values, own, model, looks[model])
     axes.set(xlabel=against if against == "epochs" else f"training {against}", ylabel=label)
     axes.set_xlim(left=0)
@@ -174,5 +174,5 @@ def _line(
         x, mean, color=colour, linestyle=dashes, marker=mark, linewidth=2.2, label=in_lines(model)
     )
     if len(own) > 1:
-        values = np.array([c.values[: len(mean)] for c in own])
+        values = np.array([c.values for c in own])
         axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.16, linewidth=0)

@@ -6,12 +6,16 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rnnorm.experiments.training.metrics_file import DIVERGED, read_metrics
 from rnnorm.experiments.training.score import Score
+
+#: what of a curve has an entry for each point
+POINTS = ("steps", "seconds", "values", "epochs")
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,18 @@ class Curve:
     epochs: list[float] = field(default_factory=list)
     diverged: int = 0
 
+    def at(self, points: Iterable[int]) -> Curve:
+        """Some of its points, by their indices."""
+        chosen = list(points)
+        # an older record has no seconds or epochs
+        kept: dict[str, Any] = {
+            name: [own[i] for i in chosen] for name in POINTS if (own := getattr(self, name))
+        }
+        return replace(self, **kept)
+
     def until(self, points: int) -> Curve:
         """Its first points."""
-        names = ("steps", "seconds", "values", "epochs")
-        return replace(self, **{name: getattr(self, name)[:points] for name in names})
+        return self.at(range(min(points, len(self.steps))))
 
 
 def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
@@ -70,18 +82,30 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
     )
 
 
+def at_shared_steps(curves: Sequence[Curve]) -> list[Curve]:
+    """The points of each seed after a step at which all of them were validated.
+
+    Their last points too where each ended at a step of its own, as a budget in minutes makes them.
+    """
+    shared = set.intersection(*(set(c.steps) for c in curves))
+    ended_apart = all(c.steps and c.steps[-1] not in shared for c in curves)
+    return [
+        c.at([i for i, step in enumerate(c.steps) if step in shared or (ended_apart and i == last)])
+        for c in curves
+        for last in [len(c.steps) - 1]
+    ]
+
+
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """Point by point the mean over the seeds, as far as all of them go."""
-    points = min(len(c.values) for c in curves)
-    whole = [c.until(points) for c in curves]
-    return Curve(
-        curves[0].model,
-        curves[0].seed,
-        steps=[round(statistics.fmean(at)) for at in zip(*(c.steps for c in whole), strict=True)],
-        seconds=[statistics.fmean(at) for at in zip(*(c.seconds for c in whole), strict=True)],
-        values=[statistics.fmean(at) for at in zip(*(c.values for c in whole), strict=True)],
-        epochs=[statistics.fmean(at) for at in zip(*(c.epochs for c in whole), strict=True)],
-    )
+    """Point by point the mean over the seeds, where all of them have one."""
+    seeds = at_shared_steps(curves)
+    means: dict[str, Any] = {
+        # empty where a seed has none
+        name: [statistics.fmean(at) for at in zip(*(getattr(c, name) for c in seeds), strict=False)]
+        for name in POINTS
+    }
+    means["steps"] = [round(step) for step in means["steps"]]
+    return Curve(curves[0].model, curves[0].seed, **means)
 
 
 def best(curve: Curve, score: Score) -> float:

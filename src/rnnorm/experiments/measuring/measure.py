@@ -87,6 +87,7 @@ def measure(
                 estimated=estimate,
                 overrides=tuple(overrides),
                 metrics=_test(built, loader, kind),
+                step=state["global_step"],
             )
             measured.append(measurement)
             if tell is not None:

@@ -30,6 +30,7 @@ class Measurement:
         estimated: whether the population statistics were taken anew before.
         overrides: options of LightningCLI.
         metrics: by name, such as ``test/accuracy``.
+        step: the training step it is from; None in a file that does not say.
     """
 
     checkpoint: str
@@ -39,6 +40,7 @@ class Measurement:
     estimated: bool
     overrides: tuple[str, ...]
     metrics: dict[str, float]
+    step: int | None = None
 
     def __str__(self) -> str:
         """A line for each metric."""

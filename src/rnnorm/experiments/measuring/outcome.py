@@ -38,6 +38,7 @@ class Outcome:
         seed: of weights and data, or None for a record that does not say.
         changes: what makes it another training than its recipe's, besides the scale.
         overrides: the same, by the whole names of the options.
+        best_step: the step of the best validation score, or None for a record that does not say.
         minutes: the budget in minutes of training steps that it had in ``rnnorm compare``, if any.
         places: where its parts ran, each with ``processor``, ``threads``, ``commit`` and
             ``kernels``.
@@ -62,6 +63,7 @@ class Outcome:
     minutes: float | None = None
     places: tuple[dict[str, str], ...] = ()
     overrides: tuple[str, ...] = ()
+    best_step: int | None = None
 
     @property
     def label(self) -> str:
@@ -83,7 +85,9 @@ class Outcome:
         """
         found: dict[str, float] = {}
         for test in self.tests:
-            same = (test.checkpoint, test.epoch) == (BEST, self.best_epoch)
+            same = (test.checkpoint, test.epoch) == (BEST, self.best_epoch) and (
+                None in (test.step, self.best_step) or test.step == self.best_step
+            )
             kind = (test.statistics or "population", test.length)
             if same and kind == (statistics, length) and not test.overrides and not test.estimated:
                 found = test.metrics
@@ -141,6 +145,8 @@ def read_outcome(folder: str | Path) -> Outcome:
             "seconds": clock["seconds"],
             "best": kept["best"],
             "best_epoch": kept["best_epoch"],
+            # an older checkpoint does not say
+            "best_step": kept.get("best_step"),
             # a training may have neither
             "minutes": state["callbacks"].get("StopAfterSeconds", {}).get("minutes"),
             "places": tuple(state["callbacks"].get("Places", {}).get("places", [])),

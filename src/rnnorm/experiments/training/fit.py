@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from rnnorm import synchronize
@@ -33,6 +34,7 @@ from rnnorm.experiments.training.one_line import one_line
 from rnnorm.experiments.training.options import data_dir_option, training_options
 from rnnorm.experiments.training.other_learning import FREE, refuse_other_learning
 from rnnorm.experiments.training.place import Places
+from rnnorm.experiments.training.plateau import StepsOnPlateau
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.random_state import RandomState
 from rnnorm.experiments.training.recipe import read_recipe
@@ -211,6 +213,7 @@ def fit(
                 clock,
                 StopIfNotFinite(),
                 RandomState(),
+                StepsOnPlateau(),
                 Places(),
                 *(
                     []
@@ -256,7 +259,19 @@ def fit(
 
 
 def _refuse_trainer(built: Built) -> None:
-    """Refuse a trainer that would take no step, that Lightning divides by, or that cannot clip."""
+    """Refuse a trainer that would take no step, that Lightning divides by, or that cannot clip.
+
+    And one whose average no checkpoint would hold.
+    """
+    if any(
+        isinstance(c, StochasticWeightAveraging)
+        for c in built.config_init["trainer"]["callbacks"] or []
+    ):
+        raise ValueError(
+            "trainer.callbacks may not hold StochasticWeightAveraging, which takes its average for "
+            "the weights after the last checkpoint: lightning.pytorch.callbacks.EMAWeightAveraging "
+            "and WeightAveraging are kept and tested"
+        )
     for name in _COUNTS:
         value = built.config_init["trainer"][name]
         counted = isinstance(value, int | float)

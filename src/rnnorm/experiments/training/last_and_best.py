@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ class KeepLastAndBest(Checkpoint):
     written between a step and its validation, since a resumed training would leave it out. Nor is
     one between minibatches whose gradients are accumulated, which it does not hold.
 
+    A validation that ends the training within an epoch is no part of a training that goes on:
+    ``last.ckpt`` is written after it, with the state before it and the best score after it.
+
     Args:
         folder: where they are.
         score: the metric of ``best.ckpt``, on the validation set.
@@ -33,6 +37,7 @@ class KeepLastAndBest(Checkpoint):
         folder, signals: as given.
         best: the best value so far.
         best_epoch: its epoch, counted from 1.
+        best_step: its step; None before there is one, and of a checkpoint that does not say.
         step: the step of ``last.ckpt``, None while there is none.
         broken: whether there is a ``last.ckpt`` that cannot be read.
     """
@@ -49,21 +54,27 @@ class KeepLastAndBest(Checkpoint):
         self.score = score
         self.best: float | None = None
         self.best_epoch = 0
+        self.best_step: int | None = None
         self.step: int | None = None
         self.broken = False
         self.signals = signals or StopSignals(folder)
+        # as training ended within an epoch, before the validation
+        self._ended: dict[str, Any] | None = None
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save after every so many steps, and where training stops within an epoch."""
-        together = trainer.accumulate_grad_batches
-        if (trainer.fit_loop.batch_idx + 1) % together and not trainer.is_last_batch:
+        """Save after every so many steps, and keep what there is where training ends."""
+        if accumulating(trainer):
             return
         self.signals.agree()
         regular = trainer.global_step % self.every_n_steps == 0 or self.signals.came is not None
         due = (regular or _validates_in(1, trainer)) and not _validates_in(0, trainer)
         # the last step of an epoch is left to the epoch's end, after validation
-        if (due or trainer.should_stop) and not trainer.is_last_batch:
-            self._save_last(trainer)
+        if not trainer.is_last_batch:
+            if trainer.fit_loop.done:
+                # validation may change statistics in place
+                self._ended = copy.deepcopy(trainer._checkpoint_connector.dump_checkpoint())
+            elif due:
+                self._save_last(trainer)
         self.signals.check()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -71,20 +82,25 @@ class KeepLastAndBest(Checkpoint):
         value = trainer.callback_metrics.get(f"val/{self.score.name}")
         if value is not None and not trainer.sanity_checking and self._is_better(float(value)):
             self.best, self.best_epoch = float(value), trainer.current_epoch + 1
+            self.best_step = trainer.global_step
             trainer.save_checkpoint(self.folder / BEST)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after validation."""
         self.signals.agree()
         # an epoch that was cut short would count as a whole one when it is resumed
-        if trainer.is_last_batch:
+        if trainer.is_last_batch or self._ended is not None:
             self._save_last(trainer)
         self.signals.check()
 
     def _save_last(self, trainer: Trainer) -> None:
         # a broken one must not take the place of the whole one before it
         keep = None if self.broken else self.folder / PREVIOUS
-        trainer.save_checkpoint(self.folder / LAST, storage_options=keep)
+        if self._ended is None:
+            trainer.save_checkpoint(self.folder / LAST, storage_options=keep)
+        else:
+            self._ended["callbacks"][self.state_key] = self.state_dict()
+            trainer.strategy.save_checkpoint(self._ended, self.folder / LAST, storage_options=keep)
         self.step, self.broken = trainer.global_step, False
 
     def _is_better(self, value: float) -> bool:
@@ -97,11 +113,19 @@ class KeepLastAndBest(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        return {"best": self.best, "best_epoch": self.best_epoch}
+        return {"best": self.best, "best_epoch": self.best_epoch, "best_step": self.best_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
+        # an older checkpoint does not say
+        self.best_step = state_dict.get("best_step")
+
+
+def accumulating(trainer: Trainer) -> bool:
+    """Whether gradients of this minibatch wait for those of the next."""
+    together = trainer.accumulate_grad_batches
+    return (trainer.fit_loop.batch_idx + 1) % together != 0 and not trainer.is_last_batch
 
 
 def _validates_in(steps: int, trainer: Trainer) -> bool:

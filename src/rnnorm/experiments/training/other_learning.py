@@ -26,7 +26,6 @@ _LEARNING_CALLBACKS = (
     "rnnorm.lightning.SlopeAnnealing",
     "lightning.pytorch.callbacks.EMAWeightAveraging",
     "lightning.pytorch.callbacks.GradientAccumulationScheduler",
-    "lightning.pytorch.callbacks.StochasticWeightAveraging",
     "lightning.pytorch.callbacks.WeightAveraging",
 )
 
