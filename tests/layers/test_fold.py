@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.prune import l1_unstructured
 
 import rnnorm
 
@@ -72,6 +73,15 @@ def test_to_fold_draws_no_random_numbers():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def pruned(layer):
+    return l1_unstructured(layer, "weight_hh_l0", amount=0.5)
+
+
+def hooked(layer):
+    layer.register_forward_hook(lambda module, args, output: 2 * output)
+    return layer
+
+
 @pytest.mark.parametrize(
     ("layer", "named"),
     [
@@ -88,6 +98,9 @@ def test_to_fold_draws_no_random_numbers():
         (rnnorm.ClockworkRNN(3, 4), "ClockworkRNN"),
         (weight_norm(rnnorm.GRU(3, 4), "weight_hh_l0"), "rnn: its weights must be plain"),
         (weight_norm(rnnorm.GRUCell(3, 4), "weight_hh"), "rnn: its weights must be plain"),
+        (pruned(rnnorm.GRU(3, 4)), "rnn: it must have no forward hooks.*prune.remove"),
+        (hooked(rnnorm.GRUCell(3, 4)), "rnn: it must have no forward hooks"),
+        (torch.compile(rnnorm.GRU(3, 4)), "rnn: it must not be compiled"),
     ],
 )
 def test_what_would_be_another_function_is_refused_by_name(layer, named):

@@ -6,7 +6,12 @@ import pickle
 import pytest
 import torch
 from torch.func import functional_call
-from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import (
+    pack_padded_sequence,
+    pack_sequence,
+    pad_packed_sequence,
+    pad_sequence,
+)
 
 import rnnorm
 from rnnorm import BatchNorm, LayerNorm
@@ -308,6 +313,31 @@ def test_reinforce_lets_a_sampled_boundary_learn():
     assert all(p.grad.isfinite().all() for p in module.parameters())
     with pytest.raises(RuntimeError, match=r"cost must be \(T, B\)"):
         boundaries.reinforce(cost.T)
+
+
+def test_reinforce_knows_where_the_rows_are():
+    module, x = draw(boundary="sample", batch_first=True), torch.randn(5, 4, INPUTS).double()
+    output, _, boundaries = module(x)
+    cost = output.square().sum(-1)
+    steps_first = rnnorm.layers.hmlstm.Boundaries(*(part.transpose(0, 1) for part in boundaries))
+    assert torch.equal(boundaries.reinforce(cost), steps_first.reinforce(cost.T))
+    with pytest.raises(RuntimeError, match=r"cost must be \(B, T\).* got \(4, 5\) and \(5, 4, 2\)"):
+        boundaries.reinforce(cost.T)
+    _, _, unbatched = module(x[0])
+    with pytest.raises(RuntimeError, match=r"cost must be \(T, B\)"):
+        unbatched.reinforce(cost[0])
+
+
+def test_a_compiled_stack_takes_packed_sequences():
+    module = draw().eval()
+    packed = pack_padded_sequence(
+        torch.randn(5, 3, INPUTS).double(), [2, 5, 3], enforce_sorted=False
+    )
+    output, states, boundaries = module(packed)
+    again, same, found = torch.compile(module, backend="eager")(packed)
+    for one, two in zip((output, *boundaries), (again, *found), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(states, same, strict=True))
 
 
 def test_weights_have_torchs_names_and_one_row_for_the_boundary():

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -231,6 +232,12 @@ def test_a_negative_step_is_a_value_error(plain, any_norm, step):
 def test_a_step_that_is_no_integer_is_a_type_error(plain, any_norm, step):
     with pytest.raises(TypeError, match="step"):
         wide(plain, any_norm).eval()(plain.input(), step=step)
+
+
+def test_a_step_of_numpy_is_an_int(plain, any_norm):
+    layer, x = wide(plain, any_norm).eval(), plain.input()
+    (one, *_), (two, *_) = (layer(x, step=step) for step in (2, np.int32(2)))
+    assert torch.equal(one, two)
 
 
 def test_a_tensor_of_steps_in_training_is_a_value_error(plain, any_norm):

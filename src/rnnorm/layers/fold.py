@@ -44,16 +44,14 @@ def fold(model: Model) -> Model:
 
     Raises:
         ValueError: a layer would not be the same function; the message names the layer, and the
-            site or option.
+            site or option. A layer has forward hooks, as of pruning, or is wrapped by
+            ``torch.compile``.
     """
+    for name, module in model.named_modules():
+        _refuse(module, name or type(module).__name__)
     model = copy.deepcopy(model).eval()
     folded: dict[nn.Module, nn.Module] = {}
     for name, module in model.named_modules():
-        if isinstance(module, Sequence | Step) and is_parametrized(module):
-            raise ValueError(
-                f"{name or type(module).__name__}: its weights must be plain parameters, got "
-                "parametrized ones: take torch.nn.utils.parametrize.remove_parametrizations first"
-            )
         if isinstance(module, Sequence):
             folded[module] = _sequence(module, name or type(module).__name__)
         elif isinstance(module, Step):
@@ -63,6 +61,27 @@ def fold(model: Model) -> Model:
             if child in folded:
                 module._modules[name] = folded[child]
     return folded.get(model, model)  # type: ignore[return-value]
+
+
+def _refuse(module: nn.Module, name: str) -> None:
+    """Refuse what would run other weights than those that a layer has, or more than the layer."""
+    if hasattr(module, "_orig_mod"):
+        raise ValueError(
+            f"{name}: it must not be compiled, since torch would run the layer as it was: fold "
+            "first, then take torch.compile"
+        )
+    if not isinstance(module, Sequence | Step):
+        return
+    if is_parametrized(module):
+        raise ValueError(
+            f"{name}: its weights must be plain parameters, got parametrized ones: take "
+            "torch.nn.utils.parametrize.remove_parametrizations first"
+        )
+    if module._forward_pre_hooks or module._forward_hooks:
+        raise ValueError(
+            f"{name}: it must have no forward hooks, which may change its weights: of pruning and "
+            "the older weight norm take torch.nn.utils.prune.remove and remove_weight_norm first"
+        )
 
 
 def _sequence(layer: Sequence, name: str) -> nn.Module:

@@ -43,8 +43,7 @@ class Boundaries(NamedTuple):
             cost: ``(T, B)``, what each step costs; zero where padded. No gradient is taken of it.
 
         Raises:
-            RuntimeError: ``cost`` has another shape, or the boundaries are packed, batch-first or
-                unbatched.
+            RuntimeError: ``cost`` has another shape, or the boundaries are packed or unbatched.
         """
         if not isinstance(self.z, Tensor) or self.z.shape[:-1] != cost.shape or cost.dim() != 2:
             shape = tuple(self.z.shape) if isinstance(self.z, Tensor) else type(self.z).__name__
@@ -56,6 +55,35 @@ class Boundaries(NamedTuple):
         rows = cost.size(1)
         others = (future.sum(1, keepdim=True) - future) / max(1, rows - 1)
         return ((future - others) * chosen.log().sum(-1)).sum() / max(1, rows)
+
+
+class BatchFirstBoundaries(NamedTuple):
+    """The same of a layer with ``batch_first`` and dense input.
+
+    Args:
+        z: ``(B, T, L - 1)``, else as :class:`Boundaries` has it.
+        probability: of the same shape.
+    """
+
+    z: Any
+    probability: Any
+
+    def reinforce(self, cost: Tensor) -> Tensor:
+        """As :meth:`Boundaries.reinforce`.
+
+        Args:
+            cost: ``(B, T)``, what each step costs.
+
+        Raises:
+            RuntimeError: ``cost`` has another shape.
+        """
+        if self.z.shape[:-1] != cost.shape:
+            raise RuntimeError(
+                f"cost must be (B, T) for z (B, T, ·), got {tuple(cost.shape)} and "
+                f"{tuple(self.z.shape)}"
+            )
+        z, probability = (part.transpose(0, 1) for part in self)
+        return Boundaries(z, probability).reinforce(cost.T)
 
 
 class HMLSTM(Recurrent):
@@ -201,7 +229,7 @@ class HMLSTM(Recurrent):
         *,
         lengths: Tensor | SequenceOf[int] | None = None,
         step: int | Tensor | None = None,
-    ) -> tuple[Any, tuple[Tensor, Tensor, Tensor], Boundaries]:
+    ) -> tuple[Any, tuple[Tensor, Tensor, Tensor], Boundaries | BatchFirstBoundaries]:
         """Runs the layers over a batch of sequences.
 
         Args:
@@ -211,7 +239,7 @@ class HMLSTM(Recurrent):
             step: as :meth:`LSTM.forward`.
 
         Returns:
-            output; the states; the boundaries.
+            output; the states; the boundaries, which say in their type where the rows are.
 
         Raises:
             ValueError, RuntimeError, TypeError: as :meth:`LSTM.forward`.
@@ -221,7 +249,9 @@ class HMLSTM(Recurrent):
         result, (h, c, z) = super().forward(input, state, lengths=lengths, step=step)
         parts = _split(result, [H, L - 1, L - 1])
         h, c = (s.squeeze(0).unflatten(-1, (L, H)).movedim(-2, 0) for s in (h, c))
-        return parts[0], (h, c, z.squeeze(0).movedim(-1, 0)), Boundaries(*parts[1:])
+        rows_first = self.batch_first and isinstance(parts[0], Tensor) and parts[0].dim() == 3
+        found = (BatchFirstBoundaries if rows_first else Boundaries)(*parts[1:])
+        return parts[0], (h, c, z.squeeze(0).movedim(-1, 0)), found
 
     def _joined(self, hx: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """States as the cell has them, ``(1, B, ·)``.
@@ -246,5 +276,9 @@ class HMLSTM(Recurrent):
 def _split(result: Any, sizes: list[int]) -> list[Any]:
     """An output's features in parts, packed as it is."""
     if isinstance(result, PackedSequence):
-        return [result._replace(data=part) for part in torch.split(result.data, sizes, -1)]
+        # not _replace, which torch.compile does not know
+        batch, order, back = result[1:]
+        return [
+            PackedSequence(part, batch, order, back) for part in torch.split(result.data, sizes, -1)
+        ]
     return list(torch.split(result, sizes, -1))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,10 @@ from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, field_of
 from rnnorm.tracing import holds, jit_tracing, known, stands_for_several
 
 
-def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: bool = False) -> None:
-    """Refuses a ``step`` that is no index of a first frame.
+def checked_step(
+    step: SupportsIndex | Tensor, rows: int, training: bool, bidirectional: bool = False
+) -> int | Tensor:
+    """A ``step`` as an int or a tensor; refuses what is no index of a first frame.
 
     Args:
         step: as given by the user.
@@ -45,10 +48,11 @@ def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: boo
         if step.shape != (rows,):
             raise RuntimeError(f"step must have shape ({rows},), got {tuple(step.shape)}")
         if stands_for_several(step):
-            return
+            return step
         lowest, highest = (int(step.min()), int(step.max())) if len(step) else (0, 0)
-    elif isinstance(step, int) and not isinstance(step, bool):
-        lowest = highest = step
+    elif hasattr(step, "__index__") and not isinstance(step, bool):
+        # of numpy's integers too
+        lowest = highest = step = step if isinstance(step, int) else operator.index(step)
     else:
         raise TypeError(f"step must be an int or an int64 tensor, got {type(step).__name__}")
     if lowest < 0:
@@ -58,6 +62,7 @@ def check_step(step: int | Tensor, rows: int, training: bool, bidirectional: boo
             f"step must be 0 with bidirectional=True, got {highest}: the backward direction "
             "starts at the last frame"
         )
+    return step
 
 
 def check_tensors(x: Tensor, state: State) -> None:

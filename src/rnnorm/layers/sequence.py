@@ -22,9 +22,9 @@ from rnnorm.layers.initial_state import (
     register_initial_state,
 )
 from rnnorm.layers.layer import (
-    check_step,
     check_tensors,
     check_traced,
+    checked_step,
     parameter,
     register_norm,
     reset_norm,
@@ -223,7 +223,7 @@ class Sequence(Recurrence, nn.RNNBase):
             rows = data.size(0 if self.batch_first else 1)
         streams = step is None and bool(given) and not self.bidirectional
         step = 0 if step is None else step
-        check_step(step, rows, self.training, self.bidirectional)
+        step = checked_step(step, rows, self.training, self.bidirectional)
         step = step.to(data.device) if isinstance(step, Tensor) else step
         if not self.training:
             self._warn(streams)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from rnnorm.kernels import dispatch
 from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.layer import (
-    check_step,
     check_tensors,
     check_traced,
+    checked_step,
     register_norm,
     reset_norm,
     run_layer,
@@ -100,7 +100,7 @@ class Step(Recurrence, nn.RNNCellBase):
             raise RuntimeError(f"hx must have shape {shape}, got {[tuple(s.shape) for s in given]}")
         streams = step is None and bool(given)
         step = 0 if step is None else step
-        check_step(step, rows, self.training)
+        step = checked_step(step, rows, self.training)
         if not self.training:
             self._warn(streams)
 

@@ -169,8 +169,8 @@ SCHEDULES = {
     ],
     "weight-averaging": [
         "--trainer.callbacks=["
-        "{class_path: EMAWeightAveraging, init_args: {decay: 0.9}}, rnnorm.lightning.ExactStatistics"
-        "]",
+        "{class_path: EMAWeightAveraging, init_args: {decay: 0.9}},"
+        "rnnorm.lightning.ExactStatistics]",
         "--model.init_args.norm_options.horizon=16",
     ],
 }
@@ -193,7 +193,7 @@ def test_a_schedule_on_a_plateau_and_an_average_of_weights_resume_too(
 
 def test_an_average_that_no_checkpoint_would_hold_is_refused(tmp_path, tiny):
     given = "--trainer.callbacks+=StochasticWeightAveraging"
-    with pytest.raises(ValueError, match="may not hold StochasticWeightAveraging.*EMAWeightAvera"):
+    with pytest.raises(ValueError, match=r"may not hold StochasticWeightAveraging.*EMAWeightAvera"):
         fit(
             RECIPE,
             run_dir=tmp_path / "run",
