@@ -83,7 +83,8 @@ class Validated:
     sanity_checking = False
 
     def __init__(self, epoch, accuracy):
-        self.current_epoch, self.callback_metrics = epoch, {"val/accuracy": accuracy}
+        self.current_epoch = self.global_step = epoch
+        self.callback_metrics = {"val/accuracy": accuracy}
 
     def save_checkpoint(self, path):
         path.touch()

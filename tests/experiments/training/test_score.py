@@ -23,7 +23,7 @@ class FakeTrainer:
 def test_the_best_checkpoint_is_that_of_the_tasks_score(tmp_path, mode, best):
     keep, trainer = KeepLastAndBest(tmp_path, Score("quality", mode)), FakeTrainer()
     for epoch, value in enumerate((2.0, 1.0, 3.0, 1.5)):
-        trainer.current_epoch = epoch
+        trainer.current_epoch = trainer.global_step = epoch
         trainer.callback_metrics = {"val/quality": torch.tensor(value), "val/loss": torch.tensor(0)}
         keep.on_validation_end(trainer, None)
     assert [epoch for epoch, name in trainer.saved if name == "best.ckpt"] == best
