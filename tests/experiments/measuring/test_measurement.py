@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -40,7 +40,12 @@ def test_a_run_without_a_test_has_none(tmp_path):
     assert read_measurements(tmp_path) == []
 
 
-@pytest.mark.parametrize("content", ["[", "[{}]", "[1]", '[{"checkpoint": 1, "overrides": []}]'])
+LISTED = json.dumps([asdict(measurement(0.5)) | {"length": [50]}])
+
+
+@pytest.mark.parametrize(
+    "content", ["[", "[{}]", "[1]", '[{"checkpoint": 1, "overrides": []}]', LISTED]
+)
 def test_a_broken_file_is_named_and_kept(tmp_path, content):
     (tmp_path / "tests.json").write_text(content)
     with pytest.raises(ValueError, match=r"tests\.json holds no measurements"):

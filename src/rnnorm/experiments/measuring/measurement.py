@@ -68,9 +68,12 @@ def read_measurements(folder: str | Path) -> list[Measurement]:
     if not path.is_file():
         return []
     try:
-        return [_measurement(row) for row in json.loads(unpack(path, "", _LIMIT))]
+        found = [_measurement(row) for row in json.loads(unpack(path, "", _LIMIT))]
+        # a list in place of a number
+        hash(tuple(map(_what, found)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} holds no measurements: {error}") from None
+    return found
 
 
 def _measurement(row: dict[str, Any]) -> Measurement:
