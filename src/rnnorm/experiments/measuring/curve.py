@@ -89,10 +89,10 @@ def at_shared_steps(curves: Sequence[Curve]) -> list[Curve]:
     """
     shared = set.intersection(*(set(c.steps) for c in curves))
     ended_apart = all(c.steps and c.steps[-1] not in shared for c in curves)
+    steps = [shared | ({c.steps[-1]} if ended_apart else set()) for c in curves]
     return [
-        c.at([i for i, step in enumerate(c.steps) if step in shared or (ended_apart and i == last)])
-        for c in curves
-        for last in [len(c.steps) - 1]
+        c.at(i for i, step in enumerate(c.steps) if step in own)
+        for c, own in zip(curves, steps, strict=True)
     ]
 
 
