@@ -66,6 +66,15 @@ def test_a_model_is_folded_with_its_cells_and_shared_layers(close):
     torch.testing.assert_close(folded(x), model(x))
 
 
+def test_what_is_compiled_beside_the_layers_stays(close):
+    layer = trained(rnnorm.GRU, rnnorm.BatchNorm(**SHARED))
+    model = nn.ModuleDict({"rnn": layer, "beside": torch.compile(nn.Linear(4, 2))})
+    folded = rnnorm.fold(model)
+    assert type(folded["rnn"]) is nn.GRU
+    x = torch.randn(6, 9, 3, dtype=torch.float64)
+    close(folded["rnn"](x)[0], layer(x)[0])
+
+
 def test_to_fold_draws_no_random_numbers():
     model = nn.Sequential(rnnorm.LSTM(3, 4), rnnorm.GRUCell(3, 4))
     before = torch.get_rng_state()

@@ -228,7 +228,9 @@ def test_a_negative_step_is_a_value_error(plain, any_norm, step):
         wide(plain, any_norm)(plain.input(), step=step)
 
 
-@pytest.mark.parametrize("step", [1.0, "1", True, torch.tensor([1.0, 0.0, 2.0])], ids=repr)
+@pytest.mark.parametrize(
+    "step", [1.0, "1", True, torch.tensor([1.0, 0.0, 2.0]), np.array([1, 0, 2])], ids=repr
+)
 def test_a_step_that_is_no_integer_is_a_type_error(plain, any_norm, step):
     with pytest.raises(TypeError, match="step"):
         wide(plain, any_norm).eval()(plain.input(), step=step)

@@ -65,7 +65,8 @@ def fold(model: Model) -> Model:
 
 def _refuse(module: nn.Module, name: str) -> None:
     """Refuse what would run other weights than those that a layer has, or more than the layer."""
-    if hasattr(module, "_orig_mod"):
+    ours = any(isinstance(own, Sequence | Step) for own in module.modules())
+    if ours and hasattr(module, "_orig_mod"):
         raise ValueError(
             f"{name}: it must not be compiled, since torch would run the layer as it was: fold "
             "first, then take torch.compile"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, SupportsIndex
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from rnnorm.tracing import holds, jit_tracing, known, stands_for_several
 
 
 def checked_step(
-    step: SupportsIndex | Tensor, rows: int, training: bool, bidirectional: bool = False
+    step: int | Tensor, rows: int, training: bool, bidirectional: bool = False
 ) -> int | Tensor:
     """A ``step`` as an int or a tensor; refuses what is no index of a first frame.
 
@@ -50,9 +50,9 @@ def checked_step(
         if stands_for_several(step):
             return step
         lowest, highest = (int(step.min()), int(step.max())) if len(step) else (0, 0)
-    elif hasattr(step, "__index__") and not isinstance(step, bool):
-        # of numpy's integers too
-        lowest = highest = step = step if isinstance(step, int) else operator.index(step)
+    elif isinstance(step, (int, Integral)) and not isinstance(step, bool):
+        # Integral: of numpy
+        lowest = highest = step = step if isinstance(step, int) else int(step)
     else:
         raise TypeError(f"step must be an int or an int64 tensor, got {type(step).__name__}")
     if lowest < 0:

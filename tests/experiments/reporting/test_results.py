@@ -25,6 +25,7 @@ from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.label import changes
 from rnnorm.experiments.training.recipe import read_recipe
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -451,6 +452,8 @@ def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path, stored
         assert f"| {number} | {' | '.join(cells)} |" in page
     assert "Not run yet" not in page
     (path,) = folder.glob("search-*.json")
+    # one of other options would stand beside it
+    assert path.stem.endswith("-".join(changes(found.overrides)))
     path.write_text("{}")
     with pytest.raises(ValueError, match="is no recorded search"):
         page_of(folder)

@@ -122,7 +122,9 @@ def _record_search(found: Search, folder: Path) -> Path:
         "rows": found.rows(),
         "failures": found.failures(),
     }
-    return _keep(folder, f"search-{found.recipe}", found.scale, content)
+    # one of other options is another search
+    apart = changes(found.overrides)
+    return _keep(folder, f"search-{found.recipe}", found.scale, content, apart)
 
 
 def _with_evidence(outcome: Outcome, run: Path) -> Outcome:

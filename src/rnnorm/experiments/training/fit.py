@@ -270,7 +270,7 @@ def _refuse_trainer(built: Built) -> None:
         raise ValueError(
             "trainer.callbacks may not hold StochasticWeightAveraging, which takes its average for "
             "the weights after the last checkpoint: lightning.pytorch.callbacks.EMAWeightAveraging "
-            "and WeightAveraging are kept and tested"
+            "is in every checkpoint"
         )
     for name in _COUNTS:
         value = built.config_init["trainer"][name]

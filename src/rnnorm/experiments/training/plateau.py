@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.types import LRSchedulerConfig
 
 _KEY = "plateaus"
 
@@ -51,18 +52,17 @@ class StepsOnPlateau(Callback):
         self._seen = []
 
 
+def _plateaus(trainer: Trainer) -> list[LRSchedulerConfig]:
+    return [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+
+
 def _values(trainer: Trainer) -> list[float | None]:
     """What each schedule on a plateau looks at."""
-    found = [
-        trainer.callback_metrics.get(config.monitor or "")
-        for config in trainer.lr_scheduler_configs
-        if config.reduce_on_plateau
-    ]
+    found = [trainer.callback_metrics.get(config.monitor or "") for config in _plateaus(trainer)]
     return [None if value is None else float(value) for value in found]
 
 
 def _step(trainer: Trainer, values: list[float | None]) -> None:
-    plateaus = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau]
-    for config, value in zip(plateaus, values, strict=True):
+    for config, value in zip(_plateaus(trainer), values, strict=True):
         if value is not None:
             trainer.lightning_module.lr_scheduler_step(config.scheduler, value)
