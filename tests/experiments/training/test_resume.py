@@ -500,6 +500,21 @@ def test_resume_refuses_what_is_no_run(tmp_path):
             b'{"recipe": "a", "scale": "paper", "about": {}, "start": 1}',
             r"run\.json is of no run: start must be a path, got 1",
         ),
+        (
+            "run.json",
+            b'{"recipe": "a", "scale": "paper", "about": {"number": "95"}}',
+            r"run\.json: about\.number must be a number, got '95'",
+        ),
+        (
+            "run.json",
+            b'{"recipe": "a", "scale": "paper", "about": {"number": 95}}',
+            r"run\.json: about\.number is given, and about lacks metric",
+        ),
+        (
+            "run.json",
+            b'{"recipe": "a", "scale": "small", "about": {"small": 1}}',
+            r"run\.json: about\.small must be str, got 1",
+        ),
         ("config.yaml", b"", r"config\.yaml is no recipe"),
         ("config.yaml", b"\xff", r"config\.yaml is not YAML"),
         ("config.yaml", b"model: [", r"config\.yaml is not YAML"),

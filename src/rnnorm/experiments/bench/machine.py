@@ -41,7 +41,7 @@ def bench(
         a record for each number of the table.
 
     Raises:
-        ValueError: ``threads`` or ``seconds`` is not positive.
+        ValueError: ``threads`` is not from 1 to this machine's cores, or ``seconds`` not positive.
         NotADirectoryError: ``out`` is a file.
         VerificationError: a kernel's result is not the reference's.
     """

@@ -68,8 +68,9 @@ def bench_recipes(
         a record for each recipe.
 
     Raises:
-        ValueError: a recipe or ``backend`` is unknown, a recipe is named twice, ``threads`` or
-            ``seconds`` is not positive, or torch.nn has not the layers of the first recipe.
+        ValueError: a recipe or ``backend`` is unknown, a recipe is named twice, ``threads``
+            is not from 1 to this machine's cores, ``seconds`` is not positive, or torch.nn has not
+            the layers of the first recipe.
         FileNotFoundError: ``data_dir`` lacks files.
         NotADirectoryError: ``out`` is a file.
         VerificationError: a loss or an output is not the reference's.

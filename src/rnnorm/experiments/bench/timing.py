@@ -153,12 +153,12 @@ def torch_threads(count: int | None) -> Iterator[None]:
     """Let torch use so many threads, as many as before if None.
 
     Raises:
-        ValueError: ``count`` is less than 1.
+        ValueError: ``count`` is less than 1, or more than this machine has cores.
     """
-    before = torch.get_num_threads()
+    before, cores = torch.get_num_threads(), os.cpu_count() or 1
     if count is not None:
-        if count < 1:
-            raise ValueError(f"threads must be at least 1, got {count}")
+        if not 1 <= count <= cores:
+            raise ValueError(f"threads must be from 1 to {cores}, the machine's cores, got {count}")
         torch.set_num_threads(count)
     try:
         yield

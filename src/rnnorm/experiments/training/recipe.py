@@ -22,7 +22,8 @@ OWN = (".yaml", ".yml")
 _NUMBER = (int, float, type(None))
 # the keys of a recipe's own, and within them, that are of one type
 _TYPES: dict[str, dict[str, Any]] = {
-    "about": {"title": str, "paper": str, "metric": str, "note": str, "number": _NUMBER},
+    "about": dict.fromkeys(("title", "paper", "metric", "note", "small"), str)
+    | {"number": _NUMBER},
     "small": {"note": str},
     "search": {"trials": int, "space": dict},
 }
@@ -105,6 +106,17 @@ def read_config(path: Path) -> dict[str, Any]:
     return _check(read_yaml(path), path)
 
 
+def check_about(about: dict[str, Any], path: Path) -> None:
+    """Check what a recipe says about itself, or a run about its recipe.
+
+    Raises:
+        ValueError: a value is of another type, or there is a number and not what it is of.
+    """
+    _check_types("about", about, path)
+    if about.get("number") is not None and "metric" not in about:
+        raise ValueError(f"{path}: about.number is given, and about lacks metric, what it is of")
+
+
 def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """A recipe's keys, with those of the recipes that it is based on, by name or beside it."""
     path = recipe_file(name)
@@ -124,7 +136,7 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
 def _check(config: Any, path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "model" not in config or "data" not in config:
         raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
-    for key, types in _TYPES.items():
+    for key in _TYPES:
         given = config.get(key)
         if given is None:
             continue
@@ -132,14 +144,16 @@ def _check(config: Any, path: Path) -> dict[str, Any]:
             raise ValueError(f"{path}: {key} must be keys and values, got {_short(given)}")
         if missing := [name for name in _NEEDED.get(key, ()) if name not in given]:
             raise ValueError(f"{path}: {key} lacks {', '.join(missing)}")
-        for name, kind in types.items():
-            if name in given and not isinstance(given[name], kind):
-                what = getattr(kind, "__name__", "a number")
-                raise ValueError(f"{path}: {key}.{name} must be {what}, got {_short(given[name])}")
-    about = config.get("about") or {}
-    if about.get("number") is not None and "metric" not in about:
-        raise ValueError(f"{path}: about.number is given, and about lacks metric, what it is of")
+        _check_types(key, given, path)
+    check_about(config.get("about") or {}, path)
     return config
+
+
+def _check_types(key: str, given: dict[str, Any], path: Path) -> None:
+    for name, kind in _TYPES[key].items():
+        if name in given and not isinstance(given[name], kind):
+            what = getattr(kind, "__name__", "a number")
+            raise ValueError(f"{path}: {key}.{name} must be {what}, got {_short(given[name])}")
 
 
 def _short(value: object) -> str:
