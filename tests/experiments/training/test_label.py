@@ -42,3 +42,10 @@ def test_what_a_run_begins_with_is_part_of_its_name(start, name, whole):
 
 def test_the_later_of_two_counts():
     assert changes(["--model.norm=batch", "--model.init_args.norm=layer"]) == ("norm=layer",)
+
+
+def test_a_number_is_told_in_one_spelling():
+    told = ("lr=0.001", "batch_size=50", "norm=layer", "dropout=true")
+    given = ["--optimizer.lr=1e-3", "--data.init_args.batch_size=5e1"]
+    assert changes([*given, "--model.norm=layer", "--model.dropout=true"]) == told
+    assert whole_changes(["--optimizer.lr=0.0010"]) == whole_changes(["--optimizer.lr=1.0e-03"])

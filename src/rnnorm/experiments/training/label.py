@@ -44,8 +44,16 @@ def whole_changes(overrides: Iterable[str], start: str | None = None) -> tuple[s
 
 
 def _told(overrides: Iterable[str]) -> list[tuple[str, str]]:
-    given = {option_name(option): option.partition("=")[2] for option in overrides}
+    given = {option_name(option): _spelt(option.partition("=")[2]) for option in overrides}
     return [(n, value) for n, value in given.items() if n.rpartition(".")[2] not in _NOT_TOLD]
+
+
+def _spelt(value: str) -> str:
+    """A number in one way: ``1e-3`` is ``0.001``."""
+    try:
+        return f"{float(value):.15g}".replace("e+", "e")
+    except ValueError:
+        return value
 
 
 def _parts(start: str) -> tuple[str, ...]:
