@@ -106,14 +106,19 @@ def read_config(path: Path) -> dict[str, Any]:
     return _check(read_yaml(path), path)
 
 
-def check_about(about: dict[str, Any], path: Path) -> None:
-    """Check what a recipe says about itself, or a run about its recipe.
+def check_keys(key: str, given: dict[str, Any], path: Path) -> None:
+    """Check what stands under a key of a recipe's own, or in a run's copy of it.
 
     Raises:
-        ValueError: a value is of another type, or there is a number and not what it is of.
+        ValueError: something is missing or of another type, or a number lacks what it is of.
     """
-    _check_types("about", about, path)
-    if about.get("number") is not None and "metric" not in about:
+    if missing := [name for name in _NEEDED.get(key, ()) if name not in given]:
+        raise ValueError(f"{path}: {key} lacks {', '.join(missing)}")
+    for name, kind in _TYPES[key].items():
+        if name in given and not isinstance(given[name], kind):
+            what = getattr(kind, "__name__", "a number")
+            raise ValueError(f"{path}: {key}.{name} must be {what}, got {_short(given[name])}")
+    if key == "about" and given.get("number") is not None and "metric" not in given:
         raise ValueError(f"{path}: about.number is given, and about lacks metric, what it is of")
 
 
@@ -142,18 +147,8 @@ def _check(config: Any, path: Path) -> dict[str, Any]:
             continue
         if not isinstance(given, dict):
             raise ValueError(f"{path}: {key} must be keys and values, got {_short(given)}")
-        if missing := [name for name in _NEEDED.get(key, ()) if name not in given]:
-            raise ValueError(f"{path}: {key} lacks {', '.join(missing)}")
-        _check_types(key, given, path)
-    check_about(config.get("about") or {}, path)
+        check_keys(key, given, path)
     return config
-
-
-def _check_types(key: str, given: dict[str, Any], path: Path) -> None:
-    for name, kind in _TYPES[key].items():
-        if name in given and not isinstance(given[name], kind):
-            what = getattr(kind, "__name__", "a number")
-            raise ValueError(f"{path}: {key}.{name} must be {what}, got {_short(given[name])}")
 
 
 def _short(value: object) -> str:

@@ -14,7 +14,7 @@ import torch
 import rnnorm
 from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.recipe import OWN, OverrideError, Recipe, check_about, read_config
+from rnnorm.experiments.training.recipe import OWN, OverrideError, Recipe, check_keys, read_config
 from rnnorm.experiments.training.write_whole import partial_of, stale_partials, write_whole
 
 # bytes of a run.json
@@ -126,7 +126,7 @@ def read_about(folder: Path) -> dict[str, Any]:
                 f"{path} is of no run: it needs the key {name!r}, with a value of type "
                 f"{kind.__name__}"
             )
-    check_about(about["about"], path)
+    check_keys("about", about["about"], path)
     overrides = about.get("overrides", [])
     if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
         got = json.dumps(overrides)
