@@ -159,3 +159,12 @@ def test_a_size_that_the_model_bakes_in_is_an_error(tmp_path):
             tmp_path / "other.onnx",
             dynamic_shapes={"x": {0: torch.export.Dim("rows")}},
         )
+
+
+@torch.no_grad()
+def test_a_stream_without_a_step_warns(tmp_path):
+    layer = prepared(rnnorm.GRU(3, 4, norm="batch"), torch.float32)
+    example = torch.randn(3, 2, 3), torch.zeros(1, 2, 4)
+    with pytest.warns(UserWarning, match="hx was given without step"):
+        rnnorm.export.onnx(layer, example, tmp_path / "layer.onnx")
+    assert (tmp_path / "layer.onnx").is_file()

@@ -1,6 +1,9 @@
+import copy
+
 import pytest
 import torch
 from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.prune import l1_unstructured
 
 import rnnorm
 from rnnorm import init
@@ -141,6 +144,16 @@ def test_so_is_one_parametrised_weight_of_several(name):
     layer = weight_norm(rnnorm.LSTM(3, 4, num_layers=2, proj_size=2), name)
     with pytest.raises(ValueError, match=rf"plain parameters {name[:9]}\*"):
         init.orthogonal_(layer)
+
+
+@pytest.mark.parametrize("function", [init.forget_bias_, init.cooijmans2016_, init.laurent2015_])
+@pytest.mark.parametrize(
+    ("layer", "name"), [(rnnorm.LSTM(3, 4, 2), "bias_hh_l1"), (rnnorm.LSTMCell(3, 4), "bias_hh")]
+)
+def test_so_is_a_pruned_bias(function, layer, name):
+    layer = l1_unstructured(copy.deepcopy(layer), name, 1)
+    with pytest.raises(ValueError, match=r"plain parameters bias"):
+        function(layer)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")

@@ -24,21 +24,22 @@ def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
     return (p for n, p in layer.named_parameters(recurse=False) if plain.fullmatch(n))
 
 
-def _weights(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
-    weights = list(_named(layer, prefix))
+def _plain(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
+    found = list(_named(layer, prefix))
     needed = ("weight_ih", "weight_hh")
-    names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else needed
+    of_cell = [*needed, "bias_ih", "bias_hh"] if layer.bias else needed
+    names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else of_cell
     # one that is no plain parameter would be passed over
     held = [name for name in names if name.startswith(prefix) and name not in layer._parameters]
-    if held or (not weights and prefix in needed):
+    if held or (not found and prefix in needed):
         raise ValueError(f"layer must have plain parameters {prefix}*, got {layer}")
-    return weights
+    return found
 
 
 def _each_gate(
     layer: nn.RNNBase | nn.RNNCellBase, prefix: str, fill: Callable[[Tensor], object]
 ) -> None:
-    for weight in _weights(layer, prefix):
+    for weight in _plain(layer, prefix):
         for block in torch.split(weight, layer.hidden_size):
             fill(block)
 
@@ -72,7 +73,7 @@ def joint_orthogonal_(layer: Layer) -> Layer:
         ValueError: a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
-        for weight in _weights(layer, prefix):
+        for weight in _plain(layer, prefix):
             nn.init.orthogonal_(weight)
     return layer
 
@@ -100,14 +101,14 @@ def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
         value: the sum of the two biases.
 
     Raises:
-        ValueError: ``layer`` has no forget gate or no bias.
+        ValueError: ``layer`` has no forget gate or no bias, or one is pruned or parametrized.
     """
     size = layer.hidden_size
-    biases = list(_named(layer, "bias_ih"))
+    biases = _plain(layer, "bias_ih")
     if not biases or biases[0].size(0) != 4 * size:
         raise ValueError(f"layer must be an LSTM with bias=True, got {layer}")
     for prefix, share in (("bias_ih", value), ("bias_hh", 0.0)):
-        for bias in _named(layer, prefix):
+        for bias in _plain(layer, prefix):
             bias[size : 2 * size] = share
     return layer
 
@@ -119,7 +120,7 @@ def _candidate(weight: Tensor, size: int) -> int:
 
 def _forget_gate_open(layer: Layer) -> Layer:
     """Sets all biases to zero, but that of an LSTM's forget gate to 1."""
-    for bias in _named(layer, "bias"):
+    for bias in _plain(layer, "bias"):
         nn.init.zeros_(bias)
     has_forget_gate = any(b.size(0) == 4 * layer.hidden_size for b in _named(layer, "bias_ih"))
     return forget_bias_(layer) if has_forget_gate else layer
@@ -138,7 +139,7 @@ def cooijmans2016_(layer: Layer) -> Layer:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
 
     Raises:
-        ValueError: a weight is pruned or parametrized.
+        ValueError: a weight or bias is pruned or parametrized.
     """
     joint_orthogonal_(layer)
     size = layer.hidden_size
@@ -164,7 +165,7 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
 
     Raises:
-        ValueError: a weight is pruned or parametrized.
+        ValueError: a weight or bias is pruned or parametrized.
     """
     orthogonal_(layer)
     size = layer.hidden_size
@@ -183,10 +184,10 @@ def laurent2015_(layer: Layer) -> Layer:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
 
     Raises:
-        ValueError: a weight is pruned or parametrized.
+        ValueError: a weight or bias is pruned or parametrized.
     """
     for prefix in _MATRICES:
         _each_gate(layer, prefix, nn.init.xavier_uniform_)
-    for bias in _named(layer, "bias"):
+    for bias in _plain(layer, "bias"):
         nn.init.zeros_(bias)
     return layer

@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import rnnorm
@@ -63,6 +64,13 @@ def test_batch_normalised_lstm_agrees_with_a_loop_over_its_cell(loss, training):
     torch.testing.assert_close(gradient_norms(lstm, loss, x), expected)
 
 
+def test_parametrised_weights_of_torchs_layer_are_its_weights():
+    layer, x = nn.GRU(I, H), torch.randn(T, B, I)
+    expected = gradient_norms(layer, last_output, x)
+    found = gradient_norms(weight_norm(layer, "weight_hh_l0"), last_output, x)
+    torch.testing.assert_close(found, expected)
+
+
 def test_without_recurrent_weights_only_the_last_step_matters():
     rnn = nn.RNN(I, H)
     nn.init.zeros_(rnn.weight_hh_l0)
@@ -84,8 +92,11 @@ def test_the_loss_is_that_of_the_model(make):
     torch.testing.assert_close(losses[0], loss(layer(x)))
 
 
-def test_nothing_of_the_model_changes():
-    layer, x = rnnorm.LSTM(I, H, norm="batch", initial_noise=0.1), torch.randn(T, B, I)
+@pytest.mark.parametrize(
+    "layer", [rnnorm.LSTM(I, H, norm="batch", initial_noise=0.1), nn.LSTM(I, H)], ids=["ours", "nn"]
+)
+def test_nothing_of_the_model_changes(layer):
+    x = torch.randn(T, B, I)
     layer(x)
     before, random = copy.deepcopy(layer.state_dict()), torch.get_rng_state()
     first = gradient_norms(layer, last_output, x)

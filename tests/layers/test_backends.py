@@ -50,6 +50,9 @@ def test_without_a_norm_lengths_run_on_the_faster_kernel(plain, calls):
     assert calls() == {"aten": 1}
     plain.rnnorm()(plain.input(), lengths=[5, 4, 2])
     assert calls() == {"aten" if rnnorm.backends()["cpu"] else "cpu": 1}
+    with rnnorm.use_backend("aten"):
+        plain.rnnorm()(plain.input(), lengths=[5, 4, 2])
+    assert calls() == {"aten": 1}
 
 
 def test_one_layer_is_one_call(plain, norm, calls):

@@ -254,3 +254,11 @@ def test_a_forced_kernel_runs(plain):
     with rnnorm.use_backend("reference"):
         frozen(plain.input(), state if plain.name == "LSTM" else state[0], step=0)
     assert dispatch.calls == {"reference": 1}
+
+
+@pytest.mark.parametrize("make", [rnnorm.freeze, rnnorm.fold])
+def test_a_copy_without_statistics_warns(make):
+    model = nn.ModuleDict({"rnn": rnnorm.GRU(3, 4, norm=rnnorm.BatchNorm(population="shared"))})
+    with pytest.warns(UserWarning, match="before any statistic was taken") as caught:
+        make(model)
+    assert caught[0].filename == __file__

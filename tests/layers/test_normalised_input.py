@@ -333,6 +333,21 @@ def test_a_fresh_learned_initial_state_is_zero(sequence, any_norm, close):
     close(learned(sequence.input()), sequence.rnnorm(norm=any_norm)(sequence.input()))
 
 
+def test_torchs_own_operators_get_learned_states_that_are_contiguous(deep, monkeypatch):
+    # cuDNN takes no others
+    layer, given = deep.rnnorm(learn_initial_state=True), []
+    run = layer.torch_class.forward
+
+    def forward(self, input, hx):
+        given.extend(hx if isinstance(hx, tuple) else (hx,))
+        return run(self, input, hx)
+
+    monkeypatch.setattr(layer.torch_class, "forward", forward)
+    layer(deep.input())
+    assert given
+    assert all(state.is_contiguous() for state in given)
+
+
 @pytest.mark.parametrize("form", ["dense", "unbatched", "packed", "lengths"])
 def test_a_learned_initial_state_stands_in_every_row(sequence, any_norm, form, close):
     layer = wide(sequence, any_norm, learn_initial_state=True).eval()

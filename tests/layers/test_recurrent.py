@@ -266,3 +266,12 @@ def test_update_bn_estimates_its_populations():
     ligru.eval()
     # population variances are the unbiased ones
     torch.testing.assert_close(ligru(x)[0], training, rtol=0.05, atol=0.01)
+
+
+@pytest.mark.parametrize("site", ["memory", "recurent", "hidden_2"])
+def test_a_site_that_no_norm_has_is_refused(site):
+    class Misnamed(Leaky):
+        sites = ("input", site)
+
+    with pytest.raises(ValueError, match=f"sites must be of input, recurrent, .* got '{site}'"):
+        layer(Misnamed(), 3, 4, norm="batch")

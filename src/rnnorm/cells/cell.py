@@ -177,7 +177,7 @@ class Cell:
 
     @staticmethod
     def product(x: Tensor, weight: Tensor) -> Tensor:
-        """``x W^T``, in the dtype that autocast wants."""
+        """``x W^T`` in the weight's dtype, which autocast makes narrow if its name says weight."""
         return product(x, weight)
 
     @staticmethod

@@ -28,7 +28,8 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     So do its ordinary batch norm layers, such as :class:`torch.nn.BatchNorm1d`. Nothing is drawn,
     neither dropout nor noise on h_0 nor boundaries, and afterwards everything is as it was before:
     the population statistics, too. A minibatch needs at least two rows, or two frames where the
-    scope is the sequence.
+    scope is the sequence. Synchronised layers (:func:`rnnorm.synchronize`) take the rows of all
+    ranks, each of which then has to call them.
 
     Args:
         model: in evaluation mode.

@@ -138,9 +138,15 @@ def _as_ours(layer: nn.RNNBase) -> Sequence:
     names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
     names += {"LSTM": ["proj_size"], "GRU": []}.get(layer.mode, ["nonlinearity"])
     kind = {"LSTM": LSTM, "GRU": GRU}.get(layer.mode, RNN)
-    ours: Sequence = kind(**{name: getattr(layer, name) for name in names})
-    ours.load_state_dict(layer.state_dict())
-    return ours.to(next(layer.parameters())).train(layer.training)
+    options = {name: getattr(layer, name) for name in names}
+    like: Tensor = layer.weight_ih_l0  # type: ignore[assignment]
+    # on meta, so that no random numbers are drawn
+    ours: Sequence = kind(**options, device="meta", dtype=like.dtype).to_empty(device=like.device)
+    with torch.no_grad():
+        for name, parameter in ours.named_parameters():
+            # by name, as a parametrized one has it
+            parameter.copy_(getattr(layer, name))
+    return ours.train(layer.training)
 
 
 def _record(layer: Sequence) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rnnorm.kernels.dispatch import use_backend
+from rnnorm.layers.synchronize import set_ranks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,8 @@ def tanh_derivative(spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     """What a model feeds to tanh: how far it is spread, and how much gradient then passes.
 
-    A copy of the model runs, in the mode that the model is in, on the reference kernel.
+    A copy of the model runs, in the mode that the model is in, on the reference kernel and in this
+    process alone.
 
     Args:
         model: calls tanh: an RNN, LSTM or GRU of this package (also with ``norm=None``) does.
@@ -48,7 +50,7 @@ def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: the model never calls tanh.
     """
-    model, watch = copy.deepcopy(model), _Watch()
+    model, watch = set_ranks(copy.deepcopy(model), None), _Watch()
     with torch.no_grad(), use_backend("reference"), watch:
         model(x)
     if not watch.spread:

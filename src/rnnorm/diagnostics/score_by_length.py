@@ -25,7 +25,7 @@ def score_by_length(
 
     Cooijmans et al. 2016 evaluate Penn Treebank characters at lengths of 50 to 1000, with
     population statistics, of which the last step's serve all later ones, and with those of the
-    minibatch.
+    minibatch, as :func:`batch_statistics` has them.
 
     Args:
         model: is not changed; a copy is evaluated.

@@ -56,7 +56,8 @@ def plot_statistic(
         IndexError: there is no such feature.
     """
     if isinstance(units, int):
-        units = [i * values.size(1) // units for i in range(min(units, values.size(1)))]
+        count = min(units, values.size(1))
+        units = [i * values.size(1) // count for i in range(count)]
     for unit in units:
         axes.plot(values[:, unit].tolist(), linewidth=1)
     axes.set(xlabel="time step", ylabel=label)

@@ -72,6 +72,7 @@ class Kernel:
         synchronized: as ``layer``, with ``rows`` for statistics over those of several processes;
             None where the kernel takes none of these.
         unproven: why it runs only where ``use_backend`` names it, empty if it is tried unasked.
+        worse: why a later one is better for a request, unless ``use_backend`` names this one.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Kernel:
     traceable: bool
     synchronized: Callable[..., Any] | None = None
     unproven: str = ""
+    worse: Callable[[Request], str] = lambda request: ""
 
 
 def _aten_refuses(request: Request) -> str:
@@ -91,6 +93,10 @@ def _aten_refuses(request: Request) -> str:
         return "torch.nn has no normalised recurrence"
     if request.masked:
         return "torch.nn has no recurrent dropout"
+    return ""
+
+
+def _aten_is_worse(request: Request) -> str:
     if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
         return "torch.export would keep its example's number of steps"
     if request.padded and not UNAVAILABLE and not _cpu_refuses(request):
@@ -131,7 +137,7 @@ def _scan_refuses(request: Request) -> str:
 
 
 KERNELS = (
-    Kernel("aten", "", _aten_refuses, None, traceable=False),
+    Kernel("aten", "", _aten_refuses, None, traceable=False, worse=_aten_is_worse),
     Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, traceable=True, synchronized=cpu.layer),
     Kernel(
         "triton",
@@ -242,7 +248,7 @@ def find(request: Request) -> int:
             if why_not:
                 raise RuntimeError(f"backend {forced!r} does not cover {request}: {why_not}")
         else:
-            why_not = why_not or kernel.unproven
+            why_not = why_not or kernel.unproven or kernel.worse(request)
         if why_not:
             passed_over.append(f"{kernel.name}: {why_not}")
             continue

@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.layers.gru import GRU, GRUCell
 from rnnorm.layers.lstm import LSTM, LSTMCell
+from rnnorm.layers.recurrence import warn_without_statistic
 from rnnorm.layers.rnn import RNN, RNNCell
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
@@ -34,7 +35,7 @@ def fold(model: Model) -> Model:
     Only where that is exact: a GRU or RNN with batch normalisation at any of its sites, an LSTM
     without the cell and the carry site, or no norm; one row of statistics for all steps,
     ``population="shared"`` or, of the input, the sequence scope. The layers know neither
-    ``lengths`` nor ``step``.
+    ``lengths`` nor ``step``. It warns where no statistic was taken yet.
 
     Args:
         model: a layer of rnnorm, or a model with some; it stays as it is.
@@ -49,18 +50,19 @@ def fold(model: Model) -> Model:
     """
     for name, module in model.named_modules():
         _refuse(module, name or type(module).__name__)
-    model = copy.deepcopy(model).eval()
+    plain = copy.deepcopy(model).eval()
     folded: dict[nn.Module, nn.Module] = {}
-    for name, module in model.named_modules():
+    for name, module in plain.named_modules():
         if isinstance(module, Sequence):
             folded[module] = _sequence(module, name or type(module).__name__)
         elif isinstance(module, Step):
             folded[module] = _step(module, name or type(module).__name__)
-    for module in list(model.modules()):
+    for module in list(plain.modules()):
         for name, child in module._modules.items():
             if child in folded:
                 module._modules[name] = folded[child]
-    return folded.get(model, model)  # type: ignore[return-value]
+    warn_without_statistic(model)
+    return folded.get(plain, plain)  # type: ignore[return-value]
 
 
 def _refuse(module: nn.Module, name: str) -> None:

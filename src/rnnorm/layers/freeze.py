@@ -16,6 +16,7 @@ from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.inputs import GATES, PLACES, Inputs, Options, options_of, sites_of
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.layers.layer import parameter
+from rnnorm.layers.recurrence import warn_without_statistic
 from rnnorm.layers.sequence import Sequence
 from rnnorm.norm.population import Population
 from rnnorm.norm.resolved import Resolved
@@ -29,7 +30,8 @@ def freeze(model: Model) -> Model:
 
     It is in evaluation, and no parameter requires a gradient. In its recurrent layers the
     statistics that serve each step are looked up once, and a call with a state, as of a stream,
-    goes to the CPU kernel by a short way. Training the model on does not change the copy.
+    goes to the CPU kernel by a short way. Training the model on does not change the copy. It warns
+    where no statistic was taken yet.
 
     Args:
         model: a layer of rnnorm, or a model with some.
@@ -38,6 +40,7 @@ def freeze(model: Model) -> Model:
         the copy. To call one with batch normalisation in training, or to take statistics with
         it, is a RuntimeError.
     """
+    warn_without_statistic(model)
     model = copy.deepcopy(model).eval()
     for module in list(model.modules()):
         for name, child in module._modules.items():

@@ -11,7 +11,21 @@ from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch
 from rnnorm.layers.layer import populations, reset_running_stats
 from rnnorm.layers.ranks import Ranks
+from rnnorm.norm.population import Population
 from rnnorm.norm.spec import BatchNorm, Norm
+from rnnorm.tracing import known
+
+_NO_STATISTIC = "evaluation before any statistic was taken: mean 0 and variance 1 are used"
+
+
+def warn_without_statistic(model: nn.Module) -> None:
+    """Warns where a model that is made ready for evaluation lacks statistics."""
+    if any(
+        isinstance(module, Population) and known(module.num_batches_tracked.any()) == 0
+        for module in model.modules()
+    ):
+        # the call of whoever makes it ready
+        warnings.warn(_NO_STATISTIC, stacklevel=3)
 
 
 class Recurrence(nn.Module):
@@ -56,7 +70,7 @@ class Recurrence(nn.Module):
         mine = populations(self)
         if any([population.first_use_without_count() for population in mine]):  # noqa: C419
             warnings.warn(
-                "evaluation before any statistic was taken: mean 0 and variance 1 are used",
+                _NO_STATISTIC,
                 # the call of the module
                 stacklevel=6,
             )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence import Sequence
-from rnnorm.norm.spec import Norm
+from rnnorm.norm.spec import SITES, Norm, field_of
 
 
 class Recurrent(Sequence):
@@ -59,8 +59,9 @@ class Recurrent(Sequence):
     Raises:
         TypeError: ``cell`` is no :class:`Cell`; as :class:`torch.nn.RNN`.
         ValueError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or that asks
-            for a site or a scope that the cell does not have, for a ``recurrent_dropout`` of what
-            it lacks, and for other arguments as :class:`LSTM`.
+            for a site or a scope that the cell does not have, for a cell with a site of another
+            name, for a ``recurrent_dropout`` of what it lacks, and for other arguments as
+            :class:`LSTM`.
 
     Example:
         >>> class LiGRU(rnnorm.Cell):
@@ -100,6 +101,11 @@ class Recurrent(Sequence):
     ) -> None:
         if not isinstance(cell, Cell):
             raise TypeError(f"cell must be an instance of a subclass of rnnorm.Cell, got {cell!r}")
+        if unknown := [site for site in cell.sites if field_of(site) not in SITES]:
+            raise ValueError(
+                f"cell.sites must be of {', '.join(SITES)}, or begin with one and an underscore, "
+                f"got {unknown[0]!r}"
+            )
         self.cell = cell
         super().__init__(
             "RNN_TANH",

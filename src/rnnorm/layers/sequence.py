@@ -234,7 +234,9 @@ class Sequence(Recurrence, nn.RNNBase):
                 if self.learn_initial_state == "from_input":
                     self.check_input(data, sizes)
                 frames = input if packed else data
-                hx = _as_given(self._initial_state(rows, frames, lengths), batched)
+                first = self._initial_state(rows, frames, lengths)
+                # cuDNN takes no expanded ones
+                hx = _as_given(tuple(s.contiguous() for s in first), batched)
             return self._run_torch(input, hx, lengths)
 
         self.check_input(data, sizes)

@@ -139,7 +139,7 @@ def select_horizon(
     evaluate: Callable[[Any], float],
     horizons: Collection[int] | None = None,
 ) -> int:
-    """Chooses by validation how many steps' statistics to trust (an open question of the draft).
+    """Chooses by validation how many steps' statistics to trust.
 
     Steps beyond the chosen horizon are served by its last one; their own statistics are dropped.
     Choose after training: more training takes statistics of those steps again.
