@@ -37,7 +37,7 @@ def test_dropout_of_a_name_is_its_spec(name, options, spec):
         (
             TypeError,
             {"cell_options": {"periods": [1, 2]}},
-            "cell_options of LSTM must be of bias, peephole, proj_size, got 'periods'",
+            "cell_options of LSTM must be of bias, peephole, got 'periods'",
         ),
         (TypeError, {"recurrent_dropout": "zoneout"}, "got 'zoneout'"),
         (

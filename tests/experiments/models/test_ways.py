@@ -209,3 +209,10 @@ def test_symbols_are_drawn_as_often_as_they_are_probable():
     found = one_hot(symbols.squeeze(1), 5).double().mean(0)
     torch.testing.assert_close(found, p, rtol=0, atol=0.015)
     assert not found[p == 0].any()
+
+
+def test_so_are_they_in_half_types():
+    torch.manual_seed(5)
+    # a sum of bfloat16 would not grow by so little
+    symbols, _ = feeding.draw(torch.zeros(20_000, 1000, dtype=torch.bfloat16))
+    assert len(symbols.unique()) == 1000

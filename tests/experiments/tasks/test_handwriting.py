@@ -269,6 +269,8 @@ def test_a_report_shows_boundaries_on_strokes(tmp_path, folder):
 def test_options_that_do_not_fit_an_hmlstm_are_refused():
     with pytest.raises(ValueError, match="num_classes must be 0 for an HMLSTM, got 3"):
         model(cell="HMLSTM", num_layers=2, num_classes=3)
+    with pytest.raises(ValueError, match="learn_initial_state must be False with num_classes"):
+        model(num_classes=3, learn_initial_state=True)
     with pytest.raises(ValueError, match=r"boundary must be 'step' or 'soft'.* got 'sample'"):
         model(cell="HMLSTM", num_layers=2, cell_options={"boundary": "sample"})
 

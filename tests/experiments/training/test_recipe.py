@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 
+from rnnorm.experiments.models.ways.last_steps import LastSteps
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.recipe import read_recipe, recipe_names
 from rnnorm.experiments.training.recipe_table import recipe_table
@@ -387,6 +388,15 @@ def test_cells_and_regularisers_differ_from_the_lstm_in_themselves_alone(name, o
     assert {key for key in given | usual if given.get(key, ()) != usual.get(key, ())} == options
 
 
+@pytest.mark.parametrize("way", ["e2e", "mixer"])
+@pytest.mark.parametrize("scale", ["paper", "small"])
+def test_a_training_comes_to_the_steps_that_are_left_to_the_model(way, scale):
+    config = read_recipe(f"translation/multi30k-{way}", scale).config
+    given = config["model"]["init_args"]["training_options"]
+    last = config["trainer"]["max_epochs"] - 1
+    assert LastSteps(*(given[name] for name in ("first", "steps", "every"))).tail(last) > 0
+
+
 def test_zoneout_with_batch_norm_is_both():
     both, bn, zoneout = (
         read_recipe(name).config
@@ -495,12 +505,21 @@ def test_one_seed_for_weights_and_data():
         ("search: {trials: 3}", "search lacks space"),
         ("search: {trials: many, space: {}}", "search.trials must be int, got 'many'"),
         ("base: [a]", r"base must be the name of a recipe, got \['a'\]"),
+        ("trainer:", "trainer must be keys and values, got None"),
     ],
 )
 def test_keys_of_another_type_are_named(tmp_path, text, what):
     path = tmp_path / "own.yaml"
     path.write_text(f"model: {{}}\ndata: {{}}\n{text}\n")
     with pytest.raises(ValueError, match=rf"own\.yaml: {what}"):
+        read_recipe(str(path))
+
+
+@pytest.mark.parametrize("empty", ["model", "data"])
+def test_a_key_without_a_value_is_missing(tmp_path, empty):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"base: demo/digits-bn\n{empty}:\n")
+    with pytest.raises(ValueError, match=r"own\.yaml is no recipe: it needs the keys 'model' and"):
         read_recipe(str(path))
 
 

@@ -73,6 +73,18 @@ class LoadedData(lightning.LightningDataModule):
         if not self.loaders:
             self.loaders = self.load()
 
+    def check_processes(self, count: int) -> None:
+        """See whether every training minibatch has a row for each process.
+
+        Raises:
+            ValueError: one has not.
+        """
+        if (fewest := self.loaders["train"].fewest_rows()) < count:
+            raise ValueError(
+                f"every training minibatch needs a row for each of {count} processes, one has "
+                f"{fewest}: take another batch_size"
+            )
+
     def train_dataloader(self) -> Resumable[Any]:
         """Training minibatches, in an order that is a function of the seed and the epoch.
 

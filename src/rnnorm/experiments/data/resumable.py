@@ -40,6 +40,10 @@ class Resumable(Generic[Batch]):
         """Number of minibatches of an epoch."""
         raise NotImplementedError
 
+    def fewest_rows(self) -> int:
+        """Rows of an epoch's smallest minibatch."""
+        raise NotImplementedError
+
     def draw(self) -> Any:
         """What is random in this epoch, drawn before its first minibatch."""
         raise NotImplementedError
@@ -133,6 +137,12 @@ def minibatches(rows: int, batch_size: int) -> int:
     return whole + (left > 1 or not whole)
 
 
+def fewest_rows(rows: int, batch_size: int, count: int) -> int:
+    """Those of the smallest of ``count`` minibatches, of which only the last may differ."""
+    last = rows - (count - 1) * batch_size
+    return last if count == 1 else min(batch_size, last)
+
+
 class Minibatches(Resumable[Batch]):
     """Minibatches of so many rows each; every row is in one of them.
 
@@ -150,6 +160,10 @@ class Minibatches(Resumable[Batch]):
     def __len__(self) -> int:
         """Number of minibatches of an epoch."""
         return minibatches(self.rows, self.batch_size)
+
+    def fewest_rows(self) -> int:
+        """Rows of an epoch's smallest minibatch."""
+        return fewest_rows(self.rows, self.batch_size, len(self))
 
     def draw(self) -> NDArray[np.int64]:
         """Indices ``(rows,)`` in this epoch's order."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.resumable import Batch, Resumable, minibatches
+from rnnorm.experiments.data.resumable import Batch, Resumable, fewest_rows, minibatches
 
 # by how much of itself a sequence may be taken for longer or shorter
 _LOOSE = 0.1
@@ -33,6 +33,10 @@ class SimilarLengths(Resumable[Batch]):
     def __len__(self) -> int:
         """Number of minibatches of an epoch."""
         return minibatches(len(self.lengths), self.batch_size)
+
+    def fewest_rows(self) -> int:
+        """Rows of an epoch's smallest minibatch."""
+        return fewest_rows(len(self.lengths), self.batch_size, len(self))
 
     def draw(self) -> list[NDArray[np.intp]]:
         """Which sequences stand in each minibatch of this epoch."""

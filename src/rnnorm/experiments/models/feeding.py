@@ -92,8 +92,10 @@ def most_probable(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def draw(scores: Tensor) -> tuple[Tensor, Tensor]:
     """A symbol from the distribution that the scores are of."""
+    # sums of a half type would leave out what is improbable
+    wide = torch.promote_types(scores.dtype, torch.float32)
     # multinomial would draw a number for every symbol
-    sums = scores.detach().softmax(1).cumsum(1)
+    sums = scores.detach().softmax(1, dtype=wide).cumsum(1)
     symbols = torch.searchsorted(sums, torch.rand_like(sums[:, :1]) * sums[:, -1:], right=True)
     symbols = symbols.clamp(max=scores.size(1) - 1)
     return symbols, torch.ones_like(symbols, dtype=scores.dtype)

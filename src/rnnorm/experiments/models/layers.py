@@ -11,7 +11,7 @@ import rnnorm
 
 #: the options of the classes that a recipe may name, beside those that they share
 CELLS = {
-    "LSTM": ("bias", "peephole", "proj_size"),
+    "LSTM": ("bias", "peephole"),
     "GRU": ("bias", "reset_after"),
     "RNN": ("bias", "nonlinearity"),
     "ClockworkRNN": ("bias", "periods"),

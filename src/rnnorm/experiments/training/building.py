@@ -143,6 +143,12 @@ class Built(LightningCLI):
             ):
                 given = self.config_init["trainer"]["strategy"]
                 raise ValueError(f"trainer.strategy must be ddp with several devices, got {given}")
+            if (
+                self.model.hparams.get("learn_initial_state")
+                and self.datamodule.hparams.get("windows") == "carried"
+            ):
+                # windows that go on from the one before do not use the initial state
+                trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
         return trainer
 
     def set_up(self, stage: str) -> None:
@@ -244,4 +250,6 @@ def quiet_lightning() -> Iterator[None]:
         warnings.filterwarnings("ignore", "GPU available but not used")
         # the budget of a comparison is none of a training that goes on without it
         warnings.filterwarnings("ignore", ".*add the following callbacks: .*StopAfterSeconds")
+        # the first window uses all of them
+        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
         yield

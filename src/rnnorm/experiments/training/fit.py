@@ -201,6 +201,9 @@ def fit(
             refuse_other_learning(folder, built)
         # data that is missing or broken is found out before there is a run folder
         built.set_up("fit")
+        if built.config.get("optimizer") is not None:
+            # so is what optimiser and schedule refuse
+            built.model.configure_optimizers()
         if last is None and "start" in about:
             start_with(built, Path(about["start"]))
         score, clock, signals = score_of(built.model), Clock(), StopSignals(folder)
@@ -237,6 +240,8 @@ def fit(
             if not getattr(built.model, "in_processes", False):
                 name = type(built.model).__name__
                 raise ValueError(f"trainer.devices must be 1 for {name}, got {trainer.world_size}")
+            if check := getattr(built.datamodule, "check_processes", None):
+                check(trainer.world_size)
             synchronize(built.model)
         if resume is None and writes:
             start_run(folder, about, built.as_yaml())

@@ -139,8 +139,10 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _check(config: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(config, dict) or "model" not in config or "data" not in config:
+    if not isinstance(config, dict) or None in (config.get("model"), config.get("data")):
         raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
+    if not isinstance(trainer := config.get("trainer", {}), dict):
+        raise ValueError(f"{path}: trainer must be keys and values, got {_short(trainer)}")
     for key in _TYPES:
         given = config.get(key)
         if given is None:

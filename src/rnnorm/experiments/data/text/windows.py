@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.data.resumable import Resumable, fewest_rows
 from rnnorm.experiments.data.text.corpora import Text
 
 # in place of a symbol behind the end of a shorter row
@@ -92,6 +92,10 @@ class IndependentWindows(Resumable[Window]):
         """Number of minibatches of an epoch."""
         return -(-self._windows // self.batch_size) + (self._rest > 0)
 
+    def fewest_rows(self) -> int:
+        """Windows of an epoch's smallest minibatch, in training."""
+        return fewest_rows(self._windows, self.batch_size, len(self))
+
     @property
     def _windows(self) -> int:
         """Whole windows of an epoch; a last minibatch of one row has no batch statistics."""
@@ -148,6 +152,10 @@ class CarriedWindows(Resumable[Window]):
     def __len__(self) -> int:
         """Number of windows of an epoch."""
         return -(-self._columns // self.length)
+
+    def fewest_rows(self) -> int:
+        """As many as every window has."""
+        return self._rows
 
     def draw(self) -> Tensor:
         """Where each row starts, ``(B,)``."""

@@ -34,7 +34,8 @@ class ClozeData(KeepsVocabulary):
             (``Numbering``); None for all words of the
             training questions.
         placeholders: how many numbers there are for words that it lacks, shuffled in each text.
-        train_size: keep only this many training questions; the vocabulary is that of all.
+        train_size: keep only this many training questions, a fixed random choice; the vocabulary
+            is that of all.
         eval_size: keep only this many questions for validation and as many for test.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 

@@ -47,7 +47,8 @@ class Writer(RecurrentModel):
             densities are above 1.
 
     Raises:
-        ValueError: an HMLSTM, whose boundaries belong to no class, is to have classes.
+        ValueError: an HMLSTM, whose boundaries belong to no class, is to have classes, or a layer
+            with classes is to learn another initial state.
     """
 
     score = Score("loss", "min")
@@ -59,6 +60,11 @@ class Writer(RecurrentModel):
         super().__init__(**layers)
         if num_classes and self.hparams["cell"] == "HMLSTM":
             raise ValueError(f"num_classes must be 0 for an HMLSTM, got {num_classes}")
+        if num_classes and self.hparams["learn_initial_state"]:
+            raise ValueError(
+                "learn_initial_state must be False with num_classes, whose states are learned, got "
+                f"{self.hparams['learn_initial_state']}"
+            )
         self.rnn = self.make_layer(_INPUT, num_layers=num_layers)
         self.head = nn.Linear(self.rnn.hidden_size, 6 * components + END + 1)
         initialise(self.rnn, self.hparams["init"], self.head)

@@ -54,8 +54,8 @@ class LanguageModel(RecurrentModel):
         forget_bias: the forget gate's bias of an LSTM, or None to leave it as ``init`` has it.
         weight_norm: learn direction and length of the rows of the recurrent weights apart
             (Salimans & Kingma 2016).
-        norm_stabilizer: weight β of :func:`rnnorm.norm_stabilizer` in the training loss, of the
-            last layer's outputs.
+        norm_stabilizer: weight β of :func:`rnnorm.norm_stabilizer`, of the last layer's outputs,
+            beside the mean loss; with a reduction of ``"sum"`` both are multiplied by the steps.
         training: how symbols are fed in training, see :mod:`rnnorm.experiments.models.ways`; all
             but ``"mixer"``, whose reward needs sentences that end and a reference.
         training_options: arguments of that way's class.

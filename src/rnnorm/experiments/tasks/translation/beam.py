@@ -28,8 +28,9 @@ def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
     memory, state = at
     rows, device = len(memory.y), memory.y.device
     k = min(size, decoder.classifier.out_features)
+    wide = torch.promote_types(memory.y.dtype, torch.float32)
     # one hypothesis of each row at first; all others are impossible
-    total = torch.full((rows, size), -torch.inf, device=device, dtype=memory.y.dtype)
+    total = torch.full((rows, size), -torch.inf, device=device, dtype=wide)
     total[:, 0] = 0
     history = torch.full((0, rows, size), END, device=device)
     lengths = torch.zeros(rows, size, device=device, dtype=torch.int64)
@@ -40,8 +41,8 @@ def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
         row, place = going_on.nonzero().T
         x = decoder.embed(symbols[row, place]).unsqueeze(0)
         features, (_, state) = decoder.steps(x, Sight(memory.of(row), state), t)
-        likely = decoder.scores(features[0]).log_softmax(1).topk(k, 1)
-        scores = torch.full((rows, size, k), -torch.inf, device=device, dtype=total.dtype)
+        likely = decoder.scores(features[0]).log_softmax(1, dtype=wide).topk(k, 1)
+        scores = torch.full((rows, size, k), -torch.inf, device=device, dtype=wide)
         nexts = torch.full((rows, size, k), END, device=device)
         # one that has ended is its own only continuation
         scores[:, :, 0] = total
