@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import pytest
 import yaml
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
+from rnnorm.experiments.comparing.entry import from_recipe
 from rnnorm.experiments.measuring.outcome import read_outcome
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe
@@ -200,3 +203,12 @@ def test_seeds_differ(tmp_path):
 def test_one_model_is_no_comparison(capsys):
     assert main(["compare", LSTM]) == 1
     assert "at least two models" in capsys.readouterr().err
+
+
+def test_a_file_of_ones_own_is_named_as_in_the_run_folder(tmp_path):
+    options = ["--data.dataset=text", "--data.file=novel.txt"]
+    character = "cooijmans2016/ptb-char-lstm"
+    (entry,) = from_recipe(character, "a", 1, "small", options, tmp_path, data_dir=tmp_path)
+    assert entry.config["data"]["init_args"]["file"] == "novel.txt"
+    (entry,) = from_recipe(character, "a", 1, "small", options, tmp_path)
+    assert entry.config["data"]["init_args"]["file"] == str(Path.cwd() / "novel.txt")

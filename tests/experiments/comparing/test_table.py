@@ -1,3 +1,5 @@
+from math import inf, nan
+
 from rnnorm.experiments.comparing.table import comparison_table
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.training.score import Score
@@ -64,3 +66,10 @@ def test_a_training_that_diverged_is_said_to():
     ]
     table = comparison_table(curves, ACCURACY).splitlines()
     assert cells(table[2])[:2] == ["carry", "7.0 (1 of 2 diverged)"]
+
+
+def test_a_seed_whose_score_is_not_finite_leaves_no_deviation():
+    scores = [("LSTM", 1, [inf]), ("LSTM", 2, [2.0]), ("BN-LSTM", 1, [nan]), ("BN-LSTM", 2, [3.0])]
+    curves = [Curve(model, seed, [9], [1.0], values) for model, seed, values in scores]
+    table = comparison_table(curves, BITS, goal=2.0).splitlines()
+    assert [cells(line)[1] for line in table[1:3]] == ["inf", "nan"]

@@ -1,6 +1,7 @@
 import errno
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,18 @@ def test_figures_are_shown_even_where_they_cannot_be_kept(tiny, capsys, monkeypa
     assert said.err == (
         f"rnnorm test: could not keep the measurements in {path} (No space left on device)\n"
     )
+
+
+def test_ctrl_c_and_sigterm_end_a_test_as_they_end_a_program(tiny, monkeypatch):
+    run = fit(RECIPE, overrides=tiny)
+    before, seen = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)], []
+
+    def interrupted(self, batch, batch_idx):
+        seen.extend(signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(run.built.model), "test_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure(run.folder)
+    assert seen == before
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before

@@ -239,10 +239,13 @@ def test_boundaries_are_drawn_above_the_sentence_that_they_are_in(sentences, tmp
     assert "".join(symbols).startswith(labels)
 
 
-@pytest.mark.parametrize("given", [None, "gone"])
+@pytest.mark.parametrize("given", [None, "data_dir", "file"])
 def test_without_the_data_the_page_says_what_is_missing(text_run, tmp_path, given):
     config = yaml.safe_load((text_run / "config.yaml").read_text())
-    config["data"]["init_args"]["data_dir"] = given and str(tmp_path / given)
+    arguments = config["data"]["init_args"]
+    arguments["data_dir"] = None
+    if given is not None:
+        arguments[given] = str(tmp_path / "gone")
     (text_run / "config.yaml").write_text(yaml.safe_dump(config))
     page = Page(report([text_run], tmp_path / "page.html").read_text())
     why = "name their folder with --data-dir" if given is None else "the data cannot be read"

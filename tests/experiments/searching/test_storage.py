@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import optuna
 import pytest
+from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import _file as journals
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.searching.status import status
-from rnnorm.experiments.searching.storage import open_storage
+from rnnorm.experiments.searching.storage import open_storage, unless_lost
 from rnnorm.experiments.searching.study import open_study, read_searches
 from rnnorm.experiments.training.score import Score
 
@@ -36,6 +37,15 @@ def test_an_error_of_a_training_is_none_of_the_journals(tmp_path):
         open_storage(f"journal:{tmp_path}/study.journal"),
     ):
         raise FileNotFoundError("lacks train-images")
+
+
+def test_a_storage_that_fails_in_mid_work_is_named_without_its_password():
+    url = "postgresql://me:secret@host/studies"
+    with (
+        pytest.raises(RuntimeError, match=r"me:\*\*\*@host/studies failed: gone\. The same"),
+        unless_lost(url),
+    ):
+        raise StorageInternalError("gone\n(Background on this error)")
 
 
 # within the last line, of it the first byte alone, its line break alone

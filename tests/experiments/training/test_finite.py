@@ -1,9 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from lightning.pytorch import Callback
 
 from rnnorm.experiments.training.checkpoints import read_checkpoint
-from rnnorm.experiments.training.finite import DivergedError
+from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import read_metrics
 
@@ -105,3 +107,19 @@ def test_before_the_first_checkpoint(tmp_path, tiny):
             overrides=tiny,
             callbacks=[Break(0, "on_after_backward", gradient)],
         )
+
+
+# on a GPU: 16-mixed is bfloat16 on a CPU
+def test_a_gradient_that_overflows_is_left_to_the_scale_of_the_loss_down_to_1():
+    module = torch.nn.Linear(2, 1)
+    module.weight.grad = torch.full((1, 2), torch.inf)
+    module.hparams, check = {}, StopIfNotFinite().on_before_optimizer_step
+
+    def trainer(scale):
+        scaler = SimpleNamespace(get_scale=lambda: scale)
+        plugin = SimpleNamespace(scaler=scaler)
+        return SimpleNamespace(precision_plugin=plugin, global_step=3, current_epoch=0)
+
+    check(trainer(2.0), module, None)
+    with pytest.raises(DivergedError, match="the gradient of weight is not finite"):
+        check(trainer(1.0), module, None)

@@ -1,4 +1,5 @@
 import json
+from datetime import date
 
 import pytest
 
@@ -82,6 +83,11 @@ def test_a_run_that_is_killed_as_it_starts_leaves_no_folder(tmp_path, monkeypatc
     run_folder.start_run(folder, {"recipe": RECIPE}, "model: {}\n")
     assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "run.json"]
     assert not list(tmp_path.glob("run.*"))
+
+
+def test_a_date_of_a_recipe_is_kept_as_text(tmp_path):
+    run_folder.start_run(tmp_path / "run", {"about": {"date": date(2026, 7, 1)}}, "model: {}\n")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["about"]["date"] == "2026-07-01"
 
 
 @pytest.mark.parametrize("old", ["tasks.pixels.DigitData", "pixels.PixelData"])

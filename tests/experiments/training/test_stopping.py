@@ -141,6 +141,16 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
     assert_same_training(whole(tiny), last(folder))
 
 
+def test_with_accumulated_gradients_a_validation_costs_one_step_too(tmp_path, tiny):
+    # six minibatches an epoch: steps of three and three
+    tiny = [*tiny, "--trainer.limit_train_batches=6", "--trainer.accumulate_grad_batches=3"]
+    folder = tmp_path / "run"
+    send = Send(signal.SIGINT, "on_validation_start", 4)
+    with pytest.raises(Stopped):
+        fit(RECIPE, run_dir=folder, overrides=tiny, callbacks=[send])
+    assert last(folder)["global_step"] == 3
+
+
 def test_a_training_is_stopped_within_the_pass_that_estimates_statistics(tmp_path, tiny, whole):
     folder, calls = tmp_path / "run", []
 

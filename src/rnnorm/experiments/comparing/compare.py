@@ -112,7 +112,7 @@ def compare(
         if is_recipe(run):
             for change in varied:
                 entries += from_recipe(
-                    run, name, seeds, scale or "paper", [*options, *change], out, change
+                    run, name, seeds, scale or "paper", [*options, *change], out, change, data_dir
                 )
         elif vary is not None:
             raise ValueError(f"vary is for recipes, and {run} is none")

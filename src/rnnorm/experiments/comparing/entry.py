@@ -11,6 +11,7 @@ from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.comparing.comparable import data_of, refuse_differences
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.label import changes, changes_of
+from rnnorm.experiments.training.options import data_dir_option
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import default_folder, rebuild
 from rnnorm.experiments.training.score import Score, score_of
@@ -92,6 +93,7 @@ def from_recipe(
     options: Sequence[str],
     out: Path,
     apart: Sequence[str] = (),
+    data_dir: str | Path | None = None,
 ) -> Iterator[Entry]:
     """Trainings of a recipe with seeds from 1 on, in run folders under ``out``.
 
@@ -103,13 +105,15 @@ def from_recipe(
         options: options of LightningCLI.
         out: where the run folders go.
         apart: those of the options that the folders' names tell.
+        data_dir: where the data set's files are.
 
     Raises:
         ValueError: there is no such recipe or scale.
         OverrideError: an option is none that the recipe knows.
     """
     chosen = read_recipe(recipe, scale)
-    built = Built(chosen.config, options)
+    # a file of one's own is named as in the run folder
+    built = Built(chosen.config, [*data_dir_option(data_dir), *options])
     config, score = built.as_dict(), score_of(built.model)
     for seed in range(1, seeds + 1):
         told = "-".join([default_folder(chosen).name, *changes(apart), f"seed{seed}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -54,12 +55,14 @@ def number(value: float, score: Score) -> str:
 
 
 def spread(values: Sequence[float], score: Score) -> str:
-    """Mean of the seeds' scores, and their standard deviation where there are several."""
+    """Mean of the seeds' scores, and their deviation where there are several, all finite."""
     if not values:
         return ""
     digits = 1 if score.name == "perplexity" or score.label.endswith("%") else 3
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{deviation}"
+    mean = statistics.fmean(values)
+    if len(values) < 2 or not math.isfinite(mean):
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
 def _diverged(curves: Sequence[Curve]) -> str:

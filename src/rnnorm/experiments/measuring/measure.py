@@ -18,6 +18,7 @@ from rnnorm.experiments.training.building import Built, quiet_lightning
 from rnnorm.experiments.training.checkpoints import data_state
 from rnnorm.experiments.training.progress import progress_bars
 from rnnorm.experiments.training.score import SAMPLING_ERROR
+from rnnorm.experiments.training.stopping import OwnHandlers
 from rnnorm.experiments.training.words import is_run
 from rnnorm.lightning import ExactStatistics, estimate_statistics
 
@@ -140,7 +141,8 @@ def _kinds(
 
 def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
     batch = statistics == "batch"
-    callbacks = [*progress_bars(), *([BatchStatistics()] if batch else [])]
+    signals = OwnHandlers()
+    callbacks = [*progress_bars(), *([BatchStatistics()] if batch else []), signals]
     # whatever it was trained on
     trainer = built.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
     loader = SeveralRows(loader) if batch else loader
@@ -149,6 +151,13 @@ def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) ->
             metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
     except MisconfigurationException as error:
         raise ValueError(str(error)) from None
+    except SystemExit as ended:
+        # what Lightning makes of Ctrl-C
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signals.put_back()
     if not metrics:
         raise ValueError("trainer.limit_test_batches leaves none of the test set's minibatches")
     # of a single row there is no sampling error

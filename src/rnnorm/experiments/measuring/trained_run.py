@@ -10,6 +10,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
+from rnnorm.experiments.training.building import FILES
 from rnnorm.experiments.training.checkpoint_names import BEST
 from rnnorm.experiments.training.checkpoints import data_state
 
@@ -56,7 +57,8 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
     built, state, checkpoint, _ = load_trained(folder, data_dir=data_dir)
     data, batch, why = built.datamodule, None, ""
     given = dict(data.hparams)
-    if "data_dir" in given and given["data_dir"] is None and given.get("dataset") != "digits":
+    named = any(given.get(name) for name in ("data_dir", *FILES))
+    if "data_dir" in given and not named and given.get("dataset") != "digits":
         why = "the data are not given: name their folder with --data-dir"
     else:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -192,6 +193,8 @@ def _spread(values: Iterable[float | None]) -> str:
     if len(found) < 2:
         return _number(found[0] if found else None)
     mean = fmean(found)
+    if not isfinite(mean):
+        return _number(mean)
     return f"{_number(mean)} ± {stdev(found):.{2 if mean >= 10 else 3}f}"
 
 

@@ -21,6 +21,7 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 
 from rnnorm.experiments.searching.lease import Leases
+from rnnorm.experiments.searching.storage import unless_lost
 from rnnorm.experiments.searching.study import WHY, Search, open_study, search_of
 from rnnorm.experiments.searching.workers import run_workers
 from rnnorm.experiments.training.allocator import keep_freed_memory
@@ -28,7 +29,7 @@ from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.options import option_name
+from rnnorm.experiments.training.options import data_dir_option, option_name
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import Score, score_of
@@ -129,9 +130,10 @@ def search(
             for _ in range(len(study.get_trials(deepcopy=False)), trials):
                 study.enqueue_trial({})
             leases = Leases(study, lease if storage is not None else 0)
-            while (trial := leases.take(trials)) is not None:
-                with leases.kept(trial):
-                    _run(study, trial)
+            with unless_lost(storage):
+                while (trial := leases.take(trials)) is not None:
+                    with leases.kept(trial):
+                        _run(study, trial)
             return search_of(study, out)
 
     def _run(study: optuna.Study, trial: optuna.Trial) -> None:
@@ -245,7 +247,7 @@ def _train(
 ) -> float | None:
     """Train a trial, or go on with it, and return its best score."""
     if all((folder / name).is_file() for name in ("run.json", "config.yaml")):
-        _refuse_another(folder, recipe, scale, overrides)
+        _refuse_another(folder, recipe, scale, [*data_dir_option(data_dir), *overrides])
         return fit(
             resume=folder,
             data_dir=data_dir,

@@ -63,6 +63,24 @@ def named(path: object) -> Iterator[None]:
 
 
 @contextmanager
+def unless_lost(url: str | None) -> Iterator[None]:
+    """Name the storage that fails in the middle of the work.
+
+    Args:
+        url: of the storage, None for that of a folder.
+
+    Raises:
+        RuntimeError: it does; nothing but what was being written is lost.
+    """
+    try:
+        yield
+    except (OptunaError, SQLAlchemyError) as error:
+        name = "the study" if url is None else shown(url)
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise RuntimeError(f"{name} failed: {reason}. The same command goes on") from error
+
+
+@contextmanager
 def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
     """Connect to a storage.
 

@@ -38,7 +38,14 @@ class StopIfNotFinite(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Check the gradients, before they are clipped."""
+        """Check the gradients, before they are clipped.
+
+        Where a loss is scaled (``precision="16-mixed"``) gradients overflow now and then; the step
+        is then left out, with a smaller scale from there on, down to 1.
+        """
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is not None and scaler.get_scale() > 1:
+            return
         named = [(n, p.grad) for n, p in pl_module.named_parameters() if p.grad is not None]
         if name := _not_finite(named):
             raise _error(trainer, pl_module, f"the gradient of {name} is not finite")

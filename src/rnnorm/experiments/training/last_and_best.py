@@ -67,7 +67,9 @@ class KeepLastAndBest(Checkpoint):
             return
         self.signals.agree()
         regular = trainer.global_step % self.every_n_steps == 0 or self.signals.came is not None
-        due = (regular or _validates_in(1, trainer)) and not _validates_in(0, trainer)
+        ahead = range(1, trainer.accumulate_grad_batches + 1)
+        due = regular or any(_validates_in(count, trainer) for count in ahead)
+        due = due and not _validates_in(0, trainer)
         # the last step of an epoch is left to the epoch's end, after validation
         if not trainer.is_last_batch:
             if trainer.fit_loop.done:
@@ -128,13 +130,13 @@ def accumulating(trainer: Trainer) -> bool:
     return (trainer.fit_loop.batch_idx + 1) % together != 0 and not trainer.is_last_batch
 
 
-def _validates_in(steps: int, trainer: Trainer) -> bool:
-    """Whether a validation or the end of the epoch comes so many steps after this one."""
+def _validates_in(more: int, trainer: Trainer) -> bool:
+    """Whether a validation or the end of the epoch comes so many minibatches after this one."""
     loop = trainer.fit_loop
-    done = loop.batch_idx + 1 + steps
+    done = loop.batch_idx + 1 + more
     if done == trainer.num_training_batches:
         return True
     # without epochs between them, validations are counted over all steps
-    count = loop.total_batch_idx + 1 + steps if trainer.check_val_every_n_epoch is None else done
+    count = loop.total_batch_idx + 1 + more if trainer.check_val_every_n_epoch is None else done
     every = trainer.val_check_batch
     return every is not None and count % every == 0

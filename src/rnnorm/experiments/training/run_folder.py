@@ -60,11 +60,12 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
     refuse_existing(folder)
     for stale in stale_partials(folder):
         shutil.rmtree(stale, ignore_errors=True)
+    versions = {"rnnorm": rnnorm.__version__, "torch": torch.__version__}
+    # a date of YAML has no form of its own in JSON
+    text = json.dumps({**about, **versions}, indent=2, default=str)
     # killed at any moment, it leaves no folder under the name itself
     partial = partial_of(folder)
     partial.mkdir(parents=True)
-    versions = {"rnnorm": rnnorm.__version__, "torch": torch.__version__}
-    text = json.dumps({**about, **versions}, indent=2)
     try:
         write_whole(partial / "run.json", f"{text}\n".encode())
         write_whole(partial / "config.yaml", config.encode())

@@ -26,6 +26,22 @@ def handlers() -> dict[int, Any]:
     return {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
 
 
+class OwnHandlers(Callback):
+    """Keeps Ctrl-C and SIGTERM, in a test, what they were before it: Lightning has its own."""
+
+    def __init__(self) -> None:
+        self._before = handlers()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning has put its handlers there."""
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Put the handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
 @contextmanager
 def unbroken() -> Iterator[None]:
     """Lets Ctrl-C and SIGTERM wait for the end of what is within; a second one does not."""
