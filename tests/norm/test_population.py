@@ -588,3 +588,12 @@ def test_counts_stay_integers_where_all_else_is_converted(how):
         for name in ("rows", "num_batches_tracked", "mean", "var"):
             assert torch.equal(getattr(mine, name), getattr(first, name))
             assert getattr(mine, name).dtype == getattr(first, name).dtype
+
+
+def test_buffers_do_not_grow_in_a_replica_that_is_thrown_away():
+    population = Population(3, rnnorm.BatchNorm(), shared=False)
+    # what torch.nn.DataParallel calls its copies
+    population._is_replica = True
+    population.grow(1)
+    with pytest.raises(RuntimeError, match=r"horizon must be a number under .*DataParallel"):
+        population.grow(2)

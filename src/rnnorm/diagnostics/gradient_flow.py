@@ -69,6 +69,8 @@ def gradient_norms(
         torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type),
         torch.enable_grad(),
         use_backend("reference"),
+        # cuDNN has no backward pass of other layers in evaluation
+        torch.backends.cudnn.flags(enabled=False),
     ):
         hidden = _record(recurrent)
         # loss_fn may hold parameters of its own, which keep their gradients

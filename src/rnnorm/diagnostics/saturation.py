@@ -28,9 +28,9 @@ def tanh_derivative(spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     # midpoints of equally probable intervals: a quadrature, nothing is drawn
     points = torch.special.ndtri((torch.arange(2000, dtype=torch.float64) + 0.5) / 2000)
-    values = 1 - torch.tanh(spread.double().unsqueeze(-1) * points.to(spread.device)) ** 2
+    values = 1 - torch.tanh(spread.cpu().double().unsqueeze(-1) * points) ** 2
     low, high = values.quantile(values.new_tensor([0.25, 0.75]), -1)
-    return tuple(v.to(spread.dtype) for v in (values.mean(-1), low, high))  # type: ignore[return-value]
+    return tuple(v.to(spread) for v in (values.mean(-1), low, high))  # type: ignore[return-value]
 
 
 def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
@@ -49,6 +49,8 @@ def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
 
     Raises:
         ValueError: the model never calls tanh.
+        RuntimeError: under torch.distributed, statistics in training of more steps than the model
+            has seen, with ``horizon=None``.
     """
     model, watch = set_ranks(copy.deepcopy(model), None), _Watch()
     with torch.no_grad(), use_backend("reference"), watch:

@@ -159,12 +159,12 @@ def _fill(plain: nn.Module, layer: Sequence | Step, suffix: str, name: str) -> N
                 f"{name}: norm.population must be 'shared' to be folded, got "
                 f"{norm.population!r}: the statistics of norm.{site} differ from step to step"
             )
-        mean, var = (m[0].double() for m in (population.mean, population.var))
-        scale = getattr(layer, f"gamma_{site}{suffix}").double() * torch.rsqrt(var + norm.eps)
-        affine[site] = scale, -mean * scale
+        mean, var = (_wide(m[0]) for m in (population.mean, population.var))
+        factor = _wide(getattr(layer, f"gamma_{site}{suffix}")) * torch.rsqrt(var + norm.eps)
+        affine[site] = factor, -mean * factor
     for kind, own in (("ih", "input"), ("hh", "recurrent")):
-        weight = getattr(layer, f"weight_{kind}{suffix}").double()
-        bias = getattr(layer, f"bias_{kind}{suffix}").double() if layer.bias else 0.0
+        weight = _wide(getattr(layer, f"weight_{kind}{suffix}"))
+        bias = _wide(getattr(layer, f"bias_{kind}{suffix}")) if layer.bias else 0.0
         # of the joint site's two terms one takes the shift
         scale, shift = affine.get(own) or affine.get("joint") or (None, 0.0)
         if scale is not None:
@@ -173,6 +173,11 @@ def _fill(plain: nn.Module, layer: Sequence | Step, suffix: str, name: str) -> N
         _put(plain, f"weight_{kind}{suffix}", weight)
         if plain.bias:
             _put(plain, f"bias_{kind}{suffix}", torch.as_tensor(bias))
+
+
+def _wide(values: Tensor) -> Tensor:
+    # Apple's GPUs have no float64
+    return values.cpu().double()
 
 
 @torch.no_grad()

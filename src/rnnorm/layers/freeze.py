@@ -50,6 +50,9 @@ def freeze(model: Model) -> Model:
     for module in model.modules():
         if isinstance(module, Sequence):
             module._short = ShortWay.of(module)
+        if isinstance(module, nn.RNNBase):
+            # copied one by one, weights are not where cuDNN wants them
+            module.flatten_parameters()
     return model
 
 

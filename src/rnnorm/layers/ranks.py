@@ -12,6 +12,15 @@ from torch.nn.functional import pad
 from rnnorm.norm.merged_moments import ActiveRows
 
 
+def all_reduce(tensor: Tensor, op: Any = None, group: Any = None) -> None:
+    """As that of torch.distributed, also of a tensor on the CPU in a group of NCCL."""
+    elsewhere = tensor.is_cpu and distributed.get_backend(group) == "nccl"
+    there = tensor.cuda() if elsewhere else tensor
+    distributed.all_reduce(there, distributed.ReduceOp.SUM if op is None else op, group=group)
+    if elsewhere:
+        tensor.copy_(there)
+
+
 @dataclass(frozen=True)
 class Ranks:
     """A process group; None stands for all processes, whatever group that will be."""
@@ -35,7 +44,7 @@ class Ranks:
             device: where the group's backend wants tensors.
         """
         longest = torch.tensor([len(sizes)], device=device)
-        distributed.all_reduce(longest, distributed.ReduceOp.MAX, group=self.group)
+        all_reduce(longest, distributed.ReduceOp.MAX, group=self.group)
         sizes = pad(sizes, (0, int(longest) - len(sizes))).to(device)
         world = distributed.get_world_size(self.group)
         each = sizes.new_empty(world, len(sizes))

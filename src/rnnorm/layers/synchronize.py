@@ -8,7 +8,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rnnorm.layers.ranks import Ranks
+from rnnorm.layers.ranks import Ranks, all_reduce
 from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.population import Population
 
@@ -75,7 +75,7 @@ def average_population(model: nn.Module, process_group: Any = None) -> None:
     for module in model.modules():
         if isinstance(module, Population):
             longest = torch.tensor([len(module)], device=module.mean.device)
-            distributed.all_reduce(longest, distributed.ReduceOp.MAX, group=process_group)
+            all_reduce(longest, distributed.ReduceOp.MAX, group=process_group)
             module.grow(int(longest), agreed=True)
         elif not (isinstance(module, _BatchNorm) and module.track_running_stats):
             continue
@@ -99,9 +99,9 @@ def sum_over_ranks(module: Population | _BatchNorm, group: Any = None) -> list[t
     for name, weight in weights.items():
         moment = getattr(module, name)
         total, weighted = weight.double(), moment.double() * weight
-        distributed.all_reduce(total, group=group)
-        distributed.all_reduce(weighted, group=group)
+        all_reduce(total, group=group)
+        all_reduce(weighted, group=group)
         moment.copy_(torch.where(total > 0, weighted / total.clamp(min=1), moment))
     for count in counts:
-        distributed.all_reduce(count, group=group)
+        all_reduce(count, group=group)
     return counts

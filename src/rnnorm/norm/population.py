@@ -108,11 +108,17 @@ class Population(nn.Module):
 
         Raises:
             RuntimeError: the buffers would have to grow in one of several processes of
-                torch.distributed, where the ranks would end up with different shapes.
+                torch.distributed, where the ranks would end up with different shapes, or in a
+                replica of torch.nn.DataParallel.
         """
         needed = steps if self.horizon is None else min(steps, self.horizon)
         if needed <= len(self):
             return
+        if getattr(self, "_is_replica", False):
+            raise RuntimeError(
+                "norm.horizon must be a number under torch.nn.DataParallel, got None: buffers that "
+                "grow in a replica are lost with it"
+            )
         distributed = torch.distributed
         together = distributed.is_available() and distributed.is_initialized()
         if self.horizon is None and together and not agreed and distributed.get_world_size() > 1:

@@ -3,6 +3,7 @@ import torch
 
 from rnnorm.experiments.data.batches import Batches
 from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.resumable import WholeMinibatches
 from rnnorm.experiments.data.similar_lengths import SimilarLengths
 from rnnorm.experiments.data.text.corpora import Text
 from rnnorm.experiments.data.text.windows import CarriedWindows, IndependentWindows
@@ -16,6 +17,11 @@ def text(rows):
     return Text(torch.arange(3 * rows + 1, dtype=torch.int32), "some/file")
 
 
+class Whole(WholeMinibatches):
+    def batch(self, number, drawn):
+        return None, torch.tensor(self.of(number, drawn))
+
+
 class Similar(SimilarLengths):
     def batch(self, number, drawn):
         return None, torch.from_numpy(drawn[number])
@@ -23,6 +29,8 @@ class Similar(SimilarLengths):
 
 LOADERS = {
     "minibatches": batches,
+    "whole minibatches": lambda n: Whole(n, 5, seed=1),
+    "in order": lambda n: Whole(n, 5),
     "similar lengths": lambda n: Similar(range(n), 5, seed=1),
     "independent windows": lambda n: IndependentWindows(text(n), 3, 5, seed=1),
     "carried windows": lambda n: CarriedWindows(text(n), 3, 5),

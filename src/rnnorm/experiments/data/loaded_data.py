@@ -79,7 +79,8 @@ class LoadedData(lightning.LightningDataModule):
         Raises:
             ValueError: one has not.
         """
-        if (fewest := self.loaders["train"].fewest_rows()) < count:
+        fewest = self.loaders["train"].fewest_rows()
+        if fewest is not None and fewest < count:
             raise ValueError(
                 f"every training minibatch needs a row for each of {count} processes, one has "
                 f"{fewest}: take another batch_size"

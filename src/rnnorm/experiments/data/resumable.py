@@ -40,9 +40,9 @@ class Resumable(Generic[Batch]):
         """Number of minibatches of an epoch."""
         raise NotImplementedError
 
-    def fewest_rows(self) -> int:
-        """Rows of an epoch's smallest minibatch."""
-        raise NotImplementedError
+    def fewest_rows(self) -> int | None:
+        """Rows of an epoch's smallest minibatch; None where that is not known beforehand."""
+        return None
 
     def draw(self) -> Any:
         """What is random in this epoch, drawn before its first minibatch."""
@@ -188,6 +188,11 @@ class WholeMinibatches(Minibatches[Batch]):
         if self.seed is None:
             return -(-self.rows // self.batch_size)
         return max(1, self.rows // self.batch_size)
+
+    def fewest_rows(self) -> int:
+        """Rows of an epoch's smallest minibatch."""
+        whole = min(self.rows, self.batch_size)
+        return super().fewest_rows() if self.seed is None else whole
 
     def draw(self) -> NDArray[np.int64]:
         """Indices in this epoch's order, without those that are left out."""

@@ -52,7 +52,7 @@ def read_off(scores: Tensor, lengths: Tensor, beam: int = 1) -> list[list[int]]:
     if beam == 1:
         paths = scores.argmax(2).T.tolist()
         return [best_path(row[:n]) for row, n in zip(paths, lengths.tolist(), strict=True)]
-    rows = scores.detach().double().log_softmax(2).transpose(0, 1).tolist()
+    rows = scores.detach().cpu().double().log_softmax(2).transpose(0, 1).tolist()
     return [best_prefix(row[:n], beam) for row, n in zip(rows, lengths.tolist(), strict=True)]
 
 

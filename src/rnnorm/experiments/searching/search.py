@@ -124,16 +124,15 @@ def search(
         about["pruner"] = pruner
 
     def work() -> Search:
-        with open_study(out, about, score, storage) as study:
+        with unless_lost(storage), open_study(out, about, score, storage) as study:
             study.pruner = _PRUNERS[pruner]() if pruner else optuna.pruners.NopPruner()
             # enough to take; of two processes that add the same ones, the last stay untouched
             for _ in range(len(study.get_trials(deepcopy=False)), trials):
                 study.enqueue_trial({})
             leases = Leases(study, lease if storage is not None else 0)
-            with unless_lost(storage):
-                while (trial := leases.take(trials)) is not None:
-                    with leases.kept(trial):
-                        _run(study, trial)
+            while (trial := leases.take(trials)) is not None:
+                with leases.kept(trial):
+                    _run(study, trial)
             return search_of(study, out)
 
     def _run(study: optuna.Study, trial: optuna.Trial) -> None:
@@ -155,7 +154,9 @@ def search(
             # whoever was silent trains on all the same
             return
         if best is None:
-            trial.set_user_attr(WHY, why)
+            # unless a process that took this one for dead has finished it
+            with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                trial.set_user_attr(WHY, why)
         _tell(study, trial, best, TrialState.FAIL if best is None else TrialState.COMPLETE)
 
     if workers == 1:

@@ -250,6 +250,4 @@ def quiet_lightning() -> Iterator[None]:
         warnings.filterwarnings("ignore", "GPU available but not used")
         # the budget of a comparison is none of a training that goes on without it
         warnings.filterwarnings("ignore", ".*add the following callbacks: .*StopAfterSeconds")
-        # the first window uses all of them
-        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
         yield

@@ -201,9 +201,6 @@ def fit(
             refuse_other_learning(folder, built)
         # data that is missing or broken is found out before there is a run folder
         built.set_up("fit")
-        if built.config.get("optimizer") is not None:
-            # so is what optimiser and schedule refuse
-            built.model.configure_optimizers()
         if last is None and "start" in about:
             start_with(built, Path(about["start"]))
         score, clock, signals = score_of(built.model), Clock(), StopSignals(folder)

@@ -310,7 +310,9 @@ class LanguageModel(RecurrentModel):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state that goes on into the next training window, that of every process."""
-        every = processes.of_each(self._states.get("train"))
+        state = self._states.get("train")
+        # where every process can read it
+        every = processes.of_each(None if state is None else _each(state, Tensor.cpu))
         checkpoint["carried_state"] = every[0] if len(every) == 1 else every
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
