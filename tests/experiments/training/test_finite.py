@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch import Callback
 
 from rnnorm.experiments.training.checkpoints import read_checkpoint
-from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
+from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite, _not_finite
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import read_metrics
 
@@ -123,3 +123,9 @@ def test_a_gradient_that_overflows_is_left_to_the_scale_of_the_loss_down_to_1():
     check(trainer(2.0), module, None)
     with pytest.raises(DivergedError, match="the gradient of weight is not finite"):
         check(trainer(1.0), module, None)
+
+
+def test_a_sum_that_overflows_is_no_divergence():
+    large = ("large", torch.full((10,), 3e38))
+    assert _not_finite([large, ("zero", torch.zeros(2))]) is None
+    assert _not_finite([large, ("broken", torch.tensor([0, torch.nan]))]) == "broken"

@@ -55,10 +55,15 @@ def number(value: float, score: Score) -> str:
 
 
 def spread(values: Sequence[float], score: Score) -> str:
-    """Mean of the seeds' scores, and their deviation where there are several, all finite."""
+    """Mean and standard deviation of the seeds' scores, nothing without any."""
     if not values:
         return ""
     digits = 1 if score.name == "perplexity" or score.label.endswith("%") else 3
+    return with_deviation(values, digits)
+
+
+def with_deviation(values: Sequence[float], digits: int) -> str:
+    """A mean, with the standard deviation where there are several values and all are finite."""
     mean = statistics.fmean(values)
     if len(values) < 2 or not math.isfinite(mean):
         return f"{mean:.{digits}f}"

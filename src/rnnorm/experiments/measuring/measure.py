@@ -18,7 +18,7 @@ from rnnorm.experiments.training.building import Built, quiet_lightning
 from rnnorm.experiments.training.checkpoints import data_state
 from rnnorm.experiments.training.progress import progress_bars
 from rnnorm.experiments.training.score import SAMPLING_ERROR
-from rnnorm.experiments.training.stopping import OwnHandlers
+from rnnorm.experiments.training.stopping import OwnHandlers, put_back
 from rnnorm.experiments.training.words import is_run
 from rnnorm.lightning import ExactStatistics, estimate_statistics
 
@@ -157,7 +157,7 @@ def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) ->
             raise KeyboardInterrupt from None
         raise
     finally:
-        signals.put_back()
+        put_back(signals.before)
     if not metrics:
         raise ValueError("trainer.limit_test_batches leaves none of the test set's minibatches")
     # of a single row there is no sampling error

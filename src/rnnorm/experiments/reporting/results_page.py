@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
+from rnnorm.experiments.comparing.table import with_deviation
 from rnnorm.experiments.measuring.outcome import Outcome, score_in
 from rnnorm.experiments.reporting.results_files import Recorded, models_of, read_recorded
 from rnnorm.experiments.reporting.results_picture import curves_of, scores_of
@@ -182,20 +182,10 @@ def _name_and_number(name: str) -> str:
     return f"`{name}`" + (f" ({number} in the paper)" if number is not None else "")
 
 
-def _number(value: float | None) -> str:
-    """Two decimals, three where the number is small."""
-    return _ABSENT if value is None else f"{value:.2f}" if value >= 10 else f"{value:.3f}"
-
-
 def _spread(values: Iterable[float | None]) -> str:
-    """Mean and standard deviation of the seeds that have a value."""
+    """Mean and standard deviation of the seeds that have a value; three decimals if it is small."""
     found = [value for value in values if value is not None]
-    if len(found) < 2:
-        return _number(found[0] if found else None)
-    mean = fmean(found)
-    if not isfinite(mean):
-        return _number(mean)
-    return f"{_number(mean)} ± {stdev(found):.{2 if mean >= 10 else 3}f}"
+    return with_deviation(found, 2 if fmean(found) >= 10 else 3) if found else _ABSENT
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:

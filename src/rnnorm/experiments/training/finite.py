@@ -73,10 +73,9 @@ def _not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
     named = [(name, tensor.detach()) for name, tensor in named if tensor.numel()]
     if not named:
         return None
-    # one sum of each tensor instead of a test of every value: inf and nan survive sums. Apple's
-    # GPUs have no float64, and a sum may overflow there
-    wide = torch.float32 if named[0][1].device.type == "mps" else torch.float64
-    sums = torch.stack([tensor.sum(dtype=wide) for _, tensor in named])
+    # one sum of each tensor instead of a test of every value: inf and nan survive sums. One that
+    # overflows by itself is looked into, since Apple's GPUs have no float64
+    sums = torch.stack([tensor.sum(dtype=torch.float32) for _, tensor in named])
     if torch.isfinite(sums).all():
         return None
     return next((name for name, tensor in named if not torch.isfinite(tensor).all()), None)

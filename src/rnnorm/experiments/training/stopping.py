@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -26,20 +26,21 @@ def handlers() -> dict[int, Any]:
     return {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
 
 
+def put_back(before: Mapping[int, Any]) -> None:
+    """Let what :func:`handlers` found handle the signals again."""
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 class OwnHandlers(Callback):
     """Keeps Ctrl-C and SIGTERM, in a test, what they were before it: Lightning has its own."""
 
     def __init__(self) -> None:
-        self._before = handlers()
+        self.before = handlers()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lightning has put its handlers there."""
-        self.put_back()
-
-    def put_back(self) -> None:
-        """Put the handlers back."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        put_back(self.before)
 
 
 @contextmanager
@@ -47,12 +48,8 @@ def unbroken() -> Iterator[None]:
     """Lets Ctrl-C and SIGTERM wait for the end of what is within; a second one does not."""
     before, came = handlers(), []
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
     def received(number: int, frame: FrameType | None) -> None:
-        restore()
+        put_back(before)
         came.append(number)
 
     for number in before:
@@ -60,7 +57,7 @@ def unbroken() -> Iterator[None]:
     try:
         yield
     finally:
-        restore()
+        put_back(before)
         for number in came:
             signal.raise_signal(number)
 
@@ -100,8 +97,7 @@ class StopSignals(Callback):
 
     def __exit__(self, *_: object) -> None:
         """Put the handlers back."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        put_back(self._before)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the place of lightning's handlers, which let a step be lost."""
