@@ -136,6 +136,39 @@ def test_inputs_may_have_gradients(tmp_path):
     assert x.requires_grad
 
 
+def test_truths_and_infinities_are_compared_too(tmp_path):
+    class Ends(nn.Module):
+        def forward(self, x):
+            return x > 0, x.masked_fill(x < 0, -torch.inf)
+
+    rnnorm.export.onnx(Ends(), (torch.randn(4, 3),), tmp_path / "ends.onnx")
+
+
+def test_another_infinity_is_an_error(tmp_path, monkeypatch):
+    class Endless(nn.Module):
+        def forward(self, x):
+            return x / 0.0
+
+    run, path = onnxruntime.InferenceSession.run, tmp_path / "endless.onnx"
+    monkeypatch.setattr(
+        onnxruntime.InferenceSession, "run", lambda *given: [-put for put in run(*given)]
+    )
+    with pytest.raises(RuntimeError, match="onnxruntime returns another"):
+        rnnorm.export.onnx(Endless(), (torch.rand(4, 3) + 1,), path)
+
+
+def test_an_example_that_is_no_tuple_of_tensors_is_an_error(tmp_path):
+    layer, x, path = rnnorm.LSTM(3, 4).eval(), torch.randn(4, 2, 3), tmp_path / "layer.onnx"
+    for example in (x, [x], {"input": x}):
+        with pytest.raises(TypeError, match=f"must be a tuple .*, got a {type(example).__name__}"):
+            rnnorm.export.onnx(layer, example, path)
+    packed = nn.utils.rnn.pack_sequence([x[:, 0], x[:, 1]])
+    with pytest.raises(TypeError, match="no PackedSequence"):
+        rnnorm.export.onnx(layer, (packed,), path)
+    with pytest.raises(FileNotFoundError, match="a folder that exists"):
+        rnnorm.export.onnx(layer, (x,), tmp_path / "none" / "layer.onnx")
+
+
 def test_what_a_model_takes_by_keywords_of_any_name_is_an_error(tmp_path):
     class Open(nn.Module):
         def forward(self, x, **others):

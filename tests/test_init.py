@@ -133,6 +133,15 @@ def test_a_layer_without_forget_bias_is_refused(layer):
         init.forget_bias_(layer)
 
 
+@pytest.mark.parametrize(
+    "function", [init.orthogonal_, init.joint_orthogonal_, init.forget_bias_, init.laurent2015_]
+)
+@pytest.mark.parametrize("given", [torch.nn.Linear(3, 4), torch.nn.Sequential(rnnorm.LSTM(3, 4))])
+def test_what_is_no_recurrent_layer_is_refused(function, given):
+    with pytest.raises(TypeError, match=f"recurrent layer or cell, got a {type(given).__name__}"):
+        function(given)
+
+
 def test_a_parametrised_weight_is_refused_not_passed_over():
     lstm = weight_norm(rnnorm.LSTM(3, 4), "weight_hh_l0")
     with pytest.raises(ValueError, match="plain parameters weight_hh"):

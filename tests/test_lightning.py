@@ -153,6 +153,26 @@ def test_statistics_before_the_weights_are_averaged_are_refused(tmp_path):
         fit(Fixed(), loader(), tmp_path, callbacks=[exact.ExactStatistics(), averaging])
 
 
+def test_statistics_that_cannot_be_averaged_are_refused(tmp_path):
+    averaging = lightning.pytorch.callbacks.EMAWeightAveraging()
+    with pytest.raises(ValueError, match="give the norm a horizon"):
+        fit(Model(), loader(), tmp_path, callbacks=[averaging, exact.ExactStatistics()])
+
+
+def test_a_frozen_part_is_left_alone(tmp_path):
+    class Frozen(Model):
+        def __init__(self):
+            super().__init__("layer")
+            trained = Model()
+            trained(next(iter(loader()))[0])
+            self.other = rnnorm.freeze(trained.rnn)
+
+    model = Frozen()
+    before = copy.deepcopy(model.other.state_dict())
+    fit(model, loader(), tmp_path)
+    assert all(torch.equal(before[name], kept) for name, kept in model.other.state_dict().items())
+
+
 def test_minibatches_of_the_statistics_may_be_larger(tmp_path):
     model = Model()
     trainer = fit(model, loader(), tmp_path, exact={"batch_size": 40})

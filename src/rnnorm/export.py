@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 from rnnorm.layers.freeze import freeze
@@ -109,11 +110,22 @@ def onnx(
     Raises:
         ImportError: onnx, onnxscript or onnxruntime is missing (``rnnorm[export]``).
         RuntimeError: torch cannot export the model, or onnxruntime returns something else.
-        TypeError: the example does not fit ``model.forward``, or is taken by its ``**kwargs``.
+        TypeError: the example is no tuple, does not fit ``model.forward``, has a PackedSequence, or
+            is taken by its ``**kwargs``.
+        FileNotFoundError: there is no such folder.
     """
     import onnxruntime
 
+    if not isinstance(example, tuple):
+        kind = type(example).__name__
+        raise TypeError(f"example must be a tuple of the model's inputs, as in (x,), got a {kind}")
+    if any(isinstance(value, PackedSequence) for value in (*example, *(kwargs or {}).values())):
+        raise TypeError(
+            "example must have no PackedSequence: give a padded batch, and lengths in kwargs"
+        )
     frozen, path = freeze(model), Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"path must be in a folder that exists, got {path}")
     # torch.export takes a tensor that is given twice for one input
     example, kwargs = tree_map(
         lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf,
@@ -221,8 +233,13 @@ def _compare(
                 f"onnxruntime returns {put.name} of shape {tuple(got.shape)} for inputs of "
                 f"{shapes}, the model {tuple(want.shape)}: a size of the example is fixed"
             )
-        error, scale = ((t.double() ** 2).mean().sqrt() for t in (got - want.double(), want))
-        if not error <= TOLERANCES.get(want.dtype, 0.0) * scale:
+        tolerance = TOLERANCES.get(want.dtype, 0.0)
+        got, want = got.double(), want.double()
+        # infinite values have to be equal
+        difference = (got - want).masked_fill(got == want, 0)
+        sizes = want.masked_fill(want.isinf(), 0)
+        error, scale = ((t**2).mean().sqrt() for t in (difference, sizes))
+        if not error <= tolerance * scale:
             raise RuntimeError(
                 f"onnxruntime returns another {put.name} than the model for inputs of {shapes}: "
                 f"the difference is {float(error):.1e} where the size is {float(scale):.1e}"

@@ -1,6 +1,7 @@
 """Initialisations of recurrent layers, and the papers' recipes.
 
-Each function takes a layer or a cell, changes its weights in place and returns it.
+Each function takes a recurrent layer or cell, changes its weights in place and returns it; what is
+neither is a TypeError.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
 
 
 def _plain(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
+    if not isinstance(layer, nn.RNNBase | nn.RNNCellBase):
+        raise TypeError(
+            f"layer must be a recurrent layer or cell, got a {type(layer).__name__}: give each "
+            "layer of a model by itself"
+        )
     found = list(_named(layer, prefix))
     needed = ("weight_ih", "weight_hh")
     of_cell = [*needed, "bias_ih", "bias_hh"] if layer.bias else needed
@@ -103,8 +109,8 @@ def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
     Raises:
         ValueError: ``layer`` has no forget gate or no bias, or one is pruned or parametrized.
     """
-    size = layer.hidden_size
     biases = _plain(layer, "bias_ih")
+    size = layer.hidden_size
     if not biases or biases[0].size(0) != 4 * size:
         raise ValueError(f"layer must be an LSTM with bias=True, got {layer}")
     for prefix, share in (("bias_ih", value), ("bias_hh", 0.0)):

@@ -18,6 +18,7 @@ from rnnorm.layers.hmlstm import HMLSTM
 from rnnorm.layers.ranks import Ranks
 from rnnorm.layers.synchronize import set_ranks
 from rnnorm.layers.update_bn import update_bn
+from rnnorm.norm.resolved import unresolved
 from rnnorm.norm.spec import check_number
 
 
@@ -32,10 +33,6 @@ def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
     step = getattr(model, "statistics_step", None)
     forward = None if step is None else lambda _, batch: step(batch)
     update_bn(loader, model, model.device, forward=forward)
-
-
-def _normalised(model: nn.Module) -> bool:
-    return any("population_" in name for name, _ in model.named_buffers())
 
 
 class ExactStatistics(Callback):
@@ -63,7 +60,7 @@ class ExactStatistics(Callback):
         TypeError: ``batches`` or ``batch_size`` is no int.
         ValueError: ``batches`` is less than 1 or ``batch_size`` less than 2; or, as training
             starts, the loader is none of these, or there are several, or a ``WeightAveraging``
-            stands behind this callback.
+            stands behind this callback, or lacks the ``horizon``.
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
@@ -82,7 +79,7 @@ class ExactStatistics(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse several loaders, one whose rows cannot be changed, and weights of later on."""
-        if not _normalised(pl_module):
+        if not unresolved(pl_module):
             return
         self._check(trainer.train_dataloader)
         own = trainer.callbacks  # type: ignore[attr-defined]
@@ -92,11 +89,16 @@ class ExactStatistics(Callback):
                     f"ExactStatistics must stand behind {type(callback).__name__} in callbacks: it "
                     "would take the statistics of weights that are not validated"
                 )
+        averaged = any(isinstance(callback, WeightAveraging) for callback in own)
+        if averaged and any(p.horizon is None and not p.shared for p in unresolved(pl_module)):
+            raise ValueError(
+                "a WeightAveraging cannot average statistics of each step that become more: give "
+                "the norm a horizon, or population='shared'"
+            )
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Estimate them, of the weights that are validated."""
-        normalised = _normalised(pl_module)
-        if trainer.sanity_checking or not normalised or trainer.train_dataloader is None:
+        if trainer.train_dataloader is None or trainer.sanity_checking or not unresolved(pl_module):
             return
         train = trainer.train_dataloader
         most = trainer.num_training_batches
@@ -188,7 +190,8 @@ class SlopeAnnealing(Callback):
     """Raises the slope of every :class:`rnnorm.HMLSTM` from epoch to epoch.
 
     The slope is ``min(most, 1 + rate * epoch)``, epochs counted from 0 (Chung et al. 2016): the
-    straight-through gradient of a boundary comes ever nearer to the step that it stands for.
+    straight-through gradient of a boundary comes ever nearer to the step that it stands for. The
+    ``slope`` that a layer was given is not asked for.
 
     Args:
         rate: what an epoch adds.

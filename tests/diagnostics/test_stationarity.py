@@ -26,10 +26,19 @@ def test_statistics_are_those_of_each_site_and_step():
     torch.testing.assert_close(var, model.rnn.population_cell_l0.var)
 
 
-def test_a_step_without_a_statistic_is_left_out():
+def test_steps_after_the_last_statistic_are_left_out():
     model = Model(rnnorm.BatchNorm(horizon=9))
     model(torch.randn(6, 5, 3))
     assert all(len(mean) == 6 for mean, _ in population_statistics(model).values())
+
+
+def test_a_step_that_a_module_rests_at_has_the_statistic_that_serves_it():
+    rnn = rnnorm.ClockworkRNN(3, 8, (1, 8), norm="batch")
+    rnn(torch.randn(20, 5, 3))
+    mean, _ = population_statistics(rnn)["recurrent_period8_l0"]
+    assert len(mean) == 17
+    torch.testing.assert_close(mean, mean[[8 * (t // 8) for t in range(17)]])
+    assert not mean[7].equal(mean[8])
 
 
 @pytest.mark.parametrize("norm", [None, "layer", "batch", rnnorm.BatchNorm(population="shared")])

@@ -22,6 +22,7 @@ from rnnorm import (
     BatchNorm,
     LSTMCell,
     average_population,
+    freeze,
     synchronize,
     update_bn,
 )
@@ -253,7 +254,10 @@ def check_average(rank, group, world):
     torch.distributed.all_gather_object(
         stored, (own.mean, own.var, own.rows, own.num_batches_tracked)
     )
-    average_population(model)
+    frozen = freeze(layer)
+    kept = buffers(frozen)
+    average_population(nn.ModuleList([model, frozen]))
+    assert_all_close(buffers(frozen), kept, 0)
     means, variances, rows, batches = (
         torch.stack(each).double() for each in zip(*stored, strict=True)
     )

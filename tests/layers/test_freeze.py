@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn.utils import prune
 
 import rnnorm
+from rnnorm.diagnostics import batch_statistics
 from rnnorm.kernels import dispatch
 
 NORMS = {
@@ -93,6 +94,50 @@ def test_it_refuses_to_train_and_to_take_statistics(plain):
     assert not frozen.training
     with pytest.raises(RuntimeError, match="a frozen model cannot train"):
         frozen.train()(plain.input(rows=8))
+
+
+class Partly(nn.Module):
+    """A frozen encoder, which stays in evaluation, and a decoder that trains."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.encoder = rnnorm.freeze(layer)
+        self.decoder = rnnorm.GRU(layer.hidden_size, 4, norm="batch", initial_noise=0.0)
+        self.to(layer.weight_hh_l0.dtype)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x)[0])[0]
+
+
+def test_statistics_of_the_rest_of_a_model_leave_a_frozen_part_alone(plain, close, identical):
+    model, x = Partly(trained(plain, "batch")), plain.input(rows=8)
+    frozen = copy.deepcopy(model.encoder.state_dict())
+    between = model.encoder(x)[0]
+    rnnorm.update_bn([x], model)
+    alone = copy.deepcopy(model.decoder)
+    alone.reset_running_stats()
+    rnnorm.update_bn([between], alone)
+    close(model.decoder.state_dict(), alone.state_dict())
+    with batch_statistics(model.eval()):
+        found = model(x)
+    with batch_statistics(alone.eval()):
+        close(found, alone(between)[0])
+    assert rnnorm.select_horizon(model, lambda model: 0.0) == 1
+    identical(model.encoder.state_dict(), frozen)
+    assert not model.training
+
+
+def test_a_frozen_model_has_no_batch_statistics_and_keeps_its_horizon(plain):
+    frozen = rnnorm.freeze(trained(plain, "batch"))
+    with pytest.raises(RuntimeError, match="no batch statistics"), batch_statistics(frozen):
+        pass
+    with pytest.raises(ValueError, match="frozen ones apart"):
+        rnnorm.select_horizon(frozen, lambda model: 0.0)
 
 
 def test_a_copy_a_pickle_and_another_dtype_of_it_give_the_same(plain, close):

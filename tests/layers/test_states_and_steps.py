@@ -8,7 +8,7 @@ import rnnorm
 
 
 @pytest.mark.parametrize("norm", ["batch", None])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_wrong_number_of_states_fails_as_in_torch(norm, count):
     x, state = torch.randn(6, 4, 3), (torch.zeros(1, 4, 5),) * count
     with pytest.raises((RuntimeError, IndexError)) as theirs:
@@ -19,9 +19,10 @@ def test_a_wrong_number_of_states_fails_as_in_torch(norm, count):
 
 
 @pytest.mark.parametrize("norm", ["batch", None])
-def test_a_wrong_number_of_cell_states_is_an_error(norm):
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_wrong_number_of_cell_states_is_an_error(norm, count):
     with pytest.raises((RuntimeError, IndexError)):
-        rnnorm.LSTMCell(3, 5, norm=norm)(torch.randn(4, 3), (torch.zeros(4, 5),))
+        rnnorm.LSTMCell(3, 5, norm=norm)(torch.randn(4, 3), (torch.zeros(4, 5),) * count)
 
 
 @pytest.mark.parametrize("norm", ["batch", None])

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rnnorm.layers.recurrence import Recurrence
+from rnnorm.norm.resolved import Resolved
 from rnnorm.norm.spec import BatchNorm
 
 # what a layer does in training, less what is random
@@ -16,9 +17,9 @@ _SWITCHES = {"training": True, "dropout": 0.0, "initial_noise": 0.0, "_draws": F
 
 
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
-    """The recurrent layers and cells of a model that have batch statistics."""
+    """The recurrent layers and cells of a model that have batch statistics: no frozen ones."""
     layers = [module for module in model.modules() if isinstance(module, Recurrence)]
-    return [layer for layer in layers if isinstance(layer.norm, BatchNorm)]
+    return [layer for layer in layers if isinstance(layer.norm, BatchNorm) and not layer.frozen()]
 
 
 @contextmanager
@@ -29,13 +30,19 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     neither dropout nor noise on h_0 nor boundaries, and afterwards everything is as it was before:
     the population statistics, too. A minibatch needs at least two rows, or two frames where the
     scope is the sequence. Synchronised layers (:func:`rnnorm.synchronize`) take the rows of all
-    ranks, each of which then has to call them.
+    ranks, each of which then has to call them. Frozen parts (:func:`rnnorm.freeze`) keep their
+    population statistics.
 
     Args:
         model: in evaluation mode.
+
+    Raises:
+        RuntimeError: all that has statistics is frozen.
     """
     ordinary = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     layers = [*batch_normalised(model), *ordinary]
+    if not layers and any(isinstance(module, Resolved) for module in model.modules()):
+        raise RuntimeError("a frozen model has no batch statistics: take the one it is a copy of")
     before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
     given = [
         {name: getattr(layer, name) for name in _SWITCHES if hasattr(layer, name)}

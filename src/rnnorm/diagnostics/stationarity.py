@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from rnnorm.norm.population import Population
@@ -23,8 +24,9 @@ def population_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
         model: holds batch-normalised layers that have taken statistics.
 
     Returns:
-        mean and unbiased variance, ``(steps, features)`` each, by the site's name, such as
-        ``"recurrent_l0"``, with the path of the layer before it.
+        mean and unbiased variance, ``(steps, features)`` each up to the last step that has a
+        statistic, by the site's name, such as ``"recurrent_l0"``, with the path of the layer before
+        it. A step without one has what serves it in evaluation: that of the last before it.
 
     Raises:
         ValueError: there is no statistic per time step.
@@ -32,10 +34,10 @@ def population_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
     statistics = {}
     for name, module in model.named_modules():
         if isinstance(module, Population) and not module.shared:
-            counted = module.num_batches_tracked > 0
-            if counted.any():
-                mean, var = module.mean[counted], module.var[counted]
-                statistics[name.replace("population_", "")] = mean.clone(), var.clone()
+            counted = module.num_batches_tracked.nonzero()
+            if len(counted):
+                steps = torch.arange(int(counted.max()) + 1, device=counted.device)
+                statistics[name.replace("population_", "")] = module.at(steps)
     if not statistics:
         raise ValueError("model has taken no population statistics per time step")
     return statistics

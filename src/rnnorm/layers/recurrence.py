@@ -12,6 +12,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers.layer import populations, reset_running_stats
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population
+from rnnorm.norm.resolved import Resolved
 from rnnorm.norm.spec import BatchNorm, Norm
 from rnnorm.tracing import known
 
@@ -42,6 +43,10 @@ class Recurrence(nn.Module):
     def reset_running_stats(self) -> None:
         """Forgets the population statistics, as a torch.nn batch norm layer does."""
         reset_running_stats(self)
+
+    def frozen(self) -> bool:
+        """Whether it is part of a frozen copy, and keeps its statistics."""
+        return any(isinstance(population, Resolved) for population in populations(self))
 
     def synchronized(self) -> bool:
         """Whether statistics are taken over the rows of several processes."""

@@ -211,7 +211,7 @@ class Sequence(Recurrence, nn.RNNBase):
             raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
         states = len(self.cell.states)
         given = () if hx is None else tuple(hx) if states > 1 else (hx,)
-        fits = (packed or dim in (2, 3)) and len(given) in (0, states)
+        fits = (packed or dim in (2, 3)) and (hx is None or len(given) == states)
         if not fits or any(s.dim() != 2 + batched for s in given):
             self._refuse(input, hx)
         check_traced(self.training and kernel.layer is not None, lengths)

@@ -94,7 +94,9 @@ class Step(Recurrence, nn.RNNCellBase):
         rows = x.size(0)
         shape = (rows, self.hidden_size)
         state = given if batched else tuple(s.unsqueeze(0) for s in given)
-        fits = dim in (1, 2) and x.size(1) == self.input_size and len(given) in (0, states)
+        fits = (
+            dim in (1, 2) and x.size(1) == self.input_size and (hx is None or len(given) == states)
+        )
         if not fits or any(s.dim() != 2 or s.shape != shape for s in state):
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"hx must have shape {shape}, got {[tuple(s.shape) for s in given]}")

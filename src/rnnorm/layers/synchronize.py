@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rnnorm.layers.ranks import Ranks, all_reduce
 from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.population import Population
+from rnnorm.norm.resolved import Resolved
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -59,8 +60,8 @@ def average_population(model: nn.Module, process_group: Any = None) -> None:
     For layers that are not synchronised, before an evaluation. In training, a model within
     :class:`torch.nn.parallel.DistributedDataParallel` has to keep what each rank has seen:
     ``broadcast_buffers=False``. Ordinary batch norm layers are averaged too, by their minibatches.
-    Counts become those of a rank on average, so that a second call changes nothing. In a single
-    process nothing happens.
+    Counts become those of a rank on average, so that a second call changes nothing. Frozen parts
+    (:func:`rnnorm.freeze`) keep theirs. In a single process nothing happens.
 
     Args:
         model: holds the layers; the same ones on every rank.
@@ -73,6 +74,8 @@ def average_population(model: nn.Module, process_group: Any = None) -> None:
         return
     world = distributed.get_world_size(process_group)
     for module in model.modules():
+        if isinstance(module, Resolved):
+            continue
         if isinstance(module, Population):
             longest = torch.tensor([len(module)], device=module.mean.device)
             all_reduce(longest, distributed.ReduceOp.MAX, group=process_group)

@@ -16,8 +16,11 @@ from rnnorm.layers.recurrence import Recurrence
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.synchronize import sum_over_ranks
 from rnnorm.norm.population import Population
+from rnnorm.norm.resolved import Resolved, unresolved
 
 Model = TypeVar("Model", bound=nn.Module)
+
+_IN_LIGHTNING = "; for ExactStatistics it is a method of the model, statistics_step(batch)"
 
 
 @torch.no_grad()
@@ -32,8 +35,9 @@ def update_bn(
 
     It takes the place of :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are
     re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
-    restored afterwards, and if anything fails the statistics too. A model without batch norm is
-    left alone, with a warning. Under torch.distributed every rank calls it with a loader of its
+    restored afterwards, and if anything fails the statistics too. Frozen parts
+    (:func:`rnnorm.freeze`) stay as they are. A model without batch norm is left alone, with a
+    warning. Under torch.distributed every rank calls it with a loader of its
     own, and all get the average over all of them; a synchronised layer (:func:`rnnorm.synchronize`)
     needs as many minibatches on each, and gets the average over its process group. A step seen
     by fewer rows than four times ``min_rows`` over the whole loader, and than the first step, is
@@ -52,20 +56,22 @@ def update_bn(
         ValueError: ``loader`` has no minibatch, or without ``forward`` one of more than two
             elements.
         TypeError: the input cannot be moved to ``device``: a dict, say, which needs ``forward``.
+        RuntimeError: all that has statistics is frozen.
     """
     if isinstance(model, DistributedDataParallel):
         # its forward would copy the first rank's statistics to all
         model = model.module
     modes = {module: module.training for module in model.modules()}
-    populations = [
-        m
-        for m in modes
-        if isinstance(m, Population) or (isinstance(m, _BatchNorm) and m.track_running_stats)
-    ]
+    ordinary = [m for m in modes if isinstance(m, _BatchNorm) and m.track_running_stats]
+    populations = [*unresolved(model), *ordinary]
     if not populations:
+        if any(isinstance(m, Resolved) for m in modes):
+            raise RuntimeError(
+                "a frozen model keeps its statistics: take others with the one that it is a copy of"
+            )
         warnings.warn("model has no batch norm layer: there is nothing to update", stacklevel=2)
         return
-    layers = [m for m in modes if isinstance(m, Recurrence)]
+    layers = [m for m in modes if isinstance(m, Recurrence) and not m.frozen()]
     momenta = {module: module.momentum for module in populations}
     dropouts = {module: module.dropout for module in layers if isinstance(module, Sequence)}
     before = {module: _copy(module) for module in populations}
@@ -88,14 +94,13 @@ def update_bn(
                     raise ValueError(
                         f"a minibatch is an input or a pair of it and a target, got {len(batch)} "
                         "elements: say with forward= what the model takes, as in "
-                        "forward=lambda model, batch: model(batch[0], batch[1]); for "
-                        "ExactStatistics it is a method of the model, statistics_step(batch)"
+                        f"forward=lambda model, batch: model(batch[0], batch[1]){_IN_LIGHTNING}"
                     )
                 batch = batch[0]
             if device is not None and not hasattr(batch, "to"):
                 raise TypeError(
                     f"a minibatch's input must have a method to(device), got a "
-                    f"{type(batch).__name__}: say with forward= what the model takes"
+                    f"{type(batch).__name__}: say with forward= what the model takes{_IN_LIGHTNING}"
                 )
             model(batch if device is None else batch.to(device))
         if batch is None:
@@ -145,7 +150,7 @@ def select_horizon(
     Choose after training: more training takes statistics of those steps again.
 
     Args:
-        model: its layers have population statistics.
+        model: its layers have population statistics; frozen ones keep theirs.
         evaluate: ``evaluate(model) -> float``, lower is better; called with the model in
             evaluation mode.
         horizons: what to try, each at least 1; by default the powers of two below the longest
@@ -158,9 +163,11 @@ def select_horizon(
         ValueError: the model has no population statistics per step, a horizon is below 1 or
             there is none, or ``evaluate`` never returned a number.
     """
-    populations = [m for m in model.modules() if isinstance(m, Population) and not m.shared]
+    populations = [population for population in unresolved(model) if not population.shared]
     if not populations:
-        raise ValueError("model has no batch-normalised layer with population='per_step'")
+        raise ValueError(
+            "model has no batch-normalised layer with population='per_step', frozen ones apart"
+        )
     longest = max(len(population) for population in populations)
     if horizons is None:
         powers = [2**k for k in range(longest.bit_length())]

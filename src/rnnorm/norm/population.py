@@ -136,7 +136,9 @@ class Population(nn.Module):
         The population keeps the unbiased variance (Ioffe & Szegedy 2015, algorithm 2). A new
         minibatch weighs ``max(momentum, 1/n)``, n the minibatches that have reached the step;
         with ``momentum=None`` it weighs as its rows, so that the mean is ``Σ m μ / Σ m`` and the
-        variance ``Σ m v / Σ (m - 1)``. A step with a moment that is not finite is left out.
+        variance ``Σ m v / Σ (m - 1)``. Shared by all steps, a minibatch's variance is the mean of
+        its steps' unbiased ones, by their rows. A step with a moment that is not finite is left
+        out.
 
         Args:
             batch: mean and biased variance, ``(T, F)``.

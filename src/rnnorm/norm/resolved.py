@@ -89,5 +89,14 @@ class Resolved(Population):
         self._resolve()
 
 
+def unresolved(model: nn.Module) -> list[Population]:
+    """The populations of a model but for those of its frozen parts."""
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, Population) and not isinstance(module, Resolved)
+    ]
+
+
 def _traced() -> bool:
     return torch.compiler.is_dynamo_compiling() or jit_tracing()
