@@ -63,7 +63,7 @@ def update_bn(
         model = model.module
     modes = {module: module.training for module in model.modules()}
     ordinary = [m for m in modes if isinstance(m, _BatchNorm) and m.track_running_stats]
-    populations = [*unresolved(model), *ordinary]
+    populations: list[Population | _BatchNorm] = [*unresolved(model), *ordinary]
     if not populations:
         if any(isinstance(m, Resolved) for m in modes):
             raise RuntimeError(

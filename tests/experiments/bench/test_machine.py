@@ -299,7 +299,8 @@ def test_a_shape_that_is_none_is_refused(text):
     [
         (["--threads", "0"], "threads must be from 1 to "),
         (["--threads", "1000000"], "the machine's cores, got 1000000"),
-        (["--seconds", "0", "--shape", "4x3x2x5"], "seconds must be positive, got 0"),
+        (["--seconds", "0", "--shape", "4x3x2x5"], "seconds must be positive and finite, got 0"),
+        (["--seconds", "inf"], "seconds must be positive and finite, got inf"),
         (["--scale", "small"], "are of recipes"),
         (["--on-torch"], "are of recipes"),
         (["--backend", "cpu"], "are of recipes"),

@@ -1,5 +1,6 @@
 import argparse
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import rnnorm
 from rnnorm.experiments.commands import cli
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.measuring.measurement import read_measurements
+from rnnorm.experiments.training.building import Built
+from rnnorm.experiments.training.recipe import read_recipe
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
@@ -297,11 +300,63 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
         ("--trainer.check_val_every_n_epoch=0", "trainer.check_val_every_n_epoch must be above 0"),
         ("--trainer.val_check_interval=0", "trainer.val_check_interval must be above 0"),
         ("--model.dropout=2", "dropout must be from 0 to 1, got 2.0"),
+        ("--trainer.devices=many", "the trainer cannot be made: "),
     ],
 )
 def test_a_number_out_of_range_is_refused_before_there_is_a_run_folder(option, said, capsys):
     assert said in failure(["fit", "demo/digits-bn", option, "--run-dir=run"], capsys)
     assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("given", ["1", "1.0", "0.5", "null"])
+@pytest.mark.parametrize("part", ["train", "val", "test"])
+def test_a_limit_of_minibatches_is_a_number_of_them_or_a_share(given, part):
+    name = f"limit_{part}_batches"
+    built = Built(read_recipe("demo/digits-bn").config, [f"--trainer.{name}={given}"])
+    wanted = yaml.safe_load(given)
+    for found in (built.config["trainer"][name], built.as_dict()["trainer"][name]):
+        assert found == wanted
+        assert type(found) is type(wanted)
+
+
+@pytest.mark.parametrize(
+    ("option", "override"),
+    [
+        ("--lr=0.1", "--optimizer.lr=0.2"),
+        ("--seed=3", "--seed_everything=4"),
+        ("--epochs=2", "--trainer.max_epochs=1"),
+        ("--batch-size=5", "--data.init_args.batch_size=6"),
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(option, override, capsys):
+    said = failure(["fit", "demo/digits-bn", option, override], capsys)
+    assert "one option may be given once" in said
+    assert said.endswith(f" and {override}\n")
+
+
+@pytest.mark.parametrize(
+    "option", ["logger=false", "enable_progress_bar=false", "default_root_dir=here"]
+)
+def test_an_option_that_would_be_without_effect_is_refused(option, capsys):
+    said = misspelt(["fit", "demo/digits-bn", f"--trainer.{option}"], capsys)
+    assert f"--trainer.{option} has no effect" in said
+
+
+@pytest.mark.parametrize("words", [["search", "--help"], ["recipes"]])
+def test_output_that_knows_no_dash_gets_another(words):
+    code = "import sys; from rnnorm.experiments.commands.cli import main; sys.exit(main())"
+    narrow = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words], env=narrow, capture_output=True, check=False
+    )
+    assert ran.returncode == 0
+    assert ran.stderr == b""
+    assert b"\\u20" in ran.stdout
+
+
+def test_a_run_folder_that_is_a_file_is_called_one(capsys):
+    Path("file").touch()
+    assert "file is a file" in failure(["fit", "demo/digits-bn", "--run-dir=file"], capsys)
 
 
 def test_a_seed_of_the_data_alone_is_refused(capsys):

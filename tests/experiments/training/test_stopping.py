@@ -285,6 +285,21 @@ def test_ignored_signals_stay_ignored(tmp_path):
         signal.signal(signal.SIGINT, before)
 
 
+def test_where_another_machine_may_never_come_a_signal_ends_the_process(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    signals = StopSignals(tmp_path)
+    signals.wait = False
+    with signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            assert signal.getsignal(number) is signal.SIG_DFL
+        signals.on_train_start(None, None)
+        signals.on_train_batch_start()
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.came == signal.SIGTERM
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_outside_the_main_thread_nothing_changes(tmp_path):
     handlers = []
 

@@ -11,7 +11,7 @@ import rnnorm
 from rnnorm.experiments.bench.drawn import Case, draw
 from rnnorm.experiments.bench.layers import Shape, Variant, prepare
 from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
-from rnnorm.experiments.bench.timing import interleave, torch_threads
+from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
 from rnnorm.kernels import dispatch
 
 CELLS = ("LSTM", "GRU", "RNN")
@@ -41,11 +41,13 @@ def bench(
         a record for each number of the table.
 
     Raises:
-        ValueError: ``threads`` is not from 1 to this machine's cores, or ``seconds`` not positive.
+        ValueError: ``threads`` is not from 1 to this machine's cores, or ``seconds`` not positive
+            and finite.
         NotADirectoryError: ``out`` is a file.
         VerificationError: a kernel's result is not the reference's.
     """
     refuse_file(out)
+    check_seconds(seconds)
     records = []
     with torch_threads(threads):
         about = machine()

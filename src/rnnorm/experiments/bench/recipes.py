@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from rnnorm.experiments.bench.layers import VerificationError, on_backend, verify
 from rnnorm.experiments.bench.on_torch import put_on_torch
 from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
-from rnnorm.experiments.bench.timing import interleave, torch_threads
+from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.options import data_dir_option
 from rnnorm.experiments.training.recipe import read_recipe
@@ -69,14 +69,15 @@ def bench_recipes(
 
     Raises:
         ValueError: a recipe or ``backend`` is unknown, a recipe is named twice, ``threads``
-            is not from 1 to this machine's cores, ``seconds`` is not positive, or torch.nn has not
-            the layers of the first recipe.
+            is not from 1 to this machine's cores, ``seconds`` is not positive and finite, or
+            torch.nn has not the layers of the first recipe.
         FileNotFoundError: ``data_dir`` lacks files.
         NotADirectoryError: ``out`` is a file.
         VerificationError: a loss or an output is not the reference's.
         RuntimeError: a gradient is not finite, or ``backend`` does not cover a layer.
     """
     refuse_file(out)
+    check_seconds(seconds)
     if len(set(recipes)) < len(recipes):
         raise ValueError(f"each recipe must be named once, got {', '.join(recipes)}")
     options = [*data_dir_option(data_dir), *overrides]

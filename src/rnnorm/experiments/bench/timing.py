@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -38,6 +39,16 @@ class Timing(NamedTuple):
         return f"{self.ratio:5.2f} [{low:.2f} {high:.2f}]"
 
 
+def check_seconds(seconds: float) -> None:
+    """Refuse a time that measures nothing, or for ever.
+
+    Raises:
+        ValueError: ``seconds`` is not positive and finite.
+    """
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"seconds must be positive and finite, got {seconds}")
+
+
 def interleave(
     steps: Mapping[str, Callable[[], object]],
     seconds: float,
@@ -58,10 +69,9 @@ def interleave(
         the result of each.
 
     Raises:
-        ValueError: ``seconds`` is not positive.
+        ValueError: ``seconds`` is not positive and finite.
     """
-    if not seconds > 0:
-        raise ValueError(f"seconds must be positive, got {seconds}")
+    check_seconds(seconds)
     took = _CLOCKS[clock]
     times: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():

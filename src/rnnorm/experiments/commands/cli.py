@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.util
+import io
 import os
 import shlex
 import sys
@@ -84,6 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 if the command failed, 2 if it was misspelt or its device is
         missing, 130 after Ctrl-C, 143 after SIGTERM and 141 if whoever read the output has gone.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal or a file in Latin-1 has no dash
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = _run(arguments)
         # closed by who started it

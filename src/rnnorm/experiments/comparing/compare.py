@@ -106,7 +106,8 @@ def compare(
     for option in (*overrides, *itertools.chain(*varied)):
         if option_name(option) == "seed_everything":
             raise ValueError(f"{option} has no effect: --seeds N trains with the seeds from 1 to N")
-    options = [*training_options(lr=lr, batch_size=batch_size), *overrides, *budget.overrides]
+    options = training_options(lr=lr, batch_size=batch_size, overrides=overrides)
+    options += budget.overrides
     entries: list[Entry] = []
     for run, name in zip(runs, names or runs, strict=True):
         if is_recipe(run):

@@ -74,8 +74,12 @@ class Built(LightningCLI):
                 ) from None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """One seed for weights and data."""
+        """One seed for weights and data, and limits of minibatches that may be counted."""
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+        for action in parser._actions:
+            if _LIMIT.fullmatch(action.dest):
+                # jsonargparse reads the trainer's own type float first, which makes 1 all of them
+                action._typehint = int | float | None  # type: ignore[attr-defined]
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse ``args`` alone; LightningCLI would warn about those of the process."""
@@ -130,7 +134,7 @@ class Built(LightningCLI):
                 num_sanity_val_steps=0,
                 **kwargs,
             )
-        except (MisconfigurationException, ImportError) as error:
+        except (MisconfigurationException, ImportError, TypeError) as error:
             raise ValueError(f"the trainer cannot be made: {error}") from None
         if trainer.world_size > 1:
             if one_process:
@@ -185,6 +189,11 @@ class Built(LightningCLI):
         return "\n".join([*lines, *getattr(self.datamodule, "notes", ())])
 
 
+_LIMIT = re.compile(r"trainer\.limit_\w+_batches")
+_OWN = re.compile(
+    r"--trainer\.(default_root_dir|enable_checkpointing|enable_model_summary|enable_progress_bar"
+    r"|logger|num_sanity_val_steps)\b"
+)
 _OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
 _PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
 _SEED = re.compile(r"--data\.(?:init_args\.)?seed\b")
@@ -197,8 +206,8 @@ def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) ->
     a path that has a colon for a dictionary.
 
     Raises:
-        ArgumentError: the value of an option is not YAML, or the data's seed is given apart from
-            that of the weights, which would be without effect.
+        ArgumentError: the value of an option is not YAML, or an option would be without effect:
+            the data's seed apart from that of the weights, or what every training here has.
     """
     whole, rest = dict(config), []
     for override in overrides:
@@ -212,6 +221,10 @@ def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) ->
         elif match := _PATH.fullmatch(override):
             path = None if match[2] == "null" else match[2]
             _init_args(whole, "data")[match[1]] = path
+        elif _OWN.match(override):
+            raise ArgumentError(
+                None, f"{override} has no effect: a training has the files and the progress of fit"
+            )
         elif _SEED.match(override):
             raise ArgumentError(
                 None, f"{override} is the seed of the weights too: --seed_everything"

@@ -167,7 +167,7 @@ def fit(
     # others are started beside the one that makes the folder, and write nothing
     writes = one_process or processes.first()
     quiet = quiet or not writes
-    changed = [*training_options(epochs, lr, batch_size, seed), *overrides]
+    changed = training_options(epochs, lr, batch_size, seed, overrides)
     overrides = [*data_dir_option(data_dir), *changed]
     if resume is None:
         if recipe is None:
@@ -229,6 +229,7 @@ def fit(
             one_process=one_process,
             default_root_dir=folder,
         )
+        signals.wait = trainer.num_nodes == 1
         if last is not None:
             check_processes(random, last, trainer.world_size)
         # lightning restores weights first, which would round float64 to float32

@@ -15,12 +15,13 @@ def training_options(
     lr: float | None = None,
     batch_size: int | None = None,
     seed: int | None = None,
+    overrides: Sequence[str] = (),
 ) -> list[str]:
-    """The options of LightningCLI for what is changed most often.
+    """The options of LightningCLI for what is changed most often, and the other overrides.
 
     Raises:
         ValueError: ``epochs`` or ``batch_size`` is less than 1, ``lr`` is negative or not finite,
-            or ``seed`` is none that numpy takes.
+            ``seed`` is none that numpy takes, or one of them is among the overrides too.
     """
     for name, number in (("epochs", epochs), ("batch_size", batch_size)):
         if number is not None and number < 1:
@@ -31,13 +32,19 @@ def training_options(
         raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {seed}")
     given = {
         "trainer.max_epochs": epochs,
-        # a budget in epochs is one whatever the recipe's steps are
-        "trainer.max_steps": None if epochs is None else -1,
         "optimizer.init_args.lr": lr,
         "data.init_args.batch_size": batch_size,
         "seed_everything": seed,
     }
-    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    names = {option_name(option): option for option in options}
+    for override in overrides:
+        if own := names.get(option_name(override)):
+            raise ValueError(f"one option may be given once, got {own} and {override}")
+    if epochs is not None:
+        # a budget in epochs is one whatever the recipe's steps are
+        options.insert(1, "--trainer.max_steps=-1")
+    return [*options, *overrides]
 
 
 def data_dir_option(data_dir: str | Path | None) -> list[str]:

@@ -32,8 +32,10 @@ def refuse_existing(folder: Path) -> None:
     """Leave what is there alone.
 
     Raises:
-        FileExistsError: the folder exists.
+        FileExistsError: the folder exists, or is a file.
     """
+    if folder.is_file():
+        raise FileExistsError(f"{folder} is a file: name a run folder with --run-dir")
     if folder.exists():
         raise FileExistsError(
             f"the run folder {folder} exists: go on with it by --resume "
@@ -65,7 +67,8 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
     text = json.dumps({**about, **versions}, indent=2, default=str)
     # killed at any moment, it leaves no folder under the name itself
     partial = partial_of(folder)
-    partial.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial.mkdir()
     try:
         write_whole(partial / "run.json", f"{text}\n".encode())
         write_whole(partial / "config.yaml", config.encode())

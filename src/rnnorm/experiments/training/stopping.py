@@ -76,6 +76,8 @@ class StopSignals(Callback):
     Attributes:
         came: the first signal, or None. In one of several processes, after the next
             :meth:`agree`.
+        wait: whether signals wait before the first step too. Another machine may never come, and
+            the process hears no handler of Python while it waits for it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,11 +86,15 @@ class StopSignals(Callback):
         self._held = False
         self._before: dict[int, Any] = {}
         self.came: int | None = None
+        self.wait = True
 
     def __enter__(self) -> StopSignals:
         """Take the place of the handlers."""
         self._before = handlers()
-        self._listen()
+        if self.wait:
+            self._listen()
+        else:
+            put_back(dict.fromkeys(self._before, signal.SIG_DFL))
         return self
 
     def _listen(self) -> None:

@@ -90,6 +90,14 @@ def test_a_format_of_which_no_cut_would_be_seen_is_refused(folder, kind):
         read(folder, NAMES[:1])
 
 
+def test_a_wav_that_was_written_into_a_pipe_is_read(folder):
+    path, whole = folder / NAMES[0], read(folder, NAMES[:1])
+    data = path.read_bytes()
+    at = data.index(b"data") + 4
+    path.write_bytes(data[:4] + 4 * b"\xff" + data[8:at] + 4 * b"\xff" + data[at + 4 :])
+    np.testing.assert_array_equal(read(folder, NAMES[:1])[NAMES[0]], whole[NAMES[0]])
+
+
 def test_flac_is_read_and_refused_where_it_was_cut(folder):
     path, tone = folder / NAMES[0], np.sin(np.arange(8000) / 9) / 2
     soundfile.write(path, tone, RATE, format="FLAC")

@@ -83,10 +83,16 @@ def _announced(data: bytes) -> int:
     """How many bytes a wav or NIST file says that it has; 0 if it does not."""
     if data[:4] in (b"RIFF", b"RIFX"):
         order: Literal["little", "big"] = "little" if data[:4] == b"RIFF" else "big"
-        at, end = 12, int.from_bytes(data[4:8], order) + 8
+
+        def size_at(byte: int) -> int:
+            size = int.from_bytes(data[byte : byte + 4], order)
+            # all ones where it was written into a pipe
+            return size if size < 2**32 - 1 else 0
+
+        at, end = 12, size_at(4) + 8
         # the first number is 0 where the recorder was killed
         while at + 8 <= len(data):
-            size = int.from_bytes(data[at + 4 : at + 8], order)
+            size = size_at(at + 4)
             if data[at : at + 4] == b"data":
                 return max(end, at + 8 + size)
             at += 8 + size + size % 2
