@@ -44,7 +44,9 @@ class ExactStatistics(Callback):
     more than the first element of a minibatch has a method ``statistics_step(batch)``, which runs
     it over a minibatch as a training step gets it: on the device, after the hooks of the transfer,
     in the trainer's precision. Behind a ``WeightAveraging`` they are those of the averaged weights;
-    with statistics of each step it needs a ``horizon``, since it cannot average what grows.
+    with statistics of each step it needs a ``horizon``, since it cannot average what grows. The
+    training's loader is passed over once more, so its data set has to begin anew each time: an
+    iterator that is shared between passes would be used up for the training.
 
     Args:
         batches: how many minibatches of the epoch's order, or None for all that the training takes
