@@ -62,7 +62,8 @@ class ExactStatistics(Callback):
         TypeError: ``batches`` or ``batch_size`` is no int.
         ValueError: ``batches`` is less than 1 or ``batch_size`` less than 2; or, as training
             starts, the loader is none of these, or there are several, or a ``WeightAveraging``
-            stands behind this callback, or lacks the ``horizon``.
+            stands behind this callback, or is to average statistics of each step without
+            ``horizon``.
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
@@ -81,7 +82,8 @@ class ExactStatistics(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse several loaders, one whose rows cannot be changed, and weights of later on."""
-        if not unresolved(pl_module):
+        populations = unresolved(pl_module)
+        if not populations:
             return
         self._check(trainer.train_dataloader)
         own = trainer.callbacks  # type: ignore[attr-defined]
@@ -92,7 +94,7 @@ class ExactStatistics(Callback):
                     "would take the statistics of weights that are not validated"
                 )
         averaged = any(isinstance(callback, WeightAveraging) for callback in own)
-        if averaged and any(p.horizon is None and not p.shared for p in unresolved(pl_module)):
+        if averaged and any(p.horizon is None and not p.shared for p in populations):
             raise ValueError(
                 "a WeightAveraging cannot average statistics of each step that become more: give "
                 "the norm a horizon, or population='shared'"

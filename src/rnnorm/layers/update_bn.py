@@ -37,11 +37,11 @@ def update_bn(
     re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
     restored afterwards, and if anything fails the statistics too. Frozen parts
     (:func:`rnnorm.freeze`) stay as they are. A model without batch norm is left alone, with a
-    warning. Under torch.distributed every rank calls it with a loader of its
-    own, and all get the average over all of them; a synchronised layer (:func:`rnnorm.synchronize`)
-    needs as many minibatches on each, and gets the average over its process group. A step seen
-    by fewer rows than four times ``min_rows`` over the whole loader, and than the first step, is
-    served by an earlier one.
+    warning. Under torch.distributed every rank calls it with a loader of its own, and all get the
+    average over all of them; a synchronised layer (:func:`rnnorm.synchronize`) needs as many
+    minibatches on each, and gets the average over its process group. A step seen by fewer rows
+    than four times ``min_rows`` over the whole loader, and than the first step, is served by an
+    earlier one.
 
     Args:
         loader: minibatches, as mixed as those of training, and better larger than smaller: the
@@ -65,10 +65,10 @@ def update_bn(
     ordinary = [m for m in modes if isinstance(m, _BatchNorm) and m.track_running_stats]
     populations: list[Population | _BatchNorm] = [*unresolved(model), *ordinary]
     if not populations:
-        if any(isinstance(m, Resolved) for m in modes):
-            raise RuntimeError(
-                "a frozen model keeps its statistics: take others with the one that it is a copy of"
-            )
+        for module in modes:
+            if isinstance(module, Resolved):
+                # which refuses, and says why
+                module.reset_running_stats()
         warnings.warn("model has no batch norm layer: there is nothing to update", stacklevel=2)
         return
     layers = [m for m in modes if isinstance(m, Recurrence) and not m.frozen()]
