@@ -102,7 +102,7 @@ class ExactStatistics(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Estimate them, of the weights that are validated."""
-        if trainer.train_dataloader is None or trainer.sanity_checking or not unresolved(pl_module):
+        if trainer.sanity_checking or not unresolved(pl_module) or trainer.train_dataloader is None:
             return
         train = trainer.train_dataloader
         most = trainer.num_training_batches

@@ -99,7 +99,8 @@ def test_a_file_of_ones_own(tmp_path, capsys):
     rows = [f"{('good', 'bad')[i % 2]} w{i},{1 - i % 2}\n" for i in range(60)]
     (tmp_path / "own.csv").write_text("text,label\n" + "".join(rows))
     own = [*TINY, "--data.dataset=csv", "--data.file=own.csv", "--data.threshold=0.5"]
-    command = ["fit", "sentiment/movies-bn", "--data-dir", str(tmp_path), "--epochs", "1"]
+    own.append("--trainer.max_epochs=1")
+    command = ["fit", "sentiment/movies-bn", "--data-dir", str(tmp_path)]
     assert main([*command, *own, "--model.vocabulary_size=99", "--data.words=2"]) == 1
     assert "vocabulary_size must be 3, the 2 words" in capsys.readouterr().err
     assert main([*command, *own, "--model.vocabulary_size=3", "--data.words=2"]) == 0

@@ -109,6 +109,9 @@ def trained(tmp_path_factory, published):
         of_model = of_model | ({"vocabulary_size": symbols} if name in TEXTS else {})
         options = [f"--model.init_args.{key}={value}" for key, value in of_model.items()]
         options += [f"--data.init_args.{key}={value}" for key, value in of_data.items()]
+        if name == "cloze":
+            # symbols that all rows have in one place get rounding errors for a gradient
+            options.append("--optimizer.init_args.eps=1e-6")
         given = {"overrides": [*EVERY, *options]}
         if name == "start":
             fit(recipe, run_dir=folder / "before", quiet=True, **given)
