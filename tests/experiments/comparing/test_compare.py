@@ -123,6 +123,23 @@ def test_a_seed_is_refused(tmp_path, given):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lr": 0.1, "vary": "optimizer.lr=0.1,0.2"},
+        {"batch_size": 5, "vary": "data.init_args.batch_size=5,6"},
+        {"overrides": ["--model.norm=layer"], "vary": "model.norm=batch,none"},
+        {"epochs": 1, "vary": "trainer.max_epochs=1,2"},
+        {"epochs": 1, "overrides": ["--trainer.max_steps=3"]},
+        {"minutes": 1, "overrides": ["--trainer.max_epochs=3"]},
+    ],
+)
+def test_one_option_is_given_in_one_way(tmp_path, given):
+    with pytest.raises(ValueError, match=r"given once|has no effect beside a budget"):
+        compare([LSTM], tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_option_is_varied(tmp_path, capsys):
     given = ["--vary", "model.norm=batch,layer,none", "--epochs", "1", "--out", str(tmp_path / "o")]
     assert main(["compare", LSTM, *given, *TINY]) == 0

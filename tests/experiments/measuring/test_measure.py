@@ -107,6 +107,19 @@ def test_a_limit_that_leaves_no_minibatch_is_refused(tiny, limit):
         measure(run.folder, overrides=[f"--trainer.limit_test_batches={limit}"])
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["trainer.max_epochs=3", "trainer.devices=2", "optimizer.lr=1", "lr_scheduler.gamma=1"],
+)
+def test_an_option_of_training_is_refused_for_a_run(tiny, option, capsys):
+    run = fit("demo/digits-lstm", overrides=[*tiny, "--trainer.max_epochs=1"])
+    with pytest.raises(SystemExit):
+        main(["test", str(run.folder), f"--{option}"])
+    assert (
+        f"--{option} has no effect: the run in {run.folder} is trained" in capsys.readouterr().err
+    )
+
+
 def test_a_model_without_batch_statistics_has_one_measurement(tiny):
     run = fit("demo/digits-ln", overrides=[*tiny, "--trainer.max_epochs=1"])
     (only,) = measure("demo/digits-ln", run.last_checkpoint)

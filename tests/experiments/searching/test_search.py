@@ -34,7 +34,8 @@ def recipe(tmp_path, tiny):
         path = tmp_path / "own.yaml"
         searched = config | {"search": {"trials": 3, "space": space}}
         path.write_text(yaml.safe_dump(searched, sort_keys=False))
-        given = [o for o in tiny if o.partition("=")[0].lstrip("-") not in space]
+        taken = [*space, "trainer.max_epochs"]
+        given = [o for o in tiny if o.partition("=")[0].lstrip("-") not in taken]
         return {"recipe": str(path), "out": "study", "epochs": 1, "overrides": given}
 
     return of
@@ -227,6 +228,8 @@ def test_what_cannot_be_searched_is_refused_before_there_is_a_study(recipe):
         search("demo/digits-bn", "study")
     with pytest.raises(OverrideError, match="speed"):
         search(**recipe(**{"optimizer.init_args.speed": {"choices": [1]}}))
+    with pytest.raises(ValueError, match="one option may be given once"):
+        search(**recipe() | {"overrides": ["--trainer.max_epochs=2"]})
     for name in (RATE, "optimizer.lr"):
         with pytest.raises(ValueError, match=f"--{name}=1 has no effect.*draws that option"):
             search(**recipe() | {"overrides": [f"--{name}=1"]})

@@ -31,7 +31,7 @@ from rnnorm.experiments.training.checkpoint_names import LAST
 from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.options import option_name, training_options
+from rnnorm.experiments.training.options import option_name, refuse_twice, training_options
 from rnnorm.experiments.training.progress import StepsBar, steps_bar
 from rnnorm.experiments.training.run_folder import read_run
 from rnnorm.experiments.training.score import Score
@@ -88,7 +88,8 @@ def compare(
 
     Raises:
         ValueError: data, metric, seeds or budget differ; a number is out of range; an option is the
-            seed; a folder under ``out`` holds another training; or ``picture`` has no format.
+            seed, a second budget or given twice; a folder under ``out`` holds another training; or
+            ``picture`` has no format.
         NotADirectoryError: ``out`` is a file.
         IsADirectoryError: ``picture`` is a folder.
         FileNotFoundError: the data lack files.
@@ -106,7 +107,10 @@ def compare(
     for option in (*overrides, *itertools.chain(*varied)):
         if option_name(option) == "seed_everything":
             raise ValueError(f"{option} has no effect: --seeds N trains with the seeds from 1 to N")
+        if option_name(option) in map(option_name, budget.overrides):
+            raise ValueError(f"{option} has no effect beside a budget in epochs or minutes")
     options = training_options(lr=lr, batch_size=batch_size, overrides=overrides)
+    refuse_twice(options, varied[0])
     options += budget.overrides
     entries: list[Entry] = []
     for run, name in zip(runs, names or runs, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from rnnorm.experiments.training.checkpoints import (
     read_checkpoint,
 )
 from rnnorm.experiments.training.options import data_dir_option
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.recipe import OverrideError, read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.words import checkpoint_of, is_run
 
@@ -33,6 +34,10 @@ _FREE = (
     "test_by",
     "train_size",
     "val_by",
+)
+_TRAINING = re.compile(
+    r"--(optimizer\b|lr_scheduler\b|trainer\.(max|min|gradient|accumulate_grad|limit_train|limit_val"
+    r"|overfit|val_check|check_val|log_every|devices\b|num_nodes\b|strategy\b))"
 )
 
 
@@ -84,6 +89,7 @@ def load_trained(
         overrides: options of LightningCLI.
 
     Raises:
+        OverrideError: an option is one of training, and ``run`` or its checkpoint's folder a run.
         ValueError: the checkpoint is not one of this model and data.
         FileNotFoundError: there is no such checkpoint.
     """
@@ -91,6 +97,9 @@ def load_trained(
     state, options = read_checkpoint(checkpoint), [*data_dir_option(data_dir), *overrides]
     folder, recipe = (Path(run), None) if is_run(run) else (checkpoint.parent.parent, str(run))
     if is_run(folder):
+        for override in overrides:
+            if _TRAINING.match(override):
+                raise OverrideError(f"{override} has no effect: the run in {folder} is trained")
         built, _ = rebuild(folder, recipe, scale, options)
     else:
         built = Built(read_recipe(str(run), scale or "paper").config, options)

@@ -29,7 +29,7 @@ from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.differences import differences
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.options import data_dir_option, option_name
+from rnnorm.experiments.training.options import data_dir_option, option_name, training_options
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import Score, score_of
@@ -83,7 +83,8 @@ def search(
     Raises:
         ValueError: the recipe has no ranges, the folder or the storage holds a study of something
             else, a trial's folder holds another training, several workers have no storage, an
-            override is of an option that is drawn, or a number is out of its range.
+            override is of an option that is drawn, or of ``epochs``, or a number is out of its
+            range.
         FileExistsError: a trial's folder is there and holds no training.
         OverrideError: an override, or an option with a range, is none that the recipe knows.
         BlockingIOError: another process works on the study, which has no storage.
@@ -108,8 +109,7 @@ def search(
     names = {option_name(name) for name in space}
     if twice := [option for option in overrides if option_name(option) in names]:
         raise ValueError(f"{twice[0]} has no effect: the recipe's search draws that option")
-    if epochs is not None:
-        overrides = [*overrides, f"--trainer.max_epochs={epochs}"]
+    overrides = training_options(epochs, overrides=overrides)
     # options that the recipe does not know are found out before there is a study
     score = score_of(Built(chosen.config, [*overrides, *_options(_any(space))]).model)
     about = {

@@ -37,14 +37,23 @@ def training_options(
         "seed_everything": seed,
     }
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    names = {option_name(option): option for option in options}
-    for override in overrides:
-        if own := names.get(option_name(override)):
-            raise ValueError(f"one option may be given once, got {own} and {override}")
+    refuse_twice(options, overrides)
     if epochs is not None:
         # a budget in epochs is one whatever the recipe's steps are
         options.insert(1, "--trainer.max_steps=-1")
     return [*options, *overrides]
+
+
+def refuse_twice(options: Sequence[str], more: Sequence[str]) -> None:
+    """Refuse one option that is given in two ways.
+
+    Raises:
+        ValueError: one of ``more`` sets what one of ``options`` does.
+    """
+    names = {option_name(option): option for option in options}
+    for other in more:
+        if own := names.get(option_name(other)):
+            raise ValueError(f"one option may be given once, got {own} and {other}")
 
 
 def data_dir_option(data_dir: str | Path | None) -> list[str]:
