@@ -220,6 +220,19 @@ def test_help_of_a_recipe_lists_what_it_takes(capsys):
     assert {"--model.hidden_size=100", "--trainer.max_epochs=25", "--model.norm=batch"} <= lines
     assert {"--optimizer.lr=0.001", "--data.batch_size=100", "--seed_everything=1"} <= lines
     assert "--data.seed=1" not in lines
+    # nor what fit refuses
+    assert not any(line.startswith("--trainer.logger") for line in lines)
+
+
+def test_help_of_a_recipe_lists_the_fields_that_it_gives_a_norm(capsys):
+    assert main(["fit", "cooijmans2016/pmnist-bn", "--help"]) == 0
+    assert "\n  --model.norm_options.momentum=0.01\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["test", "export", "write"])
+def test_help_has_no_example_that_is_refused_for_a_run(name):
+    said = " ".join(cli._parser(name, cli._COMMANDS[name]).format_help().split())
+    assert "but for a run those of training, for example --data.eval_batch_size=50" in said
 
 
 def test_missing_files(capsys, tmp_path):

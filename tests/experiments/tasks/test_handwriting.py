@@ -185,7 +185,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, trained, arguments, what):
     assert not (tmp_path / "a.svg").exists()
 
 
-def test_digits_are_drawn_from_their_class(tmp_path, digits):
+def test_digits_are_drawn_from_their_class(tmp_path, digits, monkeypatch):
     run = fit(
         "handwriting/pendigits-lstm",
         data_dir=digits,
@@ -205,6 +205,16 @@ def test_digits_are_drawn_from_their_class(tmp_path, digits):
     assert draw(run.folder, tmp_path / "a.svg", classes=["1", "0"], count=2).is_file()
     with pytest.raises(ValueError, match="classes must be of 0, 1, got '7'"):
         draw(run.folder, tmp_path / "a.svg", classes=["7"])
+    loader = run.built.datamodule.loaders["val"]
+    given = []
+    monkeypatch.setattr(
+        net.__class__, "draw", lambda *a: given.append(a[1:]) or [torch.zeros(4, 3)]
+    )
+    draw(run.folder, tmp_path / "b.svg", classes=["1", "0"], count=2, points=3, data_dir=digits)
+    assert [number.item() for number, *_ in given] == [1, 1, 0, 0]
+    for number, *_, (offsets, _) in given:
+        own = [i for i, each in enumerate(loader.drawings) if each.label == str(number.item())]
+        assert any(torch.equal(offsets, loader.points(i)[0][:3]) for i in own)
 
 
 def test_data_that_do_not_fit_are_refused(data, folder):

@@ -148,6 +148,9 @@ def test_write_translates_a_file_or_standard_input(tmp_path, runs, capsys, monke
     for options, what in (
         (["--begin", "a"], "--begin is for a text or --out, not for --from"),
         (["--temperature", "0"], "--temperature is for a text or --out, not for --from"),
+        (["--sentences", "2"], "--sentences is for a text or --out, not for --from"),
+        (["--seed", "2"], "--seed is for a text or --out, not for --from"),
+        (["--data-dir", "."], "--data-dir is for --out, not for --from"),
         (["--out", "a.svg"], "one thing at a time, got --from and --out"),
     ):
         assert main(["write", run, *source, *options]) == 1

@@ -26,7 +26,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--vary",
         metavar="OPTION=VALUE,...",
-        help="one recipe with each of these values, such as model.norm=batch,layer,none",
+        help="each recipe with each of these values, such as model.norm=batch,layer,none",
     )
     options.data_dir(parser)
     options.scale(parser)

@@ -24,9 +24,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", required=True, help="FILE.json beside it says how to use it"
     )
-    options.data_dir(parser)
+    options.data_dir(parser, "read where inputs are scaled by them alone")
     options.scale(parser)
-    options.overrides(parser)
+    options.overrides_of_a_run(parser)
 
 
 def run(**given: Any) -> None:

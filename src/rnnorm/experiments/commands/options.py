@@ -5,16 +5,30 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 
-_OVERRIDES = (
-    "Any option of the recipe can be given too, for example --trainer.max_epochs=5 "
-    "--model.hidden_size=50 --optimizer.lr=0.002; rnnorm fit RECIPE --help lists them."
-)
 
+def overrides(
+    parser: ArgumentParser,
+    such_as: str = "--trainer.max_epochs=5 --model.hidden_size=50 --optimizer.lr=0.002",
+    but: str = "",
+) -> None:
+    """Let the command take the options of recipes.
 
-def overrides(parser: ArgumentParser) -> None:
-    """Let the command take the options of recipes."""
+    Args:
+        parser: the command's.
+        such_as: an example of them.
+        but: which ones are refused.
+    """
     parser.set_defaults(overrides=[])
-    parser.epilog = _OVERRIDES
+    parser.epilog = (
+        f"Any option of the recipe can be given too{but}, for example {such_as}; "
+        "rnnorm fit RECIPE --help lists them."
+    )
+
+
+def overrides_of_a_run(parser: ArgumentParser) -> None:
+    """The same for a command that uses a trained model."""
+    but = ", but for a run those of training"
+    overrides(parser, "--data.eval_batch_size=50 --trainer.accelerator=cpu", but)
 
 
 def recipe_name(word: str) -> str:
@@ -51,12 +65,15 @@ def trained(parser: ArgumentParser) -> None:
     )
 
 
-def data_dir(parser: ArgumentParser) -> None:
-    """Where the data are."""
+def data_dir(parser: ArgumentParser, without: str = "MNIST is downloaded without it") -> None:
+    """Where the data are.
+
+    Args:
+        parser: the command's.
+        without: what is so without the option.
+    """
     parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="folder with the data set's files; MNIST is downloaded without it",
+        "--data-dir", metavar="DIR", help=f"folder with the data set's files; {without}"
     )
 
 

@@ -33,9 +33,9 @@ def add_options(parser: ArgumentParser) -> None:
         type=int,
         nargs="+",
         default=[],
-        help="measure on windows of each of these lengths (texts alone)",
+        help="measure on windows of each of these lengths (texts read in windows alone)",
     )
-    options.overrides(parser)
+    options.overrides_of_a_run(parser)
 
 
 def run(**given: Any) -> None:

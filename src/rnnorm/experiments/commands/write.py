@@ -24,6 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
         "recordings", metavar="WAV", nargs="*", help="recordings to transcribe, a line each"
     )
     options.scale(parser)
+    options.data_dir(parser, "where the training had them without it (--points alone)")
     parser.add_argument(
         "--begin",
         metavar="TEXT",
@@ -47,10 +48,10 @@ def add_options(parser: ArgumentParser) -> None:
         "--sentences",
         metavar="N",
         type=int,
-        default=1,
         help="how many of each beginning or class (1)",
     )
     options.draws(parser)
+    parser.set_defaults(seed=None)
     parser.add_argument(
         "--max-length",
         metavar="N",
@@ -70,7 +71,7 @@ def add_options(parser: ArgumentParser) -> None:
         type=int,
         help="begin with the first N points of as many validation drawings (0)",
     )
-    options.overrides(parser)
+    options.overrides_of_a_run(parser)
 
 
 def run(**given: Any) -> None:
@@ -80,8 +81,10 @@ def run(**given: Any) -> None:
     beam, points = given.pop("beam"), given.pop("points")
     begin, temperature = given.pop("beginnings"), given.pop("temperature")
     source, limit = given.pop("source"), given.pop("max_length")
+    data_dir, count, seed = given.pop("data_dir"), given.pop("sentences"), given.pop("seed")
     shared = {name: given[name] for name in ("run", "checkpoint", "scale", "overrides")}
-    given["max_length"] = 400 if limit is None else limit
+    given |= {"max_length": 400 if limit is None else limit, "seed": 1 if seed is None else seed}
+    count = 1 if count is None else count
     if recordings:
         from rnnorm.experiments.measuring.transcribing import transcribe
 
@@ -93,15 +96,15 @@ def run(**given: Any) -> None:
     elif out:
         from rnnorm.experiments.measuring.drawing import draw
 
-        count = given.pop("sentences")
         warmth = 0.5 if temperature is None else temperature
         given |= {"classes": begin or (), "points": points or 0, "temperature": warmth}
-        print(f"picture: {draw(out=out, count=count, **given)}")
+        print(f"picture: {draw(out=out, count=count, data_dir=data_dir, **given)}")
     else:
         from rnnorm.experiments.measuring.writing import write
 
         warmth = 1.0 if temperature is None else temperature
-        print("\n".join(write(beginnings=begin or ["the"], temperature=warmth, **given)))
+        given |= {"sentences": count, "temperature": warmth}
+        print("\n".join(write(beginnings=begin or ["the"], **given)))
 
 
 def _check(asked: dict[str, Any], given: dict[str, Any]) -> None:
@@ -118,7 +121,10 @@ def _check(asked: dict[str, Any], given: dict[str, Any]) -> None:
         ("--beam", given["beam"], ("WAV", "--from")),
         ("--begin", given["beginnings"], ("a text", "--out")),
         ("--temperature", given["temperature"], ("a text", "--out")),
+        ("--sentences", given["sentences"], ("a text", "--out")),
+        ("--seed", given["seed"], ("a text", "--out")),
         ("--points", given["points"], ("--out",)),
+        ("--data-dir", given["data_dir"], ("--out",)),
         ("--max-length", given["max_length"], ("a text", "--from", "--out")),
     ):
         if value is not None and what not in fitting:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -34,6 +35,7 @@ def draw(
     temperature: float = 0.5,
     seed: int = 1,
     max_length: int = 400,
+    data_dir: str | Path | None = None,
     scale: str | None = None,
     overrides: Sequence[str] = (),
 ) -> Path:
@@ -46,11 +48,12 @@ def draw(
             needed without ``points``.
         count: how many; of each class, if classes are named.
         classes: names of classes, for a model that has them; all of them by default.
-        points: begin with the first so many points of as many validation drawings, which are grey
-            in the picture.
+        points: begin with the first so many points of as many validation drawings, of the same
+            class, which are grey in the picture.
         temperature: how far from the most probable; 0 for the most probable itself.
         seed: seed of the draws.
         max_length: where a drawing is cut off that has not ended, in points.
+        data_dir: where the data set's files are; where the training had them by default.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
         overrides: options of LightningCLI.
 
@@ -58,8 +61,9 @@ def draw(
         The picture's file.
 
     Raises:
-        ValueError: a number is out of range, the recipe is none of handwriting, a class is unknown,
-            the name of the picture ends otherwise, or the checkpoint is not one of the model.
+        ValueError: a number is out of range, the recipe is none of handwriting, a class is unknown
+            or with ``points`` has no validation drawing, the name of the picture ends otherwise,
+            or the checkpoint is not one of the model.
         FileNotFoundError: there is no such checkpoint, or with ``points`` a file of the data is
             missing.
     """
@@ -73,15 +77,17 @@ def draw(
     out = Path(out)
     if out.suffix not in _KINDS:
         raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")
-    trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
+    trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
     model, data = expect(Writer, trained.built.model, run), trained.built.datamodule
     assert isinstance(data, StrokeData)
-    numbers = _numbers(model, trained.kept("classes"), classes, count)
+    names = trained.kept("classes")
+    numbers = _numbers(model, names, classes, count)
     beginnings: list[tuple[Tensor, Tensor] | None] = [None] * len(numbers)
     if points:
         trained.built.set_up("fit")
         data.load_state_dict(data_state(trained.state, data))
-        beginnings = [_beginning(data, i, points) for i in range(len(numbers))]
+        asked = [None if model.start is None else names[number] for number in numbers]
+        beginnings = list(_beginnings(data, asked, points))
     generator = torch.Generator().manual_seed(seed)
     drawings = []
     for number, beginning in zip(numbers, beginnings, strict=True):
@@ -102,14 +108,26 @@ def _numbers(model: Writer, names: Sequence[str], classes: Sequence[str], count:
     return [names.index(name) for name in classes or names for _ in range(count)]
 
 
-def _beginning(data: StrokeData, index: int, points: int) -> tuple[Tensor, Tensor]:
+def _beginnings(
+    data: StrokeData, classes: Sequence[str | None], points: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first points of validation drawings of these classes in turn; None is any."""
     loader = data.loaders["val"]
     assert isinstance(loader, StrokeBatches)
-    offsets, pen = loader.points(index % len(loader.drawings))
-    # what is given does not end
-    pen = pen[:points].clone()
-    pen[pen == END] = UP
-    return offsets[:points], pen
+    turns: dict[str | None, Iterator[int]] = {}
+    for name in classes:
+        if name not in turns:
+            found = [i for i, d in enumerate(loader.drawings) if name is None or d.label == name]
+            if not found:
+                raise ValueError(
+                    f"points need a validation drawing of class {name!r}: there is none"
+                )
+            turns[name] = itertools.cycle(found)
+        offsets, pen = loader.points(next(turns[name]))
+        # what is given does not end
+        pen = pen[:points].clone()
+        pen[pen == END] = UP
+        yield offsets[:points], pen
 
 
 def _picture(drawings: Sequence[Tensor], given: int, out: Path) -> Path:

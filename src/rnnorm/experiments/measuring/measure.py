@@ -107,7 +107,10 @@ def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Ite
         return [(None, built.datamodule.test_dataloader())]
     windows = getattr(built.datamodule, "test_windows", None)
     if windows is None:
-        raise ValueError("lengths are for a text: this recipe's data have a length of their own")
+        raise ValueError(
+            "lengths are for a text that is read in windows: this recipe's data have lengths of "
+            "their own"
+        )
     # the same minibatches for both kinds of statistics
     loaders = [(length, SeveralRows(windows(length))) for length in lengths]
     for length, loader in loaders:

@@ -143,5 +143,7 @@ def _spec(
         return specs[name](**(options or {}))
     if options:
         known = " or ".join(map(repr, specs))
-        raise ValueError(f"{argument}_options need {argument} to be {known}, got {name!r}")
+        raise ValueError(
+            f"{argument}_options need {argument} to be {known}, or to be null, got {name!r}"
+        )
     return name

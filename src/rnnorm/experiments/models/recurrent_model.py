@@ -32,7 +32,7 @@ class RecurrentModel(lightning.LightningModule):
         initial_noise: standard deviation of the Gaussian noise on h_0 in training.
         learn_initial_state: make h_0 and c_0 parameters, or, ``"from_input"``, an affine function
             of the mean of the sequence.
-        cell_options: arguments that the cell's class alone has: ``peephole``, ``reset_after``,
+        cell_options: arguments that the cell's class has: ``bias``, ``peephole``, ``reset_after``,
             ``periods``, ``boundary``, ``slope``, ``nonlinearity``.
         recurrent_dropout: None, ``"Zoneout"``, ``"CellDropout"`` or ``"SequenceDropout"``.
         recurrent_dropout_options: fields of that class to change.

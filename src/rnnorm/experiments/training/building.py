@@ -190,7 +190,7 @@ class Built(LightningCLI):
 
 
 _LIMIT = re.compile(r"trainer\.limit_\w+_batches")
-_OWN = re.compile(
+OWN = re.compile(
     r"--trainer\.(default_root_dir|enable_checkpointing|enable_model_summary|enable_progress_bar"
     r"|logger|num_sanity_val_steps)\b"
 )
@@ -221,7 +221,7 @@ def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) ->
         elif match := _PATH.fullmatch(override):
             path = None if match[2] == "null" else match[2]
             _init_args(whole, "data")[match[1]] = path
-        elif _OWN.match(override):
+        elif OWN.match(override):
             raise ArgumentError(
                 None, f"{override} has no effect: a training has the files and the progress of fit"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnnorm.experiments.training.building import Built
+from rnnorm.experiments.training.building import OWN, Built
 from rnnorm.experiments.training.options import option_values
 from rnnorm.experiments.training.recipe import read_recipe
 
@@ -13,6 +13,9 @@ def option_list(recipe: str) -> str:
     lines = [f"options of {recipe}, with its values at the paper's scale:"]
     for name, value in option_values(whole).items():
         # a list of callbacks or the like is not for the command line, and there is one seed
-        if not isinstance(value, list | dict) and name != "--data.seed":
-            lines.append(f"  {name}={'null' if value is None else value}")
+        if isinstance(value, list) or OWN.match(name) or name == "--data.seed":
+            continue
+        fields = value.items() if isinstance(value, dict) else ()
+        for option, given in [(f"{name}.{key}", field) for key, field in fields] or [(name, value)]:
+            lines.append(f"  {option}={'null' if given is None else given}")
     return "\n".join(lines)

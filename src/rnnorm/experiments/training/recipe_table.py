@@ -23,8 +23,8 @@ _DATA = {
 }
 _NOTE = """\
 Time is that of the training steps alone, by the seconds of one step on two cores of an AMD EPYC
-(AVX-512); – was not measured. --scale small takes minutes. MNIST can be downloaded; all else wants
-the folder where your files are, --data-dir."""
+(AVX-512); – was not measured. --scale small, which demo/ has not, takes minutes. Digits come along,
+MNIST can be downloaded, and all else wants the folder where your files are, --data-dir."""
 
 
 def recipe_table(words: Sequence[str] = ()) -> str:
