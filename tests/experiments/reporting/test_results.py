@@ -382,10 +382,14 @@ def test_lengths_have_a_table_of_their_own(folder):
 
 
 def test_another_scale_or_budget_has_a_line_of_its_own(folder):
+    curve = {"score": "bits_per_character", "curve": {"steps": [200, 600], "values": [1.9, 1.5]}}
     for scale, epochs, value in (("paper", 3, 1.5), ("paper", 9, 1.4), ("small", 3, 1.9)):
         tests = (measured(value, None, 50), measured(value))
         seed = round(10 * value)
-        write(folder, outcome(BN, 1.5, scale=scale, epochs=epochs, seed=seed, tests=tests))
+        run = outcome(BN, 1.5, scale=scale, epochs=epochs, seed=seed, tests=tests)
+        write(folder, run, **curve)
+    curves = curves_of(read_recorded(folder)[1][0], {})
+    assert len({each.model for each in curves}) == len(curves) == 3
     page, scores = page_of(folder), scores_of(read_recorded(folder)[1][0])
     for apart, value in (("paper, 3", 1.5), ("paper, 9", 1.4), ("small, 3", 1.9)):
         assert f"| `{BN} ({apart} epochs)` | – | {value:.3f} |" in page
@@ -443,7 +447,8 @@ def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path, stored
         yaml.safe_dump({"text": "", "tables": [{"title": "Search", "recipes": [recipe]}]})
     )
     url = "journal:study.journal" if stored else None
-    found = search(recipe, "study", epochs=1, overrides=tiny, storage=url)
+    options = [option for option in tiny if "max_epochs" not in option]
+    found = search(recipe, "study", epochs=1, overrides=options, storage=url)
     page = results([url or "study"], docs=folder.parent).read_text()
     assert f"Random search with `{recipe}` ({'; '.join(found.overrides)})." in page
     assert f" {found.failures()}." in page
@@ -494,11 +499,17 @@ def test_a_record_names_recipe_changes_and_seed_and_replaces_one_without_a_seed(
     assert place["threads"] == str(torch.get_num_threads())
 
 
-def test_a_run_does_not_replace_another_whose_options_end_in_the_same_word(folder, tiny):
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_run_neither_replaces_nor_joins_one_whose_options_end_in_the_same_word(
+    folder, tiny, seed
+):
     options = [*tiny, "--trainer.max_epochs=1"]
     one, two = (
-        fit("demo/digits-bn", run_dir=name, overrides=[*options, f"--{option}=0.5"]).folder
-        for name, option in (("a", "optimizer.momentum"), ("b", "model.norm_options.momentum"))
+        fit("demo/digits-bn", run_dir=run, seed=n, overrides=[*options, f"--{name}=0.5"]).folder
+        for run, n, name in (
+            ("a", 1, "optimizer.momentum"),
+            ("b", seed, "model.norm_options.momentum"),
+        )
     )
     path = record(one, folder)
     assert record(one, folder) == path
@@ -511,7 +522,7 @@ def test_a_run_does_not_replace_another_whose_options_end_in_the_same_word(folde
     assert kept.pop("overrides")[-1] == "optimizer.momentum=0.5"
     # a record of before says none
     path.write_text(json.dumps(kept))
-    assert record(two, folder) == path
+    assert record(two, folder).name == path.name.replace("seed1", f"seed{seed}")
 
 
 def test_a_run_that_does_not_say_where_it_was_trained_may_have_a_file_that_does(folder, tiny):

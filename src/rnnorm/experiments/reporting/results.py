@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
     Raises:
         FileNotFoundError: a folder is no run, or ``results/tables.yaml`` is missing.
         ValueError: a file is broken, a recorded run is in no table, or a run would replace one with
-            other changes.
+            other changes, or be another seed of it.
     """
     folder, page = Path(docs) / "results", Path(docs) / "results.md"
     before = set(folder.glob("*.json"))
@@ -87,7 +88,8 @@ def record(run: str | Path, folder: Path) -> Path:
 
     Raises:
         FileNotFoundError: there is no run.
-        ValueError: a file of it is broken, or it would replace a run with other changes.
+        ValueError: a file of it is broken, or it would replace a run with other changes, or be
+            another seed of it.
     """
     if (Path(run) / STUDY).is_file():
         return _record_search(read_search(run), folder)
@@ -106,7 +108,10 @@ def record(run: str | Path, folder: Path) -> Path:
         },
     }
     apart = (*outcome.changes, *([] if outcome.seed is None else [f"seed{outcome.seed}"]))
-    _refuse_other(_file(folder, outcome.recipe, outcome.scale, apart), outcome, run)
+    # that of this seed, and those that it will be averaged with
+    model = _file(folder, outcome.recipe, outcome.scale, outcome.changes)
+    for there in (model, *folder.glob(f"{escape(model.stem)}-seed*.json")):
+        _refuse_other(there, outcome, run)
     path = _keep(folder, outcome.recipe, outcome.scale, content, apart)
     if apart == (f"seed{outcome.seed}",):
         _file(folder, outcome.recipe, outcome.scale).unlink(missing_ok=True)
@@ -151,7 +156,10 @@ def _with_evidence(outcome: Outcome, run: Path) -> Outcome:
 
 
 def _refuse_other(path: Path, outcome: Outcome, run: str | Path) -> None:
-    """Refuse to replace a run whose changes end in the same words, such as those of two momenta."""
+    """Refuse to replace a run, or to be averaged with it, whose changes end in the same words.
+
+    Such are those of two momenta.
+    """
     try:
         # an older record does not say them
         before = json.loads(unpack(path, "")).get("overrides", list(outcome.overrides))
@@ -161,7 +169,7 @@ def _refuse_other(path: Path, outcome: Outcome, run: str | Path) -> None:
     if before != list(outcome.overrides):
         raise ValueError(
             f"{path} is of a run with {', '.join(before)}, and {run} has "
-            f"{', '.join(outcome.overrides)}: remove the file to replace it"
+            f"{', '.join(outcome.overrides)}: remove the file to record this one"
         )
 
 

@@ -92,12 +92,14 @@ def draw_scores(table: Recorded) -> bytes:
 def curves_of(table: Recorded, steps: Steps) -> list[Curve]:
     """Those that were kept and have more than a point, with the seconds of ``rnnorm bench``."""
     curves = []
+    named = models_of(run.outcome for run in table.runs)
+    names = {id(outcome): name for name, seeds in named.items() for outcome in seeds}
     for run in table.runs:
         if len(run.curve.values) > 1:
             step = step_of(run.outcome, steps)
             each = step.seconds if step else None
             seconds = [] if each is None else [each * s for s in run.curve.steps]
-            curves.append(replace(run.curve, seconds=seconds))
+            curves.append(replace(run.curve, model=names[id(run.outcome)], seconds=seconds))
     return curves
 
 
