@@ -169,6 +169,12 @@ def test_an_example_that_is_no_tuple_of_tensors_is_an_error(tmp_path):
         rnnorm.export.onnx(layer, (x,), tmp_path / "none" / "layer.onnx")
 
 
+def test_bfloat16_is_an_error(tmp_path):
+    layer, x = rnnorm.LSTM(3, 4).bfloat16().eval(), torch.randn(4, 2, 3).bfloat16()
+    with pytest.raises(TypeError, match="must not be bfloat16"):
+        rnnorm.export.onnx(layer, (x,), tmp_path / "layer.onnx")
+
+
 def test_what_a_model_takes_by_keywords_of_any_name_is_an_error(tmp_path):
     class Open(nn.Module):
         def forward(self, x, **others):

@@ -111,7 +111,7 @@ def onnx(
         ImportError: onnx, onnxscript or onnxruntime is missing (``rnnorm[export]``).
         RuntimeError: torch cannot export the model, or onnxruntime returns something else.
         TypeError: the example is no tuple, does not fit ``model.forward``, has a PackedSequence, or
-            is taken by its ``**kwargs``.
+            is taken by its ``**kwargs``; or something is bfloat16.
         FileNotFoundError: there is no such folder.
     """
     import onnxruntime
@@ -122,6 +122,11 @@ def onnx(
     if any(isinstance(value, PackedSequence) for value in (*example, *(kwargs or {}).values())):
         raise TypeError(
             "example must have no PackedSequence: give a padded batch, and lengths in kwargs"
+        )
+    if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *_tensors(example, kwargs))):
+        raise TypeError(
+            "model and example must not be bfloat16, in which onnxruntime has no matrix product on "
+            "a CPU: export model.float()"
         )
     frozen, path = freeze(model), Path(path)
     if not path.parent.is_dir():

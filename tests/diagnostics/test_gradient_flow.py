@@ -189,3 +189,9 @@ def test_picture_names_gammas_and_models(axes):
     assert [line.get_label() for line in axes.lines] == ["γ = 0.1", "mine"]
     assert axes.get_yscale() == "log"
     assert axes.get_ylabel() == "‖∂loss/∂h_t‖"
+
+
+@torch.inference_mode()
+def test_there_are_no_gradients_in_inference_mode():
+    with pytest.raises(RuntimeError, match="must not be called in inference mode"):
+        gradient_norms(nn.GRU(2, 3), last_output, torch.randn(T, 2, 2))

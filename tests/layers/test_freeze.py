@@ -307,3 +307,11 @@ def test_a_copy_without_statistics_warns(make):
     with pytest.warns(UserWarning, match="before any statistic was taken") as caught:
         make(model)
     assert caught[0].filename == __file__
+
+
+def test_a_layer_that_cannot_be_copied_is_an_error():
+    layer = rnnorm.LSTM(3, 4, norm="batch")
+    prune.random_unstructured(layer, "weight_hh_l0", 0.5)
+    layer(torch.randn(2, 3, 3))
+    with pytest.raises(RuntimeError, match=r"copies, got .*prune\.remove"):
+        rnnorm.freeze(layer)

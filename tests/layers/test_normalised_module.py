@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import rnnorm
 
@@ -374,6 +374,29 @@ def test_reset_parameters_forgets_scales_and_statistics(trained, deep, norm, ide
     torch.manual_seed(0)
     trained.reset_parameters()
     _same_future(trained, deep.rnnorm(norm=norm), deep, identical)
+
+
+class _Doubled(nn.Module):
+    def forward(self, value):
+        return 2 * value
+
+    def right_inverse(self, value):
+        return value / 2
+
+
+def test_reset_parameters_goes_through_parametrizations():
+    layer = rnnorm.LSTM(3, 4, norm="batch", learn_initial_state=True)
+    names = ("gamma_input_l0", "beta_cell_l0", "h_0")
+    for name in names:
+        parametrize.register_parametrization(layer, name, _Doubled())
+    layer.reset_parameters()
+    for name, value in zip(names, (0.1, 0.0, 0.0), strict=True):
+        torch.testing.assert_close(
+            getattr(layer, name), torch.full_like(getattr(layer, name), value)
+        )
+    parametrize.register_parametrization(layer, "gamma_cell_l0", nn.Identity())
+    with pytest.raises(RuntimeError, match="right_inverse"):
+        layer.reset_parameters()
 
 
 def test_memory_is_shared_on_request(trained, deep):

@@ -4,6 +4,7 @@ import copy
 import io
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import tensor
@@ -409,7 +410,8 @@ def test_select_horizon_sets_and_returns_the_best():
     torch.testing.assert_close(module(x)[0][:, 0], want)
 
 
-def test_select_horizon_tries_the_horizons_it_is_given():
+@pytest.mark.parametrize("horizons", [[3, 1], np.array([3, 1])])
+def test_select_horizon_tries_the_horizons_it_is_given(horizons):
     module = trained()
     tried = []
 
@@ -417,7 +419,7 @@ def test_select_horizon_tries_the_horizons_it_is_given():
         tried.append(rows_of(model))
         return -float(tried[-1][0])
 
-    assert rnnorm.select_horizon(module, evaluate, horizons=[3, 1]) == 3
+    assert rnnorm.select_horizon(module, evaluate, horizons=horizons) == 3
     assert sorted(tried) == [[1, 1, 1], [3, 3, 3]]
     assert rows_of(module) == [3, 3, 3]
 

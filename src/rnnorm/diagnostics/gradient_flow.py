@@ -59,9 +59,14 @@ def gradient_norms(
 
     Raises:
         ValueError: there is no such layer, several and none is named, or it is bidirectional.
-        RuntimeError: under torch.distributed, statistics in training of more steps than the model
-            has seen, with ``horizon=None``.
+        RuntimeError: in inference mode, such as that of Lightning's validation; or under
+            torch.distributed, statistics in training of more steps than the model has seen, with
+            ``horizon=None``.
     """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "gradient_norms must not be called in inference mode: no_grad is no harm"
+        )
     model = set_ranks(copy.deepcopy(model).requires_grad_(), None)
     model, recurrent = _find(model, layer)
     device = next(recurrent.parameters()).device

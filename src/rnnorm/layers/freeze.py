@@ -39,9 +39,21 @@ def freeze(model: Model) -> Model:
     Returns:
         the copy. To call one with batch normalisation in training, or to take statistics with
         it, is a RuntimeError.
+
+    Raises:
+        RuntimeError: the model cannot be copied.
     """
     warn_without_statistic(model)
-    model = copy.deepcopy(model).eval()
+    try:
+        model = copy.deepcopy(model).eval()
+    except RuntimeError as error:
+        if "deepcopy protocol" not in str(error):
+            raise
+        raise RuntimeError(
+            "model must be one that copy.deepcopy copies, got one with a tensor computed from "
+            "others: of pruning and the older weight norm take torch.nn.utils.prune.remove and "
+            "remove_weight_norm first"
+        ) from None
     for module in list(model.modules()):
         for name, child in module._modules.items():
             if isinstance(child, Population) and not isinstance(child, Resolved):

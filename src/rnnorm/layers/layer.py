@@ -156,14 +156,27 @@ def reset_running_stats(module: nn.Module) -> None:
 
 
 def reset_norm(module: nn.Module, norm: Norm | None, states: tuple[str, ...] = ()) -> None:
-    """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics."""
+    """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics.
+
+    Raises:
+        RuntimeError: one of them has a parametrization without ``right_inverse``.
+    """
     learned = [f"{name}_0{kind}" for name in states for kind in ("", "_weight")]
-    for name, parameter in module.named_parameters(recurse=False):
+    for name in (*module._parameters, *getattr(module, "parametrizations", ())):
+        if not name.startswith(("gamma_", "beta_")) and name not in learned:
+            continue
+        value, start = getattr(module, name), 0.0
+        if value is None:
+            continue
         if name.startswith("gamma_"):
             assert norm is not None
-            nn.init.constant_(parameter, norm.gamma)
-        elif name.startswith("beta_") or name in learned:
-            nn.init.zeros_(parameter)
+            start = norm.gamma
+        with torch.no_grad():
+            if name in module._parameters:
+                value.fill_(start)
+            else:
+                # through its parametrization
+                setattr(module, name, torch.full_like(value, start))
     reset_running_stats(module)
 
 

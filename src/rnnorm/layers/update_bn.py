@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable
+from numbers import Integral
 from typing import Any, TypeVar
 
 import torch
@@ -172,7 +173,7 @@ def select_horizon(
     if horizons is None:
         powers = [2**k for k in range(longest.bit_length())]
         horizons = [power for power in powers if power < longest] + [longest]
-    if not horizons or not all(isinstance(h, int) and h >= 1 for h in horizons):
+    if not len(horizons) or not all(isinstance(h, Integral) and int(h) >= 1 for h in horizons):
         raise ValueError(f"horizons must be ints of at least 1, got {horizons!r}")
     whole = {population: _copy(population) for population in populations}
 
@@ -185,7 +186,7 @@ def select_horizon(
     best = longest
     try:
         model.eval()
-        for horizon in sorted(set(horizons)):
+        for horizon in sorted({int(h) for h in horizons}):
             trust(horizon)
             scores[horizon] = float(evaluate(model))
         numbers = {horizon: score for horizon, score in scores.items() if score == score}
