@@ -144,6 +144,6 @@ def _spec(
     if options:
         known = " or ".join(map(repr, specs))
         raise ValueError(
-            f"{argument}_options need {argument} to be {known}, or to be null, got {name!r}"
+            f"{argument}_options need {argument} to be {known}, got {name!r}: null takes them away"
         )
     return name
