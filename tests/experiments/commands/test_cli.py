@@ -312,6 +312,8 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
         ("--trainer.accumulate_grad_batches=-1", "trainer.accumulate_grad_batches must be above 0"),
         ("--trainer.check_val_every_n_epoch=0", "trainer.check_val_every_n_epoch must be above 0"),
         ("--trainer.val_check_interval=0", "trainer.val_check_interval must be above 0"),
+        ("--trainer.overfit_batches=2", "trainer.overfit_batches must be 0, got 2"),
+        ("--seed_everything=true", "seed_everything must be a number, got true"),
         ("--model.dropout=2", "dropout must be from 0 to 1, got 2.0"),
         ("--trainer.devices=many", "the trainer cannot be made: "),
     ],

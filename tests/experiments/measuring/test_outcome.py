@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 from interruption import Interruption, KillAt
+from lightning.pytorch.callbacks import EarlyStopping
 
 import rnnorm
 from rnnorm.experiments.comparing.budget import StopAfterSeconds
@@ -101,6 +102,17 @@ def test_a_test_of_another_step_of_the_best_epoch_is_not_our_number(tiny):
     # one of before steps were kept
     older = tuple(replace(test, step=None) for test in outcome.tests)
     assert replace(outcome, tests=older).ours() == outcome.ours()
+
+
+def test_a_validation_that_stops_the_training_within_an_epoch_is_in_what_came_out(tiny):
+    stop = EarlyStopping("val/accuracy", mode="max", stopping_threshold=0.0)
+    given = [*tiny, "--trainer.val_check_interval=3"]
+    run = fit(RECIPE, overrides=given, callbacks=[stop])
+    measure(run.folder)
+    outcome = read_outcome(run.folder)
+    assert outcome.steps == outcome.best_step == 3
+    assert outcome.best == run.best
+    assert outcome.ours() is not None
 
 
 def test_where_the_paper_gives_a_validation_score_ours_is_one_too(tiny, tmp_path):

@@ -48,3 +48,15 @@ def test_of_sentences():
 
 def test_the_signature_says_how():
     assert signature().startswith("nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2")
+
+
+def test_processes_that_all_count_every_row_have_the_score_of_one():
+    metric = CorpusBleu()
+    # no three words in a row are right
+    metric.update(torch.tensor([[3], [4], [5], [6]]), torch.tensor([[3], [4], [6], [5]]))
+    alone = metric.compute()
+    assert alone > 0
+    for name, reduce in metric._reductions.items():
+        setattr(metric, name, reduce(torch.stack(2 * [getattr(metric, name)])))
+    metric._computed = None
+    assert metric.compute() == alone

@@ -77,3 +77,13 @@ def test_the_loss_is_that_of_the_rows_with_a_target():
     nothing.backward()
     assert nothing == 0
     assert not found.grad.any()
+
+
+def test_the_loss_of_half_precision_is_computed_in_single():
+    torch.manual_seed(0)
+    scores = torch.randn(6, 2, 4).bfloat16().requires_grad_()
+    given = torch.tensor([6, 5]), torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1])
+    loss = summed_ctc(scores, *given)
+    torch.testing.assert_close(loss, summed_ctc(scores.float(), *given))
+    loss.backward()
+    assert scores.grad.isfinite().all()

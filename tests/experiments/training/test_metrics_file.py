@@ -1,6 +1,7 @@
 import pytest
 
-from rnnorm.experiments.training.metrics_file import read_metrics
+from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.metrics_file import MetricsFile, read_metrics
 
 HEAD = "step,epoch,seconds,name,value\n"
 LINE = "4,0,1.250,val/loss,0.5\n"
@@ -38,3 +39,14 @@ def test_a_line_that_was_cut_off_is_left_out(read):
 def test_a_broken_line_is_named(read, text, what):
     with pytest.raises(ValueError, match=rf"metrics\.csv is broken {what}"):
         read(text)
+
+
+def test_a_number_without_an_epoch_is_of_the_one_before(tmp_path):
+    log = MetricsFile(tmp_path / "metrics.csv", Clock(), 0)
+    log.log_metrics({"val/loss": 0.5, "epoch": 2}, 7)
+    log.log_metrics({"rate, of Adam": 0.25}, 8)
+    # a resumed training reads and writes it anew
+    log = MetricsFile(tmp_path / "metrics.csv", Clock(), 9)
+    log.log_metrics({"rate, of Adam": 0.125}, 9)
+    found = read_metrics(tmp_path / "metrics.csv")["rate, of Adam"]
+    assert [(point.epoch, point.value) for point in found] == [(2, 0.25), (2, 0.125)]

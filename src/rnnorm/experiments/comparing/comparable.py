@@ -11,9 +11,9 @@ from rnnorm.experiments.training.differences import differences
 _FREE = {"data_dir", "seed"}
 _DATA_OF_TRAINER = (
     "accumulate_grad_batches",
+    "fast_dev_run",
     "limit_train_batches",
     "limit_val_batches",
-    "overfit_batches",
 )
 
 

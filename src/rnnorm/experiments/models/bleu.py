@@ -73,7 +73,8 @@ class CorpusBleu(Metric):
         # n-grams that are right, all n-grams, and words: of the translations and the references
         for name, size in (("counts", 4), ("totals", 4), ("lengths", 2)):
             zeros = torch.zeros(size, dtype=torch.int64)
-            self.add_state(name, default=zeros, dist_reduce_fx="sum")
+            # every process counts all rows, and doubled ones are smoothed less
+            self.add_state(name, default=zeros, dist_reduce_fx="max")
 
     def update(self, written: Tensor, reference: Tensor) -> None:
         """Count a minibatch.

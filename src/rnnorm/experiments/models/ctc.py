@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
+import torch
 from torch import Tensor
 from torch.nn.functional import ctc_loss
 
@@ -26,8 +27,10 @@ def summed_ctc(scores: Tensor, lengths: Tensor, targets: Tensor, target_lengths:
     has = target_lengths > 0
     if not has.any():
         return scores.sum() * 0
+    # there is no loss in half precision
+    wide = torch.promote_types(scores.dtype, torch.float32)
     return ctc_loss(
-        scores[:, has].log_softmax(2),
+        scores[:, has].log_softmax(2, dtype=wide),
         targets[has],
         lengths[has],
         target_lengths[has],

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, dropout
+from torch.nn.functional import dropout
 
+from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.training import processes

@@ -84,6 +84,8 @@ class Built(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse ``args`` alone; LightningCLI would warn about those of the process."""
         self.config = parser.parse_args(args)
+        if isinstance(seed := self.config["seed_everything"], bool):
+            raise ValueError(f"seed_everything must be a number, got {str(seed).lower()}")
         trainer = self.config["trainer"]
         for name in ("callbacks", "plugins"):
             # Lightning takes one without a list

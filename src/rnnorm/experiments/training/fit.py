@@ -264,7 +264,7 @@ def fit(
 def _refuse_trainer(built: Built) -> None:
     """Refuse a trainer that would take no step, that Lightning divides by, or that cannot clip.
 
-    And one whose average no checkpoint would hold.
+    And one whose average no checkpoint would hold, or whose minibatches would not be the same.
     """
     if any(
         isinstance(c, StochasticWeightAveraging)
@@ -280,6 +280,11 @@ def _refuse_trainer(built: Built) -> None:
         counted = isinstance(value, int | float)
         if counted and (value == 0 or (value < 0 and name not in _COUNTS[:2])):
             raise ValueError(f"trainer.{name} must be above 0 in a training, got {value}")
+    if few := built.config_init["trainer"]["overfit_batches"]:
+        raise ValueError(
+            f"trainer.overfit_batches must be 0, got {few}: the order of each epoch is another, so "
+            "that it would not take the same minibatches"
+        )
     clip = built.config_init["trainer"]["gradient_clip_val"]
     if clip is not None and not clip >= 0:
         raise ValueError(f"trainer.gradient_clip_val must be 0 (no clipping) or above, got {clip}")

@@ -58,11 +58,12 @@ class KeepLastAndBest(Checkpoint):
         self.step: int | None = None
         self.broken = False
         self.signals = signals or StopSignals(folder)
-        # as training ended within an epoch, before the validation
+        # as a step within an epoch left it, before the validation that may end the training
         self._ended: dict[str, Any] | None = None
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save after every so many steps, and keep what there is where training ends."""
+        """Save after every so many steps, and keep what there is where training may end."""
+        self._ended = None
         if accumulating(trainer):
             return
         self.signals.agree()
@@ -72,7 +73,7 @@ class KeepLastAndBest(Checkpoint):
         due = due and not _validates_in(0, trainer)
         # the last step of an epoch is left to the epoch's end, after validation
         if not trainer.is_last_batch:
-            if trainer.fit_loop.done:
+            if trainer.fit_loop.done or _validates_in(0, trainer):
                 # validation may change statistics in place
                 self._ended = copy.deepcopy(trainer._checkpoint_connector.dump_checkpoint())
             elif due:

@@ -54,8 +54,10 @@ class MetricsFile(Logger):
         self.path = path
         self._clock = clock
         lines = [row for row in _rows(path) if int(row[0]) < keep_until]
-        text = "".join(",".join(map(str, line)) + "\n" for line in (COLUMNS, *lines))
-        write_whole(path, text.encode())
+        self._epoch = int(lines[-1][1]) if lines else 0
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([COLUMNS, *lines])
+        write_whole(path, text.getvalue().encode())
 
     @property
     def name(self) -> str:
@@ -70,7 +72,8 @@ class MetricsFile(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append a line for each number."""
         values = dict(metrics)
-        epoch = int(values.pop("epoch", 0))
+        # a callback that logs by itself does not say the epoch
+        self._epoch = epoch = int(values.pop("epoch", self._epoch))
         seconds = f"{self._clock.seconds:.3f}"
         with self.path.open("a", newline="", encoding="utf-8") as file:
             rows = ((step, epoch, seconds, name, f"{v:.9g}") for name, v in values.items())

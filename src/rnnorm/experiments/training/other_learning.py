@@ -15,10 +15,10 @@ FREE = ("data_dir", *FILES, "eval_batch_size")
 # what of the trainer may not
 _LEARNING = (
     "accumulate_grad_batches",
+    "fast_dev_run",
     "gradient_clip_algorithm",
     "gradient_clip_val",
     "limit_train_batches",
-    "overfit_batches",
     "precision",
 )
 # which of its callbacks may not: others watch, or take statistics

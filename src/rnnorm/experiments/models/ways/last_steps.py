@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import mse_loss
 
 from rnnorm.experiments.data.text.word_numbers import END
 from rnnorm.experiments.models.bleu import sentence_bleu
+from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.feeding import Feeding, draw
 from rnnorm.experiments.models.ways.teacher import Place, Task, Teacher, fed_later, steps_of
 

@@ -22,7 +22,7 @@ class Scheduled(Teacher):
     Args:
         decay: ``"linear"``, ``"exponential"`` or ``"inverse_sigmoid"``.
         k: of the decay: at most 1 if linear, below 1 if exponential, at least 1 if it is the
-            inverse sigmoid; i counts minibatches.
+            inverse sigmoid; i counts steps of the optimiser.
         c: what each minibatch takes away (linear).
         floor: ε, the least probability (linear).
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.feeding import Feeding, Written, most_probable
 
 

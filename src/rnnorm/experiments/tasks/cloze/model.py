@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from rnnorm.diagnostics import plot_attention
 from rnnorm.experiments.data.questions.batches import ClozeBatch
 from rnnorm.experiments.models.attention import Attention
+from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.layers import initialise, set_forget_bias
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.tasks.cloze.data import ClozeData

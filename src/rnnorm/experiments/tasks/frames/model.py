@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from rnnorm.experiments.data.speech.frame_batches import FrameBatch
+from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.step_classifier import StepClassifier
 from rnnorm.experiments.tasks.frames.data import FrameData
 from rnnorm.experiments.training import processes

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from rnnorm.diagnostics import plot_strokes
 from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatch, StrokeBatches, inputs
 from rnnorm.experiments.data.strokes.strokes import END
+from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.feeding import draw_at
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.likelihood import Likelihood

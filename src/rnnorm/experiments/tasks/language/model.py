@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, dropout, one_hot
+from torch.nn.functional import dropout, one_hot
 
 import rnnorm
 from rnnorm.diagnostics import plot_boundaries
 from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.loaded_text import TextData
 from rnnorm.experiments.data.text.windows import PADDING, Window
+from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.feeding import Feeding, Written, write
 from rnnorm.experiments.models.layers import initialise, normalise_weights, set_forget_bias
 from rnnorm.experiments.models.likelihood import Likelihood, Unit

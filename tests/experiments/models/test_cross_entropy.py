@@ -1,0 +1,17 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from rnnorm.experiments.models.cross_entropy import cross_entropy
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_it_is_not_rounded_to_half_precision(dtype):
+    torch.manual_seed(0)
+    scores, targets = torch.randn(200, 50).to(dtype), torch.randint(50, (200,))
+    found = cross_entropy(scores, targets)
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(found.double(), functional.cross_entropy(scores.double(), targets))
+    each = cross_entropy(scores, targets, reduction="none", ignore_index=int(targets[0]))
+    assert each.shape == targets.shape
+    assert each[0] == 0
