@@ -20,7 +20,7 @@ def add_options(parser: ArgumentParser) -> None:
         type=options.run_folder,
         help="run folders, and folders that compare wrote",
     )
-    options.data_dir(parser, "where the training had them without it")
+    options.data_dir(parser, "the training's without it")
     parser.add_argument(
         "--out", metavar="FILE", default="runs/report.html", help="the page (runs/report.html)"
     )

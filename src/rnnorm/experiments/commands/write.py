@@ -24,7 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
         "recordings", metavar="WAV", nargs="*", help="recordings to transcribe, a line each"
     )
     options.scale(parser)
-    options.data_dir(parser, "where the training had them without it (--points alone)")
+    options.data_dir(parser, "the training's without it (--points alone)")
     parser.add_argument(
         "--begin",
         metavar="TEXT",
@@ -51,6 +51,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="how many of each beginning or class (1)",
     )
     options.draws(parser)
+    # one that is given is refused where nothing is drawn
     parser.set_defaults(seed=None)
     parser.add_argument(
         "--max-length",

@@ -110,6 +110,7 @@ def compare(
         if option_name(option) in map(option_name, budget.overrides):
             raise ValueError(f"{option} has no effect beside a budget in epochs or minutes")
     options = training_options(lr=lr, batch_size=batch_size, overrides=overrides)
+    # all variations are of one option
     refuse_twice(options, varied[0])
     options += budget.overrides
     entries: list[Entry] = []

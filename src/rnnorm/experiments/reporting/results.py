@@ -114,7 +114,7 @@ def record(run: str | Path, folder: Path) -> Path:
         _refuse_other(there, outcome, run)
     path = _keep(folder, outcome.recipe, outcome.scale, content, apart)
     if apart == (f"seed{outcome.seed}",):
-        _file(folder, outcome.recipe, outcome.scale).unlink(missing_ok=True)
+        model.unlink(missing_ok=True)
     return path
 
 

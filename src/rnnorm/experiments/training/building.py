@@ -192,6 +192,7 @@ class Built(LightningCLI):
 
 
 _LIMIT = re.compile(r"trainer\.limit_\w+_batches")
+#: options of the trainer that a training has from fit alone
 OWN = re.compile(
     r"--trainer\.(default_root_dir|enable_checkpointing|enable_model_summary|enable_progress_bar"
     r"|logger|num_sanity_val_steps)\b"

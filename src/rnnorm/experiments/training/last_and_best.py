@@ -25,7 +25,8 @@ class KeepLastAndBest(Checkpoint):
     one between minibatches whose gradients are accumulated, which it does not hold.
 
     A validation that ends the training within an epoch is no part of a training that goes on:
-    ``last.ckpt`` is written after it, with the state before it and the best score after it.
+    ``last.ckpt`` is written after it, with the state before it and the best score after it. Any
+    may end it, so that the state is copied before each within an epoch.
 
     Args:
         folder: where they are.
