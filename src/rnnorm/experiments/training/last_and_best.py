@@ -62,9 +62,12 @@ class KeepLastAndBest(Checkpoint):
         # as a step within an epoch left it, before the validation that may end the training
         self._ended: dict[str, Any] | None = None
 
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Go on: the validation before this step has not ended the training."""
+        self._ended = None
+
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save after every so many steps, and keep what there is where training may end."""
-        self._ended = None
         if accumulating(trainer):
             return
         self.signals.agree()
