@@ -506,6 +506,10 @@ def test_one_seed_for_weights_and_data():
         ("search: {trials: many, space: {}}", "search.trials must be int, got 'many'"),
         ("base: [a]", r"base must be the name of a recipe, got \['a'\]"),
         ("trainer:", "trainer must be keys and values, got None"),
+        ("model: 5", "model must be keys and values, got 5"),
+        ("data: {init_args: 5}", "data.init_args must be keys and values, got 5"),
+        ("trainer: {logger: true}", "trainer.logger has no effect"),
+        ("data: {init_args: {seed: 7}}", "data.init_args.seed is the seed of the weights too"),
     ],
 )
 def test_keys_of_another_type_are_named(tmp_path, text, what):
@@ -513,6 +517,20 @@ def test_keys_of_another_type_are_named(tmp_path, text, what):
     path.write_text(f"model: {{}}\ndata: {{}}\n{text}\n")
     with pytest.raises(ValueError, match=rf"own\.yaml: {what}"):
         read_recipe(str(path))
+
+
+def test_a_part_of_another_type_at_the_small_scale_is_named(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("model: {}\ndata: {}\nsmall: {note: less, model: 5}\n")
+    with pytest.raises(ValueError, match=r"own\.yaml: model must be keys and values, got 5"):
+        read_recipe(str(path), "small")
+
+
+def test_a_run_s_configuration_is_a_recipe(tmp_path):
+    path = tmp_path / "own.yaml"
+    built = Built(read_recipe("demo/digits-bn").config, ["--seed_everything=7"])
+    path.write_text(built.as_yaml())
+    assert Built(read_recipe(str(path)).config).datamodule.hparams["seed"] == 7
 
 
 @pytest.mark.parametrize("empty", ["model", "data"])

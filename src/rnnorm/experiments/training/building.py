@@ -21,7 +21,7 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from rnnorm.experiments.training.checkpoints import WholeFiles
 from rnnorm.experiments.training.options import why_refused
-from rnnorm.experiments.training.recipe import OverrideError
+from rnnorm.experiments.training.recipe import FROM_FIT, OverrideError
 from rnnorm.experiments.training.stop_after import StopAfter
 
 #: arguments of data that are files of a user's own, in ``data_dir`` if there is one
@@ -193,10 +193,7 @@ class Built(LightningCLI):
 
 _LIMIT = re.compile(r"trainer\.limit_\w+_batches")
 #: options of the trainer that a training has from fit alone
-OWN = re.compile(
-    r"--trainer\.(default_root_dir|enable_checkpointing|enable_model_summary|enable_progress_bar"
-    r"|logger|num_sanity_val_steps)\b"
-)
+OWN = re.compile(rf"--trainer\.({'|'.join(FROM_FIT)})\b")
 _OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
 _PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
 _SEED = re.compile(r"--data\.(?:init_args\.)?seed\b")

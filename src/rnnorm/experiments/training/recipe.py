@@ -19,6 +19,15 @@ from rnnorm.experiments.training.yaml_file import read_yaml
 FOLDER = Path(__file__).parents[1] / "recipes"
 #: how the name of a recipe of a user's own ends, a path
 OWN = (".yaml", ".yml")
+#: arguments of the trainer that every training has from fit
+FROM_FIT = (
+    "default_root_dir",
+    "enable_checkpointing",
+    "enable_model_summary",
+    "enable_progress_bar",
+    "logger",
+    "num_sanity_val_steps",
+)
 _NUMBER = (int, float, type(None))
 # the keys of a recipe's own, and within them, that are of one type
 _TYPES: dict[str, dict[str, Any]] = {
@@ -70,7 +79,8 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
         scale: ``"paper"``, or ``"small"`` for one that ends within minutes on two cores.
 
     Raises:
-        ValueError: there is no such recipe or scale, or the file is no recipe.
+        ValueError: there is no such recipe or scale, the file is no recipe, or something in it
+            would be without effect.
     """
     if scale not in ("paper", "small"):
         raise ValueError(f"scale must be 'paper' or 'small', got {scale!r}")
@@ -82,6 +92,8 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
             raise ValueError(f"recipe {name} has no small scale")
         about["small"] = small["note"]
         config = _merge(config, {key: value for key, value in small.items() if key != "note"})
+        _check(config, recipe_file(name))
+    _refuse_without_effect(config, name)
     return Recipe(name, about, config, scale, search)
 
 
@@ -141,8 +153,17 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
 def _check(config: Any, path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or None in (config.get("model"), config.get("data")):
         raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
-    if not isinstance(trainer := config.get("trainer", {}), dict):
-        raise ValueError(f"{path}: trainer must be keys and values, got {_short(trainer)}")
+    for key in ("trainer", "model", "data"):
+        part = config.get(key, {})
+        if key != "trainer" and isinstance(part, str):
+            continue
+        if not isinstance(part, dict):
+            raise ValueError(f"{path}: {key} must be keys and values, got {_short(part)}")
+        arguments = part.get("init_args", {})
+        if not isinstance(arguments, dict | None):
+            raise ValueError(
+                f"{path}: {key}.init_args must be keys and values, got {_short(arguments)}"
+            )
     for key in _TYPES:
         given = config.get(key)
         if given is None:
@@ -151,6 +172,23 @@ def _check(config: Any, path: Path) -> dict[str, Any]:
             raise ValueError(f"{path}: {key} must be keys and values, got {_short(given)}")
         check_keys(key, given, path)
     return config
+
+
+def _refuse_without_effect(config: dict[str, Any], name: str) -> None:
+    """Refuse what every training has from elsewhere."""
+    trainer = config.get("trainer", {})
+    if given := [key for key in FROM_FIT if trainer.get(key) is not None]:
+        raise ValueError(
+            f"{name}: trainer.{given[0]} has no effect: a training has the files and the "
+            "progress of fit"
+        )
+    data = config["data"]
+    seed = None if isinstance(data, str) else (data.get("init_args") or {}).get("seed")
+    if seed is not None and seed != config.get("seed_everything", 1):
+        raise ValueError(
+            f"{name}: data.init_args.seed is the seed of the weights too, seed_everything, got "
+            f"{_short(seed)}"
+        )
 
 
 def _short(value: object) -> str:
