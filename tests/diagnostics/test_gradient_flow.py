@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -165,7 +166,8 @@ def test_lower_layers_are_no_steps_of_the_topmost():
     )
 
 
-def test_each_gamma_is_that_of_a_model_built_with_it():
+@pytest.mark.parametrize("parametrized", [False, True])
+def test_each_gamma_is_that_of_a_model_built_with_it(parametrized):
     x, built = torch.randn(T, B, I), {}
     rnn = rnnorm.RNN(I, H, norm="batch", initial_noise=0.0)
     for gamma in (0.1, 1.0):
@@ -173,10 +175,13 @@ def test_each_gamma_is_that_of_a_model_built_with_it():
         weights = {n: v for n, v in rnn.state_dict().items() if "gamma" not in n}
         other.load_state_dict(weights, strict=False)
         built[gamma] = gradient_norms(other, last_output, x)
+    if parametrized:
+        parametrize.register_parametrization(rnn, "gamma_recurrent_l0", nn.Softplus(), unsafe=True)
     measured = gradient_norms_by_gamma(rnn, last_output, x, (0.1, 1.0))
     torch.testing.assert_close(measured, built)
     assert not torch.allclose(measured[0.1], measured[1.0])
-    assert (rnn.gamma_recurrent_l0 == 0.1).all()
+    assert parametrize.is_parametrized(rnn) is parametrized
+    assert parametrized or (rnn.gamma_recurrent_l0 == 0.1).all()
 
 
 def test_gamma_of_a_plain_network_cannot_vary():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from rnnorm.cells.cell import Cell, State
 from rnnorm.diagnostics.legend import legend_above
@@ -65,7 +66,7 @@ def gradient_norms(
     """
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            "gradient_norms must not be called in inference mode: no_grad is no harm"
+            "gradient_norms must not be called in inference mode; under no_grad it may be"
         )
     model = set_ranks(copy.deepcopy(model).requires_grad_(), None)
     model, recurrent = _find(model, layer)
@@ -111,6 +112,10 @@ def gradient_norms_by_gamma(
         ValueError: the model has no γ, or see :func:`gradient_norms`.
     """
     model = copy.deepcopy(model)
+    for module in list(model.modules()):
+        for name in list(getattr(module, "parametrizations", ())):
+            if name.startswith("gamma_"):
+                parametrize.remove_parametrizations(module, name)
     scales = [p for n, p in model.named_parameters() if n.split(".")[-1].startswith("gamma_")]
     if not scales:
         raise ValueError("model has no normalised layer, so that there is no gamma to vary")
