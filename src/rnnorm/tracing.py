@@ -90,9 +90,7 @@ def unobserved(tensors: Iterable[Tensor | None]) -> bool:
         return False
     # is_grads_batched takes the older vmap, which is no transform of functorch
     batched = torch._C._functorch.is_legacy_batchedtensor
-    return not any(
-        [t is not None and (type(t) not in _PLAIN or batched(t)) for t in tensors]  # noqa: C419
-    )
+    return not any([t is not None and (type(t) not in _PLAIN or batched(t)) for t in tensors])
 
 
 def constant(function: Function) -> Function:

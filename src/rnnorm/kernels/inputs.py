@@ -8,12 +8,17 @@ from typing import NamedTuple
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.lstm import LSTM
+from rnnorm.cells.rnn import RNN
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.spec import BatchNorm, Norm
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+#: cells of fused kernels; those of one name, from fewer weights to more
+COVERED = (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu"))
+GATES = {cell.name: sum(cell.gates) for cell in COVERED}
 # of gates that share a row's statistic
-BLOCKS = {"LSTM": 1, "GRU": 2, "RNN_TANH": 1, "RNN_RELU": 1}
+BLOCKS = {cell.name: len(cell.gates) for cell in COVERED}
 
 
 class Inputs(NamedTuple):
@@ -52,7 +57,7 @@ class Inputs(NamedTuple):
 
     @property
     def peepholes(self) -> tuple[Tensor | None, ...]:
-        """Of the gates i, f and o."""
+        """By gate."""
         return self[8:11]
 
     @property
@@ -73,8 +78,11 @@ class Inputs(NamedTuple):
 
 # the first inputs may have gradients, but for the sizes
 LEAVES = 15
+# of the gates i, f and o
+PEEPHOLES = ("weight_ci", "weight_cf", "weight_co")
 # where recurrent dropout acts, in the order of the masks
 PLACES = ("hidden", "candidate", "zoneout_h", "zoneout_c")
+NO_MASKS = (None,) * len(PLACES)
 
 
 class Options(NamedTuple):
@@ -115,7 +123,7 @@ def options_of(
     cell: Cell,
     norm: Norm | None,
     min_rows: int | None,
-    dropped: Sequence[Mask | None] = (None,) * len(PLACES),
+    dropped: Sequence[Mask | None] = NO_MASKS,
 ) -> Options:
     """What is not a tensor; ``min_rows`` as that of ``layer``, and a mask for each place."""
     active = cell.active_sites(norm)

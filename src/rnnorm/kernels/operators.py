@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from rnnorm.kernels import again
+from rnnorm.kernels import second_derivative
 from rnnorm.kernels.inputs import LEAVES, Inputs, Options
 
 _MOMENTS = [f"taken_{k}_{site}" for site in ("input", "hidden", "cell") for k in ("mean", "var")]
@@ -121,6 +121,8 @@ def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     """A backward operator's own derivative, which runs the reference."""
     tensors = ctx.saved_tensors
-    found = again.differentiate(Inputs(*tensors[:_COUNT]), ctx.options, tensors[_COUNT:], grads)
+    found = second_derivative.differentiate(
+        Inputs(*tensors[:_COUNT]), ctx.options, tensors[_COUNT:], grads
+    )
     between = [None] * (_UPSTREAM - LEAVES)
     return (*found[:LEAVES], *between, *found[LEAVES:], *[None] * (len(_OPTIONS) + 1))

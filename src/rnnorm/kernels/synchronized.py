@@ -34,28 +34,13 @@ def layer(
     *,
     rows: ActiveRows,
 ) -> tuple[Tensor, State, dict[str, Moments]]:
-    """Runs a cell as ``reference.layer`` does; the arguments that differ from it are named.
+    """Runs a cell as ``reference.layer`` does, on this rank's rows.
+
+    ``x`` has as many steps as on all ranks, ``min_rows`` counts the rows of all, ``rows`` tells
+    them, and the moments returned are over them.
 
     To autograd it is one function. With a node for each step, a rank would wait forever where
     another's loss does not depend on that step's output.
-
-    Args:
-        cell: the equations.
-        norm: a batch norm.
-        x: this rank's rows, with as many steps as on all ranks.
-        batch_sizes: of this rank.
-        state: likewise.
-        weights: likewise.
-        gamma: likewise.
-        beta: likewise.
-        constants: likewise.
-        min_rows: fewest rows, those of all ranks, that a statistic is taken of.
-        step: index of the first frame.
-        masks: of recurrent dropout.
-        rows: those of all ranks.
-
-    Returns:
-        as ``reference.layer``; the moments are those of all ranks.
     """
     taken: dict[str, Moments] = {}
     plain = weights[:-1]

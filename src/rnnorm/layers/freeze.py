@@ -13,7 +13,15 @@ from rnnorm.kernels import dispatch
 from rnnorm.kernels.cpu.forward import run_forward
 from rnnorm.kernels.cpu.layer import COMPUTED, check_shapes
 from rnnorm.kernels.cpu.library import UNAVAILABLE
-from rnnorm.kernels.inputs import GATES, PLACES, Inputs, Options, options_of, sites_of
+from rnnorm.kernels.inputs import (
+    GATES,
+    LEAVES,
+    NO_MASKS,
+    Inputs,
+    Options,
+    options_of,
+    sites_of,
+)
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.layers.layer import parameter
 from rnnorm.layers.recurrence import warn_without_statistic
@@ -80,7 +88,6 @@ class ShortWay(NamedTuple):
 
     places: tuple[Place, ...]
     options: Options
-    no_masks: tuple[None, ...] = (None,) * len(PLACES)
 
     def _populations(self) -> list[Population | None]:
         return [population for place in self.places for population in place.populations]
@@ -103,9 +110,9 @@ class ShortWay(NamedTuple):
         if dispatch.why_not("cpu", request):
             return None
         suffixes = layer._suffixes()
-        names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
-        names += ["weight_ci", "weight_cf", "weight_co"]
-        names += [f"gamma_{site}" for site in sites_of(active)] + ["beta_cell"]
+        sites = sites_of(active)
+        parameters = Inputs._fields[Inputs._fields.index("weight_ih") : LEAVES]
+        names = [name.replace("hidden", sites[1]) for name in parameters]
         own = {n + s for n in names for s in suffixes if hasattr(layer, n + s)}
         if not own <= layer._parameters.keys():
             # pruning or weight_norm makes them anew
@@ -115,7 +122,7 @@ class ShortWay(NamedTuple):
                 tuple(n + suffix if n + suffix in own else None for n in names),
                 tuple(
                     layer._modules.get(f"population_{site}{suffix}")  # type: ignore[misc]
-                    for site in sites_of(active)
+                    for site in sites
                 ),
             )
             for suffix in suffixes
@@ -126,9 +133,9 @@ class ShortWay(NamedTuple):
         """Output and states of a dense input with a state, None where the long way is needed."""
         state = hx if isinstance(hx, tuple) and len(layer.cell.states) > 1 else (hx,)
         tensors = (x, *state)
-        if any([type(t) is not Tensor or t.is_neg() for t in tensors]):  # noqa: C419
+        if any([type(t) is not Tensor or t.is_neg() for t in tensors]):
             return None
-        if step is None and not any([p is not None and len(p) > 1 for p in self._populations()]):  # noqa: C419
+        if step is None and not any([p is not None and len(p) > 1 for p in self._populations()]):
             step = 0
         weight = layer._parameters.get("weight_hh_l0")
         # it may have been frozen where there is a kernel
@@ -143,16 +150,16 @@ class ShortWay(NamedTuple):
         x = x.transpose(0, 1) if layer.batch_first else x
         T, B, _ = x.shape
         shape = (layer.num_layers, B, layer.hidden_size)
-        if T == 0 or B == 0 or any([s.shape != shape for s in state]):  # noqa: C419
+        if T == 0 or B == 0 or any([s.shape != shape for s in state]):
             return None
         given = [layer._parameters.get(n) for place in self.places for n in place.parameters if n]
-        if any([type(p) is not nn.Parameter or not p.is_contiguous() for p in given]):  # noqa: C419
+        if any([type(p) is not nn.Parameter or not p.is_contiguous() for p in given]):
             # functional_call or load_state_dict has put others there
             return None
         tensors = (*tensors, *given)
-        if not all([t.dtype is weight.dtype and t.is_cpu for t in tensors]):  # noqa: C419
+        if not all([t.dtype is weight.dtype and t.is_cpu for t in tensors]):
             return None
-        if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):  # noqa: C419
+        if torch.is_grad_enabled() and any([t.requires_grad for t in tensors]):
             return None
         sizes = torch.full((T,), B, dtype=torch.int64, device="cpu")
         x = x.contiguous()
@@ -165,10 +172,10 @@ class ShortWay(NamedTuple):
                 for p in populations
                 for moment in (p.consecutive(step, T) if p is not None else (None, None))
             ]
-            if any([m is not None and not (m.dtype is x.dtype and m.is_cpu) for m in moments]):  # noqa: C419
+            if any([m is not None and not (m.dtype is x.dtype and m.is_cpu) for m in moments]):
                 # functional_call has put others there, or the parameters alone were converted
                 return None
-            inputs = Inputs(x, sizes, h, c[0] if c else None, *parameters, *moments, *self.no_masks)  # type: ignore[arg-type]
+            inputs = Inputs(x, sizes, h, c[0] if c else None, *parameters, *moments, *NO_MASKS)  # type: ignore[arg-type]
             check_shapes(inputs, GATES[layer.cell.name])
             x, *last = run_forward(inputs, self.options, save=False)[: 2 + len(c)]
             final.append(last)

@@ -73,7 +73,7 @@ class Recurrence(nn.Module):
             streams: whether there is a state without ``step``.
         """
         mine = populations(self)
-        if any([population.first_use_without_count() for population in mine]):  # noqa: C419
+        if any([population.first_use_without_count() for population in mine]):
             warnings.warn(
                 _NO_STATISTIC,
                 # the call of the module

@@ -59,32 +59,19 @@ class MergedSite(BatchSite):
     of squared deviations go round once a step, those of the input term once a call.
 
     Args:
-        gamma: as :class:`BatchSite`.
-        shift: likewise.
-        eps: likewise.
-        constants: likewise.
-        min_rows: fewest rows, those of all ranks, that a statistic is taken of.
-        steps: as :class:`BatchSite`.
+        *site: the arguments of :class:`BatchSite`; ``min_rows`` counts those of all ranks.
         rows: those of all ranks.
     """
 
-    def __init__(
-        self,
-        gamma: Tensor,
-        shift: Tensor | None,
-        eps: float,
-        constants: Moments | None,
-        min_rows: int,
-        steps: int = 1,
-        *,
-        rows: ActiveRows,
-    ) -> None:
-        super().__init__(gamma, shift, eps, constants, min_rows, steps)
-        self._fewest, self._rows, self._ranks = min_rows, rows.each, rows
+    min_rows: int
+
+    def __init__(self, *site: Any, rows: ActiveRows) -> None:
+        super().__init__(*site)
+        self._rows, self._ranks = rows.each, rows
 
     def __call__(self, z: Tensor, t: int) -> Tensor:
         """Normalises ``z`` ``(n, F)``, this rank's active rows of step t."""
-        if int(self._rows[:, t].sum()) < self._fewest:
+        if int(self._rows[:, t].sum()) < self.min_rows:
             return self._by_constants(z, t)
         return self._merge(z, [t], self._rows[:, t : t + 1])
 
@@ -95,7 +82,7 @@ class MergedSite(BatchSite):
         if whole:
             return torch.split(self._merge(z, [0], self._rows.sum(1, keepdim=True)), sizes)
         # active rows never grow, so steps with enough of them come first
-        enough = int((self._rows.sum(0) >= self._fewest).sum())
+        enough = int((self._rows.sum(0) >= self.min_rows).sum())
         merged: list[Tensor] = []
         if enough:
             z = z[: sum(sizes[:enough])]

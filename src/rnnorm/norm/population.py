@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import jit_tracing, known, unobserved
+from rnnorm.tracing import known, unobserved
 
 _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
 
@@ -206,7 +206,9 @@ class Population(nn.Module):
             # backward would have to find them unchanged
             mean, var = self._held("mean").unsqueeze(1), self._held("var").unsqueeze(1)
             return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
-        if isinstance(first, int) and self._readable_in_place():
+        # rows need no copy, where no backward pass has to find them unchanged
+        in_place = not torch.is_grad_enabled() and self._held("mean").is_cpu
+        if isinstance(first, int) and in_place and unobserved(self._buffers.values()):
             stop = first + steps
             if stop <= len(self):
                 mean, var, batches = self.rows_of(
@@ -225,16 +227,6 @@ class Population(nn.Module):
         """Rows of the buffers, which are all on the CPU; views where they are not all of them."""
         own = [self._held(name) for name in names]
         return own if stop - start == len(own[0]) else [each[start:stop] for each in own]
-
-    def _readable_in_place(self) -> bool:
-        """Whether rows need no copy: backward would have to find them unchanged."""
-        return (
-            not torch.is_grad_enabled()
-            and self._held("mean").is_cpu
-            and not torch.compiler.is_compiling()
-            and not jit_tracing()
-            and not torch._C._are_functorch_transforms_active()
-        )
 
     def first_use_without_count(self) -> bool:
         """Whether there is no estimate yet, and this is asked for the first time."""
@@ -330,7 +322,7 @@ def _update_whole(
     means, variances = ([pair[k] for pair in batch] for k in range(2))
     momentum, horizon, steps = populations[0].momentum, len(populations[0]), len(means[0])
     stop = min(step + steps, horizon)
-    alike = all([p.momentum == momentum and len(p) == horizon for p in populations])  # noqa: C419
+    alike = all([p.momentum == momentum and len(p) == horizon for p in populations])
     if not (alike and momentum) or stop <= step or not means[0].is_cpu:
         return False
     own = [population.rows_of(step, stop) for population in populations]

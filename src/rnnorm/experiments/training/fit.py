@@ -51,10 +51,9 @@ from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.stopping import StopSignals
 from rnnorm.experiments.training.write_whole import write_whole
 
-# what of the trainer counts, and may not be 0; of the first two any number below it is no limit
+# what of the trainer may not be 0; of its ends any number below is no limit, the counts have none
+_ENDS = ("max_epochs", "max_steps")
 _COUNTS = (
-    "max_epochs",
-    "max_steps",
     "accumulate_grad_batches",
     "check_val_every_n_epoch",
     "limit_train_batches",
@@ -266,26 +265,24 @@ def _refuse_trainer(built: Built) -> None:
 
     And one whose average no checkpoint would hold, or whose minibatches would not be the same.
     """
-    if any(
-        isinstance(c, StochasticWeightAveraging)
-        for c in built.config_init["trainer"]["callbacks"] or []
-    ):
+    given = built.config_init["trainer"]
+    if any(isinstance(c, StochasticWeightAveraging) for c in given["callbacks"] or []):
         raise ValueError(
             "trainer.callbacks may not hold StochasticWeightAveraging, which takes its average for "
             "the weights after the last checkpoint: lightning.pytorch.callbacks.EMAWeightAveraging "
             "is in every checkpoint"
         )
-    for name in _COUNTS:
-        value = built.config_init["trainer"][name]
+    for name in (*_ENDS, *_COUNTS):
+        value = given[name]
         counted = isinstance(value, int | float)
-        if counted and (value == 0 or (value < 0 and name not in _COUNTS[:2])):
+        if counted and (value == 0 or (value < 0 and name in _COUNTS)):
             raise ValueError(f"trainer.{name} must be above 0 in a training, got {value}")
-    if few := built.config_init["trainer"]["overfit_batches"]:
+    if few := given["overfit_batches"]:
         raise ValueError(
             f"trainer.overfit_batches must be 0, got {few}: the order of each epoch is another, so "
             "that it would not take the same minibatches"
         )
-    clip = built.config_init["trainer"]["gradient_clip_val"]
+    clip = given["gradient_clip_val"]
     if clip is not None and not clip >= 0:
         raise ValueError(f"trainer.gradient_clip_val must be 0 (no clipping) or above, got {clip}")
 

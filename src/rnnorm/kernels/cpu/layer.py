@@ -9,9 +9,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels.again import COVERED
 from rnnorm.kernels.cpu.forward import Synchronized, Unobserved, cpu_forward, run_forward
-from rnnorm.kernels.inputs import GATES, LEAVES, PLACES, Inputs, options_of, sites_of
+from rnnorm.kernels.inputs import (
+    COVERED,
+    GATES,
+    LEAVES,
+    PEEPHOLES,
+    PLACES,
+    Inputs,
+    options_of,
+    sites_of,
+)
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
@@ -87,7 +95,7 @@ def layer(
             ready(state[0]),
             ready(state[1]) if len(state) > 1 else None,
             *map(ready, weights[:4]),
-            *[ready(weights.own.get(name)) for name in ("weight_ci", "weight_cf", "weight_co")],
+            *[ready(weights.own.get(name)) for name in PEEPHOLES],
             *[ready(gamma.get(site)) for site in sites],
             ready(beta.get("cell")),
             *[ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics],
@@ -97,11 +105,11 @@ def layer(
     check_shapes(inputs, GATES[cell.name])
     options = options_of(cell, norm, min_rows, dropped)
     differentiable = torch.is_grad_enabled() and any(
-        [tensor is not None and tensor.requires_grad for tensor in inputs]  # noqa: C419
+        [tensor is not None and tensor.requires_grad for tensor in inputs]
     )
     results: Sequence[Tensor]
     as_operator = rows is None and not unobserved(inputs)
-    if not as_operator and any([t is not None and t.is_neg() for t in inputs[:LEAVES]]):  # noqa: C419
+    if not as_operator and any([t is not None and t.is_neg() for t in inputs[:LEAVES]]):
         # before an operator PyTorch does so itself
         inputs = Inputs._make([None if t is None else t.resolve_neg() for t in inputs])
     if as_operator:

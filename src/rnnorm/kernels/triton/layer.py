@@ -17,7 +17,7 @@ from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels.inputs import PLACES, Inputs, options_of, sites_of
+from rnnorm.kernels.inputs import NO_MASKS, PEEPHOLES, Inputs, options_of, sites_of
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm
@@ -103,11 +103,11 @@ def layer(
             ready(state[1]) if len(state) > 1 else None,
             *[ready(weight, x.dtype) for weight in weights[:2]],
             *[ready(bias) for bias in weights[2:4]],
-            *[None] * 3,
+            *[None] * len(PEEPHOLES),
             *[ready(gamma.get(site)) for site in sites],
             ready(beta.get("cell")),
             *[ready(None if m is None else m.detach()) for m in statistics],
-            *[None] * len(PLACES),
+            *NO_MASKS,
         ]
     )
     differentiable = torch.is_grad_enabled() and any(

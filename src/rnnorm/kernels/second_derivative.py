@@ -8,16 +8,10 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Weights
-from rnnorm.cells.gru import GRU
-from rnnorm.cells.lstm import LSTM
-from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference
-from rnnorm.kernels.inputs import LEAVES, PLACES, Inputs, Options
+from rnnorm.kernels.inputs import COVERED, LEAVES, PEEPHOLES, PLACES, Inputs, Options
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
-
-# those of one name, from fewer weights to more
-COVERED = (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu"))
 
 
 def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
@@ -31,7 +25,7 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     else:
         given = {s: None if scope == "off" else scope for s, scope in scopes.items()}
         norm = BatchNorm(eps=options.eps, **{"recurrent": None, **given})  # type: ignore[arg-type]
-    peepholes = dict(zip(("weight_ci", "weight_cf", "weight_co"), inputs.peepholes, strict=True))
+    peepholes = dict(zip(PEEPHOLES, inputs.peepholes, strict=True))
     own = {name: weight for name, weight in peepholes.items() if weight is not None}
     alike = [cell for cell in COVERED if cell.name == options.cell]
     output, state_n, _ = reference.layer(
