@@ -1,5 +1,6 @@
 """Autocast: the dtypes of torch.nn, and where torch.nn itself cannot run."""
 
+import functools
 import math
 import warnings
 
@@ -50,6 +51,14 @@ def test_float64_mixed_with_another_dtype_is_torchs_error(lstm):
         pytest.raises(RuntimeError, match="could not create a primitive"),
     ):
         lstm("batch", torch.float64)(torch.randn(5, 4, 3))
+
+
+def test_another_class_in_the_place_of_torchs_changes_nothing(monkeypatch):
+    layer, x = rnnorm.LSTM(3, 4, norm="layer"), torch.randn(5, 4, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        before = dtypes(layer(x))
+        monkeypatch.setattr(nn, "LSTM", functools.partial(rnnorm.LSTM, norm="layer"))
+        assert dtypes(nn.LSTM(3, 4)(x)) == before
 
 
 CELLS = ["RNNCell", "LSTMCell", "GRUCell"]

@@ -23,6 +23,14 @@ def test_pickling_keeps_values_and_type(sequence, same):
     same(again.all_weights, theirs.all_weights)
 
 
+def test_other_weights_in_the_list_of_all_are_refused(plain):
+    layer = plain.rnnorm()
+    others = [torch.zeros_like(weight) for weight in layer._flat_weights]
+    with pytest.raises(RuntimeError, match="_flat_weights is no place to put other weights"):
+        layer._flat_weights = others
+    layer._flat_weights = list(layer._flat_weights)
+
+
 def test_a_saved_layer_is_loaded_whole(plain, same):
     ours, theirs = plain.twins()
     file = io.BytesIO()

@@ -112,6 +112,13 @@ def test_a_norm_of_another_type_is_an_error(plain, wrong):
         plain.rnnorm(norm=wrong)
 
 
+@pytest.mark.parametrize("name", ["norm", "cell"])
+def test_a_module_of_a_subclass_does_not_take_the_place_of_the_layers_own(plain, norm, name):
+    layer = plain.rnnorm(norm=norm)
+    with pytest.raises(TypeError, match=f"{name} is what the layer itself computes with"):
+        setattr(layer, name, nn.LayerNorm(3))
+
+
 def test_pickling_keeps_values_and_statistics(trained, deep, identical):
     again = pickle.loads(pickle.dumps(trained))
     assert repr(again) == repr(trained)

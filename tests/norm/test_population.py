@@ -183,6 +183,32 @@ def test_evaluation_before_any_statistic_is_that_of_mean_0_and_variance_1(cls):
     torch.testing.assert_close(got, other(x)[0])
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.filterwarnings("ignore:evaluation before any statistic")
+def test_an_average_of_models_without_their_counts_serves_each_step_by_its_own(frozen):
+    torch.manual_seed(0)
+    module = rnnorm.LSTM(2, 3, norm=BatchNorm(horizon=6))
+    x = torch.randn(6, 5, 2)
+    module(x)
+    average = copy.deepcopy(module)
+    for name, buffer in average.named_buffers():
+        if name.endswith(("rows", "num_batches_tracked")):
+            buffer.zero_()
+    average = rnnorm.freeze(average) if frozen else average.eval()
+    torch.testing.assert_close(average(x)[0], module.eval()(x)[0])
+
+
+def test_what_fills_modules_that_were_made_without_memory_finds_a_way_to():
+    module = rnnorm.LSTM(2, 3, norm="batch", device="meta")
+    for part in module.modules():
+        part.to_empty(device="cpu", recurse=False)
+        part.reset_parameters()
+    for population in module.children():
+        assert (population.mean == 0).all()
+        assert (population.var == 1).all()
+        assert not population.num_batches_tracked.any()
+
+
 def test_evaluation_before_any_statistic_warns_once():
     module = rnnorm.LSTM(2, 3, norm="batch").eval()
     with warnings.catch_warnings(record=True) as caught:

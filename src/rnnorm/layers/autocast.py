@@ -15,6 +15,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from rnnorm.cells.cell import State
 from rnnorm.tracing import constant
 
+# someone may put other classes in the place of torch.nn's
+_TWO_STATES = (nn.LSTM, nn.LSTMCell)
+
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """The dtype of products in the current context, None without autocast."""
@@ -63,7 +66,7 @@ def result_dtypes(
     if products is None:
         return None
     # a cell of one's own may have others than torch's class
-    alike = len(state) == (2 if issubclass(torch_class, nn.LSTM | nn.LSTMCell) else 1)
+    alike = len(state) == (2 if issubclass(torch_class, _TWO_STATES) else 1)
     states = tuple([s.dtype for s in state]) if alike else ()
     question = (x.device, x.dtype, weight.dtype, states, ragged, projected)
     found = _constant(torch_class, *question, products, torch.is_grad_enabled()) or (products,)

@@ -16,7 +16,10 @@ from rnnorm.norm.resolved import Resolved
 from rnnorm.norm.spec import BatchNorm, Norm
 from rnnorm.tracing import known
 
-_NO_STATISTIC = "evaluation before any statistic was taken: mean 0 and variance 1 are used"
+_NO_STATISTIC = (
+    "evaluation before any statistic was taken: the buffers serve as they are, at first mean 0 and "
+    "variance 1"
+)
 
 
 def warn_without_statistic(model: nn.Module) -> None:
@@ -39,6 +42,16 @@ class Recurrence(nn.Module):
     #: whose rows statistics are taken over, if not this process's alone
     ranks: Ranks | None = None
     _asked_for_step = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses a module of a subclass in the place of the layer's cell or norm."""
+        own = name in ("cell", "norm") and isinstance(value, nn.Module)
+        if own and getattr(self, name, None) is not None:
+            raise TypeError(
+                f"{name} is what the layer itself computes with: give the module "
+                f"{type(value).__name__} another name"
+            )
+        super().__setattr__(name, value)
 
     def reset_running_stats(self) -> None:
         """Forgets the population statistics, as a torch.nn batch norm layer does."""

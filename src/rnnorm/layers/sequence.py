@@ -95,7 +95,14 @@ class Sequence(Recurrence, nn.RNNBase):
 
     @_flat_weights.setter
     def _flat_weights(self, value: list[Any | None]) -> None:
-        pass
+        # torch.nn assigns what is there already
+        for name, new in zip(self._flat_weights_names, value, strict=False):
+            own = self._parameters.get(name)
+            if own is not None and new is not own:
+                raise RuntimeError(
+                    f"_flat_weights is no place to put other weights: set {name}, or take "
+                    "torch.nn.utils.parametrize or recurrent_dropout="
+                )
 
     def _suffixes(self) -> list[str]:
         directions = ("", "_reverse") if self.bidirectional else ("",)

@@ -67,6 +67,10 @@ class Population(nn.Module):
             torch.zeros(rows, device=device, dtype=torch.int64),
         )
 
+    def reset_parameters(self) -> None:
+        """Forgets every estimate: what fills modules that were made without memory calls this."""
+        self.reset_running_stats()
+
     def reset_running_stats(self) -> None:
         """Forgets every estimate."""
         self._forget(torch.ones_like(self.rows, dtype=torch.bool))
@@ -180,13 +184,14 @@ class Population(nn.Module):
         """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
 
         A step is served by its own row or, where that has no count, by the last one before it
-        that has, or else by the first that has. Before any statistic that is mean 0 and
-        variance 1.
+        that has, or else by the first that has. Where none has, each serves itself: with mean 0
+        and variance 1, or what an average of models has written there without the counts.
 
         Args:
             steps: int64 indices, of any shape.
         """
         counted = self.num_batches_tracked > 0
+        counted = counted | ~counted.any()
         row = torch.arange(len(self), device=steps.device) * counted
         row = row.cummax(0).values.clamp(min=counted.int().argmax())
         serving = row[steps.clamp(max=len(self) - 1)]

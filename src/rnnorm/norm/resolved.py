@@ -32,7 +32,7 @@ class Resolved(Population):
 
     def _resolve(self) -> None:
         counted = (self.num_batches_tracked > 0).tolist()
-        last = len(counted) - counted[::-1].index(True) if any(counted) else 1
+        last = len(counted) - counted[::-1].index(True) if any(counted) else len(counted)
         self.mean, self.var = super().at(torch.arange(last, device=self.mean.device))
         self.rows, self.num_batches_tracked = self.rows[:last], self.num_batches_tracked[:last]
         self._checked = True
