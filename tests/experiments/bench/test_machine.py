@@ -163,6 +163,13 @@ def test_recipes_with_a_schedule_and_states_that_go_on(sentences):
     assert [r["scale"] for r in records] == ["small", "small"]
 
 
+def test_an_optimiser_that_evaluates_several_times_a_step(tiny):
+    records = bench_recipes.bench_recipes(
+        ["demo/digits-lstm"], seconds=0.001, overrides=[*tiny, "--optimizer=LBFGS"]
+    )
+    assert float(records[0]["seconds"]) > 0
+
+
 def test_a_step_of_a_recipe_is_clipped_and_taken_by_its_optimiser(monkeypatch, tiny):
     changes = []
 

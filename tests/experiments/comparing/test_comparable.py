@@ -19,6 +19,15 @@ def test_the_rows_that_a_text_is_cut_into_for_evaluation_are_one():
         refuse_differences({"a": data_of(one), "b": data_of(two)})
 
 
+@pytest.mark.parametrize("limit", [1, 5, 0.5])
+def test_so_is_the_size_of_minibatches_of_which_not_all_validate(limit):
+    one, two = config(), config(eval_batch_size=8)
+    for each in (one, two):
+        each["trainer"]["limit_val_batches"] = limit
+    with pytest.raises(ValueError, match="eval_batch_size is 64 and 8"):
+        refuse_differences({"a": data_of(one), "b": data_of(two)})
+
+
 def test_every_difference_is_named():
     one, two = config(), config(length=100, crop=True)
     two["trainer"]["limit_train_batches"] = 5

@@ -128,7 +128,8 @@ def test_a_sentiment_model_reads_numbers_of_words(tmp_path):
 
 
 @torch.no_grad()
-def test_a_language_model_streams(tmp_path):
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_language_model_streams(tmp_path, learned):
     onnxruntime = pytest.importorskip("onnxruntime")
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat.\n" * 400)
@@ -139,6 +140,7 @@ def test_a_language_model_streams(tmp_path):
         "--model.init_args.hidden_size=6",
         "--model.init_args.vocabulary_size=12",
         "--model.init_args.initial_noise=0.1",
+        f"--model.init_args.learn_initial_state={str(learned).lower()}",
         f"--data.init_args.file={text}",
         "--data.init_args.dataset=text",
         "--data.init_args.batch_size=8",
@@ -150,7 +152,9 @@ def test_a_language_model_streams(tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "text.onnx")
     names = [put.name for put in session.get_inputs()]
     x = torch.randint(12, (9, 2))
-    state = [torch.zeros(1, 2, 6).numpy()] * 2
+    first = about.get("first_state", torch.zeros(2, 1, 6).tolist())
+    state = [torch.tensor(values).unsqueeze(1).expand(1, 2, 6).numpy() for values in first]
+    assert bool(state[0].any()) is learned
     found = []
     for step, symbols in enumerate(x):
         given = [symbols.unsqueeze(0).numpy(), *state, torch.full((2,), step).numpy()]

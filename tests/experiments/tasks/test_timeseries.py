@@ -93,6 +93,22 @@ def test_a_recipe_learns_ragged_series(ts_dir, variant):
     assert run.best == 1.0
 
 
+def test_a_checkpoint_of_other_series_is_refused(ts_dir):
+    data = TimeSeriesData(name="Two", data_dir=str(ts_dir))
+    data.setup()
+    kept = data.state_dict()
+    data.load_state_dict(kept)
+    data.load_state_dict({})
+    # on another processor the last bits differ
+    data.load_state_dict({**kept, "divide_by": [1.000001 * kept["divide_by"][0]]})
+    with pytest.raises(ValueError, match=r"scaled with divide_by=\[.*the data have"):
+        data.load_state_dict({**kept, "divide_by": [1.01 * kept["divide_by"][0]]})
+    with pytest.raises(ValueError, match=r"the classes are not those of the checkpoint, \['down'"):
+        data.load_state_dict({**kept, "classes": ["down", "left"]})
+    fresh = TimeSeriesData(name="Two", data_dir="nowhere")
+    assert fresh.preprocessing(kept) == kept
+
+
 def test_batches_keep_their_lengths_on_the_way_to_the_model(batch):
     assert isinstance(batch, SeriesBatch)
     assert batch.x.shape == (7, 4, 2)

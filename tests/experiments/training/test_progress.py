@@ -7,19 +7,22 @@ from tqdm import tqdm
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.progress import StepsBar, TimeAhead
 from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.stop_after import StopAfter
 
 
 @pytest.fixture
 def said(capsys):
     """What is said after steps of so many seconds each, of a training of so many."""
 
-    def train(seconds, steps, about):
+    def train(seconds, steps, about, callbacks=()):
         clock = Clock()
         ahead = TimeAhead(about, clock)
         for step in range(1, 31):
             clock.seconds += seconds
             ahead.on_train_batch_end(
-                SimpleNamespace(global_step=step, estimated_stepping_batches=steps)
+                SimpleNamespace(
+                    global_step=step, estimated_stepping_batches=steps, callbacks=callbacks
+                )
             )
         return capsys.readouterr().out
 
@@ -49,6 +52,10 @@ def test_a_long_training_names_the_small_scale_where_there_is_one(said, about, n
     assert ("--scale small ends within minutes" in said(1.0, 10_000, about)) is named
 
 
+def test_a_budget_in_steps_ends_it_earlier(said):
+    assert "about 10 s to go: 100 steps" in said(0.1, 321, PAPER, [StopAfter(121)])
+
+
 def test_a_training_without_an_end_says_nothing(said):
     assert said(0.1, float("inf"), PAPER) == ""
 
@@ -63,6 +70,7 @@ def train(callback, start, end, steps):
     trainer = SimpleNamespace(
         global_step=start,
         estimated_stepping_batches=steps,
+        callbacks=[],
         callback_metrics={"val/accuracy": 0.5},
     )
     callback.on_train_start(trainer, None)

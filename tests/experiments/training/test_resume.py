@@ -9,6 +9,7 @@ import pytest
 import torch
 from interruption import Interruption, KillAt
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 import rnnorm
 from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
@@ -88,6 +89,56 @@ def test_between_accumulated_minibatches_there_is_no_checkpoint(tmp_path, tiny, 
     one, two = weights(tmp_path / "whole"), weights(folder)
     assert_same(one["state_dict"], two["state_dict"])
     assert one["callbacks"]["Clock"]["steps"] == two["callbacks"]["Clock"]["steps"] == 9
+
+
+def test_a_schedule_of_accumulation_goes_on_within_an_epoch(tmp_path, tiny):
+    def scheduled():
+        return GradientAccumulationScheduler({0: 2})
+
+    whole = fit(RECIPE, run_dir=tmp_path / "whole", overrides=tiny, callbacks=[scheduled()])
+    # 7 minibatches an epoch: steps of two, two, two and one
+    assert whole.trainer.global_step == 12
+    folder = tmp_path / "run"
+    cut = [scheduled(), KillAt(2)]
+    with pytest.raises(Interruption):
+        fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=1, callbacks=cut)
+    fit(resume=folder, callbacks=[scheduled()])
+    assert_same(*(weights(each)["state_dict"] for each in (tmp_path / "whole", folder)))
+
+
+def test_a_budget_in_steps_ends_what_asks_for_more_epochs(tmp_path, tiny):
+    tiny += ["--trainer.max_steps=4", "--trainer.min_epochs=2"]
+    run = fit(RECIPE, run_dir=tmp_path / "run", overrides=tiny)
+    assert run.trainer.global_step == 4
+    assert "a callback ended it" not in run.summary()
+
+
+def test_a_callback_that_ends_a_training_is_told(tmp_path, tiny):
+    class End(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = trainer.global_step == 3
+
+    run = fit(RECIPE, run_dir=tmp_path / "run", overrides=tiny, callbacks=[End()])
+    assert run.trainer.global_step == 3
+    assert "a callback ended it" in run.summary()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--trainer.val_check_interval=50", "val_check_interval"),
+        ("--lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau", "monitor"),
+    ],
+)
+def test_a_training_that_is_refused_at_its_start_leaves_no_folder(tmp_path, tiny, option, message):
+    with pytest.raises(ValueError, match=message):
+        fit(RECIPE, run_dir=tmp_path / "run", overrides=[*tiny, option])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_profiler_that_is_asked_for_reports(tmp_path, tiny, caplog):
+    fit(RECIPE, run_dir=tmp_path / "run", overrides=[*tiny, "--trainer.profiler=simple"])
+    assert "optimizer_step" in caplog.text
 
 
 @pytest.mark.parametrize("step", [4, 7, 13])

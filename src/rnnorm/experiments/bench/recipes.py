@@ -139,11 +139,17 @@ def _step(
 
     def step() -> list[nn.Parameter]:
         number = next(numbers)
-        optimizer.zero_grad()
-        fabric.backward(model.training_step(batches[number], number))
-        if given["gradient_clip_val"]:
-            fabric.clip_gradients(model, optimizer, **{clip: given["gradient_clip_val"]})
-        optimizer.step()
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model.training_step(batches[number], number)
+            fabric.backward(loss)
+            if given["gradient_clip_val"]:
+                fabric.clip_gradients(model, optimizer, **{clip: given["gradient_clip_val"]})
+            return loss
+
+        # LBFGS calls it several times
+        optimizer.step(closure)
         if fabric.device.type == "cuda":
             torch.cuda.synchronize(fabric.device)
         return parameters

@@ -11,8 +11,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.outcome import Outcome
+from rnnorm.experiments.training.accumulation import accumulating
 from rnnorm.experiments.training.clock import Clock
-from rnnorm.experiments.training.last_and_best import accumulating
+from rnnorm.experiments.training.stop_after import end
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,13 @@ class StopAfterSeconds(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take no step if a resumed training has used them all."""
-        trainer.should_stop = self._spent(trainer)
+        if self._spent(trainer):
+            end(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Look at the clock, which was stopped just before."""
-        spent = self._spent(trainer) and not accumulating(trainer)
-        trainer.should_stop = trainer.should_stop or spent
+        if self._spent(trainer) and not accumulating(trainer):
+            end(trainer)
 
     def _spent(self, trainer: Trainer) -> bool:
         clock = next(c for c in trainer.callbacks if isinstance(c, Clock))  # type: ignore[attr-defined]

@@ -21,8 +21,10 @@ def data_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a configuration says about the data and their order."""
     arguments = config["data"].get("init_args") or {}
     trainer = config.get("trainer") or {}
-    # how many rows are evaluated at once changes no number unless a text is cut into so many
-    cut = arguments.get("windows") == "carried"
+    # how many rows are evaluated at once changes no number unless a text is cut into so many, or
+    # not all minibatches are taken
+    some = trainer.get("limit_val_batches")
+    cut = arguments.get("windows") == "carried" or isinstance(some, int) or some not in (None, 1.0)
     free = _FREE if cut else _FREE | {"eval_batch_size"}
     return {
         "data": {

@@ -103,13 +103,13 @@ def _write(model: LightningModule, out: Path, format: Format) -> dict[str, Any]:
     named = _example(model)
     if format == "onnx":
         sizes = rnnorm.export.onnx(model, (), out, kwargs=named)
-        return {"inputs": sizes, **_streams(named)}
+        return {"inputs": sizes, **_streams(model, named)}
     sizes = {name: rnnorm.export.every_size(value) for name, value in named.items()}
     program = torch.export.export(rnnorm.freeze(model), (), named, dynamic_shapes=sizes)
     torch.export.save(program, stream)
     write_whole(out, stream.getvalue())
     fused = any("rnnorm" in str(node.target) for node in program.graph.nodes)
-    return {"inputs": list(named), "imports": ["rnnorm"] * fused, **_streams(named)}
+    return {"inputs": list(named), "imports": ["rnnorm"] * fused, **_streams(model, named)}
 
 
 def _example(model: LightningModule) -> dict[str, Any]:
@@ -127,11 +127,15 @@ def _example(model: LightningModule) -> dict[str, Any]:
     return {"x": x, "state": state if len(state) > 1 else state[0], "step": step}
 
 
-def _streams(named: dict[str, Any]) -> dict[str, Any]:
-    """How a stream is fed, where it is one."""
+def _streams(model: LightningModule, named: dict[str, Any]) -> dict[str, Any]:
+    """How a stream is fed, where it is one, and what it begins with, where that was learned."""
     if "state" not in named:
         return {}
-    return {
-        "stream": "state: that of the call before, at first zeros, or h_0 and c_0 where the model "
-        "has learnt them; step: frames that each row has had before"
+    rnn: Any = model.rnn
+    about: dict[str, Any] = {
+        "stream": "state: that of the call before, at first zeros, or first_state for every row; "
+        "step: frames that each row has had before"
     }
+    if rnn.learn_initial_state:
+        about["first_state"] = [getattr(rnn, f"{name}_0").tolist() for name in rnn.cell.states]
+    return about

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
+
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.series.series import load_series
 from rnnorm.experiments.data.series.series_batches import SeriesBatches
@@ -66,14 +68,42 @@ class TimeSeriesData(LoadedData):
             self.notes.append(f"{part}: {len(lengths)} series of {between}")
         return loaders
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the series: their scale and their classes."""
+        return {**self._scale, "classes": list(self.classes)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a checkpoint whose series had another scale or other classes.
+
+        Raises:
+            ValueError: they differ.
+        """
+        if "classes" not in state_dict:
+            return
+        if state_dict["classes"] != list(self.classes):
+            raise ValueError(
+                f"the classes are not those of the checkpoint, {state_dict['classes']}: the data "
+                f"have {list(self.classes)}"
+            )
+        for name, value in self._scale.items():
+            # the sums behind it have another order on another processor
+            if not np.allclose(state_dict[name], value, rtol=0, atol=1e-4 * max(map(abs, value))):
+                raise ValueError(
+                    "the training series are not those of the checkpoint, which are scaled with "
+                    f"{name}={state_dict[name]}: the data have {value}"
+                )
+
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """Mean and standard deviation of each feature, and the classes; reads the data.
+        """Mean and standard deviation of each feature, and the classes.
+
+        Reads the data where an older checkpoint does not say.
 
         Raises:
             ValueError, FileNotFoundError: as :meth:`load`.
         """
-        self.setup()
-        return {**self._scale, "classes": list(self.classes)}
+        if not kept:
+            self.setup()
+        return dict(kept) or self.state_dict()
 
 
 class TimeSeriesClassifier(SequenceClassifier):

@@ -51,6 +51,9 @@ class Built(LightningCLI):
     def __init__(self, config: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
         for name in ("lightning.pytorch", "lightning.fabric"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        # what a user has asked for by a profiler, or by verbose
+        for name in ("profilers", "callbacks"):
+            logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
         with _old_jsonargparse():
             try:
                 super().__init__(

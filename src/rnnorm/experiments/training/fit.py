@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from rnnorm import synchronize
 from rnnorm.experiments.training import processes
+from rnnorm.experiments.training.accumulation import AccumulateAsScheduled
 from rnnorm.experiments.training.building import Built, quiet_lightning
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.checkpoints import (
@@ -47,9 +49,12 @@ from rnnorm.experiments.training.run_folder import (
 )
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.start import start_file, start_with
+from rnnorm.experiments.training.stop_after import StopAfter
 from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.stopping import StopSignals
 from rnnorm.experiments.training.write_whole import write_whole
+from rnnorm.lightning import ExactStatistics
+from rnnorm.norm.population import Population
 
 # what of the trainer may not be 0; of its ends any number below is no limit, the counts have none
 _ENDS = ("max_epochs", "max_steps")
@@ -98,6 +103,12 @@ class Run:
         if self.best is not None:
             best = score_of(self.built.model).said("validation", self.best)
             lines.append(f"best {best}, in epoch {self.best_epoch}")
+        used_up = any(
+            isinstance(c, StopAfter) and self.trainer.global_step >= c.steps
+            for c in _callbacks(self.trainer)
+        )
+        if self.trainer.should_stop and not used_up:
+            lines.append("a callback ended it, such as EarlyStopping")
         lines.append(f"checkpoints: {self.last_checkpoint.parent}")
         lines.append(f"next: rnnorm test {shlex.quote(str(self.folder))}")
         return "\n".join(lines)
@@ -220,6 +231,7 @@ def fit(
                     else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
                 ),
                 *callbacks,
+                AccumulateAsScheduled(),
                 keep,
                 accepted,
             ],
@@ -244,7 +256,7 @@ def fit(
             start_run(folder, about, built.as_yaml())
             held.enter_context(only_process(folder))
         if not quiet:
-            print(_introduction(about, built, folder), flush=True)
+            print(_introduction(about, built, trainer, folder), flush=True)
             if resume is not None:
                 print(f"resuming at step {step}", flush=True)
         if writes:
@@ -255,8 +267,14 @@ def fit(
                     folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
                 ),
             ]
-        with signals:
-            _train(built, trainer, keep, last, accepted)
+        try:
+            with signals:
+                _train(built, trainer, keep, last, accepted)
+        except (ValueError, TypeError, RuntimeError):
+            if resume is None and writes and not accepted.done:
+                # trainer or optimiser was refused: the corrected command may take the name
+                shutil.rmtree(folder)
+            raise
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
@@ -326,7 +344,11 @@ def _train(
         raise
 
 
-def _introduction(about: dict[str, Any], built: Built, folder: Path) -> str:
+def _callbacks(trainer: Trainer) -> Sequence[Callback]:
+    return trainer.callbacks  # type: ignore[attr-defined,no-any-return]
+
+
+def _introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: Path) -> str:
     said = about["about"]
     lines = [f"{label(about)}: {said.get('title', '')}"]
     if said.get("number") is not None:
@@ -335,7 +357,11 @@ def _introduction(about: dict[str, Any], built: Built, folder: Path) -> str:
         lines.append(f"scale small, not to be compared with it: {said['small']}")
     if "start" in about:
         lines.append(f"begins with the weights of {about['start']}")
-    lines += [built.summary(), f"run folder: {folder}"]
+    lines.append(built.summary())
+    averaged = any(isinstance(module, Population) for module in built.model.modules())
+    if averaged and not any(isinstance(c, ExactStatistics) for c in _callbacks(trainer)):
+        lines.append("statistics: running averages, without a callback ExactStatistics")
+    lines.append(f"run folder: {folder}")
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from rnnorm.experiments.training.accumulation import accumulating
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.stopping import StopSignals
@@ -127,12 +128,6 @@ class KeepLastAndBest(Checkpoint):
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
         # an older checkpoint does not say
         self.best_step = state_dict.get("best_step")
-
-
-def accumulating(trainer: Trainer) -> bool:
-    """Whether gradients of this minibatch wait for those of the next."""
-    together = trainer.accumulate_grad_batches
-    return (trainer.fit_loop.batch_idx + 1) % together != 0 and not trainer.is_last_batch
 
 
 def _validates_in(more: int, trainer: Trainer) -> bool:

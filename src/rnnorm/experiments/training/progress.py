@@ -16,6 +16,7 @@ from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.duration import duration
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.score import Metric, Score, score_of
+from rnnorm.experiments.training.stop_after import StopAfter
 
 
 def progress_bars() -> list[Callback]:
@@ -46,7 +47,7 @@ class StepsBar(Callback):
             self._bar = steps_bar()
         if self._bar.disable:
             return
-        steps = trainer.estimated_stepping_batches
+        steps = _all_steps(trainer)
         if not self._bar.total and math.isfinite(steps):
             self._bar.reset(total=int(steps) * self._trainings)
         # what a resumed training has done already took no time now
@@ -76,6 +77,12 @@ class StepsBar(Callback):
     def _close(self) -> None:
         if self._owned and self._bar is not None:
             self._bar.close()
+
+
+def _all_steps(trainer: Trainer) -> float:
+    """Steps of the whole training, infinity if it ends otherwise."""
+    limits = [c.steps for c in trainer.callbacks if isinstance(c, StopAfter)]  # type: ignore[attr-defined]
+    return min([trainer.estimated_stepping_batches, *limits])
 
 
 def steps_bar() -> Any:
@@ -108,7 +115,7 @@ class TimeAhead(Callback):
         if steps < 1 or (steps < 20 and seconds < 10):
             return
         self._told = True
-        left = trainer.estimated_stepping_batches - now[0]
+        left = _all_steps(trainer) - now[0]
         if math.isfinite(left) and left > 0:
             tqdm.write(self._sentence(int(left), seconds / steps))
             sys.stdout.flush()

@@ -7,20 +7,30 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 
+def end(trainer: Trainer) -> None:
+    """End a training whose budget is used up, even one that asks for more epochs or steps."""
+    trainer.should_stop = True
+    trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+
+
 class StopAfter(Callback):
     """Ends the training after so many steps.
 
     Instead of the trainer's ``max_steps``, with which Lightning counts an epoch twice when it
     resumes at its end.
+
+    Args:
+        steps: how many, those before an interruption included.
     """
 
     def __init__(self, steps: int) -> None:
-        self._steps = steps
+        self.steps = steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take no step if a resumed training has done them all."""
-        trainer.should_stop = trainer.global_step >= self._steps
+        self.on_train_batch_end(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Count."""
-        trainer.should_stop = trainer.should_stop or trainer.global_step >= self._steps
+        if trainer.global_step >= self.steps:
+            end(trainer)

@@ -1,0 +1,26 @@
+"""Gradients of several minibatches that make one step."""
+
+from __future__ import annotations
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+
+def accumulating(trainer: Trainer) -> bool:
+    """Whether gradients of this minibatch wait for those of the next."""
+    together = trainer.accumulate_grad_batches
+    return (trainer.fit_loop.batch_idx + 1) % together != 0 and not trainer.is_last_batch
+
+
+class AccumulateAsScheduled(Callback):
+    """Lets a training that is resumed within an epoch accumulate as its schedule says.
+
+    Lightning's scheduler looks at the start of an epoch alone.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set what the scheduler set at the start of this epoch."""
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, GradientAccumulationScheduler):
+                together = callback.get_accumulate_grad_batches(trainer.current_epoch)
+                trainer.accumulate_grad_batches = together
