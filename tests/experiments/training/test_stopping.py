@@ -1,7 +1,5 @@
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -10,6 +8,7 @@ from lightning.pytorch import Callback
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.finite import StopIfNotFinite
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import MetricsFile
 from rnnorm.experiments.training.stopped import Stopped
@@ -103,24 +102,27 @@ def whole(tmp_path_factory):
 
 
 # where the signal comes, and the step that is kept: an epoch's last one is kept after validation
+STOPS = [
+    ("on_train_start", 0, None),
+    ("on_train_batch_start", 0, 1),
+    ("on_before_optimizer_step", 0, 1),
+    ("on_before_optimizer_step", 3, 4),
+    ("on_before_zero_grad", 6, 6),
+    ("on_train_batch_end", 7, 6),
+    ("on_validation_start", 7, 6),
+    ("on_validation_batch_end", 14, 13),
+    ("on_train_epoch_end", 14, 14),
+    # between two steps: while data are read
+    ("on_train_batch_start", 10, 11),
+    ("on_train_batch_start", 20, 20),
+]
+
+
+# both signals have one handler: they take turns
 @pytest.mark.parametrize(
-    ("hook", "step", "kept"),
-    [
-        ("on_train_start", 0, None),
-        ("on_train_batch_start", 0, 1),
-        ("on_before_optimizer_step", 0, 1),
-        ("on_before_optimizer_step", 3, 4),
-        ("on_before_zero_grad", 6, 6),
-        ("on_train_batch_end", 7, 6),
-        ("on_validation_start", 7, 6),
-        ("on_validation_batch_end", 14, 13),
-        ("on_train_epoch_end", 14, 14),
-        # between two steps: while data are read
-        ("on_train_batch_start", 10, 11),
-        ("on_train_batch_start", 20, 20),
-    ],
+    ("number", "hook", "step", "kept"),
+    [((signal.SIGINT, signal.SIGTERM)[k % 2], *stop) for k, stop in enumerate(STOPS)],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_training_goes_on_as_if_nothing_had_been(
     tmp_path, tiny, whole, capsys, number, hook, step, kept
 ):
@@ -242,27 +244,16 @@ def test_a_second_signal_stops_within_the_step(tmp_path, tiny, whole):
         (["demo", "--seeds", "1", "--out", "a"], None, signal.SIGINT),
     ],
 )
-def test_a_stopped_command_says_how_it_goes_on(tmp_path, tiny, command, goes_on, number):
-    code = (
-        "import os, signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from rnnorm.experiments.training.finite import StopIfNotFinite\n"
-        "from rnnorm.experiments.commands.cli import main\n"
-        f"send = lambda *_: os.kill(os.getpid(), {int(number)})\n"
-        "StopIfNotFinite.on_before_optimizer_step = send\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command, *tiny],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 128 + number
-    assert "Traceback" not in done.stderr
+def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch, capsys, command, goes_on, number):
+    def send(*_):
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(StopIfNotFinite, "on_before_optimizer_step", send)
+    assert main([*command, *tiny]) == 128 + number
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
     again = goes_on or [f"'{word}'" if " " in word else word for word in [*command, *tiny]]
-    assert done.stdout.splitlines()[-1] == f"go on with: rnnorm {' '.join(again)}"
+    assert said.out.splitlines()[-1] == f"go on with: rnnorm {' '.join(again)}"
 
 
 def test_ctrl_c_before_a_training_is_no_traceback(monkeypatch, capsys):
