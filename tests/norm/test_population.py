@@ -14,7 +14,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import definition
 import rnnorm
 from rnnorm import BatchNorm
-from rnnorm.norm.population import Population, update
+from rnnorm.norm.population import Population
+from rnnorm.norm.update import update
 
 INPUT_ONLY = {"recurrent": None, "cell": None}
 

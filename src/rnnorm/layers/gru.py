@@ -40,8 +40,8 @@ class GRU(Sequence):
         norm: a :class:`BatchNorm` (its input and recurrent sites), a :class:`LayerNorm`, the name
             of a preset, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
-            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too, for an
-            affine function of the mean of the sequence's frames, those of this call.
+            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
+            at ``h_0 + h_0_weight · mean``, the mean of its real frames in this call.
         initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, where ``hx`` is
             None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
             that begin alike have no variance without it.

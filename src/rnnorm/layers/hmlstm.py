@@ -119,8 +119,8 @@ class HMLSTM(Recurrent):
         norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds parameters ``h_0``, ``c_0`` ``(1, L * H)`` and ``z_0``
             ``(1, L - 1)``, used where ``hx`` is None.
-            ``"from_input"`` adds ``{name}_0_weight`` ``(1, ·, I)`` too, for an
-            affine function of the mean of the sequence's frames, those of this call.
+            ``"from_input"`` adds ``{name}_0_weight`` ``(1, ·, I)`` too: a row begins
+            at ``h_0 + h_0_weight · mean``, the mean of its real frames in this call.
         initial_noise: standard deviation of Gaussian noise on h in training, where ``hx`` is
             None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
         recurrent_dropout: a :class:`SequenceDropout`, or None.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -13,171 +12,14 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.mask import Mask
-from rnnorm.layers.autocast import autocast_dtype, without_autocast
+from rnnorm.layers.autocast import without_autocast
+from rnnorm.layers.checks import check_device
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.population import Population, update
+from rnnorm.norm.population import Population
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, field_of
-from rnnorm.tracing import holds, jit_tracing, known, stands_for_several
-
-
-def checked_step(
-    step: int | Tensor, rows: int, training: bool, bidirectional: bool = False
-) -> int | Tensor:
-    """A ``step`` as an int or a tensor; refuses what is no index of a first frame.
-
-    Args:
-        step: as given by the user.
-        rows: number of rows, each of which a tensor gives an index.
-        training: whether the layer is in training.
-        bidirectional: whether a backward direction would have to start in the middle.
-
-    Raises:
-        TypeError: ``step`` is neither an int nor an int64 tensor.
-        ValueError: it is negative, a tensor in training, or nonzero with ``bidirectional``.
-        RuntimeError: a tensor is not ``(rows,)``.
-    """
-    if isinstance(step, Tensor):
-        if step.dtype != torch.int64:
-            raise TypeError(f"step must be an int or an int64 tensor, got {step.dtype}")
-        if training:
-            raise ValueError(
-                "step must be an int in training, got a tensor: rows at different ages have no "
-                "common statistics"
-            )
-        if step.shape != (rows,):
-            raise RuntimeError(f"step must have shape ({rows},), got {tuple(step.shape)}")
-        if stands_for_several(step):
-            return step
-        lowest, highest = (int(step.min()), int(step.max())) if len(step) else (0, 0)
-    elif isinstance(step, (int, Integral)) and not isinstance(step, bool):
-        # Integral: of numpy
-        lowest = highest = step = step if isinstance(step, int) else int(step)
-    else:
-        raise TypeError(f"step must be an int or an int64 tensor, got {type(step).__name__}")
-    if lowest < 0:
-        raise ValueError(f"step must not be negative, got {lowest}")
-    if bidirectional and highest > 0:
-        raise ValueError(
-            f"step must be 0 with bidirectional=True, got {highest}: the backward direction "
-            "starts at the last frame"
-        )
-    return step
-
-
-def check_tensors(x: Tensor, state: State) -> None:
-    """Refuses an input of integers, and states that do not go with it.
-
-    Raises:
-        RuntimeError: the input is of integers, a state has another device, or another dtype
-            without autocast, or under autocast no floating point or float64 beside another.
-    """
-    if not x.is_floating_point():
-        raise RuntimeError(f"input must have a floating point dtype, got {x.dtype}")
-    for s in state:
-        _check_device("hidden", s, x)
-        if s.dtype == x.dtype:
-            continue
-        apart = not s.is_floating_point() or torch.float64 in (s.dtype, x.dtype)
-        if apart or autocast_dtype(x.device) is None:
-            raise RuntimeError(f"hx must have the dtype of the input, {x.dtype}, got {s.dtype}")
-
-
-def check_traced(training: bool, lengths: object = None) -> None:
-    """Refuses what torch.jit.trace would keep as it was in its example.
-
-    Args:
-        training: whether what a normalised layer does in training would be kept.
-        lengths: as given by the user.
-
-    Raises:
-        RuntimeError: there are such, while torch.jit.trace is at work.
-    """
-    if not jit_tracing():
-        return
-    if lengths is not None:
-        raise RuntimeError("lengths must be None in torch.jit.trace, which keeps their values")
-    if training:
-        raise RuntimeError("torch.jit.trace takes a normalised layer in evaluation: call eval()")
-
-
-def _check_device(kind: str, tensor: Tensor, x: Tensor) -> None:
-    # a kernel would read the address as one of its own memory
-    if tensor.device != x.device:
-        raise RuntimeError(
-            f"Input and {kind} tensors are not at the same device, found input tensor at "
-            f"{x.device} and {kind} tensor at {tensor.device}"
-        )
-
-
-def register_norm(
-    module: nn.Module,
-    cell: Cell,
-    norm: Norm | None,
-    hidden_size: int,
-    suffix: str = "",
-    *,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-) -> None:
-    """Adds γ, β and the population of every normalised site to a module.
-
-    Raises:
-        ValueError: the cell has no such site, or no such scope.
-    """
-    if cell.reads_frames and isinstance(norm, BatchNorm) and norm.input == "sequence":
-        raise ValueError(
-            f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it reads its "
-            "input step by step"
-        )
-    for site in cell.active_sites(norm):
-        assert norm is not None
-        features = sum(cell.blocks(site, hidden_size))
-        gamma = torch.full((features,), float(norm.gamma), device=device, dtype=dtype)
-        module.register_parameter(f"gamma_{site}{suffix}", nn.Parameter(gamma))
-        if field_of(site) in CELL_SITES:
-            beta = torch.zeros(features, device=device, dtype=dtype)
-            module.register_parameter(f"beta_{site}{suffix}", nn.Parameter(beta))
-        if isinstance(norm, BatchNorm):
-            shared = norm.population == "shared" or getattr(norm, field_of(site)) == "sequence"
-            population = Population(features, norm, shared=shared, device=device, dtype=dtype)
-            module.add_module(f"population_{site}{suffix}", population)
-
-
-def populations(module: nn.Module) -> list[Population]:
-    """Those of a layer or cell."""
-    return [child for child in module._modules.values() if isinstance(child, Population)]
-
-
-def reset_running_stats(module: nn.Module) -> None:
-    """Forgets the population statistics of a layer or cell."""
-    for population in populations(module):
-        population.reset_running_stats()
-
-
-def reset_norm(module: nn.Module, norm: Norm | None, states: tuple[str, ...] = ()) -> None:
-    """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics.
-
-    Raises:
-        RuntimeError: one of them has a parametrization without ``right_inverse``.
-    """
-    learned = [f"{name}_0{kind}" for name in states for kind in ("", "_weight")]
-    for name in (*module._parameters, *getattr(module, "parametrizations", ())):
-        if not name.startswith(("gamma_", "beta_")) and name not in learned:
-            continue
-        value, start = getattr(module, name), 0.0
-        if value is None:
-            continue
-        if name.startswith("gamma_"):
-            assert norm is not None
-            start = norm.gamma
-        with torch.no_grad():
-            if name in module._parameters:
-                value.fill_(start)
-            else:
-                # through its parametrization
-                setattr(module, name, torch.full_like(value, start))
-    reset_running_stats(module)
+from rnnorm.norm.update import update
+from rnnorm.tracing import holds, known
 
 
 def parameter(module: nn.Module, name: str) -> Any:
@@ -282,7 +124,7 @@ def run_layer(
     moments = [m for pair in constants.values() for m in pair]
     for tensor in (*weights[:-1], *own.values(), *gamma.values(), *beta.values(), *moments):
         if tensor is not None:
-            _check_device("parameter", tensor, x)
+            check_device("parameter", tensor, x)
     layer = kernel.layer if rows is None else kernel.synchronized
     assert layer is not None
     if rows is not None:

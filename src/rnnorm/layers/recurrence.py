@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch
-from rnnorm.layers.layer import populations, reset_running_stats
+from rnnorm.layers.norm_parameters import populations, reset_running_stats
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population
 from rnnorm.norm.resolved import Resolved

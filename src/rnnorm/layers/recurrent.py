@@ -36,8 +36,8 @@ class Recurrent(Sequence):
         norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds a parameter ``{state}_0`` ``(D * num_layers, ·)`` for each state
             of the cell.
-            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too, for an
-            affine function of the mean of the sequence's frames, those of this call.
+            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
+            at ``h_0 + h_0_weight · mean``, the mean of its real frames in this call.
         initial_noise: standard deviation of Gaussian noise on the first state in training, where
             ``hx`` is None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
         recurrent_dropout: a :class:`Zoneout`, :class:`CellDropout` or :class:`SequenceDropout` of

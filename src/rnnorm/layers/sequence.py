@@ -15,21 +15,15 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
 from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes, without_autocast
 from rnnorm.layers.batch import Batch
+from rnnorm.layers.checks import check_tensors, check_traced, checked_step
 from rnnorm.layers.initial_state import (
     check_learned,
     default_noise,
     initial_state,
     register_initial_state,
 )
-from rnnorm.layers.layer import (
-    check_tensors,
-    check_traced,
-    checked_step,
-    parameter,
-    register_norm,
-    reset_norm,
-    run_layer,
-)
+from rnnorm.layers.layer import parameter, run_layer
+from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.recurrence import Recurrence
 from rnnorm.layers.recurrent_dropout import (
     RecurrentDropout,

@@ -9,14 +9,9 @@ from torch import Tensor, nn
 
 from rnnorm.kernels import dispatch
 from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
-from rnnorm.layers.layer import (
-    check_tensors,
-    check_traced,
-    checked_step,
-    register_norm,
-    reset_norm,
-    run_layer,
-)
+from rnnorm.layers.checks import check_tensors, check_traced, checked_step
+from rnnorm.layers.layer import run_layer
+from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
 from rnnorm.tracing import uncompiled

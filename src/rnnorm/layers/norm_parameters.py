@@ -1,0 +1,80 @@
+"""The parameters and statistics that a norm gives a layer: made, reset, found."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from rnnorm.cells.cell import Cell
+from rnnorm.norm.population import Population
+from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, field_of
+
+
+def register_norm(
+    module: nn.Module,
+    cell: Cell,
+    norm: Norm | None,
+    hidden_size: int,
+    suffix: str = "",
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Adds γ, β and the population of every normalised site to a module.
+
+    Raises:
+        ValueError: the cell has no such site, or no such scope.
+    """
+    if cell.reads_frames and isinstance(norm, BatchNorm) and norm.input == "sequence":
+        raise ValueError(
+            f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it reads its "
+            "input step by step"
+        )
+    for site in cell.active_sites(norm):
+        assert norm is not None
+        features = sum(cell.blocks(site, hidden_size))
+        gamma = torch.full((features,), float(norm.gamma), device=device, dtype=dtype)
+        module.register_parameter(f"gamma_{site}{suffix}", nn.Parameter(gamma))
+        if field_of(site) in CELL_SITES:
+            beta = torch.zeros(features, device=device, dtype=dtype)
+            module.register_parameter(f"beta_{site}{suffix}", nn.Parameter(beta))
+        if isinstance(norm, BatchNorm):
+            shared = norm.population == "shared" or getattr(norm, field_of(site)) == "sequence"
+            population = Population(features, norm, shared=shared, device=device, dtype=dtype)
+            module.add_module(f"population_{site}{suffix}", population)
+
+
+def populations(module: nn.Module) -> list[Population]:
+    """Those of a layer or cell."""
+    return [child for child in module._modules.values() if isinstance(child, Population)]
+
+
+def reset_running_stats(module: nn.Module) -> None:
+    """Forgets the population statistics of a layer or cell."""
+    for population in populations(module):
+        population.reset_running_stats()
+
+
+def reset_norm(module: nn.Module, norm: Norm | None, states: tuple[str, ...] = ()) -> None:
+    """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics.
+
+    Raises:
+        RuntimeError: one of them has a parametrization without ``right_inverse``.
+    """
+    learned = [f"{name}_0{kind}" for name in states for kind in ("", "_weight")]
+    for name in (*module._parameters, *getattr(module, "parametrizations", ())):
+        if not name.startswith(("gamma_", "beta_")) and name not in learned:
+            continue
+        value, start = getattr(module, name), 0.0
+        if value is None:
+            continue
+        if name.startswith("gamma_"):
+            assert norm is not None
+            start = norm.gamma
+        with torch.no_grad():
+            if name in module._parameters:
+                value.fill_(start)
+            else:
+                # through its parametrization
+                setattr(module, name, torch.full_like(value, start))
+    reset_running_stats(module)
