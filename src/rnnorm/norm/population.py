@@ -211,7 +211,7 @@ class Population(nn.Module):
             return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
         # rows need no copy, where no backward pass has to find them unchanged
         in_place = not torch.is_grad_enabled() and self._held("mean").is_cpu
-        if isinstance(first, int) and in_place and unobserved(self._buffers.values()):
+        if isinstance(first, int) and in_place and unobserved([self._held("mean")]):
             stop = first + steps
             if stop <= len(self):
                 mean, var, batches = self.rows_of(

@@ -11,8 +11,9 @@ from rated_files import write_rated
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.words_and_signs import words_and_signs
-from rnnorm.experiments.measuring.exporting import export
+from rnnorm.experiments.measuring.exporting import _example, export
 from rnnorm.experiments.measuring.loading import load_trained
+from rnnorm.experiments.tasks.frames.model import FrameClassifier
 from rnnorm.experiments.tasks.pixels import step_order
 from rnnorm.experiments.training.fit import fit
 
@@ -125,6 +126,14 @@ def test_a_sentiment_model_reads_numbers_of_words(tmp_path):
     (found,) = session.run(None, {"x": x.numpy(), "lengths": lengths.numpy()})
     wanted = load_trained(run).built.model.eval()(x, lengths)
     torch.testing.assert_close(torch.from_numpy(found), wanted)
+
+
+def test_a_state_that_is_read_from_the_whole_sequence_is_no_streams():
+    model = FrameClassifier(input_size=3, num_classes=2, learn_initial_state="from_input").eval()
+    example = _example(model)
+    assert list(example) == ["x", "lengths"]
+    scores, _ = model(**example)
+    assert scores.shape == (5, 3, 2)
 
 
 @torch.no_grad()

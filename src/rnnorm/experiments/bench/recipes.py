@@ -17,7 +17,7 @@ from lightning.pytorch import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from rnnorm.experiments.bench.layers import VerificationError, on_backend, verify
 from rnnorm.experiments.bench.on_torch import put_on_torch
@@ -148,8 +148,12 @@ def _step(
                 fabric.clip_gradients(model, optimizer, **{clip: given["gradient_clip_val"]})
             return loss
 
-        # LBFGS calls it several times
-        optimizer.step(closure)
+        # which calls it several times; a scaler of the loss takes no closure
+        if isinstance(optimizer.optimizer, LBFGS):
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
         if fabric.device.type == "cuda":
             torch.cuda.synchronize(fabric.device)
         return parameters

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.outcome import Outcome
 from rnnorm.experiments.training.accumulation import accumulating
+from rnnorm.experiments.training.callbacks_of import callbacks_of
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.stop_after import end
 
@@ -100,5 +101,5 @@ class StopAfterSeconds(Callback):
             end(trainer)
 
     def _spent(self, trainer: Trainer) -> bool:
-        clock = next(c for c in trainer.callbacks if isinstance(c, Clock))  # type: ignore[attr-defined]
+        (clock,) = callbacks_of(trainer, Clock)
         return clock.seconds >= self._seconds

@@ -118,7 +118,8 @@ def _example(model: LightningModule) -> dict[str, Any]:
     x = torch.zeros(_STEPS, _ROWS, given.get("input_size", 1))
     if isinstance(model, (LanguageModel, SentimentClassifier)):
         x = torch.zeros(_STEPS, _ROWS, dtype=torch.int64)
-    if isinstance(model, SequenceClassifier) or given.get("bidirectional"):
+    whole = given.get("bidirectional") or given.get("learn_initial_state") == "from_input"
+    if isinstance(model, SequenceClassifier) or whole:
         return {"x": x, "lengths": torch.full((_ROWS,), _STEPS)}
     rnn: Any = model.rnn
     shape = (rnn.num_layers, _ROWS, rnn.hidden_size)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
+from rnnorm.experiments.training.callbacks_of import callbacks_of
+
 
 def accumulating(trainer: Trainer) -> bool:
     """Whether gradients of this minibatch wait for those of the next."""
@@ -19,8 +21,6 @@ class AccumulateAsScheduled(Callback):
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set what the scheduler set at the start of this epoch."""
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, GradientAccumulationScheduler):
-                together = callback.get_accumulate_grad_batches(trainer.current_epoch)
-                trainer.accumulate_grad_batches = together
+        """Call it for the epoch that goes on."""
+        for scheduler in callbacks_of(trainer, GradientAccumulationScheduler):
+            scheduler.on_train_epoch_start(trainer)

@@ -21,7 +21,7 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from rnnorm.experiments.training.checkpoints import WholeFiles
 from rnnorm.experiments.training.options import why_refused
-from rnnorm.experiments.training.recipe import FROM_FIT, OverrideError
+from rnnorm.experiments.training.recipe import FROM_FIT, NO_EFFECT, ONE_SEED, OverrideError
 from rnnorm.experiments.training.stop_after import StopAfter
 
 #: arguments of data that are files of a user's own, in ``data_dir`` if there is one
@@ -225,13 +225,9 @@ def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) ->
             path = None if match[2] == "null" else match[2]
             _init_args(whole, "data")[match[1]] = path
         elif OWN.match(override):
-            raise ArgumentError(
-                None, f"{override} has no effect: a training has the files and the progress of fit"
-            )
+            raise ArgumentError(None, f"{override} {NO_EFFECT}")
         elif _SEED.match(override):
-            raise ArgumentError(
-                None, f"{override} is the seed of the weights too: --seed_everything"
-            )
+            raise ArgumentError(None, f"{override} {ONE_SEED}: --seed_everything")
         else:
             rest.append(override)
     return [yaml.safe_dump(whole, sort_keys=False), *rest]

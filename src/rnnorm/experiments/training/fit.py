@@ -12,13 +12,13 @@ from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from rnnorm import synchronize
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.accumulation import AccumulateAsScheduled
 from rnnorm.experiments.training.building import Built, quiet_lightning
+from rnnorm.experiments.training.callbacks_of import callbacks_of
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.checkpoints import (
     check_processes,
@@ -40,6 +40,7 @@ from rnnorm.experiments.training.plateau import StepsOnPlateau
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.random_state import RandomState
 from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.refuse_trainer import refuse_trainer
 from rnnorm.experiments.training.run_folder import (
     default_folder,
     describe,
@@ -54,16 +55,7 @@ from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.stopping import StopSignals
 from rnnorm.experiments.training.write_whole import write_whole
 from rnnorm.lightning import ExactStatistics
-from rnnorm.norm.population import Population
-
-# what of the trainer may not be 0; of its ends any number below is no limit, the counts have none
-_ENDS = ("max_epochs", "max_steps")
-_COUNTS = (
-    "accumulate_grad_batches",
-    "check_val_every_n_epoch",
-    "limit_train_batches",
-    "val_check_interval",
-)
+from rnnorm.norm.resolved import unresolved
 
 
 @dataclass(frozen=True)
@@ -103,10 +95,8 @@ class Run:
         if self.best is not None:
             best = score_of(self.built.model).said("validation", self.best)
             lines.append(f"best {best}, in epoch {self.best_epoch}")
-        used_up = any(
-            isinstance(c, StopAfter) and self.trainer.global_step >= c.steps
-            for c in _callbacks(self.trainer)
-        )
+        limits = callbacks_of(self.trainer, StopAfter)
+        used_up = any(self.trainer.global_step >= limit.steps for limit in limits)
         if self.trainer.should_stop and not used_up:
             lines.append("a callback ended it, such as EarlyStopping")
         lines.append(f"checkpoints: {self.last_checkpoint.parent}")
@@ -196,7 +186,7 @@ def fit(
         if start is not None:
             raise ValueError(f"--start {start} must be left out with --resume: it has begun")
         built, about = rebuild(folder, recipe, scale, overrides)
-    _refuse_trainer(built)
+    refuse_trainer(built)
     with ExitStack() as held:
         if resume is not None and writes:
             held.enter_context(only_process(folder))
@@ -278,33 +268,6 @@ def fit(
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
-def _refuse_trainer(built: Built) -> None:
-    """Refuse a trainer that would take no step, that Lightning divides by, or that cannot clip.
-
-    And one whose average no checkpoint would hold, or whose minibatches would not be the same.
-    """
-    given = built.config_init["trainer"]
-    if any(isinstance(c, StochasticWeightAveraging) for c in given["callbacks"] or []):
-        raise ValueError(
-            "trainer.callbacks may not hold StochasticWeightAveraging, which takes its average for "
-            "the weights after the last checkpoint: lightning.pytorch.callbacks.EMAWeightAveraging "
-            "is in every checkpoint"
-        )
-    for name in (*_ENDS, *_COUNTS):
-        value = given[name]
-        counted = isinstance(value, int | float)
-        if counted and (value == 0 or (value < 0 and name in _COUNTS)):
-            raise ValueError(f"trainer.{name} must be above 0 in a training, got {value}")
-    if few := given["overfit_batches"]:
-        raise ValueError(
-            f"trainer.overfit_batches must be 0, got {few}: the order of each epoch is another, so "
-            "that it would not take the same minibatches"
-        )
-    clip = given["gradient_clip_val"]
-    if clip is not None and not clip >= 0:
-        raise ValueError(f"trainer.gradient_clip_val must be 0 (no clipping) or above, got {clip}")
-
-
 class _Accepted(Callback):
     """Writes the configuration of a resumed training once trainer and optimiser have taken it."""
 
@@ -344,10 +307,6 @@ def _train(
         raise
 
 
-def _callbacks(trainer: Trainer) -> Sequence[Callback]:
-    return trainer.callbacks  # type: ignore[attr-defined,no-any-return]
-
-
 def _introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: Path) -> str:
     said = about["about"]
     lines = [f"{label(about)}: {said.get('title', '')}"]
@@ -358,8 +317,7 @@ def _introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder:
     if "start" in about:
         lines.append(f"begins with the weights of {about['start']}")
     lines.append(built.summary())
-    averaged = any(isinstance(module, Population) for module in built.model.modules())
-    if averaged and not any(isinstance(c, ExactStatistics) for c in _callbacks(trainer)):
+    if unresolved(built.model) and not callbacks_of(trainer, ExactStatistics):
         lines.append("statistics: running averages, without a callback ExactStatistics")
     lines.append(f"run folder: {folder}")
     return "\n".join(lines)

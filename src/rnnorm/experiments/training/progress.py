@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from tqdm import tqdm
 
+from rnnorm.experiments.training.callbacks_of import callbacks_of
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.duration import duration
 from rnnorm.experiments.training.recipe import read_recipe
@@ -81,7 +82,7 @@ class StepsBar(Callback):
 
 def _all_steps(trainer: Trainer) -> float:
     """Steps of the whole training, infinity if it ends otherwise."""
-    limits = [c.steps for c in trainer.callbacks if isinstance(c, StopAfter)]  # type: ignore[attr-defined]
+    limits = [callback.steps for callback in callbacks_of(trainer, StopAfter)]
     return min([trainer.estimated_stepping_batches, *limits])
 
 

@@ -28,6 +28,8 @@ FROM_FIT = (
     "logger",
     "num_sanity_val_steps",
 )
+NO_EFFECT = "has no effect: a training has the files and the progress of fit"
+ONE_SEED = "is the seed of the weights too"
 _NUMBER = (int, float, type(None))
 # the keys of a recipe's own, and within them, that are of one type
 _TYPES: dict[str, dict[str, Any]] = {
@@ -178,16 +180,12 @@ def _refuse_without_effect(config: dict[str, Any], name: str) -> None:
     """Refuse what every training has from elsewhere."""
     trainer = config.get("trainer", {})
     if given := [key for key in FROM_FIT if trainer.get(key) is not None]:
-        raise ValueError(
-            f"{name}: trainer.{given[0]} has no effect: a training has the files and the "
-            "progress of fit"
-        )
+        raise ValueError(f"{name}: trainer.{given[0]} {NO_EFFECT}")
     data = config["data"]
     seed = None if isinstance(data, str) else (data.get("init_args") or {}).get("seed")
     if seed is not None and seed != config.get("seed_everything", 1):
         raise ValueError(
-            f"{name}: data.init_args.seed is the seed of the weights too, seed_everything, got "
-            f"{_short(seed)}"
+            f"{name}: data.init_args.seed {ONE_SEED}, seed_everything, got {_short(seed)}"
         )
 
 
