@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from rnnorm.layers.recurrent import Recurrent
     from rnnorm.layers.recurrent_dropout import CellDropout, SequenceDropout, Zoneout
     from rnnorm.layers.rnn import RNN, RNNCell
+    from rnnorm.layers.select_horizon import select_horizon
     from rnnorm.layers.synchronize import average_population, synchronize
-    from rnnorm.layers.update_bn import select_horizon, update_bn
+    from rnnorm.layers.update_bn import update_bn
     from rnnorm.norm.spec import BatchNorm, LayerNorm
 
 __all__ = [
@@ -68,8 +69,9 @@ _HOMES = {
     "rnnorm.layers.recurrent": ("Recurrent",),
     "rnnorm.layers.recurrent_dropout": ("CellDropout", "SequenceDropout", "Zoneout"),
     "rnnorm.layers.rnn": ("RNN", "RNNCell"),
+    "rnnorm.layers.select_horizon": ("select_horizon",),
     "rnnorm.layers.synchronize": ("average_population", "synchronize"),
-    "rnnorm.layers.update_bn": ("select_horizon", "update_bn"),
+    "rnnorm.layers.update_bn": ("update_bn",),
     "rnnorm.norm.spec": ("BatchNorm", "LayerNorm"),
 }
 

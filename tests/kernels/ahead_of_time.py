@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rnnorm.kernels.inputs import GATES
+from rnnorm.kernels.covered import GATES
 from rnnorm.kernels.triton import columns, step
 from rnnorm.kernels.triton.plan import launch_options, tile
 from rnnorm.kernels.triton.step import Step

@@ -9,11 +9,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rnnorm.layers.recurrence import Recurrence
+from rnnorm.layers.switched import switched
 from rnnorm.norm.resolved import Resolved
 from rnnorm.norm.spec import BatchNorm
-
-# what a layer does in training, less what is random
-_SWITCHES = {"training": True, "dropout": 0.0, "initial_noise": 0.0, "_draws": False}
 
 
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
@@ -44,16 +42,10 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     if not layers and any(isinstance(module, Resolved) for module in model.modules()):
         raise RuntimeError("a frozen model has no batch statistics: take the one it is a copy of")
     before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
-    given = [
-        {name: getattr(layer, name) for name in _SWITCHES if hasattr(layer, name)}
-        for layer in layers
-    ]
     try:
-        # the layers alone, so that what lies around them stays in evaluation
-        for layer, values in zip(layers, given, strict=True):
-            vars(layer).update({name: _SWITCHES[name] for name in values})
-        yield
+        # the layers alone, so that what lies around them stays in evaluation; nothing is random
+        with switched(layers, training=True, dropout=0.0, initial_noise=0.0, _draws=False):
+            yield
     finally:
-        for layer, buffers, values in zip(layers, before, given, strict=True):
+        for layer, buffers in zip(layers, before, strict=True):
             layer.load_state_dict(buffers, strict=False)
-            vars(layer).update(values)

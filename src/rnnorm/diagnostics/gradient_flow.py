@@ -163,7 +163,7 @@ def _as_ours(layer: nn.RNNBase) -> Sequence:
 
 def _record(layer: Sequence) -> list[Tensor]:
     """Collects the states ``(rows, H)`` of the topmost layer, each as the next step reads it."""
-    run, hidden, top = layer._run_layers, [], len(layer._suffixes()) - 1
+    choose, hidden, top = layer._choose, [], len(layer._suffixes()) - 1
     below = 0
 
     def record(cell: Cell, *arguments: Any) -> Any:
@@ -182,10 +182,11 @@ def _record(layer: Sequence) -> list[Tensor]:
         below = (below + 1) % (top + 1)
         return result
 
-    def run_layers(kernel: Kernel, *rest: Any) -> Any:
-        return run(replace(kernel, layer=record), *rest)
+    def watched(*asked: Any, **options: Any) -> tuple[Kernel, bool]:
+        kernel, traceable = choose(*asked, **options)
+        return replace(kernel, layer=record), traceable
 
-    layer._run_layers = run_layers  # type: ignore[method-assign,assignment]
+    layer._choose = watched  # type: ignore[method-assign]
     return hidden
 
 

@@ -190,11 +190,11 @@ def use_backend(name: str) -> Iterator[None]:
         RuntimeError: it cannot run on this machine, or (when a layer is called) it does not
             cover what the layer asks for.
     """
-    unavailable = {kernel.name: kernel.unavailable for kernel in KERNELS}
-    if name not in unavailable:
-        raise ValueError(f"backend must be one of {', '.join(unavailable)}, got {name!r}")
-    if unavailable[name]:
-        raise RuntimeError(f"backend {name!r} is not available: {unavailable[name]}")
+    names = [kernel.name for kernel in KERNELS]
+    if name not in names:
+        raise ValueError(f"backend must be one of {', '.join(names)}, got {name!r}")
+    if unavailable := _kernel(name).unavailable:
+        raise RuntimeError(f"backend {name!r} is not available: {unavailable}")
     token = _forced.set(name)
     try:
         yield
@@ -204,8 +204,12 @@ def use_backend(name: str) -> Iterator[None]:
 
 def why_not(name: str, request: Request) -> str:
     """Why a kernel does not run a layer even where ``use_backend`` names it, empty if it does."""
-    kernel = next(kernel for kernel in KERNELS if kernel.name == name)
+    kernel = _kernel(name)
     return kernel.unavailable or kernel.refuses(request)
+
+
+def _kernel(name: str) -> Kernel:
+    return next(kernel for kernel in KERNELS if kernel.name == name)
 
 
 def forced() -> bool:
@@ -227,34 +231,33 @@ def choose(**asked: Any) -> Kernel:
 
 @constant
 def _choose(**asked: Any) -> int:
-    k = find(Request(**asked, exported=exporting()))
-    calls[KERNELS[k].name] += 1
-    return k
+    request, forced = Request(**asked, exported=exporting()), _forced.get()
+    kernel = _first(request) if forced is None else _named(forced, request)
+    calls[kernel.name] += 1
+    return KERNELS.index(kernel)
 
 
-def find(request: Request) -> int:
-    """Where in ``KERNELS`` the one stands that runs a layer.
+def _named(name: str, request: Request) -> Kernel:
+    if why := why_not(name, request):
+        raise RuntimeError(f"backend {name!r} does not cover {request}: {why}")
+    return _kernel(name)
 
-    Raises:
-        RuntimeError: a forced kernel does not cover the request.
-    """
-    forced = _forced.get()
-    passed_over = []
-    for k, kernel in enumerate(KERNELS):
-        why_not = kernel.unavailable or kernel.refuses(request)
-        if forced is not None:
-            if kernel.name != forced:
-                continue
-            if why_not:
-                raise RuntimeError(f"backend {forced!r} does not cover {request}: {why_not}")
-        else:
-            why_not = why_not or kernel.unproven or kernel.worse(request)
-        if why_not:
-            passed_over.append(f"{kernel.name}: {why_not}")
-            continue
-        if _log.isEnabledFor(logging.INFO) and (said := str(request)) not in _logged:
-            # by its words: a cell of one's own may have no hash
-            _logged.add(said)
-            _log.info("%s runs on %s (%s)", said, kernel.name, "; ".join(passed_over) or "first")
-        return k
-    raise AssertionError("the reference kernel covers every request")
+
+def _first(request: Request) -> Kernel:
+    """The reference at the latest, which covers every request."""
+    passed_over: list[str] = []
+    for kernel in KERNELS:
+        why = (
+            kernel.unavailable
+            or kernel.refuses(request)
+            or kernel.unproven
+            or kernel.worse(request)
+        )
+        if not why:
+            break
+        passed_over.append(f"{kernel.name}: {why}")
+    if _log.isEnabledFor(logging.INFO) and (said := str(request)) not in _logged:
+        # by its words: a cell of one's own may have no hash
+        _logged.add(said)
+        _log.info("%s runs on %s (%s)", said, kernel.name, "; ".join(passed_over) or "first")
+    return kernel

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell
-from rnnorm.cells.gru import GRU
-from rnnorm.cells.lstm import LSTM
-from rnnorm.cells.rnn import RNN
+from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.kernels.covered import GATES
 from rnnorm.kernels.mask import Mask
+from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm
-
-#: cells of fused kernels; those of one name, from fewer weights to more
-COVERED = (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu"))
-GATES = {cell.name: sum(cell.gates) for cell in COVERED}
-# of gates that share a row's statistic
-BLOCKS = {cell.name: len(cell.gates) for cell in COVERED}
 
 
 class Inputs(NamedTuple):
@@ -75,6 +69,11 @@ class Inputs(NamedTuple):
         """By place."""
         return self[21:]
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether autograd has to see what is made of them."""
+        return torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in self])
+
 
 # the first inputs may have gradients, but for the sizes
 LEAVES = 15
@@ -119,13 +118,82 @@ def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
     return "input", "joint" if "joint" in active else "recurrent", "cell"
 
 
+def inputs_of(
+    cell: Cell,
+    active: Sequence[str],
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    state: State,
+    weights: Weights,
+    gamma: Mapping[str, Tensor],
+    beta: Mapping[str, Tensor],
+    constants: Mapping[str, Moments],
+    masks: Mapping[str, Mask] | None,
+    *,
+    narrow: torch.dtype,
+    wide: torch.dtype,
+) -> Inputs:
+    """What both passes take of a layer: x and the matrices ``narrow``, all else ``wide``.
+
+    Raises:
+        RuntimeError: a parameter has another shape than the layer's.
+    """
+
+    def ready(tensor: Tensor | None, dtype: torch.dtype = wide) -> Tensor | None:
+        if tensor is None or (tensor.dtype == dtype and tensor.is_contiguous()):
+            return tensor
+        return tensor.to(dtype).contiguous()
+
+    if batch_sizes is None:
+        batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
+    sites, units = sites_of(active), state[0].size(1)
+    statistics = [m for site in sites for m in constants.get(site, (None, None))]
+    dropped = [masks.get(place) if masks else None for place in PLACES]
+    inputs = Inputs._make(
+        [
+            ready(x, narrow),
+            batch_sizes.contiguous(),
+            ready(state[0]),
+            ready(state[1]) if len(state) > 1 else None,
+            *[ready(weight, narrow) for weight in weights[:2]],
+            *map(ready, weights[2:4]),
+            *[ready(weights.own.get(name)) for name in PEEPHOLES],
+            *[ready(gamma.get(site)) for site in sites],
+            ready(beta.get("cell")),
+            *[ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics],
+            *[None if m is None else m.drawn.expand(-1, -1, units).contiguous() for m in dropped],
+        ]
+    )
+    check_shapes(inputs, GATES[cell.name])
+    return inputs
+
+
+def check_shapes(inputs: Inputs, gates: int) -> None:
+    """Refuses parameters beyond whose end the kernel would read.
+
+    Raises:
+        RuntimeError: one has another shape than that of a layer of so many gates and the units of
+            its state.
+    """
+    units = inputs.h0.size(1)
+    gates *= units
+    matrices = ((gates, inputs.x.size(2)), (gates, units))
+    row, unit = (gates,), (units,)
+    shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit)
+    for k, (given, shape) in enumerate(zip(inputs[4:LEAVES], shapes, strict=True), 4):
+        if given is not None and given.shape != shape:
+            raise RuntimeError(
+                f"{Inputs._fields[k]} must have shape {shape}, got {tuple(given.shape)}"
+            )
+
+
 def options_of(
     cell: Cell,
     norm: Norm | None,
     min_rows: int | None,
-    dropped: Sequence[Mask | None] = NO_MASKS,
+    masks: Mapping[str, Mask] | None = None,
 ) -> Options:
-    """What is not a tensor; ``min_rows`` as that of ``layer``, and a mask for each place."""
+    """What is not a tensor; ``min_rows`` and ``masks`` as those of ``layer``."""
     active = cell.active_sites(norm)
     batch = isinstance(norm, BatchNorm)
     scopes = [
@@ -138,5 +206,18 @@ def options_of(
         "joint" in active,
         norm.eps if norm else 1.0,
         -1 if min_rows is None or not (batch and active) else min_rows,
-        *[1.0 if mask is None else mask.scale for mask in dropped],
+        *[masks[place].scale if masks and place in masks else 1.0 for place in PLACES],
     )
+
+
+def taken_of(
+    norm: Norm | None, active: Sequence[str], min_rows: int | None, results: Sequence[Tensor]
+) -> dict[str, Moments]:
+    """The moments of each site among the results of a forward pass, where some were taken."""
+    if not isinstance(norm, BatchNorm) or min_rows is None:
+        return {}
+    return {
+        site: (results[3 + 2 * k], results[4 + 2 * k])
+        for k, site in enumerate(sites_of(active))
+        if site in active
+    }

@@ -82,7 +82,7 @@ def allocate_gradients(*arguments: Any) -> tuple[Tensor, ...]:
     )
 
 
-def read_backwards(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def for_backward(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The results without h_n and c_n, which no backward pass reads and a user may change."""
     absent = results[0].new_empty(0)
     return (results[0], absent, absent, *results[3:])
@@ -91,24 +91,39 @@ def read_backwards(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Keeps of a forward operator's call what ``saved`` returns, and its options."""
     given, ctx.options, ctx.saved = forward_parts(inputs)
-    ctx.save_for_backward(*given, *read_backwards(output))
+    ctx.save_for_backward(*given, *for_backward(output))
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
 
 
-def in_order(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+def contiguous(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     """Saved tensors as kernels read them: hooks on them may have returned other strides."""
     return tuple([t if t is None or t.is_contiguous() else t.contiguous() for t in tensors])
 
 
 def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Any, ...]:
     """Inputs and results of a forward operator's call, made again if it saved nothing."""
-    tensors: tuple[Any, ...] = in_order(ctx.saved_tensors)
+    tensors: tuple[Any, ...] = contiguous(ctx.saved_tensors)
     if not ctx.saved:
         # a graph captured without gradients asks for none to be saved
         with torch.no_grad():
             tensors = (*tensors[:_COUNT], *forward(*tensors[:_COUNT], *ctx.options, True))
     return tensors
+
+
+def gradients(
+    ctx: Any,
+    tensors: tuple[Any, ...],
+    grads: tuple[Tensor | None, ...],
+    backward: Callable[..., Sequence[Tensor]],
+) -> list[Tensor | None]:
+    """Of the inputs that may have them, by ``backward``, whose arguments are a schema's."""
+    upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads[:3]]
+    wanted = ctx.needs_input_grad
+    x, *rest = backward(*tensors, *upstream, *ctx.options, wanted[0])
+    # sizes have none
+    found = (x, None, *rest)
+    return [grad if wants else None for grad, wants in zip(found, wanted, strict=False)]
 
 
 def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
-from rnnorm.kernels.inputs import COVERED, LEAVES, PEEPHOLES, PLACES, Inputs, Options
+from rnnorm.kernels.covered import COVERED
+from rnnorm.kernels.inputs import LEAVES, PEEPHOLES, PLACES, Inputs, Options
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 

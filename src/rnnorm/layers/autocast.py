@@ -1,4 +1,4 @@
-"""The dtypes that torch.nn returns under autocast."""
+"""The dtypes in which torch.nn computes and returns under autocast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from rnnorm.cells.cell import State
+from rnnorm.cells.cell import State, Weights
 from rnnorm.tracing import constant
 
 # someone may put other classes in the place of torch.nn's
@@ -32,6 +32,18 @@ def without_autocast(
 ) -> AbstractContextManager[Any]:
     """Leaves autocast, if ``autocast_dtype`` says that it is on."""
     return nullcontext() if products is None else torch.autocast(device.type, enabled=False)
+
+
+def in_products(weights: Weights, products: torch.dtype) -> Weights:
+    """With its matrices in the dtype of ``autocast_dtype``; float64 stays."""
+
+    def cast(name: str, weight: Any) -> Any:
+        matrix = name.startswith("weight") and weight is not None and weight.dim() == 2
+        return weight.to(products) if matrix and weight.dtype != torch.float64 else weight
+
+    first = zip(Weights._fields[:-1], weights[:-1], strict=True)
+    own = {name: cast(name, weight) for name, weight in weights.own.items()}
+    return Weights(**{name: cast(name, weight) for name, weight in first}, own=own)
 
 
 def result_dtypes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.mask import Mask
-from rnnorm.layers.autocast import without_autocast
+from rnnorm.layers.autocast import in_products, without_autocast
 from rnnorm.layers.checks import check_device
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
@@ -65,14 +65,11 @@ def run_layer(
     Raises:
         ValueError: in training, too few rows for a statistic.
     """
-    T, B, _ = x.shape
     if masks and "input" in masks:
         x = x * masks["input"].numbers(x.dtype)
     active = cell.active_sites(norm)
     populations: dict[str, Population] = {}
-    constants: dict[str, Moments] = {}
     min_rows = None
-    counts: dict[str, Tensor | int] = {}
     if isinstance(norm, BatchNorm):
         populations = {
             site: module._modules[f"population_{site}{suffix}"]  # type: ignore[misc]
@@ -80,12 +77,62 @@ def run_layer(
         }
         if module.training:
             # a minibatch that is smaller from the start still trains
-            most = B if rows is None else int(rows.each[:, 0].sum())
+            most = x.size(1) if rows is None else int(rows.each[:, 0].sum())
             min_rows = max(2, min(norm.min_rows, most))
+    constants, counts = _statistics(cell, norm, populations, x, batch_sizes, min_rows, step, rows)
+    weights, gamma, beta = _parameters(module, active, suffix)
+    moments = [m for pair in constants.values() for m in pair]
+    own = [*weights.own.values(), *gamma.values(), *beta.values()]
+    for tensor in (*weights[:-1], *own, *moments):
+        if tensor is not None:
+            check_device("parameter", tensor, x)
+    layer = kernel.layer if rows is None else kernel.synchronized
+    assert layer is not None
     if rows is not None:
-        active_rows: Tensor | None = rows.each.sum(0)
-    else:
-        active_rows = batch_sizes
+        layer = partial(layer, rows=rows)
+    if products is not None:
+        x = x if x.dtype == torch.float64 else x.to(products)
+        weights = in_products(weights, products)
+    with without_autocast(x.device, products):
+        output, state, taken = layer(
+            cell,
+            norm,
+            x,
+            batch_sizes,
+            state,
+            weights,
+            gamma,
+            beta,
+            constants,
+            min_rows,
+            step,
+            masks,
+        )
+    if taken:
+        assert isinstance(step, int)
+        update(populations, taken, counts, step)
+    return output, state
+
+
+def _statistics(
+    cell: Cell,
+    norm: Norm | None,
+    populations: Mapping[str, Population],
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    min_rows: int | None,
+    step: int | Tensor,
+    rows: ActiveRows | None,
+) -> tuple[dict[str, Moments], dict[str, Tensor | int]]:
+    """The population's moments that steps need, and the rows behind those that are taken.
+
+    Raises:
+        ValueError: in training, too few rows for a statistic.
+    """
+    T, B, _ = x.shape
+    constants: dict[str, Moments] = {}
+    counts: dict[str, Tensor | int] = {}
+    active_rows = batch_sizes if rows is None else rows.each.sum(0)
     for site, population in populations.items():
         whole = getattr(norm, field_of(site)) == "sequence"
         if min_rows is None:
@@ -114,50 +161,17 @@ def run_layer(
             # which may ask for a site first where fewer rows are left
             constants[site] = population.consecutive(step, len(count))
         population.grow(step + T, agreed=rows is not None)
+    return constants, counts
 
+
+def _parameters(
+    module: nn.Module, active: Sequence[str], suffix: str
+) -> tuple[Weights, dict[str, Tensor], dict[str, Tensor]]:
+    """Weights, γ and β."""
     own = {name: parameter(module, name + suffix) for name in module.own_weights}  # type: ignore[union-attr]
     # those of torch.nn, then the cell's own
     weights = Weights._make([*[parameter(module, n + suffix) for n in Weights._fields[:-1]], own])
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
     shifted = [site for site in active if field_of(site) in CELL_SITES]
     beta = {site: parameter(module, f"beta_{site}{suffix}") for site in shifted}
-    moments = [m for pair in constants.values() for m in pair]
-    for tensor in (*weights[:-1], *own.values(), *gamma.values(), *beta.values(), *moments):
-        if tensor is not None:
-            check_device("parameter", tensor, x)
-    layer = kernel.layer if rows is None else kernel.synchronized
-    assert layer is not None
-    if rows is not None:
-        layer = partial(layer, rows=rows)
-    if products is not None:
-
-        def cast(tensor: Tensor) -> Tensor:
-            return tensor if tensor.dtype == torch.float64 else tensor.to(products)
-
-        x = cast(x)
-        matrices = {
-            name: cast(weight)
-            for name, weight in {**weights._asdict(), **weights.own}.items()
-            if name.startswith("weight") and weight is not None and weight.dim() == 2
-        }
-        own = {name: matrices.pop(name, weight) for name, weight in weights.own.items()}
-        weights = weights._replace(**matrices, own=own)
-    with without_autocast(x.device, products):
-        output, state, taken = layer(
-            cell,
-            norm,
-            x,
-            batch_sizes,
-            state,
-            weights,
-            gamma,
-            beta,
-            constants,
-            min_rows,
-            step,
-            masks,
-        )
-    if taken:
-        assert isinstance(step, int)
-        update(populations, taken, counts, step)
-    return output, state
+    return weights, gamma, beta

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, pad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.layers import batch as batches
-from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes, without_autocast
-from rnnorm.layers.batch import Batch
+from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.checks import check_tensors, check_traced, checked_step
 from rnnorm.layers.initial_state import (
     check_learned,
@@ -22,20 +20,20 @@ from rnnorm.layers.initial_state import (
     initial_state,
     register_initial_state,
 )
-from rnnorm.layers.layer import parameter, run_layer
+from rnnorm.layers.layer import parameter
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.recurrence import Recurrence
 from rnnorm.layers.recurrent_dropout import (
     RecurrentDropout,
     check_recurrent_dropout,
-    draw_masks,
     masked_places,
 )
+from rnnorm.layers.stack import run_stack
 from rnnorm.norm.spec import Norm, check_number, resolve
 from rnnorm.tracing import uncompiled
 
 if TYPE_CHECKING:
-    from rnnorm.layers.freeze import ShortWay
+    from rnnorm.layers.short_way import ShortWay
 
 
 class Sequence(Recurrence, nn.RNNBase):
@@ -256,7 +254,7 @@ class Sequence(Recurrence, nn.RNNBase):
             step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
 
         products = autocast_dtype(data.device)
-        output, state = self._run_layers(kernel, batch, state, step, products)
+        output, state = run_stack(self, kernel, batch, state, step, products)
         weight = parameter(self, self._flat_weights_names[0])
         dtypes = result_dtypes(
             self.torch_class,
@@ -282,70 +280,6 @@ class Sequence(Recurrence, nn.RNNBase):
         """Raises torch.nn's error of an input or a state of a wrong form."""
         self.torch_class.forward(self, input, hx)
         raise RuntimeError("torch.nn refuses an input or a state of this form")
-
-    def _run_layers(
-        self,
-        kernel: dispatch.Kernel,
-        batch: Batch,
-        state: State,
-        step: int | Tensor,
-        products: torch.dtype | None,
-    ) -> tuple[Tensor, State]:
-        output, sizes = batch.x, batch.batch_sizes
-        steps, rows = output.size(0), None
-        if self.training and self.synchronized():
-            assert self.ranks is not None
-            own = torch.full((steps,), output.size(1), device="cpu") if sizes is None else sizes
-            rows = self.ranks.active_rows(own, output.device)
-            # other ranks may have longer sequences
-            missing = rows.each.size(1) - steps
-            output, sizes = pad(output, (0, 0, 0, 0, 0, missing)), pad(own, (0, missing))
-        suffixes = self._suffixes()
-        directions = 2 if self.bidirectional else 1
-        final: list[State] = []
-        for first in range(0, len(suffixes), directions):
-            if first and self.dropout and self.training:
-                output = dropout(output, self.dropout)
-            outputs = []
-            for i in range(first, first + directions):
-                backward = suffixes[i].endswith("_reverse")
-                initial = tuple(s[i] for s in state)
-                masks = None
-                if self.recurrent_dropout is not None:
-                    masks = draw_masks(
-                        self.recurrent_dropout,
-                        self.training and self._draws,
-                        self.cell,
-                        output,
-                        initial,
-                        self.hidden_size,
-                        batch.sorted_indices,
-                    )
-                result, last = run_layer(
-                    self,
-                    kernel,
-                    self.cell,
-                    self.norm,
-                    batches.reverse(output, sizes) if backward else output,
-                    sizes,
-                    initial,
-                    suffixes[i],
-                    step,
-                    masks,
-                    rows,
-                    products,
-                )
-                outputs.append(batches.reverse(result, sizes) if backward else result)
-                final.append(last)
-            output = outputs[0]
-            if directions > 1:
-                # autocast refuses a half type that is not its own
-                with without_autocast(output.device, products):
-                    output = torch.cat(outputs, -1)
-        # a view would not take detach_()
-        output = output if output.size(0) == steps else output[:steps]
-        with without_autocast(output.device, products):
-            return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
 
     def _initial_state(
         self,

@@ -85,16 +85,16 @@ def test_carried_windows_are_one_pass_over_each_row(cell):
     made = model(cell=cell).eval()
     windows = list(CarriedWindows(text(100), 8, 3))
     expected = made(torch.cat([w.x for w in windows]))[0]
-    scores = torch.cat([made._scores("train", w) for w in windows])
+    scores = torch.cat([made.scores(made._read_on("train", w)[0]) for w in windows])
     torch.testing.assert_close(scores, expected)
-    assert made._states == {}
+    assert made._carried.of == {}
 
 
 @torch.no_grad()
 def test_independent_windows_start_from_the_initial_state():
     made = model().eval()
     for window in IndependentWindows(text(100), 8, 3):
-        assert torch.equal(made._scores("val", window), made(window.x)[0])
+        assert torch.equal(made.scores(made._read_on("val", window)[0]), made(window.x)[0])
 
 
 def test_no_gradient_goes_into_the_window_before():
@@ -102,17 +102,17 @@ def test_no_gradient_goes_into_the_window_before():
     one, two, *_ = CarriedWindows(text(100), 8, 3)
     made._loss("train", one)
     made._loss("train", two).backward()
-    assert not any(s.requires_grad for s in made._states["train"])
+    assert not any(s.requires_grad for s in made._carried.of["train"])
 
 
 def test_evaluation_leaves_the_state_of_training_alone():
     made = model()
     windows = list(CarriedWindows(text(100), 8, 3))
     made._loss("train", windows[0])
-    before = made._states["train"][0].clone()
+    before = made._carried.of["train"][0].clone()
     likelihood(made, Stream(text(50), 10))
     made.statistics_step(windows[0])
-    assert torch.equal(made._states["train"][0], before)
+    assert torch.equal(made._carried.of["train"][0], before)
 
 
 @pytest.fixture
@@ -330,11 +330,11 @@ def test_what_the_model_feeds_itself_is_read_as_a_text_is(cell, norm):
         assert torch.equal(x[0], window.x[0])
         assert not torch.equal(x[1:], window.x[1:])
         losses.append((loss, window._replace(x=x)))
-        states.append(made._states["train"])
+        states.append(made._carried.of["train"])
     again = model(norm, cell)
     for (loss, window), kept in zip(losses, states, strict=True):
         torch.testing.assert_close(again._loss("train", window), loss)
-        torch.testing.assert_close(again._states["train"], kept)
+        torch.testing.assert_close(again._carried.of["train"], kept)
 
 
 def test_scheduled_sampling_is_teacher_forcing_at_first(window):

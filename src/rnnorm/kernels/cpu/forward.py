@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from rnnorm.kernels.cpu.problem import describe, forward_shapes
 from rnnorm.kernels.inputs import LEAVES, Inputs, Options
 from rnnorm.kernels.operators import (
     FORWARD,
+    contiguous,
+    for_backward,
     forward_parts,
-    in_order,
-    read_backwards,
+    gradients,
     saved,
     setup_forward,
 )
@@ -95,18 +97,13 @@ def _gradients(
     grads: tuple[Tensor | None, ...],
     rows: ActiveRows | None = None,
 ) -> list[Tensor | None]:
-    """Of the inputs that may have them, from inputs and results and the gradients of the latter."""
-    upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads[:3]]
-    wanted = ctx.needs_input_grad
-    arguments = (*tensors, *upstream, *ctx.options, wanted[0])
+    """By the operator where something may see it."""
     # only a second derivative needs the operator, which has no exchange
-    if rows is None and (torch.is_grad_enabled() or not unobserved((*tensors, *upstream))):
-        found = cpu_backward(*arguments)
-    else:
-        found = run_backward(*arguments, rows=rows)
-    # sizes have none
-    found = (found[0], None, *found[1:])
-    return [grad if wants else None for grad, wants in zip(found, wanted, strict=False)]
+    as_operator = rows is None and (
+        torch.is_grad_enabled() or not unobserved((*tensors, *grads[:3]))
+    )
+    backward = cpu_backward if as_operator else partial(run_backward, rows=rows)
+    return gradients(ctx, tensors, grads, backward)
 
 
 cpu_forward.register_autograd(_backward, setup_context=setup_forward)
@@ -126,14 +123,14 @@ class Unobserved(torch.autograd.Function):
         *first, rest, ctx.options, ctx.rows, moments = arguments
         inputs = Inputs(*first, *rest)
         results = run_forward(inputs, ctx.options, save=True, rows=ctx.rows)
-        ctx.save_for_backward(*inputs, *read_backwards(results))
+        ctx.save_for_backward(*inputs, *for_backward(results))
         ctx.set_materialize_grads(False)
         moments += results[3:9]
         return results[:3]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # noqa: D102
-        tensors = in_order(ctx.saved_tensors)
+        tensors = contiguous(ctx.saved_tensors)
         return (*_gradients(ctx, tensors, grads, ctx.rows), None, None, None, None)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.covered import BLOCKS, GATES
 from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, address
-from rnnorm.kernels.inputs import BLOCKS, GATES, Inputs, Options
+from rnnorm.kernels.inputs import Inputs, Options
 
 
 def recomputes(input_size: int, hidden_size: int) -> bool:

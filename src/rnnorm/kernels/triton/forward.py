@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.inputs import GATES, Inputs, Options
+from rnnorm.kernels.covered import GATES
+from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton import step
 from rnnorm.kernels.triton.input_term import finish
 from rnnorm.kernels.triton.plan import Plan

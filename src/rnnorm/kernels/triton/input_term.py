@@ -9,7 +9,8 @@ import triton
 from torch import Tensor
 
 from rnnorm.kernels.triton import columns
-from rnnorm.kernels.triton.plan import Moments, Plan, Source, launch_options, tile
+from rnnorm.kernels.triton.plan import Plan, Source, launch_options, tile
+from rnnorm.norm.moments import Moments
 
 # the segments that a grid's second axis has room for
 _MOST = 65535

@@ -11,16 +11,16 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels.inputs import NO_MASKS, PEEPHOLES, Inputs, options_of, sites_of
+from rnnorm.kernels.covered import uncovered
+from rnnorm.kernels.inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import BatchNorm, Norm
+from rnnorm.norm.spec import Norm
 
 _LEAST = (3, 6)
 
@@ -45,7 +45,6 @@ UNPROVEN = (
 )
 
 _COVERED = (LSTM(), GRU(), RNN(), RNN("relu"))
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:
@@ -54,17 +53,7 @@ def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dt
     if device.type != ("cpu" if interpreted else "cuda"):
         where = "on the CPU with TRITON_INTERPRET=1" if interpreted else "on a GPU"
         return f"it runs {where}, not on {device.type}"
-    if cell not in _COVERED:
-        return f"it has no {cell}"
-    if dtype not in _DTYPES:
-        return f"it has no {dtype}"
-    if "carry" in cell.active_sites(norm):
-        return "it does not normalise the carried cell"
-    if torch._C._are_functorch_transforms_active():
-        return "its operators have no torch.func transforms"
-    if forward_ad._current_level >= 0:
-        return "its operators have no forward-mode derivative"
-    return ""
+    return uncovered(cell, norm, dtype, _COVERED)
 
 
 def layer(
@@ -86,38 +75,21 @@ def layer(
     from rnnorm.kernels.triton.operators import triton_forward
 
     active = cell.active_sites(norm)
-    sites = sites_of(active)
-    wide = torch.promote_types(x.dtype, torch.float32)
-
-    def ready(tensor: Tensor | None, dtype: torch.dtype = wide) -> Tensor | None:
-        return None if tensor is None else tensor.to(dtype).contiguous()
-
-    if batch_sizes is None:
-        batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
-    statistics = [m for site in sites for m in constants.get(site, (None, None))]
-    inputs = Inputs._make(
-        [
-            ready(x, x.dtype),
-            batch_sizes.contiguous(),
-            ready(state[0]),
-            ready(state[1]) if len(state) > 1 else None,
-            *[ready(weight, x.dtype) for weight in weights[:2]],
-            *[ready(bias) for bias in weights[2:4]],
-            *[None] * len(PEEPHOLES),
-            *[ready(gamma.get(site)) for site in sites],
-            ready(beta.get("cell")),
-            *[ready(None if m is None else m.detach()) for m in statistics],
-            *NO_MASKS,
-        ]
+    inputs = inputs_of(
+        cell,
+        active,
+        x,
+        batch_sizes,
+        state,
+        weights,
+        gamma,
+        beta,
+        constants,
+        masks,
+        narrow=x.dtype,
+        wide=torch.promote_types(x.dtype, torch.float32),
     )
-    differentiable = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in inputs
-    )
-    results = triton_forward(*inputs, *options_of(cell, norm, min_rows), differentiable)
+    options = options_of(cell, norm, min_rows)
+    results = triton_forward(*inputs, *options, inputs.differentiable)
     state_n = tuple(r.to(s.dtype) for r, s in zip(results[1:], state, strict=False))
-    taken = {}
-    if isinstance(norm, BatchNorm) and min_rows is not None:
-        for k, site in enumerate(sites):
-            if site in active:
-                taken[site] = (results[3 + 2 * k], results[4 + 2 * k])
-    return results[0], state_n, taken
+    return results[0], state_n, taken_of(norm, active, min_rows, results)

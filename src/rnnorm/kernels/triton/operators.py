@@ -15,6 +15,7 @@ from rnnorm.kernels.operators import (
     backward_parts,
     differentiate,
     forward_parts,
+    gradients,
     saved,
     setup_backward,
     setup_forward,
@@ -69,14 +70,8 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    tensors = saved(ctx, triton_forward)
-    upstream = [None if g is None else g.contiguous() for g in grads[:3]]
-    wanted = ctx.needs_input_grad
-    x, *rest = triton_backward(*tensors, *upstream, *ctx.options, wanted[0])
-    # sizes have none
-    found = [x, None, *rest]
-    grads = tuple(g if needs else None for g, needs in zip(found, wanted, strict=False))
-    return (*grads, *[None] * (len(wanted) - LEAVES))
+    found = gradients(ctx, saved(ctx, triton_forward), grads, triton_backward)
+    return (*found, *[None] * (len(ctx.needs_input_grad) - LEAVES))
 
 
 triton_forward.register_autograd(_backward, setup_context=setup_forward)

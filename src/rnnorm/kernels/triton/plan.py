@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rnnorm.kernels.inputs import GATES, Inputs, Options
+from rnnorm.kernels.covered import GATES
+from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton.step import Step
 from rnnorm.kernels.triton.tile import Tile
-
-Moments = tuple[Tensor, Tensor]
+from rnnorm.norm.moments import Moments
 
 
 class Source(NamedTuple):

@@ -20,11 +20,13 @@ from rnnorm.experiments.models.feeding import Feeding, Written, write
 from rnnorm.experiments.models.layers import initialise, normalise_weights, set_forget_bias
 from rnnorm.experiments.models.likelihood import Likelihood, Unit
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.models.states import rows_of
 from rnnorm.experiments.models.ways.by_name import Way, way
 from rnnorm.experiments.models.ways.teacher import Place, Task
+from rnnorm.experiments.tasks.language.carried_states import CarriedStates
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
-from rnnorm.layers.hmlstm import Boundaries
+from rnnorm.layers.boundaries import Boundaries
 from rnnorm.norm.spec import check_number
 
 if TYPE_CHECKING:
@@ -127,8 +129,7 @@ class LanguageModel(RecurrentModel):
         set_forget_bias(self.rnn, forget_bias)
         if weight_norm:
             normalise_weights(self.rnn)
-        # states that go on into the next window, of training, validation, test and statistics
-        self._states: dict[str, Any] = {}
+        self._carried = CarriedStates()
 
     def _initialise(self, init: str | None) -> None:
         named = dict(self.rnn.named_parameters())
@@ -194,7 +195,7 @@ class LanguageModel(RecurrentModel):
 
     def rows(self, at: Any, kept: Tensor) -> Any:
         """The states of some rows."""
-        return _each(at, lambda state: state[:, kept])
+        return rows_of(at, kept)
 
     def training_step(self, batch: Window, batch_idx: int) -> Tensor:
         """Cross-entropy of a minibatch, and what else the recipe makes it pay for."""
@@ -228,11 +229,11 @@ class LanguageModel(RecurrentModel):
 
     def _generated(self, batch: Window) -> Tensor:
         """The loss where the model may be fed what it writes itself."""
-        state = self._state("train", batch)
+        state = self._carried.before("train", batch)
 
         def written(feeding: Feeding) -> Written:
             found = write(self, state, feeding)
-            self._keep("train", batch, found.at)
+            self._carried.keep("train", batch, found.at)
             return found
 
         lengths, x, y = batch.lengths, batch.x, batch.y
@@ -269,10 +270,7 @@ class LanguageModel(RecurrentModel):
         symbols = [data.vocabulary.symbols[number] for number in x[:, 0].tolist()]
         if (end := ENDS.get(data.hparams["dataset"])) in symbols[1:]:
             symbols = symbols[: symbols.index(end, 1)]
-        training = self.training
-        with torch.no_grad():
-            _, _, boundaries = self.eval()._read(x[: len(symbols)].to(self.device))
-        self.train(training)
+        _, _, boundaries = self._read(x[: len(symbols)].to(self.device))
         assert boundaries is not None
         z = boundaries.z[:, 0].cpu()
         shares = ", ".join(f"{share:.0%}" for share in z.mean(0).tolist())
@@ -285,44 +283,23 @@ class LanguageModel(RecurrentModel):
 
     def _loss(self, name: str, batch: Window) -> Tensor:
         """Mean cross-entropy of a minibatch's symbols, in nats."""
-        return _cross_entropy(self._scores(name, batch), batch)
-
-    def _scores(self, name: str, batch: Window) -> Tensor:
         output, _ = self._read_on(name, batch)
-        return self.scores(output)
+        return _cross_entropy(self.scores(output), batch)
 
     def _read_on(self, name: str, batch: Window) -> tuple[Tensor, Boundaries | None]:
         """Outputs and boundaries of a minibatch, with the state going on from window to window."""
-        state = self._state(name, batch)
+        state = self._carried.before(name, batch)
         output, state, boundaries = self._read(batch.x, state, batch.step, batch.lengths)
-        self._keep(name, batch, state)
+        self._carried.keep(name, batch, state)
         return output, boundaries
-
-    def _state(self, name: str, batch: Window) -> Any:
-        """The state that a minibatch goes on from, None for the initial one."""
-        return None if batch.fresh else _each(self._states[name], lambda s: s.to(batch.x.device))
-
-    def _keep(self, name: str, batch: Window, state: Any) -> None:
-        """Remember the state that the next minibatch goes on from."""
-        if batch.kept:
-            self._states[name] = _each(state, Tensor.detach)
-        else:
-            self._states.pop(name, None)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state that goes on into the next training window, that of every process."""
-        state = self._states.get("train")
-        # where every process can read it
-        every = processes.of_each(None if state is None else _each(state, Tensor.cpu))
-        checkpoint["carried_state"] = every[0] if len(every) == 1 else every
+        checkpoint["carried_state"] = self._carried.saved()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from the state of the checkpoint."""
-        state = checkpoint.get("carried_state")
-        if isinstance(state, list):
-            state = processes.own(state)
-        if state is not None:
-            self._states["train"] = state
+        self._carried.restore(checkpoint.get("carried_state"))
 
 
 def _cross_entropy(
@@ -332,8 +309,3 @@ def _cross_entropy(
     return cross_entropy(
         scores.flatten(0, 1), batch.y.flatten(), ignore_index=PADDING, reduction=reduction
     )
-
-
-def _each(state: Any, function: Any) -> Any:
-    """The states of an LSTM or of another cell, changed one by one."""
-    return tuple(map(function, state)) if isinstance(state, tuple) else function(state)

@@ -1,0 +1,97 @@
+"""The layers and directions of a sequence class, one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout, pad
+
+from rnnorm.cells.cell import State
+from rnnorm.kernels.dispatch import Kernel
+from rnnorm.layers.autocast import without_autocast
+from rnnorm.layers.batch import Batch, reverse
+from rnnorm.layers.layer import run_layer
+from rnnorm.layers.recurrent_dropout import draw_masks
+
+if TYPE_CHECKING:
+    from rnnorm.layers.sequence import Sequence
+
+
+def run_stack(
+    module: Sequence,
+    kernel: Kernel,
+    batch: Batch,
+    state: State,
+    step: int | Tensor,
+    products: torch.dtype | None,
+) -> tuple[Tensor, State]:
+    """Output ``(T, B, D * H_out)`` and final states ``(D * num_layers, B, ·)`` of a sorted batch.
+
+    Args:
+        module: holds the layers' parameters and populations.
+        kernel: what runs each.
+        batch: the longest row first.
+        state: the initial ones, ``(D * num_layers, B, ·)`` each.
+        step: index of the first frame, in evaluation also ``(B,)``.
+        products: the dtype of matrix products, where autocast chooses it.
+
+    Raises:
+        ValueError: in training, too few rows for a statistic.
+    """
+    output, sizes = batch.x, batch.batch_sizes
+    steps, rows = output.size(0), None
+    if module.training and module.synchronized():
+        assert module.ranks is not None
+        own = torch.full((steps,), output.size(1), device="cpu") if sizes is None else sizes
+        rows = module.ranks.active_rows(own, output.device)
+        # other ranks may have longer sequences
+        missing = rows.each.size(1) - steps
+        output, sizes = pad(output, (0, 0, 0, 0, 0, missing)), pad(own, (0, missing))
+    suffixes = module._suffixes()
+    directions = 2 if module.bidirectional else 1
+    final: list[State] = []
+    for first in range(0, len(suffixes), directions):
+        if first and module.dropout and module.training:
+            output = dropout(output, module.dropout)
+        outputs = []
+        for i in range(first, first + directions):
+            backward = suffixes[i].endswith("_reverse")
+            initial = tuple(s[i] for s in state)
+            masks = None
+            if module.recurrent_dropout is not None:
+                masks = draw_masks(
+                    module.recurrent_dropout,
+                    module.training and module._draws,
+                    module.cell,
+                    output,
+                    initial,
+                    module.hidden_size,
+                    batch.sorted_indices,
+                )
+            result, last = run_layer(
+                module,
+                kernel,
+                module.cell,
+                module.norm,
+                reverse(output, sizes) if backward else output,
+                sizes,
+                initial,
+                suffixes[i],
+                step,
+                masks,
+                rows,
+                products,
+            )
+            outputs.append(reverse(result, sizes) if backward else result)
+            final.append(last)
+        output = outputs[0]
+        if directions > 1:
+            # autocast refuses a half type that is not its own
+            with without_autocast(output.device, products):
+                output = torch.cat(outputs, -1)
+    # a view would not take detach_()
+    output = output if output.size(0) == steps else output[:steps]
+    with without_autocast(output.device, products):
+        return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
