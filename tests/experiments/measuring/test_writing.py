@@ -7,7 +7,7 @@ from rnnorm.experiments.data.text.corpora import ENDS, load_corpus
 from rnnorm.experiments.data.text.windows import Window
 from rnnorm.experiments.measuring.writing import continuation, write
 from rnnorm.experiments.tasks.language.model import LanguageModel
-from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
+from rnnorm.experiments.training.checkpoint_file import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 
 SENTENCES = "glinskis2017/separate"

@@ -23,7 +23,6 @@ from rnnorm.experiments.reporting.results_picture import (
 )
 from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.search import search
-from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.label import changes
 from rnnorm.experiments.training.recipe import read_recipe
@@ -523,26 +522,6 @@ def test_a_run_neither_replaces_nor_joins_one_whose_options_end_in_the_same_word
     # a record of before says none
     path.write_text(json.dumps(kept))
     assert record(two, folder).name == path.name.replace("seed1", f"seed{seed}")
-
-
-def test_a_run_that_does_not_say_where_it_was_trained_may_have_a_file_that_does(folder, tiny):
-    run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"]).folder
-    kept = run / "checkpoints" / "last.ckpt"
-    state = read_checkpoint(kept)
-    del state["callbacks"]["Places"]
-    WholeFiles().save_checkpoint(state, kept)
-    about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({k: v for k, v in about.items() if k != "overrides"}))
-    part = {"processor": "P", "threads": "1", "commit": "abc", "backend": "cpu"}
-    lines = [json.dumps(part | {"overrides": ["--model.init_args.bidirectional=true"]})] * 2
-    (run / "evidence.jsonl").write_text("\n".join(lines) + "\n")
-    found = json.loads(record(run, folder).read_text())
-    assert found["changes"] == ["bidirectional=true"]
-    del part["backend"]
-    assert found["places"] == [part | {"kernels": "cpu"}]
-    (run / "evidence.jsonl").write_text("{}\n")
-    with pytest.raises(ValueError, match=r"evidence\.jsonl does not say where"):
-        record(run, folder)
 
 
 def test_a_run_without_a_table_is_refused(folder):

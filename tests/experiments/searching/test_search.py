@@ -1,5 +1,6 @@
 import math
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import optuna
@@ -9,7 +10,8 @@ from interruption import Interruption, KillAt
 from optuna.trial import TrialState
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.searching import search as module
+from rnnorm.experiments.searching import trial
+from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.study import read_search
 from rnnorm.experiments.training.lock import only_process
@@ -59,7 +61,7 @@ def test_trials_are_drawn_from_the_ranges_and_listed_best_first(recipe):
     assert values == sorted(values, reverse=True)
     assert all(1e-4 <= t.params[RATE] <= 1 and t.params[ROWS] in (20, 40) for t in found.trials)
     assert len({t.params[RATE] for t in found.trials}) == 3
-    assert {read_about(p.parent)["recipe"] for p in module.Path("study").glob("*/run.json")} == {
+    assert {read_about(p.parent)["recipe"] for p in Path("study").glob("*/run.json")} == {
         recipe()["recipe"]
     }
     lines = found.table().splitlines()
@@ -76,13 +78,15 @@ def test_a_name_is_drawn_and_listed_as_it_is(recipe):
 
 def test_a_null_that_is_drawn_is_none(recipe):
     search(**recipe(**{"model.init_args.norm": {"choices": [None]}}), trials=1)
-    assert "norm: null" in module.Path("study/trial-000/config.yaml").read_text()
+    assert "norm: null" in Path("study/trial-000/config.yaml").read_text()
 
 
 def test_the_draws_are_a_function_of_the_seed(recipe):
-    one, two = search(**recipe()), search(**recipe() | {"out": "again"})
+    one, two, other = (
+        search(**recipe() | {"out": out, "seed": seed}, trials=1)
+        for out, seed in (("study", 1), ("again", 1), ("other", 2))
+    )
     assert drawn(one) == drawn(two)
-    other = search(**recipe() | {"out": "other", "seed": 2})
     assert drawn(other).keys() == drawn(one).keys()
     assert all(drawn(other)[n][0] != drawn(one)[n][0] for n in drawn(one))
 
@@ -90,7 +94,7 @@ def test_the_draws_are_a_function_of_the_seed(recipe):
 # in the second trial: before its first checkpoint, after it
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_study_that_was_cut_off_ends_as_an_uninterrupted_one(recipe, monkeypatch, step):
-    real, calls = module.fit, []
+    real, calls = trial.fit, []
 
     def fit(*args, **kwargs):
         calls.append(kwargs)
@@ -98,28 +102,16 @@ def test_a_study_that_was_cut_off_ends_as_an_uninterrupted_one(recipe, monkeypat
         kwargs["callbacks"] = [*kwargs["callbacks"], *kill]
         return real(*args, **kwargs, every_n_steps=2)
 
-    monkeypatch.setattr(module, "fit", fit)
+    monkeypatch.setattr(trial, "fit", fit)
     with pytest.raises(Interruption):
-        search(**recipe())
-    interrupted = search(**recipe())
-    assert len(calls) == 4
-    assert drawn(interrupted) == drawn(search(**recipe() | {"out": "whole"}))
-
-
-def test_a_trial_that_was_cut_off_before_it_began_is_begun(recipe, monkeypatch):
-    def fit(*args, run_dir, **kwargs):
-        run_dir.mkdir()
-        raise Interruption
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "fit", fit)
-        with pytest.raises(Interruption):
-            search(**recipe())
-    assert len(search(**recipe()).trials) == 3
+        search(**recipe(), trials=2)
+    interrupted = search(**recipe(), trials=2)
+    assert len(calls) == 3
+    assert drawn(interrupted) == drawn(search(**recipe() | {"out": "whole"}, trials=2))
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(recipe):
-    folder = module.Path("study/trial-000")
+    folder = Path("study/trial-000")
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="trial-000"):
@@ -128,15 +120,15 @@ def test_a_folder_that_holds_something_else_is_left_alone(recipe):
 
 
 def test_a_trial_that_another_process_trains_is_left_to_it(recipe, monkeypatch, capsys):
-    real = module.fit
+    real = trial.fit
     with monkeypatch.context() as patch:
-        patch.setattr(module, "fit", lambda *a, **k: real(*a, **k | {"callbacks": [KillAt(1)]}))
+        patch.setattr(trial, "fit", lambda *a, **k: real(*a, **k | {"callbacks": [KillAt(1)]}))
         with pytest.raises(Interruption):
             search(**recipe())
     capsys.readouterr()
     # one that is refused again and again would never end
-    monkeypatch.setattr(module.Leases, "take", once(module.Leases.take))
-    with only_process(module.Path("study/trial-000")):
+    monkeypatch.setattr(Leases, "take", once(Leases.take))
+    with only_process(Path("study/trial-000")):
         with pytest.raises(BlockingIOError, match="another process trains in study/trial-000"):
             search(**recipe())
         assert capsys.readouterr().out.count("trial 1 of 3") == 1
@@ -209,10 +201,10 @@ def test_a_folder_of_the_same_trial_is_gone_on_with_wherever_study_and_data_are(
     recipe, monkeypatch
 ):
     one = search(**recipe(), trials=1)
-    config = module.Path("study/trial-000/config.yaml")
+    config = Path("study/trial-000/config.yaml")
     config.write_text(config.read_text().replace("data_dir: null", "data_dir: /elsewhere"))
     # digits have no files
-    monkeypatch.setattr(module, "fit", lambda **_: SimpleNamespace(best=one.trials[0].value))
+    monkeypatch.setattr(trial, "fit", lambda **_: SimpleNamespace(best=one.trials[0].value))
     again = search(**recipe(), trials=1, storage="journal:study/study.journal")
     assert drawn(again) == drawn(one)
 
@@ -239,7 +231,7 @@ def test_what_cannot_be_searched_is_refused_before_there_is_a_study(recipe):
     for wrong in ({"seed": -1}, {"lease": 0.0}, {"lease": math.nan}, {"lease": math.inf}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             search(**recipe() | wrong)
-    assert not module.Path("study").exists()
+    assert not Path("study").exists()
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path):

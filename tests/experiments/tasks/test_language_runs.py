@@ -6,7 +6,7 @@ from interruption import Interruption, KillAt, assert_resumes_alike
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.measuring.measure import measure
-from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.checkpoint_file import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import read_metrics
 
@@ -40,7 +40,7 @@ def options(sentences):
 
 @pytest.mark.parametrize("name", [CHARACTERS, WORDS])
 def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, options, name):
-    assert_resumes_alike(tmp_path, name, [1, 3, 6], **options(name))
+    assert_resumes_alike(tmp_path, name, [1, 6], **options(name))
 
 
 def test_a_checkpoint_within_an_epoch_holds_the_state_that_goes_on(tmp_path, options):
@@ -112,11 +112,9 @@ OF_THE_LECTURE = [
     "chung2016/ptb-char-hm-lstm-annealed",
     "chung2016/ptb-char-hm-lstm-sampling",
     "chung2016/ptb-char-hm-lstm-soft",
-    "chung2016/ptb-char-hm-lstm-step",
     "gal2016/ptb-char",
     "koutnik2014/ptb-char-clockwork",
     "krueger2015/ptb-char-norm-stabilizer",
-    "krueger2016/ptb-char-zoneout",
     "krueger2016/ptb-char-zoneout-bn",
     "salimans2016/ptb-char",
     "semeniuta2016/ptb-char",

@@ -13,7 +13,7 @@ from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.data.text.sentences import Sentences
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.sentences import SentenceData
-from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.checkpoint_file import read_checkpoint
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.recipe import read_recipe, recipe_names

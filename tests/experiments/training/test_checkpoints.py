@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rnnorm.experiments.training.checkpoints import (
-    WholeFiles,
-    load_weights,
-    read_checkpoint,
-)
+from rnnorm.experiments.training.checkpoint_file import WholeFiles, read_checkpoint
+from rnnorm.experiments.training.checkpoints import load_weights
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
 from rnnorm.experiments.training.score import Score

@@ -11,7 +11,7 @@ import torch
 from rnnorm.experiments.data.resumable import rows_of
 from rnnorm.experiments.data.text.windows import Window
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
-from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.checkpoint_file import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import read_metrics
 

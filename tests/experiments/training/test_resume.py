@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 import rnnorm
-from rnnorm.experiments.training.checkpoints import WholeFiles, read_checkpoint
+from rnnorm.experiments.training.checkpoint_file import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import read_metrics
 
@@ -47,7 +47,7 @@ def uninterrupted(tmp_path_factory):
 # 7 steps an epoch: first steps, in mid-epoch, just before and just after an epoch's end
 @pytest.mark.parametrize(
     ("limit", "step"),
-    [*(("epochs", step) for step in (1, 2, 4, 5, 6, 7, 8, 13, 17)), ("steps", 13), ("steps", 17)],
+    [*(("epochs", step) for step in (1, 2, 5, 6, 7, 8, 13)), ("steps", 13), ("steps", 17)],
 )
 def test_a_resumed_training_is_the_uninterrupted_one(tmp_path, tiny, uninterrupted, step, limit):
     if limit == "steps":
@@ -220,7 +220,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("step", [7, 10, 14])
+@pytest.mark.parametrize("step", [7, 10])
 def test_a_schedule_on_a_plateau_and_an_average_of_weights_resume_too(
     tmp_path, tiny, uninterrupted, name, step
 ):

@@ -1,4 +1,5 @@
 import json
+import shutil
 from datetime import date
 
 import pytest
@@ -13,9 +14,18 @@ from rnnorm.experiments.training.write_whole import write_whole
 RECIPE = "demo/digits-bn"
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return {"parent": tmp_path_factory.mktemp("trained")}
+
+
 @pytest.fixture
-def folder(tiny):
-    return fit(RECIPE, overrides=[*tiny, "--trainer.max_epochs=1"]).folder
+def folder(tiny, trained, tmp_path):
+    """A copy of a run that is trained once."""
+    if "run" not in trained:
+        trained["run"] = trained["parent"] / "run"
+        fit(RECIPE, run_dir=trained["run"], overrides=[*tiny, "--trainer.max_epochs=1"])
+    return shutil.copytree(trained["run"], tmp_path / "run")
 
 
 def contents(folder):

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.training.checkpoints import read_checkpoint
+from rnnorm.experiments.training.checkpoint_file import read_checkpoint
 from rnnorm.experiments.training.finite import StopIfNotFinite
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics_file import MetricsFile

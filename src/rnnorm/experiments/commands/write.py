@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Mapping
 from typing import Any
 
 from rnnorm.experiments.commands import options
@@ -75,58 +76,67 @@ def add_options(parser: ArgumentParser) -> None:
     options.overrides_of_a_run(parser)
 
 
-def run(**given: Any) -> None:
+def run(recordings: list[str], source: str | None, out: str | None, **given: Any) -> None:
     """Write, a text a line, or draw."""
-    _check({"WAV": given["recordings"], "--from": given["source"], "--out": given["out"]}, given)
-    recordings, out = given.pop("recordings"), given.pop("out")
-    beam, points = given.pop("beam"), given.pop("points")
-    begin, temperature = given.pop("beginnings"), given.pop("temperature")
-    source, limit = given.pop("source"), given.pop("max_length")
-    data_dir, count, seed = given.pop("data_dir"), given.pop("sentences"), given.pop("seed")
-    shared = {name: given[name] for name in ("run", "checkpoint", "scale", "overrides")}
-    given |= {"max_length": 400 if limit is None else limit, "seed": 1 if seed is None else seed}
-    count = 1 if count is None else count
-    if recordings:
+    # each function has defaults of its own
+    given = {name: value for name, value in given.items() if value is not None}
+    what = _asked_for({"WAV": recordings, "--from": source, "--out": out})
+    _refuse_others(what, given)
+    if what == "WAV":
         from rnnorm.experiments.measuring.transcribing import transcribe
 
-        print("\n".join(transcribe(recordings=recordings, beam=beam, **shared)))
-    elif source is not None:
+        print("\n".join(transcribe(recordings=recordings, **given)))
+    elif what == "--from":
         from rnnorm.experiments.measuring.translating import translate
 
-        print("\n".join(translate(source=source, beam=beam, limit=limit, **shared)))
-    elif out:
+        print("\n".join(translate(source=source or "", **_renamed(given, max_length="limit"))))
+    elif what == "--out":
         from rnnorm.experiments.measuring.drawing import draw
 
-        warmth = 0.5 if temperature is None else temperature
-        given |= {"classes": begin or (), "points": points or 0, "temperature": warmth}
-        print(f"picture: {draw(out=out, count=count, data_dir=data_dir, **given)}")
+        named = _renamed(given, beginnings="classes", sentences="count")
+        print(f"picture: {draw(out=out or '', **named)}")
     else:
         from rnnorm.experiments.measuring.writing import write
 
-        warmth = 1.0 if temperature is None else temperature
-        given |= {"sentences": count, "temperature": warmth}
-        print("\n".join(write(beginnings=begin or ["the"], **given)))
+        print("\n".join(write(**given)))
 
 
-def _check(asked: dict[str, Any], given: dict[str, Any]) -> None:
-    """Refuse two things at once, and options that are of another.
+def _asked_for(given: Mapping[str, Any]) -> str:
+    """What is to be made: a text without any other word.
 
     Raises:
-        ValueError: naming them.
+        ValueError: two things at once.
     """
-    named = [name for name, value in asked.items() if value]
+    named = [name for name, value in given.items() if value]
     if len(named) > 1:
         raise ValueError(f"write does one thing at a time, got {' and '.join(named)}")
-    (what,) = named or ["a text"]
-    for option, value, fitting in (
-        ("--beam", given["beam"], ("WAV", "--from")),
-        ("--begin", given["beginnings"], ("a text", "--out")),
-        ("--temperature", given["temperature"], ("a text", "--out")),
-        ("--sentences", given["sentences"], ("a text", "--out")),
-        ("--seed", given["seed"], ("a text", "--out")),
-        ("--points", given["points"], ("--out",)),
-        ("--data-dir", given["data_dir"], ("--out",)),
-        ("--max-length", given["max_length"], ("a text", "--from", "--out")),
-    ):
-        if value is not None and what not in fitting:
+    return named[0] if named else "a text"
+
+
+# what an option is for, where not for all
+_FOR = {
+    "beam": ("WAV", "--from"),
+    "beginnings": ("a text", "--out"),
+    "temperature": ("a text", "--out"),
+    "sentences": ("a text", "--out"),
+    "seed": ("a text", "--out"),
+    "points": ("--out",),
+    "data_dir": ("--out",),
+    "max_length": ("a text", "--from", "--out"),
+}
+
+
+def _refuse_others(what: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that are of something else.
+
+    Raises:
+        ValueError: naming one.
+    """
+    for name, fitting in _FOR.items():
+        if name in given and what not in fitting:
+            option = "--begin" if name == "beginnings" else f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} is for {' or '.join(fitting)}, not for {what}")
+
+
+def _renamed(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in given.items()}

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import sys
-import time
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
 from rnnorm.experiments.comparing.budget import Budget
@@ -20,20 +17,14 @@ from rnnorm.experiments.comparing.entry import (
     from_recipe,
     named_apart,
     refuse_incomparable,
-    training_of,
     variations,
 )
+from rnnorm.experiments.comparing.one_training import is_done, train
 from rnnorm.experiments.comparing.picture import draw, refuse_name
 from rnnorm.experiments.comparing.table import comparison_table
 from rnnorm.experiments.measuring.curve import Curve, as_csv, read_curve
-from rnnorm.experiments.measuring.outcome import read_outcome
-from rnnorm.experiments.training.checkpoint_names import LAST
-from rnnorm.experiments.training.differences import differences
-from rnnorm.experiments.training.finite import DivergedError
-from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.options import option_name, refuse_twice, training_options
-from rnnorm.experiments.training.progress import StepsBar, steps_bar
-from rnnorm.experiments.training.run_folder import read_run
+from rnnorm.experiments.training.progress import steps_bar
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.words import is_recipe, runs_in
 from rnnorm.experiments.training.write_whole import write_whole
@@ -128,13 +119,13 @@ def compare(
     entries = sorted(named_apart(entries), key=lambda entry: entry.seed)
     refuse_incomparable(entries, budget)
     _refuse_one_folder(entries)
-    left = [entry for entry in entries if not _done(entry, budget)]
+    left = [entry for entry in entries if not is_done(entry, budget)]
     out.mkdir(parents=True, exist_ok=True)
     score, curves = entries[0].score, []
     with steps_bar() as bar:
         for entry in entries:
             if entry in left:
-                _train(entry, budget, data_dir, bar, len(left))
+                train(entry, budget, data_dir, bar, len(left))
             curve = read_curve(entry.folder, score, entry.model, entry.seed)
             curves.append(curve)
             tqdm.write(_line(curve, score))
@@ -175,75 +166,3 @@ def _refuse_one_folder(entries: Sequence[Entry]) -> None:
                 f"{other.model} and {entry.model} would both be trained in {entry.folder}: give "
                 "one of the recipes another file name"
             )
-
-
-def _done(entry: Entry, budget: Budget) -> bool:
-    """Whether nothing is left of a training to do.
-
-    Raises:
-        ValueError: the run folder holds another training.
-    """
-    if entry.recipe is None:
-        return True
-    if not (entry.folder / "config.yaml").is_file():
-        return False
-    there, _ = read_run(entry.folder, entry.recipe, entry.scale)
-    if found := list(differences(training_of(there), training_of(entry.config))):
-        raise ValueError(
-            f"{entry.folder} holds another training: {'; '.join(found)}. Name another --out"
-        )
-    if budget == Budget() and (own := entry.own_budget["max_epochs"] or -1) > 0:
-        budget = Budget(epochs=own)
-    whole = (entry.folder / "checkpoints" / LAST).is_file()
-    return whole and budget.spent(read_outcome(entry.folder))
-
-
-def _train(
-    entry: Entry,
-    budget: Budget,
-    data_dir: str | Path | None,
-    bar: Any,
-    trainings: int,
-) -> None:
-    """Train an entry, or go on with it, until it diverges."""
-    there = (entry.folder / "config.yaml").is_file()
-    own = [f"--trainer.{k}={'null' if v is None else v}" for k, v in entry.own_budget.items()]
-    name = f"{entry.model}, seed {entry.seed}"
-    try:
-        fit(
-            entry.recipe,
-            data_dir=data_dir,
-            run_dir=None if there else entry.folder,
-            resume=entry.folder if there else None,
-            scale=entry.scale,
-            overrides=[*entry.options, *own, f"--seed_everything={entry.seed}"],
-            callbacks=[
-                *budget.callbacks(),
-                StepsBar(entry.score, bar, name, trainings),
-                _Lines(name),
-            ],
-            quiet=True,
-            one_process=True,
-        )
-    except DivergedError as error:
-        tqdm.write(f"{name}: {error}")
-
-
-class _Lines(Callback):
-    """Says where a training goes on; where there is no terminal, a line a minute where it is."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._printed = name, time.monotonic()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say where it goes on."""
-        if trainer.global_step:
-            tqdm.write(f"{self._name}: resuming at step {trainer.global_step}")
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Say where it stands."""
-        if sys.stderr.isatty() or time.monotonic() - self._printed < 60:
-            return
-        self._printed = time.monotonic()
-        where = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
-        print(f"{self._name}: {where}", flush=True)

@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rnnorm.experiments.training.building import FILES, Built
-from rnnorm.experiments.training.checkpoints import (
-    check_same,
-    data_state,
-    load_weights,
-    read_checkpoint,
-)
+from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.training.checkpoints import check_same, data_state, load_weights
 from rnnorm.experiments.training.options import data_dir_option
 from rnnorm.experiments.training.recipe import OverrideError, read_recipe
 from rnnorm.experiments.training.run_folder import rebuild

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.measuring.measurement import Measurement, Statistics, read_measurements
+from rnnorm.experiments.training.checkpoint_file import newest_checkpoint
 from rnnorm.experiments.training.checkpoint_names import BEST
-from rnnorm.experiments.training.checkpoints import newest_checkpoint
 from rnnorm.experiments.training.label import changes, whole_changes
 from rnnorm.experiments.training.metrics_file import DIVERGED, read_metrics
 from rnnorm.experiments.training.recipe import read_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.storage import is_storage
 from rnnorm.experiments.searching.study import FILE as STUDY
 from rnnorm.experiments.searching.study import Search, read_search, read_searches
-from rnnorm.experiments.training.label import changes, whole_changes
+from rnnorm.experiments.training.label import changes
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.run_folder import rebuild
 from rnnorm.experiments.training.score import score_of
@@ -38,10 +38,7 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
 
     Args:
         runs: run folders, those of random searches, or storages of these. A run's file
-            ``sentences.txt``, if there is one, is what it has written; its file
-            ``evidence.jsonl`` says in a line for each part where that was trained, if its
-            checkpoints do not: ``processor``, ``threads``, ``commit``, ``backend`` and
-            ``overrides``.
+            ``sentences.txt``, if there is one, is what it has written.
         docs: folder of ``results.md`` and of the folder ``results/`` of recorded files.
 
     Returns:
@@ -93,7 +90,7 @@ def record(run: str | Path, folder: Path) -> Path:
     """
     if (Path(run) / STUDY).is_file():
         return _record_search(read_search(run), folder)
-    outcome, written = _with_evidence(read_outcome(run), Path(run)), Path(run) / "sentences.txt"
+    outcome, written = read_outcome(run), Path(run) / "sentences.txt"
     lines = as_text(unpack(written, ""), written).splitlines() if written.is_file() else []
     score = score_of(rebuild(Path(run))[0].model)
     curve = read_curve(Path(run), score, outcome.label, 0)
@@ -130,29 +127,6 @@ def _record_search(found: Search, folder: Path) -> Path:
     # one of other options is another search
     apart = changes(found.overrides)
     return _keep(folder, f"search-{found.recipe}", found.scale, content, apart)
-
-
-def _with_evidence(outcome: Outcome, run: Path) -> Outcome:
-    """What a run of a version that kept neither places nor overrides has beside it."""
-    file = run / "evidence.jsonl"
-    if outcome.places or not file.is_file():
-        return outcome
-    places, overrides = [], []
-    try:
-        for line in unpack(file, "").decode().splitlines():
-            told = json.loads(line)
-            place = {name: str(told[name]) for name in ("processor", "threads", "commit")}
-            place["kernels"] = str(told["backend"])
-            places += [place] if place not in places else []
-            overrides += told["overrides"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{file} does not say where the run was trained: {error}") from None
-    return replace(
-        outcome,
-        places=tuple(places),
-        changes=outcome.changes or changes(overrides),
-        overrides=outcome.overrides or whole_changes(overrides),
-    )
 
 
 def _refuse_other(path: Path, outcome: Outcome, run: str | Path) -> None:

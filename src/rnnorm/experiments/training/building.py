@@ -16,12 +16,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
-from rnnorm.experiments.training.checkpoints import WholeFiles
-from rnnorm.experiments.training.options import why_refused
-from rnnorm.experiments.training.recipe import FROM_FIT, NO_EFFECT, ONE_SEED, OverrideError
+from rnnorm.experiments.training.checkpoint_file import WholeFiles
+from rnnorm.experiments.training.overrides import why_refused, with_single_options
+from rnnorm.experiments.training.recipe import OverrideError
 from rnnorm.experiments.training.stop_after import StopAfter
 
 #: arguments of data that are files of a user's own, in ``data_dir`` if there is one
@@ -66,7 +64,7 @@ class Built(LightningCLI):
                         "exit_on_error": False,
                         "allow_abbrev": False,
                     },
-                    args=["--config", *_with_single_options(config, overrides)],
+                    args=["--config", *with_single_options(config, overrides)],
                     run=False,
                     load_from_checkpoint_support=False,
                 )
@@ -120,8 +118,7 @@ class Built(LightningCLI):
             **kwargs: arguments of the trainer that take precedence over the recipe's.
 
         Raises:
-            ValueError: the trainer refuses its arguments, or several processes do not train by
-                Lightning's strategy ``ddp``.
+            ValueError: the trainer refuses its arguments.
         """
         given = self.config_init["trainer"]
         extra = [*before, *(given.get("callbacks") or []), *callbacks]
@@ -141,23 +138,10 @@ class Built(LightningCLI):
             )
         except (MisconfigurationException, ImportError, TypeError) as error:
             raise ValueError(f"the trainer cannot be made: {error}") from None
-        if trainer.world_size > 1:
-            if one_process:
-                raise ValueError(
-                    f"trainer.devices must be 1 but for rnnorm fit, got {trainer.world_size}"
-                )
-            launcher = trainer.strategy.launcher
-            if type(trainer.strategy) is not DDPStrategy or (
-                launcher is not None and not isinstance(launcher, _SubprocessScriptLauncher)
-            ):
-                given = self.config_init["trainer"]["strategy"]
-                raise ValueError(f"trainer.strategy must be ddp with several devices, got {given}")
-            if (
-                self.model.hparams.get("learn_initial_state")
-                and self.datamodule.hparams.get("windows") == "carried"
-            ):
-                # windows that go on from the one before do not use the initial state
-                trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
+        if one_process and trainer.world_size > 1:
+            raise ValueError(
+                f"trainer.devices must be 1 but for rnnorm fit, got {trainer.world_size}"
+            )
         return trainer
 
     def set_up(self, stage: str) -> None:
@@ -195,50 +179,6 @@ class Built(LightningCLI):
 
 
 _LIMIT = re.compile(r"trainer\.limit_\w+_batches")
-#: options of the trainer that a training has from fit alone
-OWN = re.compile(rf"--trainer\.({'|'.join(FROM_FIT)})\b")
-_OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
-_PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
-_SEED = re.compile(r"--data\.(?:init_args\.)?seed\b")
-
-
-def _with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """YAML with single options of norm, cell or dropout and paths in it, and the other overrides.
-
-    On the command line jsonargparse would take the value null of an option for the word "None", and
-    a path that has a colon for a dictionary.
-
-    Raises:
-        ArgumentError: the value of an option is not YAML, or an option would be without effect:
-            the data's seed apart from that of the weights, or what every training here has.
-    """
-    whole, rest = dict(config), []
-    for override in overrides:
-        if match := _OPTION.fullmatch(override):
-            arguments = _init_args(whole, "model")
-            try:
-                value = yaml.safe_load(match[3])
-            except yaml.YAMLError:
-                raise ArgumentError(None, f"{override} has no value that YAML reads") from None
-            arguments[match[1]] = {**(arguments.get(match[1]) or {}), match[2]: value}
-        elif match := _PATH.fullmatch(override):
-            path = None if match[2] == "null" else match[2]
-            _init_args(whole, "data")[match[1]] = path
-        elif OWN.match(override):
-            raise ArgumentError(None, f"{override} {NO_EFFECT}")
-        elif _SEED.match(override):
-            raise ArgumentError(None, f"{override} {ONE_SEED}: --seed_everything")
-        else:
-            rest.append(override)
-    return [yaml.safe_dump(whole, sort_keys=False), *rest]
-
-
-def _init_args(whole: dict[str, Any], part: str) -> dict[str, Any]:
-    """The arguments in a configuration, to be changed, of a class that may have none yet."""
-    given = {"class_path": whole[part]} if isinstance(whole[part], str) else whole[part]
-    arguments = dict(given.get("init_args") or {})
-    whole[part] = {**given, "init_args": arguments}
-    return arguments
 
 
 def _arguments(hparams: Any) -> str:

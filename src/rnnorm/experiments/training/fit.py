@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from rnnorm import synchronize
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.accumulation import AccumulateAsScheduled
 from rnnorm.experiments.training.building import Built, quiet_lightning
-from rnnorm.experiments.training.callbacks_of import callbacks_of
-from rnnorm.experiments.training.checkpoint_names import BEST, LAST
-from rnnorm.experiments.training.checkpoints import (
-    check_processes,
-    check_resumable,
-    check_same,
-    newest_checkpoint,
-)
+from rnnorm.experiments.training.checkpoint_file import newest_checkpoint
+from rnnorm.experiments.training.checkpoint_names import LAST
+from rnnorm.experiments.training.checkpoints import check_resumable, check_same
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
-from rnnorm.experiments.training.label import label
+from rnnorm.experiments.training.in_processes import check_processes, prepare_processes
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
 from rnnorm.experiments.training.lock import only_process
 from rnnorm.experiments.training.metrics_file import MetricsFile
@@ -41,6 +32,7 @@ from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAh
 from rnnorm.experiments.training.random_state import RandomState
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.refuse_trainer import refuse_trainer
+from rnnorm.experiments.training.run import Run, introduction
 from rnnorm.experiments.training.run_folder import (
     default_folder,
     describe,
@@ -50,58 +42,9 @@ from rnnorm.experiments.training.run_folder import (
 )
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.start import start_file, start_with
-from rnnorm.experiments.training.stop_after import StopAfter
 from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.stopping import StopSignals
 from rnnorm.experiments.training.write_whole import write_whole
-from rnnorm.lightning import ExactStatistics
-from rnnorm.norm.resolved import unresolved
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished training.
-
-    Attributes:
-        folder: holds ``run.json``, ``config.yaml``, ``metrics.csv``, ``checkpoints/`` and
-            ``tensorboard/``.
-        built: the model with its last weights, its data and configuration.
-        trainer: the trainer.
-        best: best value of the task's score, None if there was no validation.
-        best_epoch: the epoch that had it, counted from 1.
-        seconds: time spent in training steps.
-    """
-
-    folder: Path
-    built: Built
-    trainer: Trainer
-    best: float | None
-    best_epoch: int
-    seconds: float
-
-    @property
-    def last_checkpoint(self) -> Path:
-        """The checkpoint from which training can be resumed."""
-        return self.folder / "checkpoints" / LAST
-
-    @property
-    def best_checkpoint(self) -> Path:
-        """The checkpoint of the best epoch."""
-        return self.folder / "checkpoints" / BEST
-
-    def summary(self) -> str:
-        """What came out, and the next command."""
-        lines = [f"{self.trainer.global_step} steps, {self.seconds:.0f} s in training steps"]
-        if self.best is not None:
-            best = score_of(self.built.model).said("validation", self.best)
-            lines.append(f"best {best}, in epoch {self.best_epoch}")
-        limits = callbacks_of(self.trainer, StopAfter)
-        used_up = any(self.trainer.global_step >= limit.steps for limit in limits)
-        if self.trainer.should_stop and not used_up:
-            lines.append("a callback ended it, such as EarlyStopping")
-        lines.append(f"checkpoints: {self.last_checkpoint.parent}")
-        lines.append(f"next: rnnorm test {shlex.quote(str(self.folder))}")
-        return "\n".join(lines)
 
 
 def fit(
@@ -235,18 +178,12 @@ def fit(
             check_processes(random, last, trainer.world_size)
         # lightning restores weights first, which would round float64 to float32
         trainer.precision_plugin.convert_module(built.model)
-        if trainer.world_size > 1:
-            if not getattr(built.model, "in_processes", False):
-                name = type(built.model).__name__
-                raise ValueError(f"trainer.devices must be 1 for {name}, got {trainer.world_size}")
-            if check := getattr(built.datamodule, "check_processes", None):
-                check(trainer.world_size)
-            synchronize(built.model)
+        prepare_processes(built, trainer)
         if resume is None and writes:
             start_run(folder, about, built.as_yaml())
             held.enter_context(only_process(folder))
         if not quiet:
-            print(_introduction(about, built, trainer, folder), flush=True)
+            print(introduction(about, built, trainer, folder), flush=True)
             if resume is not None:
                 print(f"resuming at step {step}", flush=True)
         if writes:
@@ -305,22 +242,6 @@ def _train(
         if (came := keep.signals.came) is not None:
             raise Stopped(came, accepted.folder) from None
         raise
-
-
-def _introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: Path) -> str:
-    said = about["about"]
-    lines = [f"{label(about)}: {said.get('title', '')}"]
-    if said.get("number") is not None:
-        lines.append(f"the paper's number: {said['metric']} {said['number']}")
-    if about["scale"] == "small":
-        lines.append(f"scale small, not to be compared with it: {said['small']}")
-    if "start" in about:
-        lines.append(f"begins with the weights of {about['start']}")
-    lines.append(built.summary())
-    if unresolved(built.model) and not callbacks_of(trainer, ExactStatistics):
-        lines.append("statistics: running averages, without a callback ExactStatistics")
-    lines.append(f"run folder: {folder}")
-    return "\n".join(lines)
 
 
 def _kept(keep: KeepLastAndBest) -> str:

@@ -1,11 +1,9 @@
-"""Options of LightningCLI: what is changed most often, their values, why one is refused."""
+"""Options of LightningCLI: what is changed most often, and what a configuration has."""
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,41 +78,3 @@ def option_values(config: Mapping[str, Any]) -> dict[str, Any]:
 
     walk(config, "")
     return found
-
-
-def why_refused(
-    message: str, overrides: Sequence[str], whole: Callable[[], Mapping[str, Any]]
-) -> str:
-    """What is wrong, out of jsonargparse's report on every type that a value might have had.
-
-    Args:
-        message: the report.
-        overrides: the options that were given.
-        whole: gives the configuration without them, defaults included; not called where every
-            option is known.
-    """
-    refused = re.search(r"unrecognized arguments: (\S+)|Option '(\w+)' is not acc", message)
-    # where a class may be another one, one of them may have the option and refuse its value
-    if refused and f'Parser key "{refused[2]}"' not in message:
-        for option in overrides:
-            name = option.partition("=")[0]
-            if option == refused[1] or name.rpartition(".")[2] == refused[2]:
-                return _unknown(option, whole())
-    before, found, report = message.partition("Does not validate against any of the Union subtypes")
-    if not found:
-        return message
-    errors = report.partition("Errors:")[2].partition("Given value type:")[0]
-    each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
-    # every part of a recipe might also be None
-    told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
-    said = " ".join([*before.split(), "; ".join(told)])
-    return re.sub(rf"{found} Subtypes: .*? Errors:;? ?", "", said)
-
-
-def _unknown(option: str, config: Mapping[str, Any]) -> str:
-    """That there is no such option, and the nearest that the recipe has."""
-    name = option.partition("=")[0]
-    root, last = name.partition(".")[0], name.rpartition(".")[2]
-    own = {o.rpartition(".")[2]: o for o in option_values(config) if o.startswith(root)}
-    near = [own[found] for found in difflib.get_close_matches(last, own, n=3)]
-    return f"no option is called {name}" + (f": the nearest are {', '.join(near)}" if near else "")

@@ -18,7 +18,7 @@ from rnnorm.experiments.training.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 #: how the name of a recipe of a user's own ends, a path
-OWN = (".yaml", ".yml")
+ENDINGS = (".yaml", ".yml")
 #: arguments of the trainer that every training has from fit
 FROM_FIT = (
     "default_root_dir",
@@ -105,7 +105,7 @@ def recipe_file(name: str) -> Path:
     Raises:
         ValueError: there is no such recipe.
     """
-    path = Path(name) if name.endswith(OWN) else FOLDER / f"{name}.yaml"
+    path = Path(name) if name.endswith(ENDINGS) else FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise ValueError(_unknown(name))
     return path
@@ -146,7 +146,7 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     if base is not None:
         if not isinstance(base, str):
             raise ValueError(f"{path}: base must be the name of a recipe, got {_short(base)}")
-        if base.endswith(OWN):
+        if base.endswith(ENDINGS):
             base = os.path.normpath(path.parent / base)
         config = _merge(_with_base(base, (*above, name)), config)
     return _check(config, path)
@@ -203,7 +203,7 @@ def _unknown(name: str) -> str:
     near += [n for n in names if last and last in n and n not in near]
     first, slash, _ = name.partition("/")
     papers = {n.partition("/")[0] for n in names}
-    own = name.endswith(OWN)
+    own = name.endswith(ENDINGS)
     if own or (slash and not difflib.get_close_matches(first, papers)):
         return f"there is no file or folder {name}"
     listed = f"the nearest are {', '.join(near[:5])}" if near else "rnnorm recipes lists them"

@@ -14,7 +14,13 @@ import torch
 import rnnorm
 from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.recipe import OWN, OverrideError, Recipe, check_keys, read_config
+from rnnorm.experiments.training.recipe import (
+    ENDINGS,
+    OverrideError,
+    Recipe,
+    check_keys,
+    read_config,
+)
 from rnnorm.experiments.training.write_whole import partial_of, stale_partials, write_whole
 
 # bytes of a run.json
@@ -23,7 +29,7 @@ _LIMIT = 1 << 20
 
 def default_folder(recipe: Recipe) -> Path:
     """Where a recipe runs if no folder is named."""
-    name = Path(recipe.name).stem if recipe.name.endswith(OWN) else recipe.name
+    name = Path(recipe.name).stem if recipe.name.endswith(ENDINGS) else recipe.name
     small = "-small" if recipe.scale == "small" else ""
     return Path("runs") / (name.replace("/", "-") + small)
 

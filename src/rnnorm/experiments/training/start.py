@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.checkpoints import data_state, load_weights, read_checkpoint
+from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.training.checkpoints import data_state, load_weights
 from rnnorm.experiments.training.words import checkpoint_of, is_run
 
 

@@ -7,12 +7,12 @@ import shlex
 from pathlib import Path
 
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
-from rnnorm.experiments.training.recipe import OWN, recipe_file, recipe_names
+from rnnorm.experiments.training.recipe import ENDINGS, recipe_file, recipe_names
 
 
 def is_recipe(word: str) -> bool:
     """Whether there is a recipe of that name."""
-    return word in recipe_names() or (word.endswith(OWN) and Path(word).is_file())
+    return word in recipe_names() or (word.endswith(ENDINGS) and Path(word).is_file())
 
 
 def is_run(folder: str | Path) -> bool:

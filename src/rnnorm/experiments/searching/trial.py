@@ -1,0 +1,137 @@
+"""One trial of a search: its training, and what the study is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import optuna
+from lightning.pytorch import Callback, LightningModule, Trainer
+from optuna.trial import TrialState
+
+from rnnorm.experiments.searching.study import WHY
+from rnnorm.experiments.training.building import Built
+from rnnorm.experiments.training.differences import differences
+from rnnorm.experiments.training.finite import DivergedError
+from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.training.options import data_dir_option
+from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.run_folder import rebuild
+from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.stopping import unbroken
+from rnnorm.experiments.training.words import is_run
+
+
+def run_trial(
+    trial: optuna.Trial,
+    score: Score,
+    recipe: str,
+    folder: Path,
+    data_dir: str | Path | None,
+    scale: str | None,
+    overrides: Sequence[str],
+) -> None:
+    """Train it in its folder, from where it stands, and tell the study how it ended.
+
+    Raises:
+        ValueError: the folder holds another training.
+        BlockingIOError: another process trains in it.
+        Stopped: Ctrl-C or SIGTERM ended it after a step, with a checkpoint.
+    """
+    why = "no score is finite"
+    try:
+        best = _train(recipe, folder, data_dir, scale, overrides, [_Reports(trial, score)])
+    except DivergedError as error:
+        best, why = None, str(error).partition(". ")[0]
+    except optuna.TrialPruned:
+        _tell(trial, None, TrialState.PRUNED)
+        return
+    if best is None:
+        # unless a process that took this one for dead has finished it
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
+            trial.set_user_attr(WHY, why)
+    _tell(trial, best, TrialState.FAIL if best is None else TrialState.COMPLETE)
+
+
+class _Reports(Callback):
+    """Tells the study the score of every validation, and ends a trial that it gives up.
+
+    Raises:
+        optuna.TrialPruned: it does.
+    """
+
+    def __init__(self, trial: optuna.Trial, score: Score) -> None:
+        self._trial, self._score = trial, score
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell it."""
+        value = trainer.callback_metrics.get(f"val/{self._score.name}")
+        if value is None:
+            return
+        step, storage = trainer.global_step, self._trial.study._storage
+        # optuna would leave a journal locked, or release the lock of another process
+        with unbroken():
+            # a process that died after it may have told it
+            if step not in storage.get_trial(self._trial._trial_id).intermediate_values:
+                self._trial.report(float(value), step)
+            given_up = self._trial.should_prune()
+        if given_up:
+            raise optuna.TrialPruned
+
+
+def _tell(trial: optuna.Trial, value: float | None, state: TrialState) -> None:
+    """Say how it ended, unless a process that took this one for dead has."""
+    values = None if value is None else [value]
+    with unbroken(), suppress(optuna.exceptions.UpdateFinishedTrialError):
+        trial.study._storage.set_trial_state_values(trial._trial_id, state, values)
+
+
+def _train(
+    recipe: str,
+    folder: Path,
+    data_dir: str | Path | None,
+    scale: str | None,
+    overrides: Sequence[str],
+    callbacks: Sequence[Callback],
+) -> float | None:
+    """Begin it, or go on with it, and return its best score."""
+    there = is_run(folder)
+    if there:
+        _refuse_another(folder, recipe, scale, [*data_dir_option(data_dir), *overrides])
+    return fit(
+        recipe=recipe,
+        run_dir=None if there else folder,
+        resume=folder if there else None,
+        data_dir=data_dir,
+        scale=scale,
+        overrides=overrides,
+        callbacks=callbacks,
+        one_process=True,
+    ).best
+
+
+def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Sequence[str]) -> None:
+    """Refuse to take another training for this trial, such as one of another study.
+
+    Raises:
+        ValueError: the folder holds one.
+    """
+    chosen = read_recipe(recipe, scale or "paper")
+    built, about = rebuild(folder)
+    there = {"recipe": about["recipe"], "scale": about["scale"], **_config(built)}
+    config = _config(Built(chosen.config, overrides))
+    here = {"recipe": chosen.name, "scale": chosen.scale, **config}
+    if found := list(differences(there, here)):
+        raise ValueError(
+            f"{folder} holds another training than this trial: {'; '.join(found)}. Name another "
+            "--out, or remove the folder"
+        )
+
+
+def _config(built: Built) -> dict[str, Any]:
+    """All but where the data are, which may be elsewhere on another machine."""
+    config = built.as_dict()
+    (config["data"].get("init_args") or {}).pop("data_dir", None)
+    return config

@@ -1,0 +1,82 @@
+"""A finished training, and what is said before and after it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+from rnnorm.experiments.training.building import Built
+from rnnorm.experiments.training.callbacks_of import callbacks_of
+from rnnorm.experiments.training.checkpoint_names import BEST, LAST
+from rnnorm.experiments.training.label import label
+from rnnorm.experiments.training.score import score_of
+from rnnorm.experiments.training.stop_after import StopAfter
+from rnnorm.lightning import ExactStatistics
+from rnnorm.norm.resolved import unresolved
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training.
+
+    Attributes:
+        folder: holds ``run.json``, ``config.yaml``, ``metrics.csv``, ``checkpoints/`` and
+            ``tensorboard/``.
+        built: the model with its last weights, its data and configuration.
+        trainer: the trainer.
+        best: best value of the task's score, None if there was no validation.
+        best_epoch: the epoch that had it, counted from 1.
+        seconds: time spent in training steps.
+    """
+
+    folder: Path
+    built: Built
+    trainer: Trainer
+    best: float | None
+    best_epoch: int
+    seconds: float
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """The checkpoint from which training can be resumed."""
+        return self.folder / "checkpoints" / LAST
+
+    @property
+    def best_checkpoint(self) -> Path:
+        """The checkpoint of the best epoch."""
+        return self.folder / "checkpoints" / BEST
+
+    def summary(self) -> str:
+        """What came out, and the next command."""
+        lines = [f"{self.trainer.global_step} steps, {self.seconds:.0f} s in training steps"]
+        if self.best is not None:
+            best = score_of(self.built.model).said("validation", self.best)
+            lines.append(f"best {best}, in epoch {self.best_epoch}")
+        limits = callbacks_of(self.trainer, StopAfter)
+        used_up = any(self.trainer.global_step >= limit.steps for limit in limits)
+        if self.trainer.should_stop and not used_up:
+            lines.append("a callback ended it, such as EarlyStopping")
+        lines.append(f"checkpoints: {self.last_checkpoint.parent}")
+        lines.append(f"next: rnnorm test {shlex.quote(str(self.folder))}")
+        return "\n".join(lines)
+
+
+def introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: Path) -> str:
+    """What is trained, and where."""
+    said = about["about"]
+    lines = [f"{label(about)}: {said.get('title', '')}"]
+    if said.get("number") is not None:
+        lines.append(f"the paper's number: {said['metric']} {said['number']}")
+    if about["scale"] == "small":
+        lines.append(f"scale small, not to be compared with it: {said['small']}")
+    if "start" in about:
+        lines.append(f"begins with the weights of {about['start']}")
+    lines.append(built.summary())
+    if unresolved(built.model) and not callbacks_of(trainer, ExactStatistics):
+        lines.append("statistics: running averages, without a callback ExactStatistics")
+    lines.append(f"run folder: {folder}")
+    return "\n".join(lines)
