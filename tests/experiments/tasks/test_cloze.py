@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 import rnnorm
 from rnnorm.experiments.data.questions.batches import NO_CANDIDATE, ClozeBatch, QuestionBatches
+from rnnorm.experiments.models.evaluating import evaluating
 from rnnorm.experiments.tasks.cloze.data import ClozeData
 from rnnorm.experiments.tasks.cloze.model import ClozeReader
 
@@ -325,7 +326,8 @@ def test_examples_show_two_validation_questions(chinese, tmp_path):
     from matplotlib.figure import Figure
 
     model = reader(chinese).train()
-    found = list(model.examples(chinese))
+    with evaluating(model):
+        found = list(model.examples(chinese))
     assert model.training
     batch = next(iter(chinese.val_dataloader()))
     assert len(found) == 2

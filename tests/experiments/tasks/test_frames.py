@@ -14,6 +14,7 @@ from rnnorm.experiments.data.speech.kaldi.matrix import read_matrix
 from rnnorm.experiments.data.speech.kaldi.scp import read_scp
 from rnnorm.experiments.data.speech.utterances import Utterance
 from rnnorm.experiments.data.text.windows import PADDING
+from rnnorm.experiments.models.evaluating import evaluating
 from rnnorm.experiments.tasks.frames.data import FrameData
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
 
@@ -243,7 +244,8 @@ def test_a_bidirectional_model_refuses_pieces(arguments):
 def test_examples_are_of_two_validation_utterances(spoken):
     module, given = model().train(), data(spoken, split="random")
     before = [p.clone() for p in module.parameters()]
-    examples = list(module.examples(given))
+    with evaluating(module):
+        examples = list(module.examples(given))
     titles = [title for title, _, _ in examples]
     utterances = given.loaders["val"].utterances
     assert titles == [f"Posteriors of {u.name}" for u in (utterances[0], utterances[-1])]
@@ -264,5 +266,7 @@ def test_one_validation_utterance_is_one_example(tmp_path):
         write_features(tmp_path / part, {"one": np.ones((9, 4), np.float32)})
         write_states(tmp_path / part, {"one": np.zeros(9, np.int32)})
     given = data(tmp_path, dataset="kaldi", deltas=False)
-    examples = model(input_size=4).examples(given)
+    net = model(input_size=4)
+    with evaluating(net):
+        examples = list(net.examples(given))
     assert [title for title, _, _ in examples] == ["Posteriors of one"]

@@ -27,7 +27,7 @@ class Batches(Minibatches[tuple[Tensor, Tensor]]):
         super().__init__(len(y), batch_size, seed)
         self.x, self.y = x, y
 
-    def batch(self, number: int, drawn: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
         """A minibatch of this order."""
-        rows = self.of(number, drawn)
+        rows = drawn[number].tolist()
         return self.x[rows].transpose(0, 1).contiguous(), self.y[rows]

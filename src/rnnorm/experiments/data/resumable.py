@@ -128,15 +128,6 @@ def rows_of(batch: Batch, process: int, processes: int) -> Batch:
     return make(mine)  # type: ignore[no-any-return]
 
 
-def minibatches(rows: int, batch_size: int) -> int:
-    """How many there are if a single row that is left over joins the one before it.
-
-    One row alone has no variance that batch normalisation could divide by.
-    """
-    whole, left = divmod(rows, batch_size)
-    return whole + (left > 1 or not whole)
-
-
 def fewest_rows(rows: int, batch_size: int, count: int) -> int:
     """Those of the smallest of ``count`` minibatches, of which only the last may differ."""
     last = rows - (count - 1) * batch_size
@@ -159,21 +150,22 @@ class Minibatches(Resumable[Batch]):
 
     def __len__(self) -> int:
         """Number of minibatches of an epoch."""
-        return minibatches(self.rows, self.batch_size)
+        # one row alone has no variance that batch normalisation could divide by
+        whole, left = divmod(self.rows, self.batch_size)
+        return whole + (left > 1 or not whole)
 
     def fewest_rows(self) -> int:
         """Rows of an epoch's smallest minibatch."""
         return fewest_rows(self.rows, self.batch_size, len(self))
 
-    def draw(self) -> NDArray[np.int64]:
-        """Indices ``(rows,)`` in this epoch's order."""
-        return np.arange(self.rows) if self.seed is None else self.random().permutation(self.rows)
+    def draw(self) -> list[NDArray[np.int64]]:
+        """Which rows stand in each minibatch of this epoch."""
+        order = np.arange(self.rows) if self.seed is None else self.random().permutation(self.rows)
+        return self.cut(order)
 
-    def of(self, number: int, drawn: NDArray[np.int64]) -> list[int]:
-        """Which rows a minibatch has."""
-        start = number * self.batch_size
-        end = start + self.batch_size if number + 1 < len(self) else None
-        return [int(row) for row in drawn[start:end]]
+    def cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Minibatches of rows in this order."""
+        return np.split(order, np.arange(1, len(self)) * self.batch_size)
 
 
 class WholeMinibatches(Minibatches[Batch]):
@@ -194,6 +186,6 @@ class WholeMinibatches(Minibatches[Batch]):
         whole = min(self.rows, self.batch_size)
         return super().fewest_rows() if self.seed is None else whole
 
-    def draw(self) -> NDArray[np.int64]:
-        """Indices in this epoch's order, without those that are left out."""
-        return super().draw()[: len(self) * self.batch_size]
+    def cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Minibatches of rows in this order, the last of which are left out."""
+        return super().cut(order[: len(self) * self.batch_size])

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from rnnorm.diagnostics import plot_posteriors
@@ -82,7 +81,7 @@ class StepClassifier(RecurrentModel):
         self.outputs(batch.x.to(self.classifier.weight), lengths=batch.lengths)
 
     def examples(self, data: Any) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Posteriors of two validation utterances, in evaluation.
+        """Posteriors of two validation utterances, of a model in evaluation.
 
         Args:
             data: the data, loaded.
@@ -90,14 +89,11 @@ class StepClassifier(RecurrentModel):
         Yields:
             A title, a caption, and what draws the figure.
         """
-        loader, training = data.loaders["val"], self.training
+        loader = data.loaders["val"]
         last = len(loader.utterances) - 1
         for i in sorted({0, last}):
             batch = loader.batch(0, [np.array([i])])
-            self.eval()
-            with torch.no_grad():
-                scores, _ = self(batch.x.to(self.device))
-            self.train(training)
+            scores, _ = self(batch.x.to(self.device))
             caption, line = self.example(data, batch, scores)
             posteriors = scores[:, 0].softmax(1).cpu()
             plot = partial(plot_posteriors, posteriors=posteriors, targets=line)

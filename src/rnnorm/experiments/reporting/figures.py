@@ -15,6 +15,7 @@ from rnnorm.experiments.comparing.picture import Look, draw_curves, in_lines
 from rnnorm.experiments.measuring.batch_statistics import SeveralRows
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.trained_run import TrainedRun
+from rnnorm.experiments.models.evaluating import evaluating
 from rnnorm.experiments.reporting.drawing import Picture, cycle, draw, or_why, shades
 from rnnorm.experiments.training.score import Score, score_of
 
@@ -166,7 +167,9 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
         return []
     with or_why(f"Examples of {run.name}") as pictures:
         _batch(run)
-        for title, caption, plot in examples(run.data):
+        with evaluating(run.model):
+            found = list(examples(run.data))
+        for title, caption, plot in found:
             pictures.append(
                 draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)
             )

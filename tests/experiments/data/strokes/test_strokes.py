@@ -41,8 +41,8 @@ def test_characters_are_read_as_they_were_written(tmp_path):
     ("name", "values", "what"),
     [
         ("train_dxdy", np.zeros((3, 2), np.float32), r"must have dxdy \(P, 2\)"),
-        ("train_dxdy", np.array([None, 1]), "pickled arrays are not read"),
-        ("train_dxdy", np.zeros(135, np.complex64), "plain numbers, got the type '<c8'"),
+        ("train_dxdy", np.array([None, 1]), "cannot be read: .*pickle"),
+        ("train_dxdy", np.zeros(135, np.complex64), "plain numbers, got complex64"),
         ("valid_pen_up", np.full(36, 2, np.uint8), "must have 0 or 1 in pen_up"),
         ("valid_pen_up", np.zeros(36, np.uint8), "character that ends with the pen down: 0"),
         ("test_offsets", np.array([0, 5, 5, 36]), "offsets that go up from 0 to 36"),

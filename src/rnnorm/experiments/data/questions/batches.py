@@ -63,9 +63,9 @@ class QuestionBatches(WholeMinibatches[ClozeBatch]):
         self.questions = questions
         self._placeholder = placeholder
 
-    def batch(self, number: int, drawn: NDArray[np.int64]) -> ClozeBatch:
+    def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> ClozeBatch:
         """A minibatch of this order."""
-        rows = [self._shuffled(i) for i in self.of(number, drawn)]
+        rows = [self._shuffled(i) for i in drawn[number].tolist()]
         document, query, candidates, _, _ = zip(*rows, strict=True)
         return ClozeBatch(
             _padded(document),

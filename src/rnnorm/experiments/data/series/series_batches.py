@@ -42,7 +42,7 @@ class SeriesBatches(Minibatches[SeriesBatch]):
         super().__init__(len(series.y), batch_size, seed)
         self.series = series
 
-    def batch(self, number: int, drawn: NDArray[np.int64]) -> SeriesBatch:
+    def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> SeriesBatch:
         """A minibatch of this order."""
-        x, y = self.series.rows(self.of(number, drawn))
+        x, y = self.series.rows(drawn[number].tolist())
         return SeriesBatch(pad_sequence(x), torch.tensor([len(each) for each in x]), y)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from rnnorm.experiments.data.fixed_tenth import fixed_tenth
+from rnnorm.experiments.data.held_out import fixed_tenth, two_held_out
 from rnnorm.experiments.data.speech.filter_banks import FRAME_MILLISECONDS, filter_banks
 from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
 from rnnorm.experiments.data.speech.recordings import read_recordings
@@ -105,8 +105,7 @@ def _split(
         own = [u for u in utterances if speaker_of[u.name] == speaker]
         other = [u for u in utterances if speaker_of[u.name] != speaker]
     # in their own order, recordings of a digit stand together
-    rest, val = fixed_tenth(own)
-    parts = [rest, val, other] if split == "speaker" else [rest[len(val) :], val, rest[: len(val)]]
+    parts = [*fixed_tenth(own), other] if split == "speaker" else [*two_held_out(own)]
     if not parts[0]:
         held = "validates" if split == "speaker" else "validates and another tests"
         raise ValueError(

@@ -81,7 +81,7 @@ class TranscriptBatches(SimilarLengths[TranscriptBatch]):
         rows = drawn[number].tolist()
         chosen = [self.utterances[i] for i in rows]
         targets = [
-            self._numbers(u.symbols) if self.alignable(i) else torch.tensor([]).long()
+            self.vocabulary.numbers(u.symbols, 1) if self.alignable(i) else torch.tensor([]).long()
             for i, u in zip(rows, chosen, strict=True)
         ]
         return TranscriptBatch(
@@ -91,7 +91,3 @@ class TranscriptBatches(SimilarLengths[TranscriptBatch]):
             torch.tensor([len(target) for target in targets]),
             [u.symbols for u in chosen],
         )
-
-    def _numbers(self, symbols: Sequence[str]) -> Tensor:
-        numbers = (self.vocabulary.number(symbol) for symbol in symbols)
-        return torch.tensor([1 + n for n in numbers if n is not None])

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from rnnorm.experiments.data.held_out import two_held_out
 from rnnorm.experiments.data.strokes.strokes import Drawing, DrawnParts, drawing
 from rnnorm.experiments.data.text_file import read_text
 from rnnorm.experiments.data.users_folder import users_folder
@@ -52,6 +53,10 @@ def read_iam(path: str | Path) -> Drawing:
     return drawing(strokes)
 
 
+def _form(path: Path) -> str:
+    return path.stem.rpartition("-")[0]
+
+
 def load_iam(data_dir: str | Path | None) -> DrawnParts:
     """Read all lines; a fixed random twentieth of the forms validates, another tests.
 
@@ -67,14 +72,11 @@ def load_iam(data_dir: str | Path | None) -> DrawnParts:
     inner = folder / "lineStrokes"
     folder = inner if inner.is_dir() else folder
     paths = sorted(folder.rglob("*.xml"))
-    forms = sorted({path.stem.rpartition("-")[0] for path in paths})
+    forms = sorted({_form(path) for path in paths})
     if len(forms) < 3:
         raise ValueError(f"{folder} must hold xml files of three forms or more, got {len(forms)}")
-    count = max(1, len(forms) // 20)
-    mixed = [forms[i] for i in np.random.RandomState(0).permutation(len(forms))]
-    part_of = {form: min(place // count, 2) for place, form in enumerate(mixed)}
-    parts: list[list[Drawing]] = [[], [], []]
-    for path in paths:
-        parts[part_of[path.stem.rpartition("-")[0]]].append(read_iam(path))
-    val, test, train = parts
+    train, val, test = (
+        [read_iam(path) for path in paths if _form(path) in part]
+        for part in map(set, two_held_out(forms, 20))
+    )
     return DrawnParts(train, val, test)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import math
-import re
-import zipfile
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, Drawing, DrawnParts
@@ -18,12 +17,6 @@ from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BROKEN, BrokenFileError, check_size, unpack
 
 FILE = "kanjivg_rdp100.npz"
-# what numpy writes before the values of an array
-_START = b"\x93NUMPY\x01\x00"
-_HEADER = re.compile(
-    r"\{'descr': '([<|][a-zA-Z]\d+|\|O)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n"
-)
-_TYPES = ("<f4", "<f8", "|u1", "<i4", "<i8")
 
 
 def load_kanjivg(data_dir: str | Path | None) -> DrawnParts:
@@ -58,10 +51,7 @@ def read_kanjivg(path: str | Path) -> DrawnParts:
         for part in ("train", "valid", "test")
         for name in ("dxdy", "pen_up", "offsets")
     ]
-    arrays = [
-        _array(data, f"{path}, {name}")
-        for name, data in zip(names, _members(path, names), strict=True)
-    ]
+    arrays = _arrays(path, names)
     train, valid, test = (
         _characters(arrays[i], arrays[i + 1], arrays[i + 2], f"{path}, {names[i][:-5]}")
         for i in (0, 3, 6)
@@ -69,40 +59,22 @@ def read_kanjivg(path: str | Path) -> DrawnParts:
     return DrawnParts(train, valid, test)
 
 
-def _members(path: Path, names: list[str]) -> list[bytes]:
+def _arrays(path: Path, names: Sequence[str]) -> list[NDArray[np.generic]]:
     data = unpack(path, "" if path.suffix == ".npz" else None)
+    arrays, name = [], names[0]
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            size = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
+        with NpzFile(io.BytesIO(data), allow_pickle=False) as archive:
+            size = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
             check_size(size, f"{path}, unpacked,")
-            return [archive.read(f"{name}.npy") for name in names]
+            for name in names:
+                arrays.append(archive[name])
+                if arrays[-1].dtype.kind not in "fiu":
+                    raise ValueError(f"it must hold plain numbers, got {arrays[-1].dtype}")
     except BrokenFileError:
         raise
-    except (*BROKEN, EOFError, RuntimeError) as error:
-        raise BrokenFileError(
-            f"{path} is no whole archive of {names[0]} and the others: {error}"
-        ) from None
-
-
-def _array(data: bytes, where: str) -> NDArray[np.generic]:
-    size = int.from_bytes(data[8:10], "little")
-    text = data[10 : 10 + size].decode("latin1")
-    header = _HEADER.fullmatch(text)
-    if not data.startswith(_START) or header is None:
-        raise BrokenFileError(f"{where} is no array that is known: it begins with {data[:80]!r}")
-    if header[1] not in _TYPES:
-        raise BrokenFileError(
-            f"{where} must hold plain numbers, got the type {header[1]!r}: pickled arrays are not "
-            "read, since a pickle can run anything"
-        )
-    shape = tuple(int(n[:18]) for n in header[2].replace(" ", "").split(",") if n)
-    kind, body = np.dtype(header[1]), data[10 + size :]
-    if len(body) != math.prod(shape) * kind.itemsize:
-        raise BrokenFileError(
-            f"{where} is truncated or damaged: it has {len(body)} bytes of values for the shape "
-            f"{shape}"
-        )
-    return np.frombuffer(body, kind).reshape(shape)
+    except (*BROKEN, EOFError, MemoryError, RuntimeError) as error:
+        raise BrokenFileError(f"{path}, {name} cannot be read: {error}") from None
+    return arrays
 
 
 def _characters(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rnnorm.experiments.data.fixed_tenth import fixed_tenth
+from rnnorm.experiments.data.held_out import fixed_tenth
 from rnnorm.experiments.data.series.uci_file import read_uci
 from rnnorm.experiments.data.strokes.strokes import Drawing, DrawnParts, drawing
 from rnnorm.experiments.data.text_file import find_texts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -73,17 +73,13 @@ def _ptb(dataset: str, data_dir: str | Path | None) -> Corpus:
     paths = _find(names, data_dir, "ptb")
     texts = [read_text(path) for path in paths]
     both = list(zip(texts, paths, strict=True))
-    if dataset == "ptb-char":
-        characters = [sentence_characters(text, path) for text, path in both]
-        vocabulary = Vocabulary(characters[0])
-        parts = [
-            vocabulary.characters(c, *where) for c, where in zip(characters, both, strict=True)
-        ]
-    else:
-        words = [sentence_words(text, path) for text, path in both]
-        vocabulary = Vocabulary(words[0])
-        parts = [vocabulary.words(w, *where) for w, where in zip(words, both, strict=True)]
-    train, val, test = (Text(p, str(path)) for p, path in zip(parts, paths, strict=True))
+    cut: Any = sentence_characters if kind else sentence_words
+    symbols = [cut(text, path) for text, path in both]
+    vocabulary = Vocabulary(symbols[0])
+    number: Any = vocabulary.characters if kind else vocabulary.words
+    train, val, test = (
+        Text(number(s, *where), str(where[1])) for s, where in zip(symbols, both, strict=True)
+    )
     return Corpus(train, val, test, vocabulary)
 
 

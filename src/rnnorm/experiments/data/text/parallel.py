@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
-
+from rnnorm.experiments.data.held_out import two_held_out
 from rnnorm.experiments.data.text_file import find_texts, read_text
 from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
@@ -122,12 +121,8 @@ def _split(pairs: Iterable[Pair], files: tuple[str, str]) -> ParallelParts:
     notes = []
     if again := len(pairs) - len(once):
         notes.append(f"{' and '.join(files)}: {again} pairs twice left out")
-    held = len(once) // 10
-    if held < 2:
+    if len(once) // 10 < 2:
         raise ValueError(
             f"{' and '.join(files)} have too few pairs: two tenths are held out, of {len(once)}"
         )
-    order = np.random.RandomState(0).permutation(len(once))
-    parts = np.split(order, [held, 2 * held])
-    val, test, train = ([once[i] for i in part] for part in parts)
-    return ParallelParts(train, val, test, notes)
+    return ParallelParts(*two_held_out(once), notes)

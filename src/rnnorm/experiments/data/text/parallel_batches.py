@@ -50,9 +50,9 @@ class ParallelBatches(WholeMinibatches[ParallelBatch]):
         super().__init__(len(pairs), batch_size, seed)
         self.pairs = pairs
 
-    def batch(self, number: int, drawn: NDArray[np.int64]) -> ParallelBatch:
+    def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> ParallelBatch:
         """A minibatch of this order."""
-        sources, targets = zip(*(self.pairs[i] for i in self.of(number, drawn)), strict=True)
+        sources, targets = zip(*(self.pairs[i] for i in drawn[number].tolist()), strict=True)
         return ParallelBatch(
             # padding is never read, but has to be the number of a word
             pad_sequence(list(sources)),

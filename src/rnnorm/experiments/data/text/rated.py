@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
-
+from rnnorm.experiments.data.held_out import two_held_out
 from rnnorm.experiments.data.text_file import find_texts, read_text
 from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
@@ -173,14 +172,12 @@ def load_rated(
 def _split(read: Sequence[Rated]) -> list[list[Rated]]:
     """Training, validation and test part, each story in one of them."""
     stories = list(dict.fromkeys(each.story for each in read))
-    order = np.random.RandomState(0).permutation(len(stories))
-    tenth = max(1, len(stories) // 10)
-    place = {stories[i]: number for number, i in enumerate(order)}
-    val, test, train = (
-        [each for each in read if min(place[each.story] // tenth, 2) == part] for part in range(3)
-    )
-    # a file may have all good texts first, and a minibatch of one class has its own statistics;
-    # training is mixed in each epoch
-    for part in (val, test):
-        part.sort(key=lambda each: place[each.story])
-    return [train, val, test]
+    train, *held = two_held_out(stories)
+    of: dict[str, list[Rated]] = {story: [] for story in stories}
+    for each in read:
+        of[each.story].append(each)
+    # a file may have all good texts first, and a minibatch of one class has its own statistics, so
+    # those held out are mixed; training is, in each epoch
+    chosen = set(train)
+    parts = [[each for story in part for each in of[story]] for part in held]
+    return [[each for each in read if each.story in chosen], *parts]

@@ -53,9 +53,9 @@ class Sentences(WholeMinibatches[Window]):
         super().__init__(len(sentences), batch_size, seed)
         self.sentences = sorted(sentences, key=len) if seed is None else sentences
 
-    def batch(self, number: int, drawn: NDArray[np.int64]) -> Window:
+    def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> Window:
         """A minibatch of this order."""
-        rows = [self.sentences[i].long() for i in self.of(number, drawn)]
+        rows = [self.sentences[i].long() for i in drawn[number].tolist()]
         columns = pad_sequence(rows, padding_value=PADDING)
         return Window(
             # padding is never read, but has to be the number of a symbol

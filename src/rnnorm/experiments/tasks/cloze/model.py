@@ -105,7 +105,7 @@ class ClozeReader(RecurrentModel):
         return scores.masked_fill(batch.candidates < 0, -torch.inf), s
 
     def examples(self, data: ClozeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Title, caption and picture of two validation questions: where the model looks.
+        """Title, caption and picture of two validation questions: where it looks in evaluation.
 
         Args:
             data: the data, loaded.
@@ -113,10 +113,7 @@ class ClozeReader(RecurrentModel):
         numbering = data.numbering
         assert numbering is not None
         batch = next(iter(data.val_dataloader())).to(self.device)
-        training = self.training
-        with torch.no_grad():
-            scores, s = self.eval()(batch)
-        self.train(training)
+        scores, s = self(batch)
 
         def words(numbers: Tensor) -> list[str]:
             return [numbering.name(number) for number in numbers.tolist()]

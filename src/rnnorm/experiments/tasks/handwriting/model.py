@@ -18,6 +18,7 @@ from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.likelihood import Likelihood
 from rnnorm.experiments.models.mixture import Mixture
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.models.states import rows_of
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
@@ -185,13 +186,13 @@ class Writer(RecurrentModel):
             # what has ended costs nothing more
             left = (next_pen != END).nonzero().flatten()
             going = [going[row] for row in left.tolist()]
-            state = _rows(state, left)
+            state = rows_of(state, left)
             lifted = (next_pen > 0).to(like).unsqueeze(1)
             x = torch.cat([next_offsets, lifted], 1)[None, left]
         return points
 
     def examples(self, data: StrokeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Drawings by the model, in evaluation, and where an HMLSTM finds boundaries.
+        """Drawings by the model, which is in evaluation, and where an HMLSTM finds boundaries.
 
         Args:
             data: the data, loaded.
@@ -199,22 +200,19 @@ class Writer(RecurrentModel):
         Yields:
             A title, a caption, and what draws the figure.
         """
-        training, generator = self.training, torch.Generator().manual_seed(1)
+        generator = torch.Generator().manual_seed(1)
         classes = torch.arange(_DRAWN) % max(1, self.hparams["num_classes"])
         drawn = self.draw(classes, 0.5, _MOST, generator)
-        self.train(training)
         ended = sum(bool(points[-1, 2] == END) for points in drawn)
         caption = f"At temperature 0.5; {ended} of {_DRAWN} have ended by themselves."
         yield "Drawn from nothing", caption, partial(plot_strokes, drawings=drawn)
         if self.hparams["cell"] == "HMLSTM":
             yield self._boundaries(data)
 
-    @torch.no_grad()
     def _boundaries(self, data: StrokeData) -> tuple[str, str, Callable[[Axes], None]]:
         """Title, caption and picture of the boundaries on validation drawings."""
-        loader, training = data.loaders["val"], self.training
+        loader = data.loaders["val"]
         assert isinstance(loader, StrokeBatches)
-        self.eval()
         drawings, found, lifted = [], [], []
         for i in range(min(_DRAWN, len(loader.drawings))):
             offsets, pen = loader.points(i)
@@ -227,7 +225,6 @@ class Writer(RecurrentModel):
             drawings.append(torch.cat([offsets, pen.unsqueeze(1)], 1))
             # where the pen is lifted a stroke ends
             found.append(torch.cat([(pen > 0).unsqueeze(1), z], 1))
-        self.train(training)
         layers, shown = found[0].size(1), range(min(_COLUMNS, len(drawings)))
         points, lifts = torch.cat(found).double().mean(0), torch.cat(lifted).double().mean(0)
         told = (
@@ -247,10 +244,3 @@ class Writer(RecurrentModel):
             "last point of a stroke or the first of the next."
         )
         return "Boundaries on strokes", caption, plot
-
-
-def _rows(state: Any, rows: Tensor) -> Any:
-    """The states of some rows."""
-    if isinstance(state, tuple):
-        return tuple(each[:, rows] for each in state)
-    return state[:, rows]

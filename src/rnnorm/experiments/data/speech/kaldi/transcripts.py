@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from rnnorm.experiments.data.fixed_tenth import fixed_tenth
+from rnnorm.experiments.data.held_out import fixed_tenth
 from rnnorm.experiments.data.speech.kaldi.folder import places_of
 from rnnorm.experiments.data.speech.kaldi.matrix import matrix_shape, read_matrix
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
