@@ -98,9 +98,9 @@ class Recurrence(nn.Module):
         if self._asked_for_step:
             warnings.warn(
                 "hx was given without step in evaluation: the first frame gets the statistics of "
-                "step 0. Pass step, the number of frames before it (step=0 where a sequence "
-                'begins), or choose norm=BatchNorm(population="shared"), the same statistics at '
-                "every step",
+                "step 0. Pass step, the number of frames before it (0 where a sequence begins, or "
+                "where training, too, began at 0 in each of its windows), or choose "
+                'norm=BatchNorm(population="shared"), the same statistics at every step',
                 # the call of the module
                 stacklevel=6,
             )
