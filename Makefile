@@ -12,6 +12,9 @@ STAMP := .venv/.rnnorm-installed
 # one compilation at a time on each core
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
+# each process of a test would compile torch and lightning anew
+unexport PYTHONDONTWRITEBYTECODE
+
 # tests that need real data sets look here and skip without it
 ifneq ($(wildcard ../shared/data),)
 export RNNORM_DATA ?= $(abspath ../shared/data)

@@ -11,8 +11,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 # every cell, kind of norm, scope, direction and dtype occurs, and ragged rows of all ages
 CASES = {
     "LSTM-batch": (rnnorm.LSTM(3, 4, norm="batch"), torch.float64, ("lengths", "step")),
-    "LSTM-layer-deep": (
-        rnnorm.LSTM(3, 4, 2, norm="layer", bidirectional=True, proj_size=2),
+    "LSTM-layer-both-directions": (
+        rnnorm.LSTM(3, 4, norm="layer", bidirectional=True, proj_size=2),
         torch.float64,
         ("lengths",),
     ),
@@ -30,7 +30,7 @@ CASES = {
         torch.float16,
         ("lengths",),
     ),
-    "LSTM-none": (rnnorm.LSTM(3, 4, bias=False), torch.float32, ()),
+    "LSTM-none-deep": (rnnorm.LSTM(3, 4, 2, bias=False), torch.float32, ()),
     "Clockwork": (
         rnnorm.ClockworkRNN(3, 4, periods=(1, 3), norm="batch"),
         torch.float64,

@@ -18,7 +18,8 @@ def test_the_import_alone_needs_no_torch():
     run("import sys, rnnorm; assert 'torch' not in sys.modules")
 
 
-def test_each_name_is_there_where_nothing_else_was_asked_for():
+def test_each_use_may_be_the_first(tmp_path):
+    (tmp_path / "layer").write_bytes(pickle.dumps(rnnorm.LSTM(2, 3, norm="batch")))
     statements = [
         statement
         for name in ("LSTM", "init", "update_bn", "layers", "kernels")
@@ -27,9 +28,18 @@ def test_each_name_is_there_where_nothing_else_was_asked_for():
             f"from rnnorm import {name}",
         )
     ]
+    statements += [
+        "from rnnorm import *; import rnnorm; assert set(rnnorm.__all__) <= set(globals())",
+        f"import pickle; pickle.load(open({str(tmp_path / 'layer')!r}, 'rb'))",
+        "import rnnorm; assert 'rnnorm.diagnostics' not in sys.modules; "
+        "import rnnorm.diagnostics; assert 'matplotlib' not in sys.modules",
+        "import rnnorm\n"
+        "f = torch.compile(lambda x: x * len(rnnorm.backends()), backend='eager')\n"
+        "assert f(torch.ones(1)).item() == len(rnnorm.backends())",
+    ]
     # torch, which takes the longest, is imported once
     run(f"""
-import os, torch
+import os, sys, torch
 for statement in {statements}:
     child = os.fork()
     if child == 0:
@@ -37,10 +47,6 @@ for statement in {statements}:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0, statement
 """)
-
-
-def test_a_star_gives_all_public_names():
-    run("from rnnorm import *; import rnnorm; assert set(rnnorm.__all__) <= set(globals())")
 
 
 def test_every_public_name_is_there():
@@ -53,16 +59,3 @@ def test_a_name_that_is_none_is_an_error():
         rnnorm.LTSM  # noqa: B018
     with pytest.raises(ImportError):
         exec("from rnnorm import LTSM")
-
-
-def test_a_pickled_layer_is_read_in_a_process_that_imported_nothing(tmp_path):
-    (tmp_path / "layer").write_bytes(pickle.dumps(rnnorm.LSTM(2, 3, norm="batch")))
-    run(f"import pickle; pickle.load(open({str(tmp_path / 'layer')!r}, 'rb'))")
-
-
-def test_a_compiled_function_may_be_the_first_to_ask_for_a_name():
-    run(
-        "import torch, rnnorm\n"
-        "f = torch.compile(lambda x: x * len(rnnorm.backends()), backend='eager')\n"
-        "assert f(torch.ones(1)).item() == len(rnnorm.backends())"
-    )

@@ -97,36 +97,30 @@ class Sequence:
         return (h, c) if self.name == "LSTM" else h
 
 
-def _sequences(options: dict[str, dict[str, Any]], own: bool) -> list[Any]:
-    return [
-        pytest.param(Sequence(name, chosen), id=f"{name}-{label}")
-        for name in OWN_OPTIONS
-        for label, chosen in {**options, **(OWN_OPTIONS[name] if own else {})}.items()
+@pytest.fixture(
+    params=[
+        pytest.param(Sequence(name, options), id=f"{name}-{label}")
+        for name, own in OWN_OPTIONS.items()
+        for label, options in {**OPTIONS, **own}.items()
     ]
-
-
-@pytest.fixture(params=_sequences(OPTIONS, own=True))
+)
 def sequence(request: pytest.FixtureRequest) -> Sequence:
     """Each sequence class with each of its options."""
     return request.param
 
 
-@pytest.fixture(params=_sequences({"plain": {}}, own=False))
+@pytest.fixture(params=OWN_OPTIONS)
 def plain(request: pytest.FixtureRequest) -> Sequence:
-    """Each sequence class, one layer, one direction."""
-    return request.param
+    """Each sequence class, one layer, one direction; those named, where a test names some."""
+    return Sequence(request.param, {})
 
 
-DEEP = {"deep": {"num_layers": 2, "bidirectional": True}}
-DEEP_PROJECTION = Sequence("LSTM", {**DEEP["deep"], "proj_size": 2})
-
-
-@pytest.fixture(
-    params=[*_sequences(DEEP, own=False), pytest.param(DEEP_PROJECTION, id="LSTM-deep-projection")]
-)
+@pytest.fixture(params=[*OWN_OPTIONS, "LSTM-projection"])
 def deep(request: pytest.FixtureRequest) -> Sequence:
     """Each sequence class with two layers and two directions, the LSTM also with a projection."""
-    return request.param
+    name, _, projection = request.param.partition("-")
+    own = {"proj_size": 2} if projection else {}
+    return Sequence(name, {"num_layers": 2, "bidirectional": True, **own})
 
 
 @pytest.fixture(params=["RNNCell", "LSTMCell", "GRUCell"])

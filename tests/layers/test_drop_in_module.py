@@ -283,8 +283,8 @@ REPLACEMENTS = {
 
 @pytest.mark.parametrize("replace", REPLACEMENTS.values(), ids=REPLACEMENTS)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated:FutureWarning")
-def test_the_last_weight_is_replaced_as_in_torch(sequence, replace, same):
-    ours, theirs = sequence.twins()
+def test_the_last_weight_is_replaced_as_in_torch(deep, replace, same):
+    ours, theirs = deep.twins()
     names = list(dict(theirs.named_parameters()))
     if replace is nn.utils.spectral_norm:
         # for matrices
@@ -293,12 +293,12 @@ def test_the_last_weight_is_replaced_as_in_torch(sequence, replace, same):
     for layer in (ours, theirs):
         torch.manual_seed(3)
         replace(layer, name)
-    same(ours(sequence.input()), theirs(sequence.input()))
-    _descend(ours, sequence.input())
-    _descend(theirs, sequence.input())
+    same(ours(deep.input()), theirs(deep.input()))
+    _descend(ours, deep.input())
+    _descend(theirs, deep.input())
     # spectral_norm takes another step towards the largest singular value at each call
     ours.eval(), theirs.eval()
-    same(ours(sequence.input()), theirs(sequence.input()))
+    same(ours(deep.input()), theirs(deep.input()))
 
 
 @pytest.mark.parametrize("name", ["weight_ih_l0", "weight_hh_l1_reverse", "bias_hh_l0"])

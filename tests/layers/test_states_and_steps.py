@@ -127,8 +127,8 @@ CHANGES = {"all": lambda s: s.zero_(), "a row": lambda s: s[:, 0].zero_()}
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_final_states_may_be_changed_in_place(sequence, norm, change, close):
-    layer, x = sequence.rnnorm(norm=norm), sequence.input()
+def test_final_states_may_be_changed_in_place(deep, norm, change, close):
+    layer, x = deep.rnnorm(norm=norm), deep.input()
 
     def gradients(changed):
         output, state = layer(x)

@@ -28,6 +28,22 @@ SMALL = [
 ]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Runs of the demo's recipes, each trained once."""
+    runs = {}
+
+    def of(name, tiny):
+        if name not in runs:
+            folder = tmp_path_factory.mktemp("trained") / "run"
+            runs[name] = fit(f"demo/digits-{name}", run_dir=folder, overrides=tiny)
+        # what is measured is kept in the folder
+        (runs[name].folder / "tests.json").unlink(missing_ok=True)
+        return runs[name]
+
+    return of
+
+
 @pytest.fixture
 def characters(sentences):
     """A trained character model, and its text."""
@@ -35,8 +51,8 @@ def characters(sentences):
     return fit(CHARACTERS, data_dir=sentences, overrides=overrides)
 
 
-def test_both_statistics_are_measured_and_kept(tiny):
-    run = fit(RECIPE, overrides=tiny)
+def test_both_statistics_are_measured_and_kept(tiny, trained):
+    run = trained("bn", tiny)
     measured = measure(RECIPE, run.best_checkpoint)
     assert [m.statistics for m in measured] == ["population", "batch"]
     one, two = (m.metrics["test/loss"] for m in measured)
@@ -48,8 +64,8 @@ def test_both_statistics_are_measured_and_kept(tiny):
     assert len(read_measurements(run.folder)) == 2
 
 
-def test_batch_statistics_depend_on_the_minibatch_and_population_statistics_do_not(tiny):
-    run = fit(RECIPE, overrides=tiny)
+def test_batch_statistics_depend_on_the_minibatch_and_population_statistics_do_not(tiny, trained):
+    run = trained("bn", tiny)
 
     def losses(rows):
         few = [f"--data.init_args.eval_batch_size={rows}"]
@@ -81,8 +97,8 @@ def test_statistics_are_estimated_on_as_many_rows_as_the_recipe_takes(tiny, tmp_
     assert sum(rows) == every
 
 
-def test_the_sampling_error_is_that_of_the_test_rows(tiny):
-    run = fit(RECIPE, overrides=tiny)
+def test_the_sampling_error_is_that_of_the_test_rows(tiny, trained):
+    run = trained("bn", tiny)
     measured = measure(run.folder)
     rows = len(run.built.datamodule.loaders["test"].y)
     for metrics in (m.metrics for m in measured):
@@ -91,8 +107,8 @@ def test_the_sampling_error_is_that_of_the_test_rows(tiny):
         assert metrics["test/sampling_error"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_single_test_row_has_no_sampling_error(tiny, monkeypatch):
-    run = fit("demo/digits-ln", overrides=[*tiny, "--trainer.max_epochs=1"])
+def test_a_single_test_row_has_no_sampling_error(tiny, monkeypatch, trained):
+    run = trained("ln", tiny)
     x, y = next(iter(run.built.datamodule.loaders["test"]))
     one = DataLoader([(x[:, :1], y[:1])], batch_size=None)
     monkeypatch.setattr(measuring, "_loaders", lambda *_: [(None, one)])
@@ -101,8 +117,8 @@ def test_a_single_test_row_has_no_sampling_error(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize("limit", ["0", "0.0001"])
-def test_a_limit_that_leaves_no_minibatch_is_refused(tiny, limit):
-    run = fit("demo/digits-lstm", overrides=[*tiny, "--trainer.max_epochs=1"])
+def test_a_limit_that_leaves_no_minibatch_is_refused(tiny, limit, trained):
+    run = trained("lstm", tiny)
     with pytest.raises(ValueError, match="limit_test_batches"):
         measure(run.folder, overrides=[f"--trainer.limit_test_batches={limit}"])
 
@@ -111,8 +127,8 @@ def test_a_limit_that_leaves_no_minibatch_is_refused(tiny, limit):
     "option",
     ["trainer.max_epochs=3", "trainer.devices=2", "optimizer.lr=1", "lr_scheduler.gamma=1"],
 )
-def test_an_option_of_training_is_refused_for_a_run(tiny, option, capsys):
-    run = fit("demo/digits-lstm", overrides=[*tiny, "--trainer.max_epochs=1"])
+def test_an_option_of_training_is_refused_for_a_run(tiny, option, capsys, trained):
+    run = trained("lstm", tiny)
     with pytest.raises(SystemExit):
         main(["test", str(run.folder), f"--{option}"])
     assert (
@@ -120,8 +136,8 @@ def test_an_option_of_training_is_refused_for_a_run(tiny, option, capsys):
     )
 
 
-def test_a_model_without_batch_statistics_has_one_measurement(tiny):
-    run = fit("demo/digits-ln", overrides=[*tiny, "--trainer.max_epochs=1"])
+def test_a_model_without_batch_statistics_has_one_measurement(tiny, trained):
+    run = trained("ln", tiny)
     (only,) = measure("demo/digits-ln", run.last_checkpoint)
     assert only.statistics is None
     with pytest.raises(ValueError, match="statistics must be None, got 'batch'"):
@@ -130,8 +146,8 @@ def test_a_model_without_batch_statistics_has_one_measurement(tiny):
         measure("demo/digits-ln", run.last_checkpoint, lengths=[5])
 
 
-def test_outside_a_run_folder_nothing_is_written(tmp_path, tiny, capsys):
-    run = fit(RECIPE, overrides=tiny)
+def test_outside_a_run_folder_nothing_is_written(tmp_path, tiny, capsys, trained):
+    run = trained("bn", tiny)
     alone = tmp_path / "somewhere" / "else"
     alone.mkdir(parents=True)
     shutil.copy(run.best_checkpoint, alone / "model.ckpt")
@@ -236,8 +252,8 @@ def test_figures_are_shown_even_where_they_cannot_be_kept(tiny, capsys, monkeypa
     )
 
 
-def test_ctrl_c_and_sigterm_end_a_test_as_they_end_a_program(tiny, monkeypatch):
-    run = fit(RECIPE, overrides=tiny)
+def test_ctrl_c_and_sigterm_end_a_test_as_they_end_a_program(tiny, monkeypatch, trained):
+    run = trained("bn", tiny)
     before, seen = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)], []
 
     def interrupted(self, batch, batch_idx):

@@ -18,7 +18,7 @@ def test_a_path_without_repetitions_and_blanks_is_what_was_said():
     assert best_path([0, 0]) == best_path([]) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_beam_that_keeps_all_sums_over_all_paths(seed):
     logs = scores(5, 1, 3, seed)[:, 0].log_softmax(1)
     sums = {}
@@ -30,7 +30,7 @@ def test_a_beam_that_keeps_all_sums_over_all_paths(seed):
     assert tuple(best_prefix(logs.tolist(), 10_000)) == max(sums, key=sums.get)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_beam_of_one_is_the_best_path(seed):
     found = scores(30, 4, 5, seed)
     lengths = torch.tensor([30, 11, 1, 20])

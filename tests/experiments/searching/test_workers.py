@@ -24,6 +24,7 @@ from rnnorm.experiments.searching.lease import LEASE, Leases
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.status import status
 from rnnorm.experiments.searching.storage import open_storage, shown
+from rnnorm.experiments.searching.workers import run_workers
 from rnnorm.experiments.training.recipe import read_recipe
 
 RATE = "optimizer.init_args.lr"
@@ -145,24 +146,63 @@ def _served(programs, data, user):
     call("pg_ctl", "-m", "immediate", "stop")
 
 
-def test_eight_workers_share_a_study_in_postgresql(tmp_path, given, postgres):
-    assert_all_are_done_once(postgres, given, 8, 16, tmp_path)
+def test_four_workers_share_a_study_in_postgresql(tmp_path, given, postgres):
+    assert_all_are_done_once(postgres, given, 4, 8, tmp_path)
     assert "secret" not in shown(postgres)
 
 
-def test_the_command_starts_workers_and_tells_the_status(tmp_path, given, capfd):
+def test_the_command_tells_the_status(tmp_path, given, capfd):
     storage = f"sqlite:///{tmp_path}/shared.db"
     words = ["search", given["recipe"], "--out", "study", "--trials", "2", "--epochs", "1"]
     words += ["--storage", storage, "--lease", "20", *given["overrides"]]
-    assert main([*words, "--workers", "2", "--pruner", "median"]) == 0
+    assert main([*words, "--pruner", "median"]) == 0
     assert "0 of 2 trials failed" in capfd.readouterr().out
     assert main(["search", "--storage", storage, "--status"]) == 0
     assert "2 complete, 0 pruned, 0 failed, 0 running" in capfd.readouterr().out
 
 
+def count_signals(ready, counted):
+    """A worker that ends a moment after its first SIGTERM."""
+    came = []
+    signal.signal(signal.SIGTERM, lambda *_: came.append(time.monotonic()))
+    ready.put(None)
+    while not came or time.monotonic() - came[0] < 0.5:
+        time.sleep(0.05)
+    counted.put(len(came))
+
+
+def run_and_tell(ready, counted, told):
+    """Two such workers in a process group of their own."""
+    os.setsid()
+    context = multiprocessing.get_context("fork")
+    pair = [context.Process(target=count_signals, args=(ready, counted)) for _ in range(2)]
+    told.put(run_workers(pair))
+
+
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGTERM")
-@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to-it", "to-all"])
-def test_a_terminated_search_stops_its_workers_and_says_how_it_goes_on(tmp_path, given, send):
+def test_workers_that_a_signal_reached_by_itself_get_no_second_one():
+    context = multiprocessing.get_context("fork")
+    ready, counted, told = (context.Queue() for _ in range(3))
+    parent = context.Process(target=run_and_tell, args=(ready, counted, told))
+    parent.start()
+    for _ in range(2):
+        ready.get(timeout=60)
+    os.killpg(parent.pid, signal.SIGTERM)
+    assert told.get(timeout=60)
+    parent.join()
+    assert [counted.get(timeout=60) for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGTERM")
+def test_workers_that_end_by_themselves_are_waited_for():
+    context = multiprocessing.get_context("fork")
+    ended = context.Queue()
+    assert not run_workers([context.Process(target=ended.put, args=(n,)) for n in range(2)])
+    assert {ended.get(timeout=60) for _ in range(2)} == {0, 1}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGTERM")
+def test_a_terminated_search_stops_its_workers_and_says_how_it_goes_on(tmp_path, given):
     storage = f"journal:{tmp_path}/study.journal"
     words = ["search", given["recipe"], "--out", "a b", "--trials", "2", "--epochs", "100000"]
     # seldom telling the study, so that the signal comes within a step
@@ -181,7 +221,7 @@ def test_a_terminated_search_stops_its_workers_and_says_how_it_goes_on(tmp_path,
             while not all((folder / "checkpoints" / "last.ckpt").exists() for folder in folders):
                 assert process.poll() is None
                 time.sleep(0.2)
-            send(process.pid, signal.SIGTERM)
+            process.terminate()
             # it ends only when no worker holds the output any more
             said, _ = process.communicate(timeout=120)
         finally:
