@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 
 from rnnorm.experiments.bench.layers import Shape, Variant, draw_input, make_layer, prepare
+from rnnorm.experiments.bench.machine import describe, machine
 from rnnorm.experiments.bench.memory import kept_bytes, peak_bytes
-from rnnorm.experiments.bench.record import Record, describe, machine, write
+from rnnorm.experiments.bench.record import Record, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 
 PAPERS = [

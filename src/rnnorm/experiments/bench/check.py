@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import platform
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from importlib import metadata
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rnnorm.experiments.bench.drawn import NORMS, Case, Mode, draw, layers
-from rnnorm.experiments.bench.examine import LIMIT, Verdict, examine, raised
+from rnnorm.experiments.bench.examine import LIMIT, Verdict, examine
 from rnnorm.experiments.bench.layers import (
     Shape,
-    Step,
-    Variant,
-    draw_input,
-    make_layer,
-    on_backend,
-    run_layer,
 )
-from rnnorm.experiments.bench.record import Record, describe, machine
-from rnnorm.experiments.bench.timing import captured, interleave, repeated, without_graphs
+from rnnorm.experiments.bench.machine import describe, device_and_system, machine
+from rnnorm.experiments.bench.record import Record
+from rnnorm.experiments.bench.step_times import step_times
 from rnnorm.experiments.training.write_whole import partial_of, refuse_folder, write_whole
 from rnnorm.kernels import dispatch
 from rnnorm.norm.spec import BatchNorm, resolve
@@ -111,7 +101,7 @@ def check(
         partial_file.touch()
         partial_file.unlink()
     begin, place = time.perf_counter(), torch.device(device)
-    about = machine() | _about(place)
+    about = machine() | device_and_system(place)
     print(describe(about))
     reasons = _reasons(place)
     kernels = [name for name, reason in reasons.items() if not reason]
@@ -133,7 +123,7 @@ def check(
                 faults += wrong
     wrong_kernels = {fault["kernel"] for fault in faults}
     right = [kernel for kernel in kernels if kernel not in wrong_kernels]
-    times = _times(place, right, timed, seconds, faults)
+    times = step_times(place, right, timed, seconds, faults)
     _tell(faults)
     summary = _summary(about, reasons, lines, faults, time.perf_counter() - begin)
     passed = bool(lines) and not faults
@@ -199,53 +189,6 @@ def _reasons(device: torch.device) -> dict[str, str]:
     return reasons
 
 
-def _times(
-    device: torch.device,
-    kernels: Sequence[str],
-    shapes: Sequence[Shape],
-    seconds: float,
-    faults: list[Record],
-) -> list[Record]:
-    """Median seconds of training steps, printed; what is raised becomes a fault."""
-    cuda = device.type == "cuda"
-    times: list[Record] = []
-    print(
-        "\nmedian ms of a training step: torch.nn.LSTM, and an LSTM with batch norm on each kernel"
-    )
-    for shape in shapes:
-        torch.manual_seed(0)
-        data: Any = draw_input(shape)
-        data = data.to(device)
-        rival = make_layer("LSTM", shape).to(device)
-        steps: dict[str, Step] = {"torch.nn": partial(run_layer, rival, data, True)}
-        for name in ("reference", *kernels):
-            layer = make_layer("LSTM", shape, Variant("batch", name)).to(device)
-            step = partial(on_backend, name, partial(run_layer, layer, data, True))
-            own: dict[str, Step] = {name: partial(_singly, step)}
-            try:
-                own[name]()
-                if cuda and name != "reference":
-                    own |= {f"{name} graphs": repeated(step), f"{name} captured": captured(step)}
-            except Exception as error:
-                names = {"kernel": name, "cell": "LSTM", "norm": "batch"}
-                case = f"training step {shape}"
-                faults.append({**names, "case": case, "tensor": "all", "what": raised(error)})
-                continue
-            steps |= own
-        timings = interleave(steps, seconds, clock="cuda" if cuda else "wall", fewest=3)
-        if not times:
-            print(" " * 16 + "".join(name.rjust(17) for name in steps))
-        columns = "".join(f"{1000 * timing.seconds:17.2f}" for timing in timings.values())
-        print(f"{shape!s:16}{columns}", flush=True)
-        times.append({"shape": str(shape), **{n: t.seconds for n, t in timings.items()}})
-    return times
-
-
-def _singly(step: Step) -> dict[str, torch.Tensor]:
-    with without_graphs():
-        return step()
-
-
 def _tell(faults: Sequence[Record]) -> None:
     """Prints a line for each case with a fault, as far as they are few."""
     told = [
@@ -288,31 +231,3 @@ def _summary(
     else:
         verdict = f"passed ({cases} cases of {kernels}, worst {worst['worst']:.2f} of {LIMIT:g})"
     return f"rnnorm check: {verdict} on {where}; {place}; {seconds:.0f} s"
-
-
-def _about(device: torch.device) -> Record:
-    """System and triton's version; the GPU, its driver, and torch's versions for it."""
-    try:
-        triton = metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        triton = "not installed"
-    about: Record = {"system": platform.platform(), "triton": triton}
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability()
-        about |= {
-            "gpu": f"{torch.cuda.get_device_name()} (sm_{major}{minor})",
-            "driver": _driver(),
-            "cuda": torch.version.cuda or torch.version.hip,
-            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
-            "matmul": torch.get_float32_matmul_precision(),
-        }
-    return about
-
-
-def _driver() -> str:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(query, check=True, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return said.stdout.split("\n")[0].strip()

@@ -1,114 +1,66 @@
-"""``rnnorm bench``: what every cell, norm and backend costs on this machine, beside torch.nn."""
+"""What a benchmark says about the machine that it ran on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import os
+import platform
+import subprocess
+from importlib import metadata
 
 import torch
 
 import rnnorm
-from rnnorm.experiments.bench.drawn import Case, draw
-from rnnorm.experiments.bench.layers import Shape, Variant, prepare
-from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
-from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
-from rnnorm.kernels import dispatch
-
-CELLS = ("LSTM", "GRU", "RNN")
-NORMS = (None, "batch", "layer")
-SHAPES = (Shape(64, 100, 1, 100), Shape(100, 32, 40, 250), Shape(35, 20, 650, 650))
+from rnnorm.experiments.bench.record import Record
+from rnnorm.experiments.training.place import processor
+from rnnorm.kernels.cpu.library import isa
 
 
-def bench(
-    shapes: Sequence[Shape] = SHAPES,
-    *,
-    threads: int | None = None,
-    seconds: float = 4.0,
-    out: str | Path | None = None,
-) -> list[Record]:
-    """Time every cell, norm and backend as a ratio to torch.nn's class, and print a table.
-
-    Every result is compared with the reference kernel's before its time is taken. A training step
-    is forward and backward with all gradients, an evaluation forward with population statistics.
-
-    Args:
-        shapes: of the layers and their input.
-        threads: how many, or None for torch's number.
-        seconds: how long each line of the table is measured.
-        out: folder for ``bench.csv`` and ``bench.png``.
-
-    Returns:
-        a record for each number of the table.
-
-    Raises:
-        ValueError: ``threads`` is not from 1 to this machine's cores, or ``seconds`` not positive
-            and finite.
-        NotADirectoryError: ``out`` is a file.
-        VerificationError: a kernel's result is not the reference's.
-    """
-    refuse_file(out)
-    check_seconds(seconds)
-    records = []
-    with torch_threads(threads):
-        about = machine()
-        print(describe(about))
-        variants = [Variant(norm, backend) for norm in NORMS for backend in rnnorm.backends()]
-        why_not = {(cell, v): _why_not(cell, v) for v in variants for cell in CELLS}
-        columns = [v for v in variants if not all(why_not[cell, v] for cell in CELLS)]
-        print(*sorted({f"{v.backend}: {why}" for (_, v), why in why_not.items() if why}), sep="\n")
-        print("\ntime as a ratio to torch.nn's class; time steps x rows x input size x units")
-        print(_aligned("", "", [str(v.norm or "none") for v in columns]))
-        print(_aligned("", "torch.nn", [str(v.backend) for v in columns]))
-        for shape in shapes:
-            for mode in ("training", "evaluation"):
-                for cell in CELLS:
-                    covered = [v for v in columns if not why_not[cell, v]]
-                    line = _measure(cell, shape, mode, covered, seconds)
-                    by_variant = {(r["norm"], r["backend"]): f"{r['ratio']:.2f}" for r in line}
-                    rival = f"{1000 * line[0]['torch.nn']:.2f} ms"
-                    ratios = [by_variant.get((v.norm or "none", v.backend), "-") for v in columns]
-                    print(_aligned(f"{cell} {shape} {mode}", rival, ratios), flush=True)
-                    records += [{**r, **about} for r in line]
-    if out is not None:
-        files = write(
-            records,
-            out,
-            "bench",
-            row=lambda r: f"{r['cell']} {r['shape']} {r['mode']}",
-            series=lambda r: f"{r['norm']} {r['backend']}",
-            title="time as a ratio to torch.nn's class",
-        )
-        print("", *files, sep="\n")
-    return records
-
-
-def _why_not(cell: str, variant: Variant) -> str:
-    """Why a backend does not run a cell with a norm, empty if it does."""
-    tiny = draw(Case(cell, variant.norm or "none", "dense", Shape(1, 2, 1, 1)))
-    request = tiny.request(torch.device("cpu"), torch.float32)
-    return dispatch.why_not(str(variant.backend), request)
-
-
-def _measure(
-    cell: str, shape: Shape, mode: str, variants: Sequence[Variant], seconds: float
-) -> list[Record]:
-    steps = prepare(cell, shape, variants, train=mode == "training")
-    rival, *timings = interleave(steps, seconds).values()
-    return [
-        {
-            "cell": cell,
-            "norm": variant.norm or "none",
-            "backend": variant.backend,
-            "mode": mode,
-            "shape": str(shape),
-            "seconds": timing.seconds,
-            "torch.nn": rival.seconds,
-            "ratio": timing.ratio,
-            "rounds": timing.rounds,
-        }
-        for variant, timing in zip(variants, timings, strict=True)
+def machine() -> Record:
+    """Processor, instruction set (of the CPU kernels, else torch's), threads, malloc, versions."""
+    settings = [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")
     ]
+    return {
+        "processor": processor(),
+        "isa": isa() or torch.backends.cpu.get_cpu_capability().lower(),
+        "threads": torch.get_num_threads(),
+        "malloc": " ".join(settings) or "default",
+        "torch": torch.__version__,
+        "rnnorm": rnnorm.__version__,
+        "python": platform.python_version(),
+    }
 
 
-def _aligned(first: str, rival: str, values: Sequence[str]) -> str:
-    return f"{first:31}{rival:>11}" + "".join(value.rjust(11) for value in values)
+def describe(record: Record) -> str:
+    """A machine in one line."""
+    return ", ".join(f"{name} {value}" for name, value in record.items())
+
+
+def device_and_system(device: torch.device) -> Record:
+    """System and triton's version; the GPU, its driver, and torch's versions for it."""
+    try:
+        triton = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        triton = "not installed"
+    about: Record = {"system": platform.platform(), "triton": triton}
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability()
+        about |= {
+            "gpu": f"{torch.cuda.get_device_name()} (sm_{major}{minor})",
+            "driver": _driver(),
+            "cuda": torch.version.cuda or torch.version.hip,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+            "matmul": torch.get_float32_matmul_precision(),
+        }
+    return about
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, check=True, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return said.stdout.split("\n")[0].strip()

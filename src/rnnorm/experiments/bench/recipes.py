@@ -20,8 +20,9 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.optim import LBFGS, Optimizer
 
 from rnnorm.experiments.bench.layers import VerificationError, on_backend, verify
+from rnnorm.experiments.bench.machine import describe, machine
 from rnnorm.experiments.bench.on_torch import put_on_torch
-from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
+from rnnorm.experiments.bench.record import Record, refuse_file, write
 from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.options import data_dir_option

@@ -4,43 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import rnnorm
-from rnnorm.experiments.training.place import processor
 from rnnorm.experiments.training.write_whole import write_whole
-from rnnorm.kernels.cpu.library import isa
 
 Record = dict[str, Any]
-
-
-def machine() -> Record:
-    """Processor, instruction set (of the CPU kernels, else torch's), threads, malloc, versions."""
-    settings = [
-        f"{name}={value}"
-        for name, value in sorted(os.environ.items())
-        if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")
-    ]
-    return {
-        "processor": processor(),
-        "isa": isa() or torch.backends.cpu.get_cpu_capability().lower(),
-        "threads": torch.get_num_threads(),
-        "malloc": " ".join(settings) or "default",
-        "torch": torch.__version__,
-        "rnnorm": rnnorm.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def describe(record: Record) -> str:
-    """A machine in one line."""
-    return ", ".join(f"{name} {value}" for name, value in record.items())
 
 
 def refuse_file(folder: str | Path | None) -> None:

@@ -71,7 +71,7 @@ def run(
         given |= {"scale": scale, "overrides": overrides, "on_torch": on_torch, "backend": backend}
         bench_recipes(recipes, data_dir=data_dir, **given)
         return
+    from rnnorm.experiments.bench.bench import SHAPES, bench
     from rnnorm.experiments.bench.layers import read_shape
-    from rnnorm.experiments.bench.machine import SHAPES, bench
 
     bench([read_shape(text) for text in shape or ()] or SHAPES, **given)

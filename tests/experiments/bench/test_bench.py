@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rnnorm
-from rnnorm.experiments.bench import machine
+from rnnorm.experiments.bench import bench as module
 from rnnorm.experiments.bench import recipes as bench_recipes
 from rnnorm.experiments.bench.layers import Shape, Variant, VerificationError, prepare, read_shape
 from rnnorm.experiments.bench.on_torch import put_on_torch
@@ -221,7 +221,7 @@ def test_a_wrong_gradient_is_refused(monkeypatch):
 
 def test_nothing_is_timed_after_a_wrong_result(monkeypatch, capsys, tiny):
     with_kernel(monkeypatch, wrong=0.01)
-    forbid_timing(monkeypatch, machine)
+    forbid_timing(monkeypatch, module)
     forbid_timing(monkeypatch, bench_recipes)
     assert main(["bench", "--shape", "4x3x2x5"]) == 1
     assert "nothing was timed" in capsys.readouterr().err
@@ -236,7 +236,7 @@ def test_a_kernel_that_crashes_is_not_one_that_is_missing(monkeypatch):
     kernel = dispatch.Kernel("cpu", "", lambda request: "", crash, traceable=False)
     monkeypatch.setattr(dispatch, "KERNELS", (kernel, dispatch.KERNELS[-1]))
     with pytest.raises(RuntimeError, match="it crashed"):
-        machine.bench([SHAPE], seconds=0.001)
+        module.bench([SHAPE], seconds=0.001)
 
 
 def test_a_missing_backend_is_a_line_that_says_why(monkeypatch, capsys):
