@@ -131,53 +131,6 @@ class Population(nn.Module):
             )
         self.resize(needed)
 
-    @torch.no_grad()
-    def update(self, batch: Moments, counts: Tensor | int, step: int) -> None:
-        """Takes in one minibatch.
-
-        The population keeps the unbiased variance (Ioffe & Szegedy 2015, algorithm 2). A new
-        minibatch weighs ``max(momentum, 1/n)``, n the minibatches that have reached the step;
-        with ``momentum=None`` it weighs as its rows, so that the mean is ``Σ m μ / Σ m`` and the
-        variance ``Σ m v / Σ (m - 1)``. Shared by all steps, a minibatch's variance is the mean of
-        its steps' unbiased ones, by their rows. A step with a moment that is not finite is left
-        out.
-
-        Args:
-            batch: mean and biased variance, ``(T, F)``.
-            counts: ``(T,)`` int64, the rows behind each estimate, 0 where none was taken; a
-                number above 1 where all have as many.
-            step: index of the first step.
-        """
-        mean, var = (m.to(self.mean.dtype) for m in batch)
-        if isinstance(counts, int):
-            counts = torch.full(mean.shape[:1], counts, device=mean.device)
-        m = counts.to(mean.dtype)
-        var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
-        finite = (mean.isfinite() & var.isfinite()).all(1)
-        counts, m = torch.where(finite, counts, 0), torch.where(finite, m, 0)
-        # a weight of 0 would not take nan out
-        mean, var = (torch.where(finite.unsqueeze(1), each, 0) for each in (mean, var))
-        if self.shared:
-            # no matrix product, which autocast would take in a narrower dtype
-            share = (m / m.sum().clamp(min=1)).unsqueeze(1)
-            mean, var = ((share * each).sum(0, keepdim=True) for each in (mean, var))
-            counts, step = counts.sum(0, keepdim=True), 0
-        room = max(0, min(counts.size(0), len(self) - step))
-        mean, var, counts = mean[:room], var[:room], counts[:room]
-        mine, taken = slice(step, step + room), counts > 0
-        self.rows[mine] += counts
-        self.num_batches_tracked[mine] += taken
-        rows, batches = self.rows[mine], self.num_batches_tracked[mine]
-        m = counts.to(mean.dtype)
-        if self.momentum is None:
-            mean_weight = m / rows.clamp(min=1)
-            var_weight = (m - 1) / (rows - batches).clamp(min=1)
-        else:
-            mean_weight = torch.ones_like(m) / batches.clamp(min=1)
-            mean_weight = var_weight = mean_weight.clamp(min=self.momentum)
-        for old, new, weight in ((self.mean, mean, mean_weight), (self.var, var, var_weight)):
-            old[mine].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
-
     def at(self, steps: Tensor) -> Moments:
         """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
 

@@ -1,4 +1,4 @@
-"""One minibatch taken in at every site: as ``Population.update``, in few operators where it can."""
+"""What a minibatch does to the population statistics of a layer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,17 @@ def update(
 ) -> None:
     """Takes in one minibatch at every site of a layer.
 
+    The population keeps the unbiased variance (Ioffe & Szegedy 2015, algorithm 2). A new minibatch
+    weighs ``max(momentum, 1/n)``, n the minibatches that have reached the step; with
+    ``momentum=None`` it weighs as its rows, so that the mean is ``Σ m μ / Σ m`` and the variance
+    ``Σ m v / Σ (m - 1)``. Shared by all steps, a minibatch's variance is the mean of its steps'
+    unbiased ones, by their rows. A step with a moment that is not finite is left out.
+
     Args:
         populations: by site.
-        batch: as that of ``Population.update``, by site.
-        counts: likewise.
+        batch: mean and biased variance ``(T, F)``, by site.
+        counts: ``(T,)`` int64, the rows behind each estimate, 0 where none was taken; a number
+            above 1 where all have as many; by site.
         step: index of the first step.
     """
     whole = {s: n for s, n in counts.items() if isinstance(n, int) and not populations[s].shared}
@@ -36,7 +43,41 @@ def update(
         whole = {}
     for site, moments in batch.items():
         if site not in whole:
-            populations[site].update(moments, counts[site], step)
+            _update_one(populations[site], moments, counts[site], step)
+
+
+@torch.no_grad()
+def _update_one(population: Population, batch: Moments, counts: Tensor | int, step: int) -> None:
+    mean, var = (m.to(population.mean.dtype) for m in batch)
+    if isinstance(counts, int):
+        counts = torch.full(mean.shape[:1], counts, device=mean.device)
+    m = counts.to(mean.dtype)
+    var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
+    finite = (mean.isfinite() & var.isfinite()).all(1)
+    counts, m = torch.where(finite, counts, 0), torch.where(finite, m, 0)
+    # a weight of 0 would not take nan out
+    mean, var = (torch.where(finite.unsqueeze(1), each, 0) for each in (mean, var))
+    if population.shared:
+        # no matrix product, which autocast would take in a narrower dtype
+        share = (m / m.sum().clamp(min=1)).unsqueeze(1)
+        mean, var = ((share * each).sum(0, keepdim=True) for each in (mean, var))
+        counts, step = counts.sum(0, keepdim=True), 0
+    room = max(0, min(counts.size(0), len(population) - step))
+    mean, var, counts = mean[:room], var[:room], counts[:room]
+    mine, taken = slice(step, step + room), counts > 0
+    population.rows[mine] += counts
+    population.num_batches_tracked[mine] += taken
+    rows, batches = population.rows[mine], population.num_batches_tracked[mine]
+    m = counts.to(mean.dtype)
+    if population.momentum is None:
+        mean_weight = m / rows.clamp(min=1)
+        var_weight = (m - 1) / (rows - batches).clamp(min=1)
+    else:
+        mean_weight = torch.ones_like(m) / batches.clamp(min=1)
+        mean_weight = var_weight = mean_weight.clamp(min=population.momentum)
+    kept = (population.mean, mean, mean_weight), (population.var, var, var_weight)
+    for old, new, weight in kept:
+        old[mine].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
 
 
 # an operator takes longer over a number than over a tensor that holds it
