@@ -65,7 +65,8 @@ def for_onnx() -> Iterator[None]:
 
 def exporting() -> str:
     """What a program is made for at this moment: ``"torch"``, ``"onnx"``, or nothing."""
-    if not torch.compiler.is_exporting():
+    # torch 2.6 does not tell
+    if not getattr(torch.compiler, "is_exporting", bool)():
         return ""
     return "onnx" if _for_onnx.get() or torch.onnx.is_in_onnx_export() else "torch"
 

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 import definition
 import ranks
-from rnnorm import LSTM, BatchNorm, update_bn
+from rnnorm import LSTM, BatchNorm, LSTMCell, update_bn
 
 
 def minibatches(case, count=3):
@@ -128,6 +128,23 @@ def test_update_bn_turns_dropout_off():
     layer.dropout = 0.5
     update_bn([pack_sequence(s, enforce_sorted=False) for s in data], layer)
     assert_population(layer, want, replace(case.norm, momentum=None), updated=True)
+
+
+def test_update_bn_leaves_a_subclass_its_own_dropout():
+    class Dropped(LSTMCell):
+        def __init__(self):
+            super().__init__(3, 4, norm="batch")
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, x):
+            return super().forward(self.dropout(x))
+
+    cell, x = Dropped(), torch.randn(9, 3)
+    update_bn([x], cell)
+    want = (x @ cell.weight_ih.T).mean(0)
+    assert_close("mean", cell.population_input.mean[0], want, 1e-5)
+    assert cell.dropout.training
+    assert cell.dropout.p == 0.5
 
 
 def test_update_bn_estimates_ordinary_batch_norm_as_well():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +11,11 @@ from torch import nn
 
 @contextmanager
 def switched(modules: Iterable[nn.Module], **values: Any) -> Iterator[None]:
-    """Give modules other values of those attributes that they have, and afterwards their own."""
-    before = [(m, {name: getattr(m, name) for name in values if hasattr(m, name)}) for m in modules]
+    """Give modules other values of those attributes that they have, and afterwards their own.
+
+    An attribute that is a module, such as a subclass's own ``dropout``, stays as it is.
+    """
+    before = [(module, _own(module, values)) for module in modules]
     try:
         for module, own in before:
             for name in own:
@@ -22,3 +25,8 @@ def switched(modules: Iterable[nn.Module], **values: Any) -> Iterator[None]:
         for module, own in before:
             for name, value in own.items():
                 setattr(module, name, value)
+
+
+def _own(module: nn.Module, values: Mapping[str, Any]) -> dict[str, Any]:
+    own = {name: getattr(module, name) for name in values if hasattr(module, name)}
+    return {name: value for name, value in own.items() if not isinstance(value, nn.Module)}

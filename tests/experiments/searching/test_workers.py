@@ -180,6 +180,7 @@ def run_and_tell(ready, counted, told):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGTERM")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_that_a_signal_reached_by_itself_get_no_second_one():
     context = multiprocessing.get_context("fork")
     ready, counted, told = (context.Queue() for _ in range(3))
@@ -194,6 +195,7 @@ def test_workers_that_a_signal_reached_by_itself_get_no_second_one():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGTERM")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_that_end_by_themselves_are_waited_for():
     context = multiprocessing.get_context("fork")
     ended = context.Queue()

@@ -13,9 +13,7 @@ import torch
 
 from rnnorm.experiments.bench.drawn import NORMS, Case, Mode, draw, layers
 from rnnorm.experiments.bench.examine import LIMIT, Verdict, examine
-from rnnorm.experiments.bench.layers import (
-    Shape,
-)
+from rnnorm.experiments.bench.layers import Shape
 from rnnorm.experiments.bench.machine import describe, device_and_system, machine
 from rnnorm.experiments.bench.record import Record
 from rnnorm.experiments.bench.step_times import step_times

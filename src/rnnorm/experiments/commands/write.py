@@ -107,7 +107,7 @@ def _asked_for(given: Mapping[str, Any]) -> str:
     Raises:
         ValueError: two things at once.
     """
-    named = [name for name, value in given.items() if value]
+    named = [name for name, value in given.items() if value not in (None, [])]
     if len(named) > 1:
         raise ValueError(f"write does one thing at a time, got {' and '.join(named)}")
     return named[0] if named else "a text"

@@ -168,11 +168,10 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
     with or_why(f"Examples of {run.name}") as pictures:
         _batch(run)
         with evaluating(run.model):
-            found = list(examples(run.data))
-        for title, caption, plot in found:
-            pictures.append(
-                draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)
-            )
+            for title, caption, plot in examples(run.data):
+                pictures.append(
+                    draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)
+                )
     return pictures
 
 

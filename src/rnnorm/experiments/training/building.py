@@ -118,7 +118,7 @@ class Built(LightningCLI):
             **kwargs: arguments of the trainer that take precedence over the recipe's.
 
         Raises:
-            ValueError: the trainer refuses its arguments.
+            ValueError: the trainer refuses its arguments, or has several processes.
         """
         given = self.config_init["trainer"]
         extra = [*before, *(given.get("callbacks") or []), *callbacks]

@@ -1,5 +1,6 @@
 import lzma
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ def test_characters_are_read_as_they_were_written(tmp_path):
         ("train_dxdy", np.zeros((3, 2), np.float32), r"must have dxdy \(P, 2\)"),
         ("train_dxdy", np.array([None, 1]), "cannot be read: .*pickle"),
         ("train_dxdy", np.zeros(135, np.complex64), "plain numbers, got complex64"),
+        ("valid_pen_up", np.uint8(1), r"must have dxdy \(P, 2\), pen_up \(P,\)"),
         ("valid_pen_up", np.full(36, 2, np.uint8), "must have 0 or 1 in pen_up"),
         ("valid_pen_up", np.zeros(36, np.uint8), "character that ends with the pen down: 0"),
         ("test_offsets", np.array([0, 5, 5, 36]), "offsets that go up from 0 to 36"),
@@ -54,6 +56,18 @@ def test_characters_are_read_as_they_were_written(tmp_path):
 def test_broken_arrays_are_refused(tmp_path, name, values, what):
     path = write_kanji(tmp_path, **{name: values})
     with pytest.raises(BrokenFileError, match=f"{path}, {name.partition('_')[0]}.*{what}"):
+        read_kanjivg(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00\x08\x00{'descr'"])
+def test_a_member_that_is_no_array_is_refused(tmp_path, content):
+    path = write_kanji(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (members | {"valid_dxdy.npy": content}).items():
+            archive.writestr(name, data)
+    with pytest.raises(BrokenFileError, match=f"{path}, valid_dxdy cannot be read"):
         read_kanjivg(path)
 
 

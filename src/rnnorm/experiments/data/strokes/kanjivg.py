@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, Drawing, DrawnParts
 from rnnorm.experiments.data.text_file import find_texts
 from rnnorm.experiments.data.users_folder import users_folder
-from rnnorm.experiments.data.whole_file import BROKEN, BrokenFileError, check_size, unpack
+from rnnorm.experiments.data.whole_file import BrokenFileError, check_size, unpack
 
 FILE = "kanjivg_rdp100.npz"
 
@@ -72,7 +72,8 @@ def _arrays(path: Path, names: Sequence[str]) -> list[NDArray[np.generic]]:
                     raise ValueError(f"it must hold plain numbers, got {arrays[-1].dtype}")
     except BrokenFileError:
         raise
-    except (*BROKEN, EOFError, MemoryError, RuntimeError) as error:
+    # numpy raises many kinds
+    except Exception as error:
         raise BrokenFileError(f"{path}, {name} cannot be read: {error}") from None
     return arrays
 
@@ -83,7 +84,7 @@ def _characters(
     starts: NDArray[np.generic],
     where: str,
 ) -> list[Drawing]:
-    if offsets.shape != (len(pen_up), 2) or pen_up.ndim != 1 or starts.ndim != 1 or len(starts) < 2:
+    if pen_up.ndim != 1 or offsets.shape != (len(pen_up), 2) or starts.ndim != 1 or len(starts) < 2:
         raise BrokenFileError(
             f"{where} must have dxdy (P, 2), pen_up (P,) and offsets (C + 1,), got "
             f"{offsets.shape}, {pen_up.shape} and {starts.shape}"
