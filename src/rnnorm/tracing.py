@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +14,10 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
+#: of torch, major and minor
+RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
+# whose compiler takes our layers; those of 2.6 and 2.9 fail within themselves
+_COMPILES = (2, 13)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -107,3 +112,15 @@ def uncompiled(function: Function) -> Function:
     if torch.compiler.is_dynamo_compiling():
         return torch.compiler.disable(function)  # type: ignore[no-untyped-call,no-any-return]
     return function
+
+
+def compiled_by_new_torch(forward: Function) -> Function:
+    """Breaks the graph of an older torch.compile at a layer, which it cannot take."""
+    if RELEASE >= _COMPILES:
+        return forward
+
+    @wraps(forward)
+    def run(*arguments: Any, **options: Any) -> Any:
+        return uncompiled(forward)(*arguments, **options)
+
+    return run  # type: ignore[return-value]

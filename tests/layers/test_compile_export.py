@@ -11,6 +11,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rnnorm
+from rnnorm import tracing
 
 
 class Model(nn.Module):
@@ -122,6 +123,22 @@ def test_the_graph_does_not_grow_with_the_sequence(plain, name):
     assert 0 < operations[0] == operations[1]
 
 
+def test_the_graph_of_an_older_compiler_breaks_at_a_layer(monkeypatch, close):
+    monkeypatch.setattr(tracing, "RELEASE", (2, 9))
+
+    class Older(rnnorm.LSTM):
+        forward = tracing.compiled_by_new_torch(rnnorm.LSTM.forward)
+
+    torch.manual_seed(0)
+    eager = Model(Older(3, 4, norm="batch", initial_noise=0.0, dtype=torch.float64), 4)
+    counter = CompileCounterWithBackend("eager")
+    compiled = compiled_twin(eager, counter)
+    x = torch.randn(5, 4, 3, dtype=torch.float64)
+    close(descend(compiled, x), descend(eager, x))
+    # what stands before it and after it
+    assert counter.frame_count == 2
+
+
 def test_another_length_compiles_nothing_of_the_recurrence_again():
     counter = CompileCounterWithBackend("eager")
     layers = Model(rnnorm.GRU(3, 4, norm="batch", dtype=torch.float64), 4)
@@ -167,6 +184,19 @@ def test_an_exported_layer_takes_any_length(plain, close):
     for length, count in ((2, 3), (7, 5)):
         x = plain.input(rows=count, length=length)
         close(exported(x), layer(x))
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", None])
+def test_an_exported_layer_takes_an_input_however_it_is_laid_out(norm, close):
+    layer = shaken(rnnorm.LSTM(3, 4, norm=norm, dtype=torch.float64))
+    exported = torch.export.export(layer, (torch.randn(5, 2, 3, dtype=torch.float64),)).module()
+    x = torch.randn(2, 5, 3, dtype=torch.float64).transpose(0, 1)
+    one, two = (x.detach().requires_grad_() for _ in range(2))
+    assert not one.is_contiguous()
+    close(exported(one), layer(two))
+    for model, leaf in ((exported, one), (layer, two)):
+        model(leaf)[0].pow(2).sum().backward()
+    close(one.grad, two.grad)
 
 
 @pytest.mark.parametrize("deep", ["LSTM", "GRU", "RNN"], indirect=True)

@@ -96,9 +96,12 @@ def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
     ctx.set_materialize_grads(False)
 
 
-def contiguous(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Saved tensors as kernels read them: hooks on them may have returned other strides."""
-    return tuple([t if t is None or t.is_contiguous() else t.contiguous() for t in tensors])
+def contiguous(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Tensors as kernels read them, and what else there is.
+
+    An exported program may be given others than its example's, and hooks on saved ones return any.
+    """
+    return tuple([t.contiguous() if isinstance(t, Tensor) else t for t in arguments])
 
 
 def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Any, ...]:

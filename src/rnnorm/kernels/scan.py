@@ -13,13 +13,13 @@ from rnnorm.kernels.mask import Mask
 from rnnorm.kernels.reference import fixed_sites, zone_out
 from rnnorm.norm.moments import Moments, normalise_by, scale_of
 from rnnorm.norm.spec import BatchNorm, Norm
+from rnnorm.tracing import RELEASE
 
 _LEAST = (2, 13)
 
 
 def _unavailable() -> str:
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return "" if release >= _LEAST else f"it needs torch {'.'.join(map(str, _LEAST))}"
+    return "" if RELEASE >= _LEAST else f"it needs torch {'.'.join(map(str, _LEAST))}"
 
 
 #: why it cannot run here: earlier versions were not tried, the scan of some takes no weights

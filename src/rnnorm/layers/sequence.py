@@ -30,7 +30,7 @@ from rnnorm.layers.recurrent_dropout import (
 )
 from rnnorm.layers.stack import run_stack
 from rnnorm.norm.spec import Norm, check_number, resolve
-from rnnorm.tracing import uncompiled
+from rnnorm.tracing import compiled_by_new_torch, uncompiled
 
 if TYPE_CHECKING:
     from rnnorm.layers.short_way import ShortWay
@@ -144,6 +144,7 @@ class Sequence(Recurrence, nn.RNNBase):
             parts.append(f"recurrent_dropout={self.recurrent_dropout}")
         return ", ".join(parts)
 
+    @compiled_by_new_torch
     def forward(
         self,
         input: Tensor | PackedSequence,

@@ -14,7 +14,7 @@ from rnnorm.layers.layer import run_layer
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.spec import BatchNorm, Norm, resolve
-from rnnorm.tracing import uncompiled
+from rnnorm.tracing import compiled_by_new_torch, uncompiled
 
 
 class Step(Recurrence, nn.RNNCellBase):
@@ -52,6 +52,7 @@ class Step(Recurrence, nn.RNNCellBase):
         """Torch's own, then the norm if there is one."""
         return super().extra_repr() + (f", norm={self.norm}" if self.norm is not None else "")
 
+    @compiled_by_new_torch
     def forward(self, input: Tensor, hx: Any = None, step: int | Tensor | None = None) -> Any:
         """Runs one step.
 

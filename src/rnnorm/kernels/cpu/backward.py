@@ -14,6 +14,7 @@ from rnnorm.kernels.operators import (
     BACKWARD,
     allocate_gradients,
     backward_parts,
+    contiguous,
     differentiate,
     setup_backward,
 )
@@ -63,7 +64,7 @@ def run_backward(*arguments: Any, rows: ActiveRows | None = None) -> tuple[Tenso
 )
 def cpu_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of x, h0, c0, the weights, biases, peepholes, gammas and the cell's beta."""
-    return run_backward(*arguments)
+    return run_backward(*contiguous(arguments))
 
 
 cpu_backward.register_fake(allocate_gradients)

@@ -78,7 +78,7 @@ def _allocate(
 @torch.library.custom_op("rnnorm::cpu_forward", mutates_args=(), device_types="cpu", schema=FORWARD)
 def cpu_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
-    return run_forward(*forward_parts(arguments), distinct=True)
+    return run_forward(*forward_parts(contiguous(arguments)), distinct=True)
 
 
 @cpu_forward.register_fake

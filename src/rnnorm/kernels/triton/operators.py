@@ -13,6 +13,7 @@ from rnnorm.kernels.operators import (
     FORWARD,
     allocate_gradients,
     backward_parts,
+    contiguous,
     differentiate,
     forward_parts,
     gradients,
@@ -28,7 +29,7 @@ from rnnorm.kernels.triton.forward import forward_shapes, run_forward
 @torch.library.custom_op("rnnorm::triton_backward", mutates_args=(), schema=BACKWARD)
 def triton_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of x, h0, c0, the weights, biases, peepholes, gammas and the cell's beta."""
-    return _captured(_run_backward, arguments)
+    return _captured(_run_backward, contiguous(arguments))
 
 
 def _captured(run: graphs.Run, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -53,7 +54,7 @@ triton_backward.register_autograd(differentiate, setup_context=setup_backward)
 @torch.library.custom_op("rnnorm::triton_forward", mutates_args=(), schema=FORWARD)
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
-    return _captured(_run_forward, arguments)
+    return _captured(_run_forward, contiguous(arguments))
 
 
 def _run_forward(*arguments: Any) -> list[Tensor]:
