@@ -97,9 +97,10 @@ def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 
 
 def contiguous(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Tensors as kernels read them, and what else there is.
+    """Arguments whose tensors are contiguous, as kernels read them.
 
-    An exported program may be given others than its example's, and hooks on saved ones return any.
+    An exported program may be given other strides than its example's, and a hook on saved tensors
+    may return any.
     """
     return tuple([t.contiguous() if isinstance(t, Tensor) else t for t in arguments])
 
