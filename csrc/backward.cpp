@@ -11,19 +11,14 @@ struct Backward : SiteGradients<Cell, T> {
   using Rows = typename Cell::Rows;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P, Base::capacity, Base::columns, Base::ring_h, Base::packed_x, Base::packed_h,
-      Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::sum_x, Base::sum_h, Base::dot_x,
-      Base::dot_h, Base::sum_c, Base::dot_c;
+      Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::kept;
   static constexpr int G = Cell::gates;
 
   bool delayed;  // W_x x's is only known when all frames are
-  int64_t room;
-  T *panel_x, *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c, *affines;
+  T *panel_x, *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
-    const rnnorm_site &x = a.site[RNNORM_INPUT], &h = a.site[RNNORM_HIDDEN];
-    delayed = plan.ahead && this->takes(x, 0);
-    room = this->affine_room(x, G) + this->affine_room(h, G) +
-           this->affine_room(a.site[RNNORM_CELL], 1);
+    delayed = plan.ahead && this->takes(a.site[RNNORM_INPUT], 0);
   }
 
   void take(Arena& arena) {
@@ -37,37 +32,24 @@ struct Backward : SiteGradients<Cell, T> {
     grad_cell = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? this->own_size() : 0);
     for (int which = 0; which < RNNORM_SITES; ++which) this->take_rows(arena, which, B);
-    affines = arena.take<T>(a.threads * room);
-  }
-
-  const T* kept(const void* saved, int columns, Units u, int64_t t) const {
-    return static_cast<const T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
   }
 
   // where a tile lies at step t; `row` is the step's first in the ring
   template <int U>
   Step<T> tile_step(Units u, int64_t t, int64_t row, int64_t rank, Units next,
                     int64_t next_t) const {
-    const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN],
-                      *c_site = &a.site[RNNORM_CELL];
-    const int64_t at = G * u.first;
     const bool more = next_t >= 0;
     const T* next_h = more ? kept(a.saved_h, G, next, next_t) : nullptr;
     const T* next_x = more && a.saved_x ? kept(a.saved_x, G, next, next_t) : nullptr;
     // of c, step t reads the value before it
     const T* next_c = next_t > 0 && a.saved_c ? kept(a.saved_c, 1, next, next_t - 1) : nullptr;
-    T* spare = affines + rank * room;
     Step<T> s{};
     s.n = a.sizes[t];
     s.units = u.count;
-    s.h = {kept(a.saved_h, G, u, t), this->template affine<U, G>(*h_site, t, u, this->gamma_h + at,
-                            this->shift_h + at, spare), next_h};
-    spare += this->affine_room(*h_site, G);
+    s.h = {kept(a.saved_h, G, u, t), this->template affine<U, RNNORM_HIDDEN>(t, u, rank), next_h};
     if (!plan.fused)
       s.x = {plan.recompute ? own_x + G * this->own(u, rank) : kept(a.saved_x, G, u, t),
-             this->template affine<U, G>(*x_site, t, u, this->gamma_x + at, this->shift_x + at,
-                                         spare), next_x};
-    spare += this->affine_room(*x_site, G);
+             this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
     s.h_before = this->h_rows(t - 1) + u.first;
     s.h_after = const_cast<T*>(this->h_rows(t)) + u.first;
     s.h_stride = H;
@@ -82,12 +64,11 @@ struct Backward : SiteGradients<Cell, T> {
     if constexpr (Cell::has_cell) {
       s.gate = gate + this->own(u, rank);
       s.grad_cell = grad_cell + this->own(u, rank);
-      const void* carried = a.mask[RNNORM_ZONE_C].drawn ? a.saved_carried : a.saved_c;
+      void* carried = a.mask[RNNORM_ZONE_C].drawn ? a.saved_carried : a.saved_c;
       s.c_before = t == 0 ? this->c_first + B * u.first : kept(carried, 1, u, t - 1);
-      s.c_after = const_cast<T*>(kept(a.saved_c, 1, u, t));
+      s.c_after = kept(a.saved_c, 1, u, t);
       s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
-                this->template affine<U, 1>(*c_site, t, u, this->gamma_c + u.first,
-                                            this->beta_c + u.first, spare), next_c};
+                this->template affine<U, RNNORM_CELL>(t, u, rank), next_c};
       s.grad_c = grad_c + B * u.first;
     }
     this->add_extra(s, u, t);
@@ -104,7 +85,7 @@ struct Backward : SiteGradients<Cell, T> {
   void again(const Step<T>& s, Units u, int64_t t) const {
     if (plan.recompute) {
       T* x = const_cast<T*>(s.x.raw);
-      this->template input_product<U>(t, t + 1, panel_x + G * u.first * I, x);
+      this->template input_product<U>(t, t + 1, u, panel_x + G * u.first * I, x);
       if (this->by_row(RNNORM_INPUT)) this->template by_its_rows<Rows, U>(RNNORM_INPUT, x, t, x);
     }
     if (this->by_row(RNNORM_CELL))
@@ -122,19 +103,17 @@ struct Backward : SiteGradients<Cell, T> {
         });
       });
       if (this->across(RNNORM_CELL, t))
-        this->template add_sums<Blocks<1>, U>(RNNORM_CELL, t, s.grad_cell, s.cell, u,
-                                              sum_c + u.first, dot_c + u.first, s.n);
+        this->template add_sums<Blocks<1>, U>(RNNORM_CELL, t, s.grad_cell, s.cell, u, s.n);
     }
   }
 
   // from there to the terms
   template <int U>
   void to_terms(const Step<T>& s, Units u, int64_t t, int64_t rank) const {
-    const int64_t at = G * u.first;
     if constexpr (Cell::has_cell) {
       if (a.site[RNNORM_CELL].scope)
         this->template through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, u, s.n,
-                                             sum_c + u.first, dot_c + u.first, s.grad_cell);
+                                             s.grad_cell);
     }
     either(plan.fused, [&](auto fused) {
       either(plan.extra, [&](auto extra) {
@@ -143,27 +122,22 @@ struct Backward : SiteGradients<Cell, T> {
     });
     if constexpr (Cell::has_cell) this->template add_peepholes<U>(s, u);
     if (this->by_row(RNNORM_INPUT))
-      this->template add_sums<Rows, U>(RNNORM_INPUT, t, s.grad_zx, s.x, u, sum_x + at, dot_x + at,
-                                       s.n);
+      this->template add_sums<Rows, U>(RNNORM_INPUT, t, s.grad_zx, s.x, u, s.n);
     if (this->across(RNNORM_HIDDEN, t))
-      this->template add_sums<Rows, U>(RNNORM_HIDDEN, t, s.grad_zh, s.h, u, sum_h + at,
-                                       dot_h + at, s.n);
+      this->template add_sums<Rows, U>(RNNORM_HIDDEN, t, s.grad_zh, s.h, u, s.n);
   }
 
   // from the terms to the products
   template <int U>
   void to_products(const Step<T>& s, Units u, int64_t t, int64_t row, int64_t rank) const {
-    const int64_t at = G * u.first;
     T* to = into_x(u, t, row);
     // the input's first: the hidden term's is taken in place
     if (delayed) {
       if (to != s.grad_zx) std::memcpy(to, s.grad_zx, size_t(s.n * G * U) * sizeof(T));
     } else if (!plan.fused) {
-      this->template through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, u, s.n, sum_x + at,
-                                      dot_x + at, to);
+      this->template through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, u, s.n, to);
     }
-    this->template through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, u, s.n, sum_h + at,
-                                    dot_h + at, s.grad_zh);
+    this->template through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, u, s.n, s.grad_zh);
   }
 
   // sums need the tiles of all threads, or other processes; false if these are lost
@@ -256,14 +230,8 @@ struct Backward : SiteGradients<Cell, T> {
       this->zero(grad_w_ih + G * u.first * I, G * u.width * I);
       this->zero(grad_w_hh + G * u.first * H, G * u.width * H);
       this->zero_sums(u);
-      const T *h_n = static_cast<const T*>(a.grad_h_n), *c_n = static_cast<const T*>(a.grad_c_n);
-      for (int64_t b = 0; b < B; ++b)
-        for (int64_t k = 0; k < u.width; ++k) {
-          const int64_t at = b * H + u.first + k;
-          grad_h[b * columns + u.first + k] = h_n && k < u.count ? h_n[at] : T(0);
-          if (Cell::has_cell)
-            grad_c[B * u.first + b * u.width + k] = c_n && k < u.count ? c_n[at] : T(0);
-        }
+      this->gather(a.grad_h_n, u, grad_h + u.first, B, columns);
+      if (Cell::has_cell) this->gather(a.grad_c_n, u, grad_c + B * u.first, B);
     }
     this->pack_weights(team, rank, from, to);
   }
@@ -272,17 +240,14 @@ struct Backward : SiteGradients<Cell, T> {
   // gradient; false if the others are lost
   template <class Team>
   bool delayed_input(Team& team, int64_t rank, int64_t first, int64_t last) {
-    const rnnorm_site& site = a.site[RNNORM_INPUT];
     // calls body for each of a thread's tiles with the rows of each statistic
     const auto each_statistic = [&](auto body) {
       for (int64_t i = first; i < last; ++i)
         with_width(tiles[i].width, [&](auto width) {
           constexpr int U = decltype(width)::value;
           const Units u = tiles[i];
-          const int64_t at = G * u.first;
           for (int64_t t = 0; t < (plan.whole ? 1 : T_); ++t) {
-            const Affine<T> by = this->template affine<U, G>(
-                site, t, u, this->gamma_x + at, this->shift_x + at, affines + rank * room);
+            const Affine<T> by = this->template affine<U, RNNORM_INPUT>(t, u, rank);
             body(width, u, t, plan.whole ? plan.frames : a.sizes[t],
                  Term<T>{kept(a.saved_x, G, u, t), by, nullptr}, into_x(u, t, 0));
           }
@@ -290,17 +255,13 @@ struct Backward : SiteGradients<Cell, T> {
     };
     if (a.exchange) {
       each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
-        const int64_t at = G * u.first;
         if (this->exchanged(RNNORM_INPUT, t))
-          this->template add_sums<Rows, decltype(width)::value>(RNNORM_INPUT, t, dz, z, u,
-                                                                sum_x + at, dot_x + at, n);
+          this->template add_sums<Rows, decltype(width)::value>(RNNORM_INPUT, t, dz, z, u, n);
       });
       if (!this->meet(team, rank, 0, RNNORM_INPUT, RNNORM_INPUT)) return false;
     }
     each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
-      const int64_t at = G * u.first;
-      this->template through<Rows, decltype(width)::value>(RNNORM_INPUT, t, rank, dz, z, u, n,
-                                                           sum_x + at, dot_x + at, dz);
+      this->template through<Rows, decltype(width)::value>(RNNORM_INPUT, t, rank, dz, z, u, n, dz);
     });
     for (int64_t stop = T_, start; stop > 0; stop = start) {
       start = this->chunk_start(stop);
@@ -319,13 +280,8 @@ struct Backward : SiteGradients<Cell, T> {
       this->unpack_columns(grad_w_ih + at * I, I, u, a.grad_weight_ih);
       this->unpack_columns(grad_w_hh + at * H, H, u, a.grad_weight_hh);
       this->scatter_sums(u);
-      for (int64_t b = 0; b < B; ++b)
-        for (int64_t k = 0; k < u.count; ++k) {
-          const int64_t to = b * H + u.first + k;
-          static_cast<T*>(a.grad_h0)[to] = grad_h[b * columns + u.first + k];
-          if (Cell::has_cell)
-            static_cast<T*>(a.grad_c0)[to] = grad_c[B * u.first + b * u.width + k];
-        }
+      this->scatter(grad_h + u.first, u, a.grad_h0, B, columns);
+      if (Cell::has_cell) this->scatter(grad_c + B * u.first, u, a.grad_c0, B);
     }
   }
 

@@ -8,7 +8,7 @@
 
 #include "layer.h"
 
-// see layout.h
+// see pass.h and layout.h
 extern "C" void* rnnorm_scratch(int64_t bytes);
 extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 

@@ -8,14 +8,13 @@ template <class Cell, class T>
 struct Forward : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
-      Base::P;
+      Base::P, Base::kept;
   using Rows = typename Cell::Rows;
   static constexpr int G = Cell::gates;
 
   bool few;               // rows, so few that packing the weights would cost more than the products
   int64_t steps_at_once;  // of the input product
-  int64_t room;           // per thread, for the three affine maps
-  T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate, *affines;
+  T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate;
   T* seen;  // the h of two steps as their recurrent products see it
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
@@ -25,9 +24,6 @@ struct Forward : Layer<Cell, T> {
     steps_at_once = plan.ahead       ? T_
                     : plan.recompute ? 1
                                      : smaller(T_, quotient_up(chunk_rows / 2, larger(B, 1)));
-    room = this->affine_room(a.site[RNNORM_INPUT], G) +
-           this->affine_room(a.site[RNNORM_HIDDEN], G) +
-           this->affine_room(a.site[RNNORM_CELL], 1);
   }
 
   void take(Arena& arena) {
@@ -46,14 +42,10 @@ struct Forward : Layer<Cell, T> {
     this->take_rows(arena, RNNORM_INPUT, steps_at_once * B);
     this->take_rows(arena, RNNORM_HIDDEN, B);
     this->take_rows(arena, RNNORM_CELL, B);
-    affines = arena.take<T>(a.threads * room);
   }
 
   bool zones_c() const { return a.mask[RNNORM_ZONE_C].drawn; }
 
-  T* kept(void* saved, int columns, Units u, int64_t t) const {
-    return static_cast<T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
-  }
   T* in_chunk(Units u, int64_t t) const {
     const int64_t start = t - t % steps_at_once;
     return chunk + G * (u.first * steps_at_once * B + (offset[t] - offset[start]) * u.width);
@@ -80,7 +72,7 @@ struct Forward : Layer<Cell, T> {
     if (t % steps_at_once == 0) {
       const int64_t stop = smaller(T_, t + steps_at_once);
       T* to = plan.fused ? h : x;
-      if (!few) this->template input_product<U>(t, stop, panel_x + G * u.first * I, to);
+      if (!few) this->template input_product<U>(t, stop, u, panel_x + G * u.first * I, to);
       for (int64_t i = t; few && i < stop; to += G * U * a.sizes[i++])
         dots<U>(this->x_rows(i), a.sizes[i], a.weight_ih, I, u, to, false);
       if (plan.whole && this->takes(*x_site, t)) {
@@ -108,8 +100,7 @@ struct Forward : Layer<Cell, T> {
   // the equations of one tile down to c, or to h where there is none
   template <int U>
   void gates(Units u, int64_t t, int64_t rank, Units next, int64_t next_t) const {
-    const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN];
-    const int64_t n = a.sizes[t], at = G * u.first;
+    const int64_t n = a.sizes[t];
     T *x = plan.fused ? nullptr : x_terms(u, t, rank), *h = h_terms(u, t, rank);
     const bool more = next_t < T_;
     const T* next_h = more && a.saved_h ? kept(a.saved_h, G, next, next_t) : nullptr;
@@ -117,14 +108,9 @@ struct Forward : Layer<Cell, T> {
                                                           : nullptr;
     if (this->by_row(RNNORM_INPUT)) by_its_rows<Rows, U>(RNNORM_INPUT, x, n, rank, x);
     if (this->by_row(RNNORM_HIDDEN)) by_its_rows<Rows, U>(RNNORM_HIDDEN, h, n, rank, h);
-    T* spare = affines + rank * room;
     Step<T> s = tile_step(u, t, rank);
-    s.h = {h, this->template affine<U, G>(*h_site, t, u, this->gamma_h + at,
-                            this->shift_h + at, spare), next_h};
-    spare += this->affine_room(*h_site, G);
-    if (!plan.fused)
-      s.x = {x, this->template affine<U, G>(*x_site, t, u, this->gamma_x + at,
-                               this->shift_x + at, spare), next_x};
+    s.h = {h, this->template affine<U, RNNORM_HIDDEN>(t, u, rank), next_h};
+    if (!plan.fused) s.x = {x, this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
     either(plan.fused, [&](auto fused) {
       either(plan.extra, [&](auto extra) {
         Cell::template forward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
@@ -142,7 +128,6 @@ struct Forward : Layer<Cell, T> {
   template <int U>
   void output(Units u, int64_t t, int64_t rank) const {
     if constexpr (Cell::has_cell) {
-      const rnnorm_site& c_site = a.site[RNNORM_CELL];
       const int64_t n = a.sizes[t];
       Step<T> s = tile_step(u, t, rank);
       const T* c = s.c_after;
@@ -151,8 +136,7 @@ struct Forward : Layer<Cell, T> {
         by_its_rows<Blocks<1>, U>(RNNORM_CELL, c, n, rank, to);
         c = to;
       }
-      s.cell = {c, this->template affine<U, 1>(c_site, t, u, this->gamma_c + u.first,
-                                this->beta_c + u.first, affines + rank * room), nullptr};
+      s.cell = {c, this->template affine<U, RNNORM_CELL>(t, u, rank), nullptr};
       either(plan.extra,
              [&](auto extra) { Cell::template output<T, U, decltype(extra)::value>(s); });
       const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
@@ -237,8 +221,8 @@ struct Forward : Layer<Cell, T> {
     T mean[Gates * U], var[Gates * U];
     moments<T, Gates * U>(z, n, mean, var);
     for (int c = 0; !a.exchange && c < Gates * U; ++c) var[c] /= T(n);
-    this->template scatter<Gates>(mean, u, static_cast<T*>(site.mean) + t * Gates * H);
-    this->template scatter<Gates>(var, u, static_cast<T*>(site.var) + t * Gates * H);
+    this->scatter(mean, u, static_cast<T*>(site.mean) + t * Gates * H, Gates);
+    this->scatter(var, u, static_cast<T*>(site.var) + t * Gates * H, Gates);
   }
 
   template <class Team>

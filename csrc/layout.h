@@ -42,7 +42,7 @@ struct Layer {
   int64_t last_good = -1;        // last step with a statistic of its own
   bool failed = false;           // an exchange has
   int64_t* offset;               // frames before step t
-  T *shift_x, *shift_h, *gamma_x, *gamma_h, *gamma_c, *beta_c, *peepholes, *c_first;
+  T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *affines[RNNORM_SITES], *peepholes, *c_first;
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
   struct RowSite {
     Parts<T> parts;
@@ -62,8 +62,10 @@ struct Layer {
 
   void take(Arena& arena) {
     offset = arena.take<int64_t>(T_ + 1);
-    for (T** p : {&shift_x, &shift_h, &gamma_x, &gamma_h}) *p = arena.take<T>(G * P);
-    for (T** p : {&gamma_c, &beta_c}) *p = arena.take<T>(P);
+    for (int which = 0; which < RNNORM_SITES; ++which) {
+      for (T** p : {gamma, shift}) p[which] = arena.take<T>(gates_of(which) * P);
+      affines[which] = arena.take<T>(a.threads * affine_room(which));
+    }
     peepholes = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
     c_first = arena.take<T>(Cell::has_cell ? B * P : 0);
   }
@@ -77,6 +79,7 @@ struct Layer {
                        arena.take<T>(2 * a.threads * blocks * capacity)};
   }
   bool by_row(int which) const { return a.site[which].scope == RNNORM_ROW; }
+  static constexpr int gates_of(int which) { return which == RNNORM_CELL ? 1 : G; }
 
   // where a tile's numbers lie that a step needs again once other threads have added to them
   int64_t own(Units u, int64_t rank) const {
@@ -84,23 +87,27 @@ struct Layer {
   }
   int64_t own_size() const { return B * (plan.across ? P : a.threads * tile_units); }
 
+  // where a tile at step t lies in what backward reads
+  T* kept(void* saved, int columns, Units u, int64_t t) const {
+    return static_cast<T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
+  }
+
   // active rows of all processes at step t
   int64_t all_rows(int64_t t) const { return (a.exchange ? a.all_sizes : a.sizes)[t]; }
 
-  // a tile's columns from an array of features in torch's gate order, zero where no unit is
-  template <int Gates = G>
-  void gather(const void* features, Units u, T* columns) const {
-    const T* from = static_cast<const T*>(features);
-    for (int g = 0; g < Gates; ++g)
+  // a tile's units of rows of H numbers, those of a term's gates in torch's order or of a state;
+  // zero where no unit is. The tile's rows are `stride` apart, or one after another
+  void gather(const void* array, Units u, T* tile, int64_t rows = G, int64_t stride = 0) const {
+    const T* from = static_cast<const T*>(array);
+    for (int64_t r = 0; r < rows; ++r, tile += stride ? stride : u.width)
       for (int64_t k = 0; k < u.width; ++k)
-        columns[g * u.width + k] = from && k < u.count ? from[g * H + u.first + k] : T(0);
+        tile[k] = from && k < u.count ? from[r * H + u.first + k] : T(0);
   }
-  template <int Gates = G>
-  void scatter(const T* columns, Units u, void* features) const {
-    T* to = static_cast<T*>(features);
+  void scatter(const T* tile, Units u, void* array, int64_t rows = G, int64_t stride = 0) const {
+    T* to = static_cast<T*>(array);
     if (!to) return;
-    for (int g = 0; g < Gates; ++g)
-      std::memcpy(to + g * H + u.first, columns + g * u.width, size_t(u.count) * sizeof(T));
+    for (int64_t r = 0; r < rows; ++r, tile += stride ? stride : u.width)
+      std::memcpy(to + r * H + u.first, tile, size_t(u.count) * sizeof(T));
   }
 
   void prepare_offsets() {
@@ -109,35 +116,23 @@ struct Layer {
   }
 
   void prepare_tile(Units u) {
-    const int64_t at = G * u.first;
-    gather(a.bias_ih, u, shift_x + at);
-    gather(a.bias_hh, u, shift_h + at);
-    if (!Cell::separate)
-      for (int64_t k = 0; k < G * u.width; ++k) {
-        // one bias: both are added to whichever term comes first
-        T& sum = plan.fused ? shift_h[at + k] : shift_x[at + k];
-        T& rest = plan.fused ? shift_x[at + k] : shift_h[at + k];
-        sum += rest;
-        rest = 0;
-      }
-    gather(a.site[RNNORM_INPUT].gamma, u, gamma_x + at);
-    gather(a.site[RNNORM_HIDDEN].gamma, u, gamma_h + at);
-    const T* gamma = static_cast<const T*>(a.site[RNNORM_CELL].gamma);
-    const T* beta = static_cast<const T*>(a.site[RNNORM_CELL].beta);
-    const T* c0 = static_cast<const T*>(a.c0);
-    for (int64_t k = 0; k < u.width; ++k) {
-      gamma_c[u.first + k] = gamma && k < u.count ? gamma[u.first + k] : T(0);
-      beta_c[u.first + k] = beta && k < u.count ? beta[u.first + k] : T(0);
+    const void* shifts[] = {a.bias_ih, a.bias_hh, a.site[RNNORM_CELL].beta};
+    for (int which = 0; which < RNNORM_SITES; ++which) {
+      const int gates = gates_of(which);
+      gather(a.site[which].gamma, u, gamma[which] + gates * u.first, gates);
+      gather(shifts[which], u, shift[which] + gates * u.first, gates);
+    }
+    // one bias: both are added to whichever term comes first
+    T *sum = shift[plan.fused ? RNNORM_HIDDEN : RNNORM_INPUT] + G * u.first,
+      *rest = shift[plan.fused ? RNNORM_INPUT : RNNORM_HIDDEN] + G * u.first;
+    for (int64_t k = 0; !Cell::separate && k < G * u.width; ++k) {
+      sum[k] += rest[k];
+      rest[k] = 0;
     }
     if (!Cell::has_cell) return;
     for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
-      for (int64_t k = 0; k < u.width; ++k) {
-        const T* weight = static_cast<const T*>(a.peephole[which]);
-        peepholes[which * P + u.first + k] = weight && k < u.count ? weight[u.first + k] : T(0);
-      }
-    for (int64_t b = 0; b < B; ++b)
-      for (int64_t k = 0; k < u.width; ++k)
-        c_first[B * u.first + b * u.width + k] = k < u.count ? c0[b * H + u.first + k] : T(0);
+      gather(a.peephole[which], u, peepholes + which * P + u.first, 1);
+    gather(a.c0, u, c_first + B * u.first, B);
   }
 
   // whether step t takes a statistic of its own over the rows of a site
@@ -206,37 +201,38 @@ struct Layer {
     }
   }
 
-  // prepares y = (x - mean) * scale + shift for one tile at step t, into room for
-  // 4 * rows * columns, rows > 1 where each has constants of its own; y = gamma * x + shift where
-  // x has been normalised by row
-  template <int U, int Gates>
-  Affine<T> affine(const rnnorm_site& site, int64_t t, Units u, const T* gamma, const T* shift,
-                   T* room) const {
-    constexpr int C = Gates * U, W = Tile<T, U>::W;
+  // prepares a site's y = (x - mean) * scale + shift for one tile at step t, in the thread's room
+  // for 4 * rows * columns, rows > 1 where each has constants of its own; y = gamma * x + shift
+  // where x has been normalised by row
+  template <int U, int Which>
+  Affine<T> affine(int64_t t, Units u, int64_t rank) const {
+    constexpr int Gates = gates_of(Which), C = Gates * U, W = Tile<T, U>::W;
+    const rnnorm_site& site = a.site[Which];
+    const T *gammas = gamma[Which] + Gates * u.first, *shifts = shift[Which] + Gates * u.first;
     const auto [mean, var, row] = serving(site, t, Gates * H);
     const int64_t rows = row ? a.sizes[t] : 1;
-    T *to_mean = room, *inverse = room + rows * C, *scale = room + 2 * rows * C,
-      *offset_of = room + 3 * rows * C;
+    T *to_mean = affines[Which] + rank * affine_room(Which), *inverse = to_mean + rows * C,
+      *scale = inverse + rows * C, *offset_of = scale + rows * C;
     for (int64_t b = 0; b < rows; ++b)
       for (int g = 0; g < Gates; ++g)
         for (int k = 0; k < U; k += W) {
           const int64_t at = g * U + k, to = b * C + at, from = b * row + g * H + u.first + k;
           Vec<T, W> m{}, spread = all<W>(T(1)), times = spread;
-          if (site.scope == RNNORM_ROW) times = load<W>(gamma + at);
+          if (site.scope == RNNORM_ROW) times = load<W>(gammas + at);
           if (mean) {
             m = load_some<W>(mean + from, u.count - k);
             spread = inverse_root<W, T>(load_some<W>(var + from, u.count - k) + T(a.eps));
-            times = spread * load<W>(gamma + at);
+            times = spread * load<W>(gammas + at);
           }
           store<W>(to_mean + to, m);
           store<W>(inverse + to, spread);
           store<W>(scale + to, times);
-          store<W>(offset_of + to, load<W>(shift + at) - m * times);
+          store<W>(offset_of + to, load<W>(shifts + at) - m * times);
         }
     return {to_mean, inverse, scale, offset_of, row ? C : 0};
   }
-  int64_t affine_room(const rnnorm_site& site, int gates) const {
-    return 4 * gates * tile_units * (site.constant_row ? B : 1);
+  int64_t affine_room(int which) const {
+    return 4 * gates_of(which) * tile_units * (a.site[which].constant_row ? B : 1);
   }
 
   // calls square(row of the weight, column of the tile, k) for whole squares of W, else
@@ -308,15 +304,16 @@ struct Layer {
 
   // W_x x of one tile for the steps [start, stop), whose frames follow each other in `to`
   template <int U>
-  void input_product(int64_t start, int64_t stop, const T* panel, T* to) const {
+  void input_product(int64_t start, int64_t stop, Units u, const T* panel, T* to) const {
     constexpr int C = G * U;
-    if (a.sizes[stop - 1] == B) {
-      product<T, C>({x_rows(start), I, 1, 1, I, 0}, B * (stop - start), panel, to, C, false);
-      return;
-    }
-    for (int64_t t = start; t < stop; ++t) {
-      product<T, C>({x_rows(t), I, 1, 1, I, 0}, a.sizes[t], panel, to, C, false);
-      to += a.sizes[t] * C;
+    const int64_t steps = a.sizes[stop - 1] == B ? stop - start : 1;
+    for (int64_t t = start; t < stop; t += steps) {
+      const int64_t n = a.sizes[t] * steps;
+      product<T, C>({x_rows(t), I, 1, 1, I, 0}, n, panel, to, C, false);
+      // an infinite input times 0 is NaN, which backward would spread from units that do not exist
+      for (int64_t r = 0; u.count < U && r < n * G; ++r)
+        std::memset(to + r * U + u.count, 0, size_t(U - u.count) * sizeof(T));
+      to += n * C;
     }
   }
 };

@@ -53,6 +53,7 @@ class Layer {
       for (int64_t k = t * a.B * a.H; k < (t * a.B + a.sizes[t]) * a.H; ++k)
         sum += fixed(a.grad_output, k) * output[k];
     for (int64_t k = 0; k < a.B * a.H; ++k) sum += fixed(a.grad_h_n, k) * h_n[k];
+    for (int64_t k = 0; a.grad_c_n && k < a.B * a.H; ++k) sum += fixed(a.grad_c_n, k) * c_n[k];
     return sum;
   }
 

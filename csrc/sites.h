@@ -12,42 +12,40 @@ struct SiteGradients : GradientProducts<Cell, T> {
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::H, Base::P;
   static constexpr int G = Cell::gates;
 
-  T *sum_x, *sum_h, *dot_x, *dot_h, *sum_c, *dot_c, *sum_peephole;
+  // by site, over all steps: of the gradient, and of that times the normalised term
+  T *total[RNNORM_SITES], *total_dot[RNNORM_SITES], *sum_peephole;
 
   using Base::Base;
 
   void take(Arena& arena) {
     Base::take(arena);
-    for (T** p : {&sum_x, &sum_h, &dot_x, &dot_h}) *p = arena.take<T>(G * P);
-    for (T** p : {&sum_c, &dot_c}) *p = arena.take<T>(P);
+    for (int which = 0; which < RNNORM_SITES; ++which)
+      for (T** p : {total, total_dot}) p[which] = arena.take<T>(this->gates_of(which) * P);
     sum_peephole = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
   }
 
   void zero_sums(Units u) const {
-    for (T* p : {sum_x, sum_h, dot_x, dot_h}) this->zero(p + G * u.first, G * u.width);
-    for (T* p : {sum_c, dot_c}) this->zero(p + u.first, u.width);
+    for (int which = 0; which < RNNORM_SITES; ++which) {
+      const int gates = this->gates_of(which);
+      for (T* p : {total[which], total_dot[which]})
+        this->zero(p + gates * u.first, gates * u.width);
+    }
     for (int which = 0; Cell::has_cell && which < RNNORM_PEEPHOLES; ++which)
       this->zero(sum_peephole + which * P + u.first, u.width);
   }
 
-  // adds a step's sums of one site that no other thread or process has a part in, and takes its
-  // gradient back through the normalisation
-  template <int C>
-  void through_site(const rnnorm_site& site, int64_t t, const T* dy, const T* x,
-                    const Affine<T>& by, int64_t n, T* total, T* total_dot, T* dx) const {
-    T sum[C], dot[C];
-    if (!site.scope) {
+  // a tile's sums over n rows, added to those of all steps; without a norm there is no dot
+  template <class R, int U>
+  void sums(int which, const T* dy, const Term<T>& z, Units u, int64_t n, T* sum, T* dot) const {
+    constexpr int C = R::all * U;
+    const int64_t at = R::all * u.first;
+    const bool normalised = a.site[which].scope;
+    if (normalised)
+      gradient_sums<T, C>(dy, z.raw, z.by, n, sum, dot);
+    else
       plain_sums<T, C>(dy, n, sum);
-      if (dx != dy) std::memcpy(dx, dy, size_t(n * C) * sizeof(T));
-    } else {
-      gradient_sums<T, C>(dy, x, by, n, sum, dot);
-      for (int c = 0; c < C; ++c) total_dot[c] += dot[c];
-      if (this->takes(site, t))
-        batch_gradient<T, C>(dy, x, by, n, n, sum, dot, dx);
-      else
-        constant_gradient<T, C>(dy, by, n, dx);
-    }
-    for (int c = 0; c < C; ++c) total[c] += sum[c];
+    for (int c = 0; c < C; ++c) total[which][at + c] += sum[c];
+    for (int c = 0; normalised && c < C; ++c) total_dot[which][at + c] += dot[c];
   }
 
   // normalises a tile's rows as forward has
@@ -60,19 +58,16 @@ struct SiteGradients : GradientProducts<Cell, T> {
     return static_cast<const T*>(statistic) + offset[t];
   }
 
-  // a tile's sums for the gradients of gamma and shift, and its part in those of others
+  // a tile's sums where other threads or processes need them too
   template <class R, int U>
-  void add_sums(int which, int64_t t, const T* dy, const Term<T>& z, Units u, T* total,
-                T* total_dot, int64_t n) const {
-    constexpr int C = R::all * U;
-    T sum[C], dot[C];
-    gradient_sums<T, C>(dy, z.raw, z.by, n, sum, dot);
-    for (int c = 0; c < C; ++c) total[c] += sum[c], total_dot[c] += dot[c];
+  void add_sums(int which, int64_t t, const T* dy, const Term<T>& z, Units u, int64_t n) const {
+    T sum[R::all * U], dot[R::all * U];
+    sums<R, U>(which, dy, z, u, n, sum, dot);
     if (this->by_row(which)) {
       row_gradient_sums<R, T, U>(dy, z.raw, z.by.scale, n, u, this->row_site[which].parts);
     } else {
-      this->template scatter<R::all>(sum, u, exchanged_sums<R>(which, t));
-      this->template scatter<R::all>(dot, u, exchanged_sums<R>(which, t) + R::all * H);
+      this->scatter(sum, u, exchanged_sums<R>(which, t), R::all);
+      this->scatter(dot, u, exchanged_sums<R>(which, t) + R::all * H, R::all);
     }
   }
   // of dy, and after them those of that times the normalised term
@@ -99,23 +94,30 @@ struct SiteGradients : GradientProducts<Cell, T> {
     }
   }
 
-  // the gradient of a site, given that of what it returns
+  // the gradient of a site, given that of what it returns; adds its sums unless add_sums has
   template <class R, int U>
   void through(int which, int64_t t, int64_t rank, const T* dy, const Term<T>& z, Units u,
-               int64_t n, T* total, T* total_dot, T* dx) const {
+               int64_t n, T* dx) const {
     constexpr int C = R::all * U;
-    if (this->exchanged(which, t)) {
-      T sum[C], dot[C];
-      this->template gather<R::all>(exchanged_sums<R>(which, t), u, sum);
-      this->template gather<R::all>(exchanged_sums<R>(which, t) + R::all * H, u, dot);
-      const int64_t all = this->rows_of(a.site[which], t);
-      return batch_gradient<T, C>(dy, z.raw, z.by, n, all, sum, dot, dx);
+    const rnnorm_site& site = a.site[which];
+    if (this->by_row(which)) {
+      const auto& rows = this->row_site[which];
+      return row_gradient<R, T, U>(dy, z.raw, z.by.scale, n, saved_rows(site.var, t), plan.frames,
+                                   rows.first(rank), rows.second(rank), rows.parts.capacity, dx);
     }
-    if (!this->by_row(which))
-      return through_site<C>(a.site[which], t, dy, z.raw, z.by, n, total, total_dot, dx);
-    const auto& site = this->row_site[which];
-    row_gradient<R, T, U>(dy, z.raw, z.by.scale, n, saved_rows(a.site[which].var, t), plan.frames,
-                          site.first(rank), site.second(rank), site.parts.capacity, dx);
+    T sum[C], dot[C];
+    if (this->exchanged(which, t)) {
+      this->gather(exchanged_sums<R>(which, t), u, sum, R::all);
+      this->gather(exchanged_sums<R>(which, t) + R::all * H, u, dot, R::all);
+    } else {
+      sums<R, U>(which, dy, z, u, n, sum, dot);
+    }
+    if (this->takes(site, t))
+      batch_gradient<T, C>(dy, z.raw, z.by, n, this->rows_of(site, t), sum, dot, dx);
+    else if (site.scope)
+      constant_gradient<T, C>(dy, z.by, n, dx);
+    else if (dx != dy)
+      std::memcpy(dx, dy, size_t(n * C) * sizeof(T));
   }
 
   template <class R>
@@ -128,18 +130,15 @@ struct SiteGradients : GradientProducts<Cell, T> {
   // a tile's sums to where the caller wants them
   void scatter_sums(Units u) const {
     const int64_t at = G * u.first;
-    this->scatter((plan.fused ? sum_h : sum_x) + at, u, a.grad_bias_ih);
-    this->scatter(sum_h + at, u, a.grad_bias_hh);
-    this->scatter(dot_x + at, u, a.site[RNNORM_INPUT].grad_gamma);
-    this->scatter(dot_h + at, u, a.site[RNNORM_HIDDEN].grad_gamma);
-    const rnnorm_site& cell = a.site[RNNORM_CELL];
-    for (int64_t k = 0; k < u.count; ++k) {
-      if (cell.grad_gamma) static_cast<T*>(cell.grad_gamma)[u.first + k] = dot_c[u.first + k];
-      if (cell.grad_beta) static_cast<T*>(cell.grad_beta)[u.first + k] = sum_c[u.first + k];
+    this->scatter(total[plan.fused ? RNNORM_HIDDEN : RNNORM_INPUT] + at, u, a.grad_bias_ih);
+    this->scatter(total[RNNORM_HIDDEN] + at, u, a.grad_bias_hh);
+    this->scatter(total[RNNORM_CELL] + u.first, u, a.site[RNNORM_CELL].grad_beta, 1);
+    for (int which = 0; which < RNNORM_SITES; ++which) {
+      const int gates = this->gates_of(which);
+      this->scatter(total_dot[which] + gates * u.first, u, a.site[which].grad_gamma, gates);
     }
-    for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
-      if (T* to = static_cast<T*>(a.grad_peephole[which]))
-        std::memcpy(to + u.first, sum_peephole + which * P + u.first, size_t(u.count) * sizeof(T));
+    for (int which = 0; Cell::has_cell && which < RNNORM_PEEPHOLES; ++which)
+      this->scatter(sum_peephole + which * P + u.first, u, a.grad_peephole[which], 1);
   }
 };
 
