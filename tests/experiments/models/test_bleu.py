@@ -24,10 +24,11 @@ def sacrebleu(written, reference):
     return words, [" ".join(s).replace("?", "!") for s in reference]
 
 
-def test_of_numbers_it_is_that_of_words():
+@pytest.mark.parametrize("count", ["update", "forward"])
+def test_of_numbers_it_is_that_of_words(count):
     bleu = CorpusBleu()
     for part in (slice(0, 2), slice(2, 5)):
-        bleu.update(numbered(WRITTEN[part]), numbered(REFERENCE[part]))
+        getattr(bleu, count)(numbered(WRITTEN[part]), numbered(REFERENCE[part]))
     words, reference = sacrebleu(WRITTEN, REFERENCE)
     expected = BLEU(tokenize="none").corpus_score(words, [reference])
     assert float(bleu.compute()) == pytest.approx(expected.score)

@@ -62,7 +62,8 @@ class CorpusBleu(Metric):
 
     is_differentiable = False
     higher_is_better = True
-    full_state_update = False
+    # else forward would merge minibatches as processes are merged
+    full_state_update = True
 
     counts: Tensor
     totals: Tensor

@@ -178,6 +178,6 @@ class Translator(RecurrentModel):
         loss = likelihood_loss(task, Teacher().feeding(task, Place()))
         likelihood, bleu = getattr(self, f"{name}_likelihood"), getattr(self, f"{name}_bleu")
         likelihood(loss, symbols)
-        bleu(self.translate(batch.source, batch.source_lengths), batch.target)
+        bleu.update(self.translate(batch.source, batch.source_lengths), batch.target)
         self.log(f"{name}/loss", likelihood, batch_size=symbols)
         self.log(f"{name}/bleu", bleu, prog_bar=True, batch_size=symbols)
