@@ -7,6 +7,8 @@ from torch.nn.utils.prune import l1_unstructured
 
 import rnnorm
 from rnnorm import init
+from rnnorm.layers.batch import from_dense
+from rnnorm.layers.initial_state import initial_state
 
 LAYERS = [
     rnnorm.LSTM(3, 4, num_layers=2, bidirectional=True),
@@ -100,7 +102,7 @@ def test_cooijmans_biases_are_zero_but_for_the_forget_gate(function):
 def test_cooijmans_begins_with_the_mean_of_the_input_in_every_unit():
     x = torch.randn(6, 3, 4)
     layer = rnnorm.init.cooijmans2016_(rnnorm.LSTM(4, 5, learn_initial_state="from_input"))
-    h_0, c_0 = layer._initial_state(3, x, None)
+    h_0, c_0 = initial_state(layer, 3, x, from_dense(x, False, None))
     torch.testing.assert_close(h_0, x.mean((0, 2)).view(1, 3, 1).expand(1, 3, 5))
     assert not c_0.any()
 

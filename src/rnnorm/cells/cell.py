@@ -79,11 +79,7 @@ class Cell:
             return ()
         available = self.sites
         for site in ("joint", "carry"):
-            if (
-                site not in available
-                and getattr(norm, site, None)
-                and site not in map(field_of, available)
-            ):
+            if getattr(norm, site, None) and site not in map(field_of, available):
                 raise ValueError(
                     f"norm.{site} must be None for {self.name}, whose sites are "
                     f"{', '.join(available)}"

@@ -142,21 +142,12 @@ def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int]
     return Batch(x[:longest].index_select(1, order), sizes, order, order.argsort())
 
 
-def mean_frame(
-    input: Tensor | PackedSequence,
-    rows: int,
-    batch_first: bool,
-    lengths: Tensor | Sequence[int] | None,
-) -> Tensor:
+def mean_frame(batch: Batch) -> Tensor:
     """The mean ``(B, I)`` of each row's frames that are not padding, in float32 or wider.
 
-    Raises:
-        RuntimeError, TypeError: as ``from_dense``.
+    The rows are in the order in which the user gave them.
     """
-    if isinstance(input, PackedSequence):
-        x, sizes, _, back = from_packed(input, rows)
-    else:
-        x, sizes, _, back = from_dense(input, batch_first, lengths)
+    x, sizes, _, back = batch
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if sizes is None:
         return x.mean(0)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.cells.cell import State
-from rnnorm.layers import batch as batches
+from rnnorm.layers.batch import Batch, mean_frame
 from rnnorm.norm.spec import BatchNorm, Norm
 
 if TYPE_CHECKING:
@@ -55,34 +53,22 @@ def register_initial_state(
             module.register_parameter(f"{name}_0_weight", nn.Parameter(weight))
 
 
-def initial_state(
-    module: Sequence,
-    sizes: Mapping[str, int],
-    count: int,
-    rows: int,
-    input: Tensor | PackedSequence,
-    lengths: Tensor | SequenceOf[int] | None,
-) -> State:
-    """States ``(count, rows, size)``, in training with noise on the first of them.
+def initial_state(module: Sequence, rows: int, like: Tensor, batch: Batch | None) -> State:
+    """States ``(D * num_layers, rows, ·)``, in training with noise on the first of them.
 
     Args:
         module: with the parameters of :func:`register_initial_state` where they are learned.
-        sizes: width of each state.
-        count: layers times directions.
-        rows: of the batch.
-        input: of the layer, whose mean frame ``"from_input"`` reads.
-        lengths: of its rows, if they were given.
-
-    Raises:
-        RuntimeError, TypeError: as :func:`rnnorm.layers.batch.from_dense`.
+        rows: of the batch, in the order in which the user gave them.
+        like: has the dtype and the device of what is not learned.
+        batch: whose mean frames ``"from_input"`` reads; else it may be None.
     """
     state = []
     mean = None
     if module.learn_initial_state == "from_input":
-        mean = batches.mean_frame(input, rows, module.batch_first, lengths)
-    like = input.data if isinstance(input, PackedSequence) else input
-    for name, size in sizes.items():
-        shape = (count, rows, size)
+        assert batch is not None
+        mean = mean_frame(batch)
+    for name, size in module._state_sizes().items():
+        shape = (len(module._suffixes()), rows, size)
         if module.learn_initial_state:
             learned = getattr(module, f"{name}_0").unsqueeze(1).expand(shape)
             if mean is not None:

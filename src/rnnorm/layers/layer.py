@@ -14,6 +14,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.kernels.mask import Mask
 from rnnorm.layers.autocast import in_products, without_autocast
 from rnnorm.layers.checks import check_device
+from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
@@ -30,10 +31,8 @@ def parameter(module: nn.Module, name: str) -> Any:
 
 
 def run_layer(
-    module: nn.Module,
+    module: Recurrence,
     kernel: dispatch.Kernel,
-    cell: Cell,
-    norm: Norm | None,
     x: Tensor,
     batch_sizes: Tensor | None,
     state: State,
@@ -46,10 +45,8 @@ def run_layer(
     """Runs a layer whose parameters and populations are attributes of ``module``.
 
     Args:
-        module: holds ``weight_ih{suffix}`` and so on.
+        module: holds ``weight_ih{suffix}`` and so on, names the cell and what is normalised.
         kernel: what runs it.
-        cell: the equations.
-        norm: what is normalised.
         x: ``(T, B, I)``, the longest row first.
         batch_sizes: ``(T,)`` int64 on the CPU, or None if every row is active at every step.
         state: ``(B, ·)`` each.
@@ -67,6 +64,9 @@ def run_layer(
     """
     if masks and "input" in masks:
         x = x * masks["input"].numbers(x.dtype)
+        # which no kernel knows
+        masks = {place: mask for place, mask in masks.items() if place != "input"}
+    cell, norm = module.cell, module.norm
     active = cell.active_sites(norm)
     populations: dict[str, Population] = {}
     min_rows = None
@@ -165,10 +165,10 @@ def _statistics(
 
 
 def _parameters(
-    module: nn.Module, active: Sequence[str], suffix: str
+    module: Recurrence, active: Sequence[str], suffix: str
 ) -> tuple[Weights, dict[str, Tensor], dict[str, Tensor]]:
     """Weights, γ and β."""
-    own = {name: parameter(module, name + suffix) for name in module.own_weights}  # type: ignore[union-attr]
+    own = {name: parameter(module, name + suffix) for name in module.own_weights}
     # those of torch.nn, then the cell's own
     weights = Weights._make([*[parameter(module, n + suffix) for n in Weights._fields[:-1]], own])
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}

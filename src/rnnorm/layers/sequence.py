@@ -231,25 +231,25 @@ class Sequence(Recurrence, nn.RNNBase):
         if kernel.layer is None:
             drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
             if hx is None and drawn:
+                batch = None
                 if self.learn_initial_state == "from_input":
                     self.check_input(data, sizes)
-                frames = input if packed else data
-                first = self._initial_state(rows, frames, lengths)
+                    batch = self._sorted(input, data, rows, lengths)
+                first = initial_state(self, rows, data, batch)
                 # cuDNN takes no expanded ones
                 hx = _as_given(tuple(s.contiguous() for s in first), batched)
             return self._run_torch(input, hx, lengths)
 
-        self.check_input(data, sizes)
-        check_tensors(data, given)
         state = given if batched else tuple(s.unsqueeze(1) for s in given)
-        state = state or self._initial_state(rows, input if packed else data, lengths)
-        hidden: Any = state if states > 1 else state[0]
-        # torch.nn would look at a value for the number of rows
-        self.check_forward_args(data, hidden, [rows] if packed else None)  # type: ignore[arg-type]
-        if packed:
-            batch = batches.from_packed(input, rows)  # type: ignore[arg-type]
+        if given:
+            hidden: Any = state if states > 1 else state[0]
+            # torch.nn would look at a value for the number of rows
+            self.check_forward_args(data, hidden, [rows] if packed else None)  # type: ignore[arg-type]
         else:
-            batch = batches.from_dense(data, self.batch_first, lengths)
+            self.check_input(data, sizes)
+        check_tensors(data, given)
+        batch = self._sorted(input, data, rows, lengths)
+        state = state or initial_state(self, rows, data, batch)
         if batch.sorted_indices is not None:
             state = tuple(s.index_select(1, batch.sorted_indices) for s in state)
             step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
@@ -282,14 +282,16 @@ class Sequence(Recurrence, nn.RNNBase):
         self.torch_class.forward(self, input, hx)
         raise RuntimeError("torch.nn refuses an input or a state of this form")
 
-    def _initial_state(
+    def _sorted(
         self,
-        rows: int,
         input: Tensor | PackedSequence,
+        data: Tensor,
+        rows: int,
         lengths: Tensor | SequenceOf[int] | None,
-    ) -> State:
-        count = len(self._suffixes())
-        return initial_state(self, self._state_sizes(), count, rows, input, lengths)
+    ) -> batches.Batch:
+        if isinstance(input, PackedSequence):
+            return batches.from_packed(input, rows)
+        return batches.from_dense(data, self.batch_first, lengths)
 
     def _run_torch(
         self, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None

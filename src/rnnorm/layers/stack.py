@@ -73,8 +73,6 @@ def run_stack(
             result, last = run_layer(
                 module,
                 kernel,
-                module.cell,
-                module.norm,
                 reverse(output, sizes) if backward else output,
                 sizes,
                 initial,

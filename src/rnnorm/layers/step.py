@@ -121,8 +121,6 @@ class Step(Recurrence, nn.RNNCellBase):
         _, state = run_layer(
             self,
             kernel,
-            self.cell,
-            self.norm,
             x.unsqueeze(0),
             sizes,
             state,
