@@ -200,7 +200,7 @@ def _enlarged(
 
     What is added repeats the first; values of an example are often all alike.
     """
-    left, generator = iter(sizes), torch.Generator().manual_seed(0)
+    left, generator = iter(sizes), torch.Generator("cpu").manual_seed(0)
 
     def enlarge(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -210,7 +210,8 @@ def _enlarged(
             if isinstance(size, str) and size.isidentifier():
                 value = torch.cat([value, value.narrow(dim, 0, 1)], dim)
         if value.is_floating_point():
-            value = value + torch.rand(value.shape, generator=generator).to(value)
+            added = torch.rand(value.shape, generator=generator, device="cpu")
+            value = value + added.to(value)
         return value
 
     larger: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(enlarge, (example, named))

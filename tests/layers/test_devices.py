@@ -5,6 +5,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import rnnorm
+from rnnorm.diagnostics import tanh_derivative
 from rnnorm.layers.norm_stabilizer import norm_stabilizer
 
 LAYERS = ("RNN", "LSTM", "GRU")
@@ -91,3 +92,10 @@ def test_so_may_that_of_the_norm_stabilizer(request):
     wanted = norm_stabilizer(output, 1.0, lengths=lengths)
     request.getfixturevalue("elsewhere")
     torch.testing.assert_close(norm_stabilizer(output, 1.0, lengths=lengths), wanted)
+
+
+def test_so_may_that_of_the_derivative_of_tanh(request):
+    spread = torch.tensor([0.5, 1.0])
+    wanted = tanh_derivative(spread)
+    request.getfixturevalue("elsewhere")
+    torch.testing.assert_close(tanh_derivative(spread), wanted)

@@ -51,6 +51,7 @@ def plot_attention(axes: Axes, words: Sequence[str], weights: Tensor) -> None:
         if places[-1][0] < lines or size < 1:
             break
         size *= 0.95
+    weights = weights.detach()
     top = float(weights.max()) or 1.0
     for word, (line, column), width, weight in zip(
         shown, places, widths, weights.tolist(), strict=True

@@ -44,10 +44,10 @@ def gradient_norms(
         \frac{\partial \mathcal{L}}{\partial h_t}
 
     over all units and all rows that are active at the step (Cooijmans et al. 2016, fig. 1).
-    ``h_t`` is the output of the topmost layer, so the path through an LSTM's carried ``c_t`` is
-    not part of it. A copy of the model runs, in the mode that the model is in, on the reference
-    kernel and in this process alone: nothing of the model changes, nor does the generator of random
-    numbers.
+    ``h_t`` is the output of the topmost layer (of an HMLSTM the h of all its layers side by side),
+    so the path through an LSTM's carried ``c_t`` is not part of it. A copy of the model runs, in
+    the mode that the model is in, on the reference kernel and in this process alone: nothing of
+    the model changes, nor does the generator of random numbers.
 
     Args:
         model: a recurrent layer, or a model that holds one: of this package or of ``torch.nn``.

@@ -27,7 +27,8 @@ def tanh_derivative(spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         the mean, the lower and the upper quartile, of the shape of ``spread``.
     """
     # midpoints of equally probable intervals: a quadrature, nothing is drawn
-    points = torch.special.ndtri((torch.arange(2000, dtype=torch.float64) + 0.5) / 2000)
+    middles = (torch.arange(2000, dtype=torch.float64, device="cpu") + 0.5) / 2000
+    points = torch.special.ndtri(middles)
     values = 1 - torch.tanh(spread.cpu().double().unsqueeze(-1) * points) ** 2
     low, high = values.quantile(values.new_tensor([0.25, 0.75]), -1)
     return tuple(v.to(spread) for v in (values.mean(-1), low, high))  # type: ignore[return-value]
