@@ -40,8 +40,8 @@ def run_backward(
     narrow = plan.pack(results[0])
     h, c = (kept if kept.numel() else narrow for kept in results[11:])
     # nothing is put into its rows a second time
-    again = [(torch.empty_like(mean), torch.empty_like(var)) for mean, var in taken]
-    x = finish(z_x, plan, inputs.gamma_input, again[0])
+    mean, var = (torch.empty_like(moment) for moment in taken[0])
+    x = finish(z_x, plan, inputs.gamma_input, (mean, var))
 
     d_output, d_h, d_c = (
         inputs.x.new_zeros(like.shape, dtype=wide) if d is None else d.to(wide)
