@@ -11,9 +11,10 @@ from rated_files import write_rated
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.words_and_signs import words_and_signs
-from rnnorm.experiments.measuring.exporting import _example, export
+from rnnorm.experiments.measuring.exporting import _example, _streams, export
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
+from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.pixels import step_order
 from rnnorm.experiments.training.fit import fit
 
@@ -128,6 +129,13 @@ def test_a_sentiment_model_reads_numbers_of_words(tmp_path):
     torch.testing.assert_close(torch.from_numpy(found), wanted)
 
 
+def test_a_state_that_is_not_learned_is_not_told():
+    model = LanguageModel(12, hidden_size=6).eval()
+    example = _example(model)
+    assert not any(part.any() for part in example["state"])
+    assert "first_state" not in _streams(model, example)
+
+
 def test_a_state_that_is_read_from_the_whole_sequence_is_no_streams():
     model = FrameClassifier(input_size=3, num_classes=2, learn_initial_state="from_input").eval()
     example = _example(model)
@@ -137,8 +145,24 @@ def test_a_state_that_is_read_from_the_whole_sequence_is_no_streams():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("learned", [False, True])
-def test_a_language_model_streams(tmp_path, learned):
+@pytest.mark.parametrize("cell", ["LSTM", "HMLSTM"])
+def test_a_stream_begins_with_the_states_of_its_cell(cell):
+    given = {"cell": cell, "hidden_size": 8, "num_layers": 3, "learn_initial_state": True}
+    model = LanguageModel(12, **given).eval()
+    for name, value in model.rnn.named_parameters():
+        if name.endswith("_0"):
+            value.uniform_()
+    example = _example(model)
+    first = map(torch.tensor, _streams(model, example)["first_state"])
+    example["state"] = tuple(
+        each.unsqueeze(1).expand_as(zeros)
+        for each, zeros in zip(first, example["state"], strict=True)
+    )
+    torch.testing.assert_close(model(**example)[0], model(example["x"])[0])
+
+
+@torch.no_grad()
+def test_a_language_model_streams(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat.\n" * 400)
@@ -149,7 +173,7 @@ def test_a_language_model_streams(tmp_path, learned):
         "--model.init_args.hidden_size=6",
         "--model.init_args.vocabulary_size=12",
         "--model.init_args.initial_noise=0.1",
-        f"--model.init_args.learn_initial_state={str(learned).lower()}",
+        "--model.init_args.learn_initial_state=true",
         f"--data.init_args.file={text}",
         "--data.init_args.dataset=text",
         "--data.init_args.batch_size=8",
@@ -161,9 +185,9 @@ def test_a_language_model_streams(tmp_path, learned):
     session = onnxruntime.InferenceSession(tmp_path / "text.onnx")
     names = [put.name for put in session.get_inputs()]
     x = torch.randint(12, (9, 2))
-    first = about.get("first_state", torch.zeros(2, 1, 6).tolist())
-    state = [torch.tensor(values).unsqueeze(1).expand(1, 2, 6).numpy() for values in first]
-    assert bool(state[0].any()) is learned
+    first = map(torch.tensor, about["first_state"])
+    state = [values.unsqueeze(1).expand(1, 2, 6).numpy() for values in first]
+    assert state[0].any()
     found = []
     for step, symbols in enumerate(x):
         given = [symbols.unsqueeze(0).numpy(), *state, torch.full((2,), step).numpy()]

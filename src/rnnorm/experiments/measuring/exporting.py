@@ -17,6 +17,7 @@ import rnnorm
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
+from rnnorm.experiments.models.states import each
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.sentiment import SentimentClassifier
@@ -121,11 +122,9 @@ def _example(model: LightningModule) -> dict[str, Any]:
     whole = given.get("bidirectional") or given.get("learn_initial_state") == "from_input"
     if isinstance(model, SequenceClassifier) or whole:
         return {"x": x, "lengths": torch.full((_ROWS,), _STEPS)}
-    rnn: Any = model.rnn
-    shape = (rnn.num_layers, _ROWS, rnn.hidden_size)
-    state = tuple(torch.zeros(shape) for _ in rnn.cell.states)
-    step = torch.zeros(_ROWS, dtype=torch.int64)
-    return {"x": x, "state": state if len(state) > 1 else state[0], "step": step}
+    with torch.no_grad():
+        state = each(model(x)[1], torch.zeros_like)
+    return {"x": x, "state": state, "step": torch.zeros(_ROWS, dtype=torch.int64)}
 
 
 def _streams(model: LightningModule, named: dict[str, Any]) -> dict[str, Any]:
@@ -138,5 +137,9 @@ def _streams(model: LightningModule, named: dict[str, Any]) -> dict[str, Any]:
         "step: frames that each row has had before"
     }
     if rnn.learn_initial_state:
-        about["first_state"] = [getattr(rnn, f"{name}_0").tolist() for name in rnn.cell.states]
+        state = named["state"] if isinstance(named["state"], tuple) else (named["state"],)
+        about["first_state"] = [
+            getattr(rnn, f"{name}_0").view(len(like), *like.shape[2:]).tolist()
+            for name, like in zip(rnn.cell.states, state, strict=True)
+        ]
     return about
