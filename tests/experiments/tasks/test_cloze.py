@@ -126,8 +126,10 @@ def made_up(stories):
     return data(stories, batch_size=20)
 
 
-@pytest.mark.parametrize("name", ["babi", "chinese", "made_up"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [*(("made_up", variant) for variant in VARIANTS), ("babi", "BN-e**"), ("chinese", "BN-e**")],
+)
 def test_padding_is_nothing(request, name, variant):
     module = request.getfixturevalue(name)
     batch = next(iter(module.train_dataloader()))
@@ -274,6 +276,11 @@ def test_documents_are_cut_to_sentences(stories):
 def test_bad_arguments(stories, arguments, what):
     with pytest.raises(ValueError, match=what):
         data(stories, **arguments)
+
+
+def test_a_cell_without_last_states_is_refused():
+    with pytest.raises(ValueError, match=r"cell must be another one .*, got 'HMLSTM'"):
+        ClozeReader(9, cell="HMLSTM")
 
 
 def test_a_model_of_another_vocabulary_is_refused(stories):

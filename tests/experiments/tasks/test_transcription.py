@@ -196,6 +196,10 @@ def test_words_that_are_none_are_refused():
         SpokenData(dataset="wsj")
     with pytest.raises(ValueError, match="stacked must be at least 1, got 0"):
         SpokenData(stacked=0)
+    with pytest.raises(ValueError, match="units must be 'words' for timit, got 'characters'"):
+        SpokenData(dataset="timit", units="characters")
+    with pytest.raises(ValueError, match=r"speakers must be None for kaldi, got \['theo'\]"):
+        SpokenData(dataset="kaldi", speakers=["theo"])
 
 
 def test_a_recording_is_transcribed(tmp_path, trained, capsys):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from parallel_files import write_multi30k
 from torch.nn.functional import cross_entropy
-from translations import TARGET, WORDS, batch, calls, lively, model
+from translations import TARGET, batch, calls, lively, model
 
 from rnnorm.experiments.models.feeding import write, writing_freely
 from rnnorm.experiments.models.ways.by_name import WAYS, way
@@ -207,7 +207,7 @@ def test_statistics_are_of_what_the_decoder_saw():
         ({"training": "mixer", "training_options": {"every": "a"}}, "must be numbers"),
         ({"training": "scheduled", "training_options": {"decay": "cosine"}}, "decay must be one"),
         ({"training": "uniform", "training_options": {"k": 0.5}}, "at least 1 if inverse_sigmoid"),
-        ({"cell": "HMLSTM"}, "bidirectional must be False for an HMLSTM"),
+        ({"cell": "HMLSTM"}, "cell must be another one to translate, got 'HMLSTM'"),
         ({"beam": 0}, "beam must be at least 1"),
         ({"limit": 0}, "limit must be at least 1"),
         ({"dropout": 1.1}, "dropout must be from 0 to 1, got 1.1"),
@@ -220,8 +220,8 @@ def test_wrong_arguments(given, what):
 
 
 def test_the_options_of_a_way_are_its_own():
-    assert way("uniform", WORDS, {"k": 7}).k == 7
-    assert way("e2e", WORDS, {"top_k": 3, "first": 2}).top_k == 3
+    assert way("uniform", {"k": 7}).k == 7
+    assert way("e2e", {"top_k": 3, "first": 2}).top_k == 3
 
 
 def test_the_data_number_words_and_say_what_is_unknown(tmp_path):

@@ -124,15 +124,16 @@ def set_forget_bias(rnn: nn.RNNBase, value: float | None) -> None:
     """Set the forget gate's bias, unless ``value`` is None.
 
     Raises:
-        ValueError: the layer has no forget gate.
+        ValueError: the layer is no LSTM with biases.
     """
     if value is None:
         return
     try:
         rnnorm.init.forget_bias_(rnn, value)
     except ValueError:
-        what = f"forget_bias must be None (null) for {type(rnn).__name__}, which has no forget gate"
-        raise ValueError(f"{what}, got {value}") from None
+        raise ValueError(
+            f"forget_bias must be None (null) but for an LSTM with biases, got {value} for {rnn}"
+        ) from None
 
 
 def _spec(

@@ -25,12 +25,11 @@ WAYS: Mapping[str, type[Teacher]] = {
 }
 
 
-def way(name: str, symbols: int, options: Mapping[str, Any] | None = None) -> Teacher:
+def way(name: str, options: Mapping[str, Any] | None = None) -> Teacher:
     """A way to train, by its name.
 
     Args:
         name: one of ``WAYS``.
-        symbols: how many there are.
         options: arguments of its class.
 
     Raises:
@@ -40,8 +39,7 @@ def way(name: str, symbols: int, options: Mapping[str, Any] | None = None) -> Te
         raise ValueError(f"training must be one of {', '.join(WAYS)}, got {name!r}")
     given = dict(options or {})
     kind = WAYS[name]
-    # those of the class that says what its decay is
-    known = [*inspect.signature(Scheduled if kind is Uniform else kind).parameters]
+    known = [*inspect.signature(kind).parameters]
     for option in given:
         if option not in known:
             near = difflib.get_close_matches(option, known)
@@ -50,7 +48,7 @@ def way(name: str, symbols: int, options: Mapping[str, Any] | None = None) -> Te
                 f"training_options must be options of {name}, got {option!r}: it {has}"
             )
     try:
-        return kind(**given, **({"symbols": symbols} if kind is Uniform else {}))
+        return kind(**given)
     except TypeError as error:
         raise ValueError(
             f"training_options of {name} must be numbers, got {given}: {error}"

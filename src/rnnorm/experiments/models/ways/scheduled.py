@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -81,20 +81,11 @@ class Always(Scheduled):
 
 
 class Uniform(Scheduled):
-    """Scheduled sampling of symbols that are all as probable (Bengio et al. 2015, a control).
-
-    Args:
-        symbols: how many there are.
-        **decay: of :class:`Scheduled`.
-    """
-
-    def __init__(self, symbols: int, **decay: Any) -> None:
-        super().__init__(**decay)
-        self.symbols = symbols
+    """Scheduled sampling of symbols that are all as probable (Bengio et al. 2015, a control)."""
 
     def feeding(self, task: Task, place: Place) -> Feeding:
         """The truth or any symbol: known beforehand, so that nothing is chosen on the way."""
         scheduled = super().feeding(task, place)
-        anything = torch.randint_like(scheduled.truth, self.symbols)
+        anything = torch.randint_like(scheduled.truth, task.symbols)
         truth = torch.where(scheduled.own[:-1], anything, scheduled.truth)
         return scheduled._replace(truth=truth, own=torch.zeros_like(scheduled.own))

@@ -28,6 +28,7 @@ class Task(NamedTuple):
         truth: the symbols before those of the target ``(T, B)``: what teacher forcing feeds.
         target: symbols to write ``(T, B)``.
         lengths: how many each row has ``(B,)``.
+        symbols: how many there are to choose from.
         baseline: the reward that is expected ``(N,)``, of features ``(N, H)``; MIXER's alone.
     """
 
@@ -36,6 +37,7 @@ class Task(NamedTuple):
     truth: Tensor
     target: Tensor
     lengths: Tensor
+    symbols: int
     baseline: Callable[[Tensor], Tensor] | None = None
 
 

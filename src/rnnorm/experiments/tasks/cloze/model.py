@@ -42,7 +42,7 @@ class ClozeReader(RecurrentModel):
         score: the metric of the best checkpoint, the share of wrong answers.
 
     Raises:
-        ValueError: a name is unknown.
+        ValueError: a name is unknown, or the cell an HMLSTM.
     """
 
     score = Score("error", "min")
@@ -57,6 +57,8 @@ class ClozeReader(RecurrentModel):
         **layers: Any,
     ) -> None:
         super().__init__(**layers)
+        if self.hparams["cell"] == "HMLSTM":
+            raise ValueError("cell must be another one to answer questions, got 'HMLSTM'")
         # whose statistics torch synchronises on a GPU alone
         self.in_processes = not attention_norm
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)

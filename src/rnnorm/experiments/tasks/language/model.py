@@ -105,7 +105,7 @@ class LanguageModel(RecurrentModel):
             raise ValueError(
                 "training must be any way but 'mixer' for a text, which has no reference to reward"
             )
-        self.way = way(training, vocabulary_size, training_options)
+        self.way = way(training, training_options)
         # by itself it takes other numbers of steps in every process
         self.in_processes = training == "teacher"
         if training != "teacher" and (norm_stabilizer or self._samples):
@@ -240,7 +240,8 @@ class LanguageModel(RecurrentModel):
         if lengths is None:
             lengths = torch.full(y.shape[1:], len(y), device=y.device)
         longest = int(lengths.max())
-        task = Task(written, self.scores, x[:longest], y[:longest], lengths)
+        symbols = self.hparams["vocabulary_size"]
+        task = Task(written, self.scores, x[:longest], y[:longest], lengths, symbols)
         loss = self.way.loss(task, Place(self.global_step, self.current_epoch))["loss"]
         self.log("train/loss", loss, prog_bar=True, batch_size=batch.predictions)
         return loss

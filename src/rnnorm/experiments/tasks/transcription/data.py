@@ -81,6 +81,11 @@ class SpokenData(KeepsVocabulary):
         for name, number in (("strings", strings), ("stacked", stacked)):
             if number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
+        if units != "words" and dataset != "kaldi":
+            raise ValueError(f"units must be 'words' for {dataset}, got {units!r}")
+        for name, who in (("speakers", speakers), ("test_speakers", test_speakers)):
+            if who is not None and dataset != "digits":
+                raise ValueError(f"{name} must be None for {dataset}, got {who}")
         self.num_features = 0
 
     def load(self) -> dict[str, TranscriptBatches]:

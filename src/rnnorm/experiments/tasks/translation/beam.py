@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.experiments.data.text.word_numbers import END
+from rnnorm.experiments.models.states import rows_of
 from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
 
 
@@ -62,6 +63,6 @@ def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
         if not going_on.any():
             break
         kept = index.gather(1, parent)[going_on]
-        state = tuple(each[:, kept] for each in state)
+        state = rows_of(state, kept)
     first = (total / lengths.clamp(min=1)).argmax(1)
     return history[:, torch.arange(rows, device=device), first]

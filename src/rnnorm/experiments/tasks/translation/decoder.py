@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from rnnorm.experiments.models.luong_attention import LuongAttention, Memory
+from rnnorm.experiments.models.states import rows_of
 
 
 class Sight(NamedTuple):
@@ -15,11 +16,11 @@ class Sight(NamedTuple):
 
     Attributes:
         memory: what there is to look at.
-        state: states ``(1, B, H)``.
+        state: of the layer, ``(1, B, H)`` each.
     """
 
     memory: Memory
-    state: tuple[Tensor, ...]
+    state: Any
 
 
 class Decoder(nn.Module):
@@ -69,11 +70,9 @@ class Decoder(nn.Module):
             features ``(T, B, H)``, and memory and states after each row's last step.
         """
         memory, state = at
-        hx: Any = state if len(state) > 1 else state[0]
-        output, last = self.rnn(x, hx, lengths=lengths, step=step)
-        last = last if isinstance(last, tuple) else (last,)
-        return self.attention(output, memory), Sight(memory, last)
+        output, state = self.rnn(x, state, lengths=lengths, step=step)
+        return self.attention(output, memory), Sight(memory, state)
 
     def rows(self, at: Sight, kept: Tensor) -> Sight:
         """Memory and states of some rows."""
-        return Sight(at.memory.of(kept), tuple(each[:, kept] for each in at.state))
+        return Sight(at.memory.of(kept), rows_of(at.state, kept))

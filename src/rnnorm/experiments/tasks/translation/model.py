@@ -71,13 +71,15 @@ class Translator(RecurrentModel):
         **layers: Any,
     ) -> None:
         super().__init__(**layers)
+        if self.hparams["cell"] == "HMLSTM":
+            raise ValueError("cell must be another one to translate, got 'HMLSTM'")
         for name, number in (("beam", beam), ("limit", limit)):
             if number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
         if statistics not in ("teacher", "free"):
             raise ValueError(f"statistics must be 'teacher' or 'free', got {statistics!r}")
         self.in_processes = training == statistics == "teacher"
-        self.way = way(training, target_size, training_options)
+        self.way = way(training, training_options)
         self.embedding = nn.Embedding(source_size, embedding_size)
         self.encoder = self.make_layer(embedding_size, bidirectional=True)
         # its first states are those that the encoder gives it
@@ -120,9 +122,9 @@ class Translator(RecurrentModel):
         # the last states of both directions side by side
         states = last if isinstance(last, tuple) else (last,)
         ends = [each.transpose(0, 1).flatten(1) for each in states]
-        first = [f(end) for f, end in zip(self.first_states, ends, strict=True)]
+        h, *c = (f(end).unsqueeze(0) for f, end in zip(self.first_states, ends, strict=True))
         # h is within -1 and 1, c need not be
-        return Sight(memory, tuple(s.unsqueeze(0) for s in (first[0].tanh(), *first[1:])))
+        return Sight(memory, (h.tanh(), *c) if c else h.tanh())
 
     def task(self, batch: ParallelBatch) -> Task:
         """What there is to learn of a minibatch."""
@@ -133,6 +135,7 @@ class Translator(RecurrentModel):
             torch.cat([torch.full_like(target[:1], END), target[:-1]]),
             target,
             batch.target_lengths,
+            self.hparams["target_size"],
             lambda features: self.baseline(features).squeeze(1),
         )
 

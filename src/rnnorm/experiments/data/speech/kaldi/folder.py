@@ -41,29 +41,47 @@ def load_kaldi(data_dir: str | Path | None) -> Speech:
     count = 0
     for part in _PARTS:
         alignments = read_alignments(folder / part)
-        features: dict[str, tuple[int, Features]] = {}
-        for name, place in places_of(folder / part).items():
-            rows, columns = matrix_shape(place)
-            widths.setdefault(columns, f"{name!r} in {place}")
-            features[name] = rows, partial(read_matrix, place)
+        features = list_features(folder / part, widths)
         utterances, said = pair(features, alignments.states, str(folder / part))
         parts.append(utterances)
         notes += said
         count = max(count, alignments.num_states)
-    if len(widths) > 1:
-        each = ", ".join(f"{width} for {where}" for width, where in widths.items())
-        raise ValueError(f"all features must have as many columns, got {each}")
     train, dev, test = parts
-    return Speech(train, dev, test, next(iter(widths)), count, notes)
+    return Speech(train, dev, test, one_width(widths), count, notes)
 
 
-def places_of(folder: Path) -> dict[str, Place]:
-    """Where the features of each utterance of a folder stand.
+def list_features(folder: Path, widths: dict[int, str]) -> dict[str, tuple[int, Features]]:
+    """Frames and features of each utterance of a folder; only headers are read here.
+
+    Args:
+        folder: holds ``feats.scp`` (or ``feats.ark``, ``feats.ark.gz``).
+        widths: gets the numbers of columns, each with the first place that has it.
 
     Raises:
         ValueError: a file is broken.
         FileNotFoundError: there are no features.
     """
+    features: dict[str, tuple[int, Features]] = {}
+    for name, place in _places(folder).items():
+        rows, columns = matrix_shape(place)
+        widths.setdefault(columns, f"{name!r} in {place}")
+        features[name] = rows, partial(read_matrix, place)
+    return features
+
+
+def one_width(widths: dict[int, str]) -> int:
+    """The columns that all features have.
+
+    Raises:
+        ValueError: some have others.
+    """
+    if len(widths) > 1:
+        each = ", ".join(f"{width} for {where}" for width, where in widths.items())
+        raise ValueError(f"all features must have as many columns, got {each}")
+    return next(iter(widths))
+
+
+def _places(folder: Path) -> dict[str, Place]:
     if (scp := folder / "feats.scp").is_file():
         return read_scp(scp)
     for archive in (folder / "feats.ark", folder / "feats.ark.gz"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from rnnorm.experiments.data.held_out import fixed_tenth
-from rnnorm.experiments.data.speech.kaldi.folder import places_of
-from rnnorm.experiments.data.speech.kaldi.matrix import matrix_shape, read_matrix
+from rnnorm.experiments.data.speech.kaldi.folder import list_features, one_width
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.text_file import read_text
 from rnnorm.experiments.data.users_folder import users_folder
@@ -63,9 +61,7 @@ def load_kaldi_text(data_dir: str | Path | None, units: Units) -> SpokenParts:
     widths: dict[int, str] = {}
     notes: list[str] = []
     parts = {part: _part(folder / part, units, widths, notes) for part in there}
-    if len(widths) > 1:
-        each = ", ".join(f"{width} for {where}" for width, where in widths.items())
-        raise ValueError(f"all features must have as many columns, got {each}")
+    width = one_width(widths)
     if "dev" not in parts:
         parts["train"], parts["dev"] = fixed_tenth(parts["train"])
         notes.append(
@@ -73,22 +69,19 @@ def load_kaldi_text(data_dir: str | Path | None, units: Units) -> SpokenParts:
         )
     if not parts["train"]:
         raise ValueError(f"{folder / 'train'} must have an utterance besides those to validate")
-    return SpokenParts(parts["train"], parts["dev"], parts["test"], next(iter(widths)), notes)
+    return SpokenParts(parts["train"], parts["dev"], parts["test"], width, notes)
 
 
 def _part(folder: Path, units: Units, widths: dict[int, str], notes: list[str]) -> list[Spoken]:
-    said, found, silent = read_transcripts(folder / "text"), [], []
-    for name, place in places_of(folder).items():
-        if name not in said:
-            silent.append(name)
-            continue
-        rows, columns = matrix_shape(place)
-        widths.setdefault(columns, f"{name!r} in {place}")
-        symbols = tuple(said[name].split() if units == "words" else said[name])
-        found.append(Spoken(name, partial(read_matrix, place), rows, symbols))
+    said, features = read_transcripts(folder / "text"), list_features(folder, widths)
+    found = [
+        Spoken(name, read, rows, tuple(said[name].split() if units == "words" else said[name]))
+        for name, (rows, read) in features.items()
+        if name in said
+    ]
     if not found:
         raise ValueError(f"{folder}: no utterance has both features and words")
-    if silent:
+    if silent := [name for name in features if name not in said]:
         notes.append(f"{folder}: {len(silent)} utterances without words, such as {silent[0]}")
     if unheard := set(said) - {each.name for each in found}:
         notes.append(f"{folder}: {len(unheard)} of text without features, such as {min(unheard)}")
