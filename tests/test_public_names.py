@@ -14,8 +14,13 @@ def run(code):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_import_alone_needs_no_torch():
-    run("import sys, rnnorm; assert 'torch' not in sys.modules")
+def test_the_import_alone_needs_nothing_else():
+    run(
+        "import sys; before = set(sys.modules); import rnnorm\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "assert new <= {*sys.stdlib_module_names, 'rnnorm'}, new\n"
+        "assert not any(name.startswith('rnnorm.experiments') for name in sys.modules)"
+    )
 
 
 def test_each_use_may_be_the_first(tmp_path):

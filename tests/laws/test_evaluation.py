@@ -53,4 +53,3 @@ def test_evaluation_is_differentiable(name):
 
     function, inputs = as_function(InEvaluation(**vars(case)))
     assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
-    assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True)

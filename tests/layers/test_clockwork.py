@@ -113,14 +113,6 @@ def test_a_module_that_first_moves_where_few_rows_are_left_takes_the_populations
     torch.testing.assert_close(layer.population_input_period3_l0.mean, means)
 
 
-def test_it_is_exported(x):
-    layer, x = draw((1, 2), norm="batch", num_layers=2), x[:3]
-    layer(x)
-    layer.eval()
-    program = torch.export.export(layer, (x,))
-    torch.testing.assert_close(program.module()(x), layer(x))
-
-
 @pytest.mark.parametrize("periods", [(), (0, 1), (2, 1), (1, 1)])
 def test_periods_ascend(periods):
     with pytest.raises(ValueError, match="periods must ascend from at least 1, got"):

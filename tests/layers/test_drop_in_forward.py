@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 import rnnorm
@@ -173,21 +172,6 @@ def test_dropout_zeroes_a_share_of_the_frames_between_layers_and_scales_the_rest
     kept = shown[alive] > 0
     close(shown[alive][kept], full[alive][kept] / 0.75)
     assert abs(kept.double().mean() - 0.75) < 0.03
-
-
-def test_gradgradcheck_passes(plain, same):
-    layer, _ = plain.twins()
-    x = plain.input(rows=2, length=3).requires_grad_()
-    names = [name for name, _ in layer.named_parameters()]
-
-    def run(x, *weights):
-        named = dict(zip(names, weights, strict=True))
-        output, state = torch.func.functional_call(layer, named, (x,))
-        return output.sum(-1), state[-1]
-
-    weights = tuple(layer.parameters())
-    assert gradcheck(run, (x, *weights))
-    assert gradgradcheck(run, (x, *weights), atol=1e-4)
 
 
 def test_the_second_gradient_is_torchs(deep, same):

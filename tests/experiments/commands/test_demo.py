@@ -5,28 +5,20 @@ from rnnorm.experiments.commands.cli import main
 TINY = ["--model.init_args.hidden_size=6", "--data.init_args.shrink=2"]
 
 
-@pytest.fixture
-def finished(capsys, tmp_path):
+def test_demo_prints_a_table_and_the_next_command_and_draws(capsys, tmp_path):
     picture = tmp_path / "deep" / "picture.png"
     arguments = ["demo", "--seeds", "2", "--epochs", "2", "--picture", str(picture)]
     assert main([*arguments, *TINY]) == 0
-    return capsys.readouterr().out, picture
-
-
-def test_demo_prints_a_table_and_the_next_command_and_draws(finished, tmp_path):
-    said, picture = finished
-    lines = said.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     head = next(i for i, line in enumerate(lines) if "ms per step" in line)
     assert [lines[head + i].split()[0] for i in (1, 2, 3)] == ["LSTM", "BN-LSTM", "LN-LSTM"]
     assert all("±" in line for line in lines[head + 1 : head + 4])
     assert "next, on real MNIST: rnnorm fit" in lines[-1]
     assert picture.read_bytes().startswith(b"\x89PNG")
-    curves = (tmp_path / "cwd/runs/demo/comparison.csv").read_text().splitlines()
-    assert len(curves) == 1 + 3 * 2 * 2
-
-
-def test_demo_writes_into_its_folder_alone(finished, tmp_path):
     folder = tmp_path / "cwd" / "runs" / "demo"
+    curves = (folder / "comparison.csv").read_text().splitlines()
+    assert len(curves) == 1 + 3 * 2 * 2
+    # into its folder alone
     written = [p for p in (tmp_path / "cwd").rglob("*") if p.is_file()]
     assert all(folder in p.parents for p in written)
     runs = {f"demo-digits-{n}-seed{s}" for n in ("lstm", "bn", "ln") for s in (1, 2)}

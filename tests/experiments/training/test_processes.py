@@ -42,6 +42,20 @@ def assert_near(got, want, tolerance):
         torch.testing.assert_close(got[name], value, atol=tolerance, rtol=tolerance, msg=name)
 
 
+TRAIN = """
+import os, signal
+from lightning.pytorch import Callback
+from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.training.fit import fit
+class Stop(Callback):
+    def on_before_zero_grad(self, trainer, *_):
+        if trainer.global_step == 9 and trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+assert main({words!r}) == 0
+fit({recipe!r}, run_dir={folder!r}, overrides={more!r}, quiet=True, callbacks=[Stop()])
+"""
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A training of two processes, and of one."""
@@ -56,18 +70,24 @@ def trained(tmp_path_factory):
         *FLOAT64,
     ]
     fit(RECIPE, run_dir=folder / "one", overrides=options, quiet=True)
-    two = command("fit", RECIPE, "--run-dir", folder / "two", *options, "--trainer.devices=2")
-    assert two.returncode == 0, two.stdout + two.stderr
-    return folder, options, two
+    script = folder / "train.py"
+    more = [*options, "--trainer.devices=2"]
+    words = ["fit", RECIPE, "--run-dir", str(folder / "two"), *more]
+    cut = str(folder / "cut")
+    script.write_text(TRAIN.format(words=words, recipe=RECIPE, folder=cut, more=more))
+    # one pair of processes for both, since importing takes longer than training
+    two = command(script, before=())
+    assert two.returncode == 128 + signal.SIGTERM, two.stdout + two.stderr
+    return folder, two
 
 
 def test_two_processes_give_the_weights_of_one(trained):
-    folder, _, _ = trained
+    folder, _ = trained
     assert_near(weights(folder / "two"), weights(folder / "one"), 1e-9)
 
 
 def test_one_process_writes_the_metrics_of_all(trained):
-    folder, _, two = trained
+    folder, two = trained
     want, got = (read_metrics(folder / name / "metrics.csv") for name in ("one", "two"))
     assert got.keys() == want.keys()
     for name, curve in want.items():
@@ -78,28 +98,10 @@ def test_one_process_writes_the_metrics_of_all(trained):
     assert two.stdout.count("next: rnnorm test") == 1
 
 
-STOP = """
-import os, signal
-from lightning.pytorch import Callback
-from rnnorm.experiments.training.fit import fit
-class Stop(Callback):
-    def on_before_zero_grad(self, trainer, *_):
-        if trainer.global_step == 9 and trainer.global_rank == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-fit({recipe!r}, run_dir={folder!r}, overrides={options!r}, callbacks=[Stop()])
-"""
-
-
-def test_a_signal_to_one_stops_all_and_the_resumed_training_is_the_uninterrupted_one(
-    trained, tmp_path
-):
-    whole, options, _ = trained
-    folder, script = tmp_path / "run", tmp_path / "train.py"
-    options = [*options, "--trainer.devices=2"]
-    script.write_text(STOP.format(recipe=RECIPE, folder=str(folder), options=options))
-    done = command(script, before=())
-    assert done.returncode == 128 + signal.SIGTERM, done.stdout + done.stderr
-    assert done.stdout.count("stopped.") == 1
+def test_a_signal_to_one_stops_all_and_the_resumed_training_is_the_uninterrupted_one(trained):
+    whole, two = trained
+    folder = whole / "cut"
+    assert two.stdout.count("stopped.") == 1
     assert read_checkpoint(folder / "checkpoints" / "last.ckpt")["global_step"] == 10
     with pytest.raises(ValueError, match="of a training with 2 processes, and this has 1"):
         fit(resume=folder, overrides=["--trainer.devices=1"], quiet=True)
