@@ -141,7 +141,6 @@ struct Backward : SiteGradients<Cell, T> {
   }
 
   // sums need the tiles of all threads, or other processes; false if these are lost
-  template <class Team>
   bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t,
                    int64_t row) {
     const auto each_tile = [&](auto body) {
@@ -171,7 +170,6 @@ struct Backward : SiteGradients<Cell, T> {
     return true;
   }
 
-  template <class Team>
   void run_thread(Team& team, int64_t rank) {
     const int64_t first = tiles.share(rank, team.size()), last = tiles.share(rank + 1, team.size());
     const int64_t from = first * tile_units, to = smaller(columns, last * tile_units);
@@ -217,7 +215,6 @@ struct Backward : SiteGradients<Cell, T> {
     if (!delayed || delayed_input(team, rank, first, last)) finish(first, last);
   }
 
-  template <class Team>
   void prepare(Team& team, int64_t rank, int64_t first, int64_t last, int64_t from, int64_t to) {
     for (int64_t i = first; i < last; ++i) {
       const Units u = tiles[i];
@@ -238,7 +235,6 @@ struct Backward : SiteGradients<Cell, T> {
 
   // statistics that depend on all frames, or on other processes at all steps: so does every
   // gradient; false if the others are lost
-  template <class Team>
   bool delayed_input(Team& team, int64_t rank, int64_t first, int64_t last) {
     // calls body for each of a thread's tiles with the rows of each statistic
     const auto each_statistic = [&](auto body) {

@@ -225,7 +225,6 @@ struct Forward : Layer<Cell, T> {
     this->scatter(var, u, static_cast<T*>(site.var) + t * Gates * H, Gates);
   }
 
-  template <class Team>
   void run_thread(Team& team, int64_t rank) {
     const int64_t first = tiles.share(rank, team.size()), last = tiles.share(rank + 1, team.size());
     for (int64_t i = first; i < last; ++i) {
@@ -268,7 +267,6 @@ struct Forward : Layer<Cell, T> {
   }
 
   // statistics need the tiles of all threads, or other processes; false if these are lost
-  template <class Team>
   bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t) {
     for (int64_t i = first; i < last; ++i)
       with_width(tiles[i].width, [&](auto width) {

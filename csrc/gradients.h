@@ -42,7 +42,6 @@ struct GradientProducts : Layer<Cell, T> {
   }
 
   // a thread's columns [from, to) of W_h, and its share of W_x's, for in_panels
-  template <class Team>
   void pack_weights(Team& team, int64_t rank, int64_t from, int64_t to) const {
     each_panel(from, to, [&](int64_t start, auto width) {
       this->template pack_rows<decltype(width)::value>(a.weight_hh, H, start,
@@ -191,7 +190,6 @@ struct GradientProducts : Layer<Cell, T> {
   }
 
   // gradients of W_x and x from the steps [start, stop); dz by tile, `rows` rows each
-  template <class Team>
   void input_gradients(Team& team, int64_t rank, const T* dz, int64_t rows, int64_t row,
                        int64_t start, int64_t stop) const {
     const int64_t frames = offset[stop] - offset[start];

@@ -2,6 +2,7 @@
 #pragma once
 #include "cells.h"
 #include "plan.h"
+#include "team.h"
 
 // asks for huge pages behind new memory: faults on small ones can take as long as the arithmetic
 extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
@@ -154,7 +155,6 @@ struct Layer {
 
   // waits for the parts of sites [first, last] at step t, if there are any; false if they will not
   // come
-  template <class Team>
   bool meet(Team& team, int64_t rank, int64_t t, int first, int last) {
     bool any = false;
     for (int which = first; which <= last; ++which) any |= across(which, t);

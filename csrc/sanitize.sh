@@ -7,7 +7,7 @@ folder=${2:-$(mktemp -d)}
 mkdir -p "$folder"
 compiler=${CXX:-c++}
 emulator=() stride=1
-sources=(forward backward product dispatch sanitize)
+sources=(forward backward product dispatch team sanitize)
 case $kind in
   address)
     flags=(-O0 -g1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fopenmp) ;;

@@ -1,9 +1,13 @@
-// a team of threads with a barrier: GNU OpenMP's pool, or one of standard threads
+// a task of a team of threads: those of GNU OpenMP, or of a pool of standard threads
 #pragma once
-#include <cstdint>
+#include "team.h"
 
 #ifdef RNNORM_STANDARD_THREADS
-#include "pool.h"
+
+// calls the task once for each rank; each calling thread keeps a pool of its own
+extern "C" void rnnorm_run_team(int64_t threads, void (*task)(void*, rnnorm::Team&, int64_t),
+                                void* body);
+
 #else
 #include <omp.h>
 #endif
@@ -23,31 +27,17 @@ void run_team(int64_t threads, Body body) {
 
 #else
 
-class Team {
- public:
-  explicit Team(int64_t size) : size_(size) {}
-  int64_t size() const { return size_; }
-  void barrier() {
-    if (size_ > 1) {
-#pragma omp barrier
-    }
-  }
-
- private:
-  const int64_t size_;
-};
-
 template <class Body>
 void run_team(int64_t threads, Body body) {
+  Team team(threads);
   if (threads == 1) {
     // no parallel region at all: safe in a child after fork
-    Team team(1);
     body(team, 0);
     return;
   }
 #pragma omp parallel num_threads(int(threads))
   {
-    Team team(omp_get_num_threads());
+    team.resize(omp_get_num_threads());
     body(team, omp_get_thread_num());
   }
 }
