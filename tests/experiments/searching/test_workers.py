@@ -20,6 +20,7 @@ import yaml
 from optuna.trial import TrialState
 
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.measuring.outcome import read_outcome
 from rnnorm.experiments.searching.lease import LEASE, Leases
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.status import status
@@ -146,8 +147,8 @@ def _served(programs, data, user):
     call("pg_ctl", "-m", "immediate", "stop")
 
 
-def test_four_workers_share_a_study_in_postgresql(tmp_path, given, postgres):
-    assert_all_are_done_once(postgres, given, 4, 8, tmp_path)
+def test_two_workers_share_a_study_in_postgresql(tmp_path, given, postgres):
+    assert_all_are_done_once(postgres, given, 2, 4, tmp_path)
     assert "secret" not in shown(postgres)
 
 
@@ -210,11 +211,15 @@ def test_a_terminated_search_stops_its_workers_and_says_how_it_goes_on(tmp_path,
     # seldom telling the study, so that the signal comes within a step
     rarely = "--trainer.check_val_every_n_epoch=1000"
     words += ["--storage", storage, "--workers", "2", *given["overrides"], rarely]
-    code = "import sys; from rnnorm.experiments.commands.cli import main; sys.exit(main())"
+    code = (
+        "import sys, torch; from rnnorm.experiments.commands.cli import main\n"
+        "print(torch.get_num_threads(), flush=True); sys.exit(main())"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code, *words],
         stdout=subprocess.PIPE,
         cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "4"},
         text=True,
         start_new_session=True,
     ) as process:
@@ -230,6 +235,9 @@ def test_a_terminated_search_stops_its_workers_and_says_how_it_goes_on(tmp_path,
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 143
+    # they share the threads
+    half = str(max(1, int(said.splitlines()[0]) // 2))
+    assert [read_outcome(folder).places[0]["threads"] for folder in folders] == [half, half]
     assert said.count("stopped. The last good checkpoint is") == 2
     assert said.splitlines()[-1] == f"go on with: rnnorm {shlex.join(words)}"
 
@@ -256,6 +264,8 @@ def test_a_trial_of_little_promise_is_pruned(given, monkeypatch):
     found = search(**given, out="study", trials=2, pruner="median")
     assert {t.state for t in found.trials} == {TrialState.PRUNED}
     assert [row[1] for row in found.rows()[1:]] == ["pruned"] * 2
+    with pytest.raises(ValueError, match="has pruner 'median', not None"):
+        search(**given, out="study", trials=3)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import math
 import multiprocessing
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+import torch
 
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.space import any_of, as_options, draw, space_of
@@ -107,9 +109,10 @@ def search(
         "search": chosen.search["space"],
         "seed": seed,
         "overrides": list(overrides),
+        "pruner": pruner,
     }
-    if pruner is not None:
-        about["pruner"] = pruner
+    # with a storage, a process that was silent may train on all the same
+    passed_over = () if storage is None else (BlockingIOError,)
 
     def work() -> Search:
         with unless_lost(storage), open_study(out, about, score, storage) as study:
@@ -119,18 +122,11 @@ def search(
                 study.enqueue_trial({})
             leases = Leases(study, lease if storage is not None else 0)
             while (trial := leases.take(trials)) is not None:
-                with leases.kept(trial):
-                    options = as_options(draw(trial, space, seed))
+                with leases.kept(trial), suppress(*passed_over):
+                    options = [*overrides, *as_options(draw(trial, space, seed))]
                     print(f"trial {trial.number + 1} of {trials}: {trial.params}", flush=True)
                     folder = out / f"trial-{trial.number:03}"
-                    try:
-                        run_trial(
-                            trial, score, recipe, folder, data_dir, scale, [*overrides, *options]
-                        )
-                    except BlockingIOError:
-                        # whoever was silent trains on all the same
-                        if storage is None:
-                            raise
+                    run_trial(trial, score, recipe, folder, data_dir, scale, options)
             return search_of(study, out)
 
     if workers == 1:
@@ -149,9 +145,8 @@ def search(
         "pruner": pruner,
     }
     context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=_work, args=(recipe, out), kwargs=given) for _ in range(workers)
-    ]
+    args = (recipe, out, max(1, torch.get_num_threads() // workers))
+    processes = [context.Process(target=_work, args=args, kwargs=given) for _ in range(workers)]
     if run_workers(processes):
         raise Stopped(signal.SIGTERM, out)
     with open_study(out, about, score, storage) as study:
@@ -165,8 +160,9 @@ def search(
     return found
 
 
-def _work(recipe: str, out: str | Path, **given: Any) -> None:
-    """What a worker does, in a process of its own: set as that of the command."""
+def _work(recipe: str, out: str | Path, threads: int, **given: Any) -> None:
+    """What a worker does, in a process of its own: set as that of the command, with its threads."""
+    torch.set_num_threads(threads)
     keep_freed_memory()
     flush_subnormals()
     search(recipe, out, **given)
