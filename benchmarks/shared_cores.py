@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import argparse
 from multiprocessing import get_context
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Barrier
+from threading import Barrier
 
 import torch
 
@@ -23,26 +22,20 @@ SHAPE = Shape(784, 50, 1, 100)
 VARIANTS = {str(variant): variant for variant in (Variant("batch"), Variant("layer"))}
 
 
-def run(name: str, threads: int, seconds: float, ready: Barrier, times: Queue[float]) -> None:
+def run(name: str, threads: int, seconds: float, ready: Barrier) -> float:
     torch.set_num_threads(threads)
     variants = [VARIANTS[name]] if name in VARIANTS else []
     step = prepare("LSTM", SHAPE, variants, train=True)[name]
     ready.wait()
-    times.put(interleave({name: step}, seconds)[name].seconds)
+    return interleave({name: step}, seconds)[name].seconds
 
 
 def slowest(processes: int, name: str, threads: int, seconds: float) -> float:
     """Median time of a step, of the slowest of several processes that run at once."""
     context = get_context("spawn")
-    ready, times = context.Barrier(processes), context.Queue()
-    given = (name, threads, seconds, ready, times)
-    others = [context.Process(target=run, args=given) for _ in range(processes)]
-    for other in others:
-        other.start()
-    found = [times.get() for _ in others]
-    for other in others:
-        other.join()
-    return max(found)
+    with context.Manager() as manager, context.Pool(processes) as pool:
+        given = (name, threads, seconds, manager.Barrier(processes))
+        return max(pool.starmap(run, [given] * processes, chunksize=1))
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ class SpokenData(KeepsVocabulary):
         num_features: values of a step, once the data are loaded.
 
     Raises:
-        ValueError: an argument is none of these, or less than 1.
+        ValueError: an argument is none of these, of another data set, or less than 1.
     """
 
     def __init__(

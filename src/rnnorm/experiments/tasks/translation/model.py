@@ -52,7 +52,7 @@ class Translator(RecurrentModel):
             by itself in every process, which would wait for each other.
 
     Raises:
-        ValueError: a name is unknown, or a number is out of range.
+        ValueError: a name is unknown, the cell an HMLSTM, or a number is out of range.
     """
 
     score = Score("bleu", "max")
