@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
-from rnnorm.kernels import dispatch, reference
+from rnnorm.kernels import dispatch, passes, reference
 from rnnorm.kernels.cpu import forward
 from rnnorm.kernels.cpu import layer as cpu
 
@@ -27,8 +27,8 @@ def captured_calls(monkeypatch, problem):
         return operator(*arguments)
 
     operator = forward.cpu_forward
-    monkeypatch.setattr(cpu, "cpu_forward", record)
-    monkeypatch.setattr(cpu, "unobserved", lambda tensors: False)
+    monkeypatch.setattr(cpu, "PASSES", cpu.PASSES._replace(forward_operator=record))
+    monkeypatch.setattr(passes, "unobserved", lambda tensors: False)
     problem.results(cpu.layer, torch.float64)
     return calls
 
@@ -168,13 +168,12 @@ def test_a_forked_child_can_call_it():
 
 def test_without_gradients_nothing_is_saved(monkeypatch):
     saves = []
-    run = forward.run_forward
 
-    def record(inputs, options, save, **rest):
+    def record(inputs, options, save, rows):
         saves.append(save)
-        return run(inputs, options, save, **rest)
+        return forward.run_forward(inputs, options, save, rows)
 
-    monkeypatch.setattr(cpu, "run_forward", record)
+    monkeypatch.setattr(cpu, "PASSES", cpu.PASSES._replace(forward=record))
     layer = rnnorm.LSTM(3, 5, norm="batch")
     with torch.no_grad():
         layer(torch.randn(4, 6, 3))

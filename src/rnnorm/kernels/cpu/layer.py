@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels.covered import uncovered
-from rnnorm.kernels.cpu.forward import Synchronized, Unobserved, cpu_forward, run_forward
-from rnnorm.kernels.inputs import LEAVES, Inputs, inputs_of, options_of, taken_of
+from rnnorm.kernels.cpu.forward import PASSES
+from rnnorm.kernels.inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import Norm
-from rnnorm.tracing import unobserved
 
 #: what the kernel computes in
 COMPUTED = (torch.float32, torch.float64)
@@ -69,22 +68,7 @@ def layer(
         narrow=wide,
         wide=wide,
     )
-    options = options_of(cell, norm, min_rows, masks)
-    differentiable = inputs.differentiable
-    results: Sequence[Tensor]
-    as_operator = rows is None and not unobserved(inputs)
-    if not as_operator and any([t is not None and t.is_neg() for t in inputs[:LEAVES]]):
-        # before an operator PyTorch does so itself
-        inputs = Inputs._make([None if t is None else t.resolve_neg() for t in inputs])
-    if as_operator:
-        results = cpu_forward(*inputs, *options, differentiable)
-    elif differentiable:
-        moments: list[Tensor] = []
-        function = Unobserved if rows is None else Synchronized
-        results = function.apply(*inputs[:LEAVES], inputs[LEAVES:], options, rows, moments)  # type: ignore[no-untyped-call]
-        results = (*results, *moments)
-    else:
-        results = run_forward(inputs, options, save=False, rows=rows)
+    results = PASSES(inputs, options_of(cell, norm, min_rows, masks), rows)
     output, *state_n = [
         result if result.dtype == like.dtype else result.to(like.dtype)
         for result, like in zip(results, (x, *state), strict=False)

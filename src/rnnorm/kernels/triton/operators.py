@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.inputs import LEAVES
+from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.operators import (
     BACKWARD,
     FORWARD,
@@ -16,20 +16,24 @@ from rnnorm.kernels.operators import (
     contiguous,
     differentiate,
     forward_parts,
-    gradients,
-    saved,
     setup_backward,
-    setup_forward,
 )
+from rnnorm.kernels.passes import Passes
 from rnnorm.kernels.triton import graphs
 from rnnorm.kernels.triton.backward import run_backward
 from rnnorm.kernels.triton.forward import forward_shapes, run_forward
+from rnnorm.norm.merged_moments import ActiveRows
 
 
 @torch.library.custom_op("rnnorm::triton_backward", mutates_args=(), schema=BACKWARD)
 def triton_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of x, h0, c0, the weights, biases, peepholes, gammas and the cell's beta."""
-    return _captured(_run_backward, contiguous(arguments))
+    return _backward(*contiguous(arguments), rows=None)
+
+
+def _backward(*arguments: Any, rows: ActiveRows | None) -> tuple[Tensor, ...]:
+    assert rows is None, "which the kernels do not take"
+    return _captured(_run_backward, arguments)
 
 
 def _captured(run: graphs.Run, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -57,6 +61,13 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     return _captured(_run_forward, contiguous(arguments))
 
 
+def _forward(
+    inputs: Inputs, options: Options, save: bool, rows: ActiveRows | None
+) -> tuple[Tensor, ...]:
+    assert rows is None, "which the kernels do not take"
+    return _captured(_run_forward, (*inputs, *options, save))
+
+
 def _run_forward(*arguments: Any) -> list[Tensor]:
     return run_forward(*forward_parts(arguments))
 
@@ -70,9 +81,6 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     )
 
 
-def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    found = gradients(ctx, saved(ctx, triton_forward), grads, triton_backward)
-    return (*found, *[None] * (len(ctx.needs_input_grad) - LEAVES))
-
-
-triton_forward.register_autograd(_backward, setup_context=setup_forward)
+#: both passes
+PASSES = Passes(_forward, _backward, triton_forward, triton_backward)
+PASSES.make_differentiable()
