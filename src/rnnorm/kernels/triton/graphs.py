@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -137,9 +138,7 @@ def here(device: torch.device) -> Graphs | None:
     stream = torch.cuda.current_stream(device).cuda_stream
     with _lock:
         if (device.index, stream) not in _streams:
-            # one pool will do, as a graph's results are copied before the next is replayed
-            pool, side = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            _streams[device.index, stream] = Graphs(partial(_capture, pool, side))
+            _streams[device.index, stream] = Graphs(_Cuda(device))
         return _streams[device.index, stream]
 
 
@@ -153,19 +152,42 @@ def forget() -> None:
         _streams.clear()
 
 
-def _capture(
-    pool: Any, side: torch.cuda.Stream, run: Callable[[], list[Tensor]]
-) -> tuple[Callable[[], object], list[Tensor]]:
-    graph = torch.cuda.CUDAGraph()
-    # one at a time in a process. Other threads, such as those of a data loader, may allocate
-    # meanwhile. Where a capture fails torch leaves its stream on, so it is entered here too
-    with (
-        _lock,
-        torch.cuda.stream(side),
-        torch.cuda.graph(graph, pool, side, capture_error_mode="thread_local"),
-    ):
-        results = run()
-    return graph.replay, results
+class _Cuda:
+    """Captures passes on a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+
+    def __call__(
+        self, run: Callable[[], list[Tensor]]
+    ) -> tuple[Callable[[], object], list[Tensor]]:
+        try:
+            return self._capture(run)
+        except RuntimeError:
+            # torch would draw no random number any more, until a capture has ended well
+            self._capture(lambda: [torch.zeros(1, device=self._device)])
+            raise
+
+    def _capture(
+        self, run: Callable[[], list[Tensor]]
+    ) -> tuple[Callable[[], object], list[Tensor]]:
+        graph = torch.cuda.CUDAGraph()
+        # one pool of memory will do, as a graph's results are copied before the next is replayed.
+        # Torch gives it up with its last graph, and refuses it from then on
+        other = next(iter(self._graphs), None)
+        pool = None if other is None else other.pool()
+        # one at a time in a process. Other threads, such as those of a data loader, may allocate
+        # meanwhile. Where a capture fails torch leaves its stream on, so it is entered here too
+        with (
+            _lock,
+            torch.cuda.stream(self._side),
+            torch.cuda.graph(graph, pool, self._side, capture_error_mode="thread_local"),
+        ):
+            results = run()
+        self._graphs.add(graph)
+        return graph.replay, results
 
 
 def _moves(argument: Any) -> bool:
