@@ -13,6 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import definition
 import rnnorm
+import rnnorm.norm.update as updating
 from rnnorm import BatchNorm
 from rnnorm.norm.population import Population
 from rnnorm.norm.update import update
@@ -99,6 +100,27 @@ def test_a_statistic_that_is_not_finite_is_not_taken_in(bad):
     assert values(population.var) == pytest.approx([2.0, 2.0])
     assert population.rows.tolist() == [4, 2]
     assert population.num_batches_tracked.tolist() == [2, 1]
+
+
+def test_where_no_number_is_looked_at_the_population_is_the_same():
+    torch.manual_seed(0)
+    norm = BatchNorm(momentum=0.3, horizon=4)
+    found, expected = ([Population(n, norm, shared=False) for n in (3, 5)] for _ in range(2))
+    for call in range(6):
+        step = call % 3
+        batch = [(torch.randn(3, n), torch.rand(3, n)) for n in (3, 5)]
+        if call == 1:
+            batch[0][1][1, 2] = torch.inf
+        if call in (0, 3):
+            batch[1][0][0, 4] = batch[1][1][0, 4] = torch.nan
+        for population, moments in zip(expected, batch, strict=True):
+            updating._update_one(population, moments, 7, step)
+        stop = min(step + 3, 4)
+        own = [population.rows_of(step, stop) for population in found]
+        means, variances = ([pair[k][: stop - step] for pair in batch] for k in range(2))
+        updating._update_unseen(own, means, variances, 7, 0.3)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize("options", [{"population": "shared"}, {"momentum": None}])

@@ -95,18 +95,21 @@ def _update_whole(
     momentum, horizon, steps = populations[0].momentum, len(populations[0]), len(means[0])
     stop = min(step + steps, horizon)
     alike = all([p.momentum == momentum and len(p) == horizon for p in populations])
-    if not (alike and momentum) or stop <= step or not means[0].is_cpu:
+    if not (alike and momentum) or stop <= step:
         return False
     own = [population.rows_of(step, stop) for population in populations]
     own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
     moments = [*means, *variances, *own_means, *own_variances]
     if len({moment.dtype for moment in moments}) > 1 or not unobserved([*moments, *rows, *batches]):
         return False
+    if stop - step < steps:
+        means, variances = ([m[: stop - step] for m in each] for each in (means, variances))
+    if not means[0].is_cpu:
+        _update_unseen(own, means, variances, count, momentum)
+        return True
     # where a mean is not finite, no variance is
     if not math.isfinite(sum([var.sum().item() for var in variances])):
         return False
-    if stop - step < steps:
-        means, variances = ([m[: stop - step] for m in each] for each in (means, variances))
     added = [_number(count, torch.int64)] * len(own) + [_number(1, torch.int64)] * len(own)
     torch._foreach_add_([*rows, *batches], added)
     factor = _number(count / (count - 1), means[0].dtype)
@@ -117,3 +120,30 @@ def _update_whole(
         weight = 2 * [each.clamp_(min=momentum).unsqueeze_(1) for each in first]
     torch._foreach_lerp_([*own_means, *own_variances], [*means, *unbiased], weight)
     return True
+
+
+def _update_unseen(
+    own: Sequence[Sequence[Tensor]],
+    means: Sequence[Tensor],
+    variances: Sequence[Tensor],
+    count: int,
+    momentum: float,
+) -> None:
+    """The same on a GPU, where to look at a number is to wait for it."""
+    own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
+    # where a mean is not finite, no variance is
+    taken = [var.amax(1) < math.inf for var in variances]
+    added = [each.to(torch.int64) for each in taken]
+    torch._foreach_add_(batches, added)
+    torch._foreach_add_(rows, torch._foreach_mul(added, count))
+    weights = [each.to(means[0].dtype) for each in batches]
+    torch._foreach_clamp_min_(weights, 1)
+    torch._foreach_reciprocal_(weights)
+    torch._foreach_clamp_min_(weights, momentum)
+    unbiased = torch._foreach_mul(list(variances), count / (count - 1))
+    kept = [*own_means, *own_variances]
+    new = [
+        torch.where(each.unsqueeze(1), n, old)
+        for each, n, old in zip(2 * taken, [*means, *unbiased], kept, strict=True)
+    ]
+    torch._foreach_lerp_(kept, new, 2 * [each.unsqueeze(1) for each in weights])
