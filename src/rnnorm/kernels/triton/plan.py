@@ -16,6 +16,9 @@ from rnnorm.kernels.triton.step import Step
 from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
 
+# a large GPU runs about as many at once
+_PROGRAMS = 128
+
 
 class Source(NamedTuple):
     """Whence a step has the statistics of a site, and where it leaves those of its rows.
@@ -155,15 +158,22 @@ def tile(by_row: bool, rows: int, units: int, wide: torch.dtype, eps: float) -> 
         most = 512 if double else 1024
         width = max(32, triton.next_power_of_2(units))
         return Tile(1, width <= most, 1, min(width, most), number, eps)
-    most = 64 if double else 128
+    most = 64 if double else 512
     height = max(16, triton.next_power_of_2(rows))
     one = height <= most
-    return Tile(0, one, height if one else 64, 8, number, eps)
+    few = triton.next_power_of_2(triton.cdiv(units, _PROGRAMS))
+    # of many rows fewer units fit the registers
+    many = 8 if height <= 128 or not one else 4
+    return Tile(0, one, height if one else 64, min(many, max(2, few)), number, eps)
 
 
 def launch_options(how: Tile) -> dict[str, object]:
-    """How a program of such blocks is compiled: as few numbers a thread as fit registers."""
-    each = 4 if how.one and how.wide == tl.float32 else 2
-    warps = max(1, min(8, how.rows * how.units // (32 * each)))
+    """How a program of such blocks is compiled: with so many threads, as was measured on an H200.
+
+    Over rows two numbers a thread, over units four, but of up to 256 units one warp, in which sums
+    need no shared memory.
+    """
+    each = 2 if how.axis == 0 or how.wide == tl.float64 else 8 if how.units <= 256 else 4
+    warps = max(1, min(16, how.rows * how.units // (32 * each)))
     # the default is to change, which would be another rounding
     return {"num_warps": warps, "enable_fp_fusion": True}
