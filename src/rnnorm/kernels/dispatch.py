@@ -71,7 +71,6 @@ class Kernel:
         traceable: whether a compiler takes it into a graph without unrolling the time steps.
         synchronized: as ``layer``, with ``rows`` for statistics over those of several processes;
             None where the kernel takes none of these.
-        unproven: why it runs only where ``use_backend`` names it, empty if it is tried unasked.
         worse: why a later one is better for a request, unless ``use_backend`` names this one.
     """
 
@@ -81,7 +80,6 @@ class Kernel:
     layer: Callable[..., Any] | None
     traceable: bool
     synchronized: Callable[..., Any] | None = None
-    unproven: str = ""
     worse: Callable[[Request], str] = lambda request: ""
 
 
@@ -145,7 +143,7 @@ KERNELS = (
         _triton_refuses,
         triton.layer,
         traceable=True,
-        unproven=triton.UNPROVEN,
+        worse=lambda request: triton.unproven(request.device),
     ),
     Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True),
     Kernel(
@@ -172,10 +170,9 @@ def backends() -> dict[str, str]:
     Returns:
         the reason by name, empty for a kernel that is available. One that is may still not
         cover a given cell, norm, device or dtype: the next one then runs, and the logger
-        ``rnnorm`` says so once, at level INFO. A kernel that was never run on its device says
-        that, and runs where ``use_backend`` names it.
+        ``rnnorm`` says so once, at level INFO.
     """
-    return {kernel.name: kernel.unavailable or kernel.unproven for kernel in KERNELS}
+    return {kernel.name: kernel.unavailable for kernel in KERNELS}
 
 
 @contextmanager
@@ -247,12 +244,7 @@ def _first(request: Request) -> Kernel:
     """The reference at the latest, which covers every request."""
     passed_over: list[str] = []
     for kernel in KERNELS:
-        why = (
-            kernel.unavailable
-            or kernel.refuses(request)
-            or kernel.unproven
-            or kernel.worse(request)
-        )
+        why = kernel.unavailable or kernel.refuses(request) or kernel.worse(request)
         if not why:
             break
         passed_over.append(f"{kernel.name}: {why}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -23,6 +25,8 @@ from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import Norm
 
 _LEAST = (3, 6)
+# compute capability of the oldest GPUs that they were compiled for
+_OLDEST = (8, 0)
 
 
 def _unavailable() -> str:
@@ -39,17 +43,47 @@ def _unavailable() -> str:
 
 #: why they cannot run here: earlier versions of Triton were not tried
 UNAVAILABLE = _unavailable()
-#: why they are not chosen unasked
-UNPROVEN = (
-    'compiled and interpreted, never run on a GPU: they run under use_backend("triton") alone'
-)
-
 _COVERED = (LSTM(), GRU(), RNN(), RNN("relu"))
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def unproven(device: torch.device) -> str:
+    """Why they run on a device only where they are named, empty if they are tried unasked."""
+    if _interpreted():
+        return "an interpreter is slower"
+    if torch.version.hip:
+        return "it was never run on a GPU of AMD's"
+    found = torch.cuda.get_device_capability(device)
+    if found < _OLDEST:
+        least, has = (".".join(map(str, each)) for each in (_OLDEST, found))
+        return f"it was compiled for GPUs of compute capability {least} and above, this has {has}"
+    # what a capture does not permit says nothing of the next call
+    return "" if torch.cuda.is_current_stream_capturing() else _broken(device)
+
+
+@cache
+def _broken(device: torch.device) -> str:
+    # which imports Triton
+    from rnnorm.kernels.triton.probe import probe
+
+    error = probe(device)
+    if not error:
+        return ""
+    warnings.warn(
+        f"Triton does not run on {device}, so normalised layers are loops over time in plain "
+        f"PyTorch there, which is slower: {error}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return f"Triton does not run here: {error}"
 
 
 def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:
     """Why the kernels do not cover a layer, empty if they do."""
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    interpreted = _interpreted()
     if device.type != ("cpu" if interpreted else "cuda"):
         where = "on the CPU with TRITON_INTERPRET=1" if interpreted else "on a GPU"
         return f"it runs {where}, not on {device.type}"
@@ -72,7 +106,7 @@ def layer(
 ) -> tuple[Tensor, State, dict[str, Moments]]:
     """As ``reference.layer``, without masks; no cell here asks for ``step``."""
     # which imports Triton
-    from rnnorm.kernels.triton.operators import triton_forward
+    from rnnorm.kernels.triton.operators import PASSES
 
     active = cell.active_sites(norm)
     inputs = inputs_of(
@@ -89,7 +123,6 @@ def layer(
         narrow=x.dtype,
         wide=torch.promote_types(x.dtype, torch.float32),
     )
-    options = options_of(cell, norm, min_rows)
-    results = triton_forward(*inputs, *options, inputs.differentiable)
+    results = PASSES(inputs, options_of(cell, norm, min_rows))
     state_n = tuple(r.to(s.dtype) for r, s in zip(results[1:], state, strict=False))
     return results[0], state_n, taken_of(norm, active, min_rows, results)

@@ -1,0 +1,94 @@
+"""Where the Triton kernels can run, and where they do so unasked."""
+
+import sys
+import warnings
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rnnorm.kernels.triton import layer
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ("3.5.1", r"it needs Triton 3.6, installed is 3.5.1: pip install 'triton>=3.6'"),
+        ("3.6.0", ""),
+        ("3.10.0+git1", ""),
+        # under a name of torch's own
+        (None, ""),
+    ],
+)
+def test_a_triton_that_is_too_old_is_named(installed, said, monkeypatch):
+    def version(name):
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(layer, "find_spec", lambda name: True)
+    monkeypatch.setattr(layer, "version", version)
+    assert layer._unavailable() == said
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Sets what torch says of a GPU, and what comes of a first launch there."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+    def describe(capability=(9, 0), hip=None, error="", capturing=False):
+        launches = []
+
+        def probe(device):
+            launches.append(device)
+            return error
+
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        module = SimpleNamespace(probe=probe)
+        monkeypatch.setitem(sys.modules, "rnnorm.kernels.triton.probe", module)
+        return launches
+
+    layer._broken.cache_clear()
+    yield describe
+    layer._broken.cache_clear()
+
+
+def test_on_a_gpu_they_are_tried_unasked_after_one_launch(gpu):
+    launches = gpu()
+    assert layer.unproven(GPU) == layer.unproven(GPU) == ""
+    assert launches == [GPU]
+
+
+def test_on_gpus_like_which_they_never_ran_they_are_not(gpu):
+    gpu(capability=(7, 5))
+    assert layer.unproven(GPU).endswith("capability 8.0 and above, this has 7.5")
+    gpu(hip="7.0")
+    assert "AMD" in layer.unproven(GPU)
+
+
+def test_nor_in_an_interpreter(gpu, monkeypatch):
+    gpu()
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert "interpreter" in layer.unproven(torch.device("cpu"))
+
+
+def test_where_triton_fails_it_is_said_once_and_the_next_kernel_runs(gpu):
+    launches = gpu(error="RuntimeError: Failed to find C compiler")
+    with pytest.warns(RuntimeWarning, match=r"cuda:0.*plain PyTorch.*Failed to find C compiler"):
+        reason = layer.unproven(GPU)
+    assert reason == "Triton does not run here: RuntimeError: Failed to find C compiler"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert layer.unproven(GPU) == reason
+    assert launches == [GPU]
+
+
+def test_while_a_stream_is_captured_nothing_is_launched_to_find_out(gpu):
+    launches = gpu(capturing=True)
+    assert layer.unproven(GPU) == ""
+    assert not launches
