@@ -63,6 +63,7 @@ class Problem:
     bias: bool = True
     seed: int = 0
     dropout: str = "none"
+    device: torch.device | str = "cpu"
     leaves: dict[str, torch.Tensor] = field(init=False)
 
     def __post_init__(self):
@@ -73,7 +74,8 @@ class Problem:
         generator = torch.Generator().manual_seed(self.seed)
 
         def draw(*size):
-            return torch.randn(*size, generator=generator, dtype=torch.float64)
+            drawn = torch.randn(*size, generator=generator, dtype=torch.float64)
+            return drawn.to(self.device)
 
         F = sum(cell.gates) * H
         leaves = {"x": draw(T, B, inputs), "h0": 0.3 * draw(B, H)}

@@ -1,16 +1,17 @@
-"""The Triton kernels, interpreted, in calls that repeat; a stand-in replays them."""
+"""The Triton kernels in calls that repeat; interpreted, a stand-in replays them."""
 
-import interpreted  # noqa: F401
 import pytest
 import tape
 import torch
 from triton.runtime.interpreter import GridExecutor
+from where_triton_runs import DEVICE, INTERPRETED
 
 import rnnorm
 from rnnorm.kernels.triton import graphs
 from rnnorm.kernels.triton.graphs import SIGHTINGS, Graphs
 
 _launch = GridExecutor.__call__
+LIKE = {"dtype": torch.float64, "device": DEVICE}
 
 
 def launch(executor, *args, **kwargs):
@@ -27,9 +28,11 @@ def captures(monkeypatch):
     """Has passes captured, and counts how many are."""
     count = [0]
 
+    one = tape.capture if INTERPRETED else graphs._Cuda(DEVICE)
+
     def capture(run):
         count[0] += 1
-        return tape.capture(run)
+        return one(run)
 
     made = Graphs(capture)
     monkeypatch.setattr(GridExecutor, "__call__", launch)
@@ -81,23 +84,23 @@ def both(make, draw, calls, monkeypatch, **given):
 def test_training_steps_are_the_same_to_the_bit(cell, norm, captures, monkeypatch):
     # two layers and directions share their graphs, whose calls are nested
     def make():
-        options = {"num_layers": 2, "bidirectional": True, "norm": norm}
-        return getattr(rnnorm, cell)(4, 2, initial_noise=0, dtype=torch.float64, **options)
+        options = {"num_layers": 2, "bidirectional": True, "norm": norm, "initial_noise": 0}
+        return getattr(rnnorm, cell)(4, 2, **options, **LIKE)
 
-    both(make, lambda: torch.randn(2, 3, 4, dtype=torch.float64), 2, monkeypatch)
+    both(make, lambda: torch.randn(2, 3, 4, **LIKE), 2, monkeypatch)
     # forward and back
     assert captures == [2]
 
 
 def test_evaluation_has_a_graph_of_its_own(captures):
-    layer = rnnorm.LSTM(3, 4, norm="batch", initial_noise=0)
+    layer = rnnorm.LSTM(3, 4, norm="batch", initial_noise=0, **LIKE)
     with rnnorm.use_backend("triton"):
-        layer(torch.randn(2, 5, 3))
+        layer(torch.randn(2, 5, 3, **LIKE))
         layer.eval()
-        calls = [torch.randn(2, 5, 3) for _ in range(SIGHTINGS + 1)]
+        calls = [torch.randn(2, 5, 3, **LIKE) for _ in range(SIGHTINGS + 1)]
         with torch.no_grad():
             found = [layer(x)[0] for x in calls]
-    with torch.no_grad():
+    with torch.no_grad(), rnnorm.use_backend("reference"):
         for output, x in zip(found, calls, strict=True):
             torch.testing.assert_close(output, layer(x)[0])
     assert captures == [1]
@@ -105,16 +108,18 @@ def test_evaluation_has_a_graph_of_its_own(captures):
 
 def test_ragged_batches_are_launched_step_by_step(captures, monkeypatch):
     def make():
-        return rnnorm.LSTM(3, 4, norm="batch", initial_noise=0)
+        return rnnorm.LSTM(3, 4, norm="batch", initial_noise=0, **LIKE)
 
-    both(make, lambda: torch.randn(2, 4, 3), SIGHTINGS + 1, monkeypatch, lengths=[2, 2, 2, 1])
+    both(
+        make, lambda: torch.randn(2, 4, 3, **LIKE), SIGHTINGS + 1, monkeypatch, lengths=[2, 2, 2, 1]
+    )
     assert captures == [0]
 
 
 def test_gradients_of_gradients_of_a_replayed_pass(captures, monkeypatch):
     torch.manual_seed(0)
-    layer = rnnorm.GRU(3, 4, norm="layer", initial_noise=0, dtype=torch.float64)
-    calls = [torch.randn(2, 3, 3, dtype=torch.float64) for _ in range(SIGHTINGS + 1)]
+    layer = rnnorm.GRU(3, 4, norm="layer", initial_noise=0, **LIKE)
+    calls = [torch.randn(2, 3, 3, **LIKE) for _ in range(SIGHTINGS + 1)]
 
     def penalty(x):
         x = x.clone().requires_grad_()
@@ -127,3 +132,65 @@ def test_gradients_of_gradients_of_a_replayed_pass(captures, monkeypatch):
         expected = [penalty(x) for x in calls]
     torch.testing.assert_close(found, expected)
     assert captures == [2]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="a stand-in has no pool of memory")
+class TestOnAGpu:
+    @pytest.fixture(autouse=True)
+    def _anew(self):
+        graphs.forget()
+        yield
+        graphs.forget()
+
+    @pytest.fixture
+    def run(self):
+        """A pass that is captured, and what it gives launched."""
+        made = Graphs(graphs._Cuda(DEVICE))
+
+        def double(x):
+            return [2 * x, x.new_zeros(0)]
+
+        def run(size, calls=SIGHTINGS + 2, run=double):
+            for call in range(calls):
+                x = torch.full((size,), float(call), device=DEVICE)
+                assert torch.equal(made.run(run, (x,))[0], 2 * x)
+            return made
+
+        return run
+
+    def test_graphs_are_captured_after_all_others_were_dropped(self, run):
+        made = run(3)
+        made._seen.clear()
+        run(4)
+        assert all(seen.graph is not None for seen in made._seen.values())
+
+    @pytest.mark.parametrize(
+        "forbidden",
+        [
+            lambda: torch.ones(1, device=DEVICE).item(),
+            lambda: torch.cuda.synchronize(),
+            lambda: torch.empty(2**50, device=DEVICE),
+            lambda: torch.ones(1, device=DEVICE) + torch.ones(1).pin_memory().to(DEVICE),
+        ],
+        ids=["a number", "a wait", "too much memory", "a copy"],
+    )
+    def test_after_a_failed_capture_torch_goes_on(self, run, forbidden):
+        def fails(x):
+            doubled = 2 * x
+            if torch.cuda.is_current_stream_capturing():
+                forbidden()
+                raise RuntimeError("it is not reached on some versions")
+            return [doubled]
+
+        with pytest.warns(RuntimeWarning, match="no more CUDA graphs"):
+            run(3, run=fails)
+        torch.cuda.synchronize()
+        assert torch.randn(4, device=DEVICE).isfinite().all()
+        layer = torch.nn.LSTM(3, 4, num_layers=2, dropout=0.5, device=DEVICE)
+        layer(torch.randn(2, 5, 3, device=DEVICE))[0].sum().backward()
+        graph = torch.cuda.CUDAGraph()
+        x = torch.ones(3, device=DEVICE)
+        with torch.cuda.graph(graph):
+            y = 2 * x
+        graph.replay()
+        assert torch.equal(y, 2 * x)

@@ -1,17 +1,18 @@
-"""What the Triton kernels, interpreted, touch; a stray read may kill a process."""
+"""What the Triton kernels touch; a stray read may kill a process."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import interpreted  # noqa: F401
 import pytest
+from where_triton_runs import INTERPRETED
 
 GUARDS = """
 import sys
 import torch
 from problems import Problem, assert_same
+from where_triton_runs import DEVICE
 from rnnorm.kernels import reference
 from rnnorm.kernels.triton import layer as triton, step, columns
 
@@ -22,7 +23,7 @@ def guarded(tensor):
     # a copy with nan before and behind it, a multiple of 16 bytes away
     if not tensor.is_floating_point() or not tensor.is_contiguous():
         return tensor
-    whole = torch.full((tensor.numel() + 2 * MARGIN,), torch.nan, dtype=tensor.dtype)
+    whole = torch.full((tensor.numel() + 2 * MARGIN,), torch.nan).to(tensor)
     inner = whole[MARGIN : MARGIN + tensor.numel()].view(tensor.shape)
     fences.append((whole, tensor.numel()))
     return inner.copy_(tensor)
@@ -51,7 +52,7 @@ for module in (step, columns):
         setattr(module, name, Guarded(getattr(module, name)))
 
 cell, norm, min_rows = sys.argv[1], sys.argv[2], int(sys.argv[3]) or None
-problem = Problem(cell, norm, (3, 5, 3, 9), [3, 3, 2, 2, 1], min_rows)
+problem = Problem(cell, norm, (3, 5, 3, 9), [3, 3, 2, 2, 1], min_rows, device=DEVICE)
 expected = problem.results(reference.layer, torch.float64)
 assert_same(problem.results(triton.layer, torch.float64, poison=True), expected, 1e-11)
 assert len(fences) > 100
@@ -111,6 +112,7 @@ def test_no_kernel_reads_or_writes_beside_its_tensors(cell, norm, min_rows, tmp_
     run(GUARDS, tmp_path, cell, norm, str(min_rows))
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="the memory is the CPU's")
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for addresses without memory")
 def test_offsets_have_64_bits(tmp_path):
     run(FAR, tmp_path)

@@ -1,18 +1,22 @@
-"""The Triton kernels, interpreted, as part of torch and of rnnorm."""
+"""The Triton kernels as part of torch and of rnnorm."""
 
-import interpreted  # noqa: F401
+from functools import partial
+
 import pytest
 import torch
-from problems import Problem
+from problems import Problem as OnCpu
 from torch.utils._python_dispatch import TorchDispatchMode
+from where_triton_runs import DEVICE, INTERPRETED
 
 import rnnorm
-from rnnorm.kernels import dispatch, reference
+from rnnorm.kernels import dispatch, passes, reference
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.kernels.triton import operators
 from rnnorm.kernels.triton.forward import run_forward
+from rnnorm.kernels.triton.operators import PASSES
 
+Problem = partial(OnCpu, device=DEVICE)
 RAGGED = [3, 3, 2]
 
 
@@ -22,7 +26,7 @@ def second_derivatives(problem, kernel):
     outputs, _ = problem.run(kernel, leaves)
     loss = sum((o.square() * u).sum() for o, u in zip(outputs, problem.upstream, strict=False))
     first = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
-    along = sum((g * torch.linspace(-1, 1, g.numel()).view_as(g)).sum() for g in first)
+    along = sum((g * torch.linspace(-1, 1, g.numel()).to(g).view_as(g)).sum() for g in first)
     second = torch.autograd.grad(along, list(leaves.values()), allow_unused=True)
     zeros = map(torch.zeros_like, leaves.values())
     return [z if g is None else g for g, z in zip(second, zeros, strict=True)]
@@ -47,9 +51,10 @@ def arguments(monkeypatch):
             calls.append(given)
             return operator(*given)
 
-        monkeypatch.setattr(operators, "triton_forward", record)
+        monkeypatch.setattr(operators, "PASSES", PASSES._replace(forward_operator=record))
+        monkeypatch.setattr(passes, "unobserved", lambda tensors: False)
         problem.run(triton.layer, {k: v.requires_grad_() for k, v in problem.leaves.items()})
-        monkeypatch.setattr(operators, "triton_forward", operator)
+        monkeypatch.undo()
         (given,) = calls
         return given
 
@@ -88,11 +93,11 @@ def test_a_forward_pass_that_saved_nothing_is_run_again_for_gradients(monkeypatc
     def unsaved(*arguments):
         return operator(*arguments[:-1], False)
 
-    monkeypatch.setattr(operators, "triton_forward", unsaved)
+    monkeypatch.setattr(operators, "PASSES", PASSES._replace(forward_operator=unsaved))
+    monkeypatch.setattr(passes, "unobserved", lambda tensors: False)
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in problem.leaves.items()}
     outputs, _ = problem.run(triton.layer, leaves)
     loss = sum((o * u).sum() for o, u in zip(outputs, problem.upstream, strict=False))
-    monkeypatch.setattr(operators, "triton_forward", operator)
     (found,) = torch.autograd.grad(loss, leaves["x"])
     torch.testing.assert_close(found, expected["d x"])
 
@@ -115,12 +120,13 @@ def test_nothing_of_a_padded_batch_comes_from_the_host(norm, arguments):
     assert "mm" in names
 
 
-def test_it_runs_where_it_is_named_and_only_there():
-    layer = rnnorm.LSTM(3, 5, norm="batch", num_layers=2, bidirectional=True)
-    x = torch.randn(4, 6, 3)
+def test_an_interpreter_runs_where_it_is_named_and_a_gpu_unasked():
+    layer = rnnorm.LSTM(3, 5, norm="batch", num_layers=2, bidirectional=True).to(DEVICE)
+    x = torch.randn(4, 6, 3, device=DEVICE)
     before = dispatch.calls.copy()
     layer(x)
-    assert "triton" not in dispatch.calls - before
+    assert ("triton" in dispatch.calls - before) is not INTERPRETED
+    before = dispatch.calls.copy()
     with rnnorm.use_backend("triton"):
         layer(x)[0].sum().backward()
     assert dispatch.calls["triton"] == before["triton"] + 1
@@ -128,13 +134,14 @@ def test_it_runs_where_it_is_named_and_only_there():
 
 
 def test_populations_are_those_of_the_reference():
-    found, expected = (rnnorm.GRU(3, 5, norm="batch", initial_noise=0) for _ in range(2))
+    options = {"norm": "batch", "initial_noise": 0, "device": DEVICE}
+    found, expected = (rnnorm.GRU(3, 5, **options) for _ in range(2))
     expected.load_state_dict(found.state_dict())
-    x = torch.randn(4, 9, 3)
+    x = torch.randn(4, 9, 3, device=DEVICE)
     for name, layer in (("triton", found), ("reference", expected)):
         with rnnorm.use_backend(name):
             layer(x, lengths=[4, 4, 4, 4, 4, 4, 4, 4, 2])
-            layer.eval()(x, step=torch.arange(9), hx=torch.zeros(1, 9, 5))
+            layer.eval()(x, step=torch.arange(9), hx=x.new_zeros(1, 9, 5))
     torch.testing.assert_close(found.state_dict(), expected.state_dict())
 
 
@@ -149,23 +156,23 @@ def test_populations_are_those_of_the_reference():
     ],
 )
 def test_what_it_does_not_cover_is_said(cell, arguments, why):
-    layer = getattr(rnnorm, cell)(3, 5, **arguments)
+    layer = getattr(rnnorm, cell)(3, 5, **arguments, device=DEVICE)
     with rnnorm.use_backend("triton"), pytest.raises(RuntimeError, match=why):
-        layer(torch.randn(4, 6, 3))
+        layer(torch.randn(4, 6, 3, device=DEVICE))
 
 
 def test_outside_the_interpreter_it_wants_a_gpu(monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with rnnorm.use_backend("triton"), pytest.raises(RuntimeError, match="on a GPU, not on cpu"):
         rnnorm.LSTM(3, 5)(torch.randn(4, 6, 3))
 
 
 def test_under_autocast_states_keep_their_digits():
-    layer = rnnorm.LSTM(3, 5, norm="batch", initial_noise=0)
-    x = torch.randn(4, 9, 3)
+    layer = rnnorm.LSTM(3, 5, norm="batch", initial_noise=0, device=DEVICE)
+    x = torch.randn(4, 9, 3, device=DEVICE)
     results = []
     for name in ("triton", "reference"):
-        with rnnorm.use_backend(name), torch.autocast("cpu", torch.bfloat16):
+        with rnnorm.use_backend(name), torch.autocast(DEVICE.type, torch.bfloat16):
             results.append(layer(x))
     (found, states), (expected, wanted) = results
     assert found.dtype == expected.dtype

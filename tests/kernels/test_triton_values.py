@@ -1,13 +1,17 @@
-"""The Triton kernels, interpreted, against the definition: values, every gradient, moments."""
+"""The Triton kernels against the definition: values, every gradient, moments."""
 
-import interpreted  # noqa: F401
+from functools import partial
+
 import pytest
 import torch
-from problems import Problem, assert_same
+from problems import Problem as OnCpu
+from problems import assert_same
+from where_triton_runs import DEVICE
 
 from rnnorm.kernels import reference
 from rnnorm.kernels.triton import layer as triton
 
+Problem = partial(OnCpu, device=DEVICE)
 DENSE = {"shape": (3, 5, 4, 13)}
 RAGGED = {"shape": (6, 7, 3, 9), "lengths": [6, 6, 5, 3, 3, 2, 1]}
 EVALUATION = {"min_rows": None}
