@@ -81,9 +81,14 @@ def test_the_run_folder_says_it_until_the_training_goes_on(tmp_path, tiny):
 
 @pytest.mark.parametrize(
     ("recipe", "noise", "told"),
-    [(RECIPE, 0, True), (RECIPE, 0.1, False), ("demo/digits-ln", 0, False)],
+    [
+        (RECIPE, 0, True),
+        (RECIPE, 0.1, False),
+        ("demo/digits-ln", 0, True),
+        ("demo/digits-lstm", 0, False),
+    ],
 )
-def test_noise_is_the_advice_where_batch_statistics_lack_it(tiny, recipe, noise, told):
+def test_noise_is_the_advice_where_a_norm_lacks_it(tiny, recipe, noise, told):
     overrides = [*tiny, f"--model.init_args.initial_noise={noise}"]
     with pytest.raises(DivergedError, match="smaller learning rate") as error:
         fit(recipe, overrides=overrides, callbacks=[Break(0, "on_after_backward", gradient)])

@@ -83,12 +83,13 @@ def _not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
 
 def _error(trainer: Trainer, module: LightningModule, what: str) -> DivergedError:
     advice = "Try a smaller learning rate or gradient_clip_val"
-    normalised = any("population_" in name for name, _ in module.named_buffers())
+    normalised = any("gamma_" in name for name, _ in module.named_parameters())
     if normalised and module.hparams.get("initial_noise") == 0:
         advice = (
-            "Where all sequences of a minibatch start with the same values, batch statistics have "
-            "no variance and gradients explode: --model.init_args.initial_noise=0.1 is the papers' "
-            "cure. Else try a smaller learning rate or gradient_clip_val"
+            "Where all sequences of a minibatch start with the same values (batch norm), or with "
+            "values that leave all units alike (layer norm), there is no variance and gradients "
+            "explode: --model.init_args.initial_noise=0.1 is the papers' cure. Else try a smaller "
+            "learning rate or gradient_clip_val"
         )
     return DivergedError(
         f"training diverged at step {trainer.global_step} (epoch {trainer.current_epoch}): {what}. "
