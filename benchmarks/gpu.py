@@ -1,0 +1,114 @@
+"""Steps on a GPU, verified, and their time as a ratio to that of torch.nn, which is cuDNN's.
+
+    python benchmarks/gpu.py
+    python benchmarks/gpu.py --precision high       # both sides may multiply in tf32
+    python benchmarks/gpu.py --evaluation
+
+In turn: torch.nn, our kernels with the graphs that calls of one shape come to be, the same with
+each step launched, and the reference kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from rnnorm.experiments.bench.layers import (
+    Shape,
+    Step,
+    Variant,
+    draw_input,
+    make_layer,
+    on_backend,
+    run_layer,
+    verify,
+)
+from rnnorm.experiments.bench.machine import describe, device_and_system, machine
+from rnnorm.experiments.bench.timing import interleave, repeated, without_graphs
+
+SHAPES = [
+    Shape(64, 100, 1, 100),
+    Shape(784, 100, 1, 100),
+    Shape(32, 32, 40, 250),
+    Shape(50, 64, 128, 512),
+    Shape(35, 20, 650, 650),
+    Shape(100, 100, 50, 1000),
+    Shape(50, 512, 1024, 1024),
+]
+LAYERS = (
+    ("LSTM", "batch"),
+    ("LSTM", "layer"),
+    ("GRU", "batch"),
+    ("GRU", "layer"),
+    ("RNN", "batch"),
+)
+
+
+def launched(step: Step) -> dict[str, torch.Tensor]:
+    """A call of which each step is launched by itself."""
+    with without_graphs():
+        return step()
+
+
+def sides(cell: str, norm: str, shape: Shape, train: bool) -> dict[str, Step]:
+    """What is timed; ours is verified."""
+    torch.manual_seed(0)
+    x = draw_input(shape).to("cuda")
+    rival = make_layer(cell, shape).to("cuda")
+    layer = make_layer(cell, shape, Variant(norm)).to("cuda")
+    if not train:
+        on_backend("reference", partial(run_layer, layer, x, True))
+        layer.eval()
+    step = partial(run_layer, layer, x, train)
+    exact = partial(run_layer, deepcopy(layer).double(), x.double(), train)
+    ours, reference = (partial(on_backend, name, step) for name in ("triton", "reference"))
+    verify(f"{cell} {norm} {shape}", ours, reference, partial(on_backend, "reference", exact))
+    return {
+        "torch.nn": partial(run_layer, rival, x, train),
+        "graphs": repeated(ours),
+        "launched": partial(launched, ours),
+        "reference": reference,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument(
+        "--precision", choices=["highest", "high"], default="highest", help="of products"
+    )
+    parser.add_argument("--cell", choices=["LSTM", "GRU", "RNN"], help="this one alone")
+    parser.add_argument("--evaluation", action="store_true", help="forward alone, no gradient")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each row")
+    parser.add_argument("--out", type=Path, help="JSON file")
+    args = parser.parse_args()
+    torch.set_float32_matmul_precision(args.precision)
+    # which has a switch of its own, on unless it is set
+    torch.backends.cudnn.allow_tf32 = args.precision == "high"
+    about = machine() | device_and_system(torch.device("cuda"))
+    print(describe(about))
+    rows = []
+    for cell, norm in [each for each in LAYERS if args.cell in (None, each[0])]:
+        for shape in SHAPES:
+            steps = sides(cell, norm, shape, not args.evaluation)
+            timings = interleave(steps, args.seconds, clock="cuda")
+            times = {name: 1000 * timing.seconds for name, timing in timings.items()}
+            told = "".join(f"{milliseconds:9.2f}" for milliseconds in times.values())
+            print(f"{cell:5}{norm:6}{shape!s:17}{told} ms {timings['graphs']}", flush=True)
+            row = {
+                "cell": cell,
+                "norm": norm,
+                "shape": str(shape),
+                "ratio": timings["graphs"].ratio,
+            }
+            rows.append(row | times)
+    if args.out:
+        args.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
