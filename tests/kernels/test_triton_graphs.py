@@ -3,8 +3,8 @@
 import pytest
 import tape
 import torch
+from gpu_or_interpreter import DEVICE, INTERPRETED
 from triton.runtime.interpreter import GridExecutor
-from where_triton_runs import DEVICE, INTERPRETED
 
 import rnnorm
 from rnnorm.kernels.triton import graphs

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from where_triton_runs import INTERPRETED
+from gpu_or_interpreter import INTERPRETED
 
 GUARDS = """
 import sys
 import torch
 from problems import Problem, assert_same
-from where_triton_runs import DEVICE
+from gpu_or_interpreter import DEVICE
 from rnnorm.kernels import reference
 from rnnorm.kernels.triton import layer as triton, step, columns
 

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 import torch
+from gpu_or_interpreter import DEVICE, INTERPRETED
 from problems import Problem as OnCpu
 from torch.utils._python_dispatch import TorchDispatchMode
-from where_triton_runs import DEVICE, INTERPRETED
 
 import rnnorm
 from rnnorm.kernels import dispatch, passes, reference

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 import torch
+from gpu_or_interpreter import DEVICE
 from problems import Problem as OnCpu
 from problems import assert_same
-from where_triton_runs import DEVICE
 
 from rnnorm.kernels import reference
 from rnnorm.kernels.triton import layer as triton
