@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, cast
 from weakref import WeakSet
@@ -163,21 +164,32 @@ class _Cuda:
     def __call__(
         self, run: Callable[[], list[Tensor]]
     ) -> tuple[Callable[[], object], list[Tensor]]:
-        try:
-            return self._capture(run)
-        except RuntimeError:
-            # torch would draw no random number any more, until a capture has ended well
-            self._capture(lambda: [torch.zeros(1, device=self._device)])
-            raise
-
-    def _capture(
-        self, run: Callable[[], list[Tensor]]
-    ) -> tuple[Callable[[], object], list[Tensor]]:
-        graph = torch.cuda.CUDAGraph()
         # one pool of memory will do, as a graph's results are copied before the next is replayed.
         # Torch gives it up with its last graph, and refuses it from then on
         other = next(iter(self._graphs), None)
-        pool = None if other is None else other.pool()
+        pool = torch.cuda.graph_pool_handle() if other is None else other.pool()
+        try:
+            return self._capture(pool, run)
+        except RuntimeError:
+            self._end(pool)
+            raise
+
+    def _end(self, pool: Any) -> None:
+        """Ends what torch goes on with after a capture that failed."""
+        library: Any = torch._C
+        # to allocate from the pool; what ended that may have no name in a version, or no need
+        with suppress(AttributeError, RuntimeError):
+            library._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+            library._cuda_releasePool(torch.cuda.current_device(), pool)
+        # not to draw random numbers, until a capture has ended well
+        with suppress(RuntimeError):
+            anew = torch.cuda.graph_pool_handle()
+            self._capture(anew, lambda: [torch.zeros(1, device=self._device)])
+
+    def _capture(
+        self, pool: Any, run: Callable[[], list[Tensor]]
+    ) -> tuple[Callable[[], object], list[Tensor]]:
+        graph = torch.cuda.CUDAGraph()
         # one at a time in a process. Other threads, such as those of a data loader, may allocate
         # meanwhile. Where a capture fails torch leaves its stream on, so it is entered here too
         with (
