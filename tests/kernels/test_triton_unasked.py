@@ -39,23 +39,23 @@ def gpu(monkeypatch):
     """Sets what torch says of a GPU, and what comes of a first launch there."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
-    def describe(capability=(9, 0), hip=None, error="", capturing=False):
+    def describe(capability=(9, 0), hip=None, error=None, capturing=False):
         launches = []
 
-        def probe(device):
+        def launch(device):
             launches.append(device)
-            return error
+            if error is not None:
+                raise error
 
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
         monkeypatch.setattr(torch.version, "hip", hip)
-        module = SimpleNamespace(probe=probe)
+        module = SimpleNamespace(launch=launch)
         monkeypatch.setitem(sys.modules, "rnnorm.kernels.triton.probe", module)
         return launches
 
-    layer._broken.cache_clear()
-    yield describe
-    layer._broken.cache_clear()
+    monkeypatch.setattr(layer, "_broken", {})
+    return describe
 
 
 def test_on_a_gpu_they_are_tried_unasked_after_one_launch(gpu):
@@ -78,14 +78,32 @@ def test_nor_in_an_interpreter(gpu, monkeypatch):
 
 
 def test_where_triton_fails_it_is_said_once_and_the_next_kernel_runs(gpu):
-    launches = gpu(error="RuntimeError: Failed to find C compiler")
+    launches = gpu(error=RuntimeError("Failed to find C compiler\nand more"))
     with pytest.warns(RuntimeWarning, match=r"cuda:0.*plain PyTorch.*Failed to find C compiler"):
         reason = layer.unproven(GPU)
     assert reason == "Triton does not run here: RuntimeError: Failed to find C compiler"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert layer.unproven(GPU) == reason
+        # also where a launch would not be permitted
+        gpu(capturing=True)
+        assert layer.unproven(GPU) == reason
     assert launches == [GPU]
+
+
+def test_so_it_is_where_triton_cannot_be_imported(gpu, monkeypatch):
+    gpu()
+    monkeypatch.setitem(sys.modules, "rnnorm.kernels.triton.probe", None)
+    with pytest.warns(RuntimeWarning, match="plain PyTorch"):
+        assert "ModuleNotFoundError" in layer.unproven(GPU)
+
+
+def test_a_gpu_that_is_full_says_nothing_of_triton(gpu):
+    gpu(error=torch.OutOfMemoryError("full"))
+    with pytest.raises(torch.OutOfMemoryError):
+        layer.unproven(GPU)
+    gpu()
+    assert layer.unproven(GPU) == ""
 
 
 def test_while_a_stream_is_captured_nothing_is_launched_to_find_out(gpu):

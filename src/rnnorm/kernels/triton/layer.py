@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -61,17 +60,28 @@ def unproven(device: torch.device) -> str:
         least, has = (".".join(map(str, each)) for each in (_OLDEST, found))
         return f"it was compiled for GPUs of compute capability {least} and above, this has {has}"
     # what a capture does not permit says nothing of the next call
-    return "" if torch.cuda.is_current_stream_capturing() else _broken(device)
+    if device not in _broken and not torch.cuda.is_current_stream_capturing():
+        _broken[device] = _launch(device)
+    return _broken.get(device, "")
 
 
-@cache
-def _broken(device: torch.device) -> str:
-    # which imports Triton
-    from rnnorm.kernels.triton.probe import probe
+# by device, empty where Triton runs
+_broken: dict[torch.device, str] = {}
 
-    error = probe(device)
-    if not error:
+
+def _launch(device: torch.device) -> str:
+    """Why Triton does not run on a device, as a first launch shows."""
+    try:
+        # which imports Triton
+        from rnnorm.kernels.triton.probe import launch
+
+        launch(device)
         return ""
+    except torch.OutOfMemoryError:
+        raise
+    # a library, a compiler, a header or a driver that is missing have nothing in common
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}"
     warnings.warn(
         f"Triton does not run on {device}, so normalised layers are loops over time in plain "
         f"PyTorch there, which is slower: {error}",

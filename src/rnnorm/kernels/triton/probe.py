@@ -1,4 +1,4 @@
-"""Whether Triton runs at all: it needs a C compiler, Python's headers and a driver new enough."""
+"""A launch that shows whether Triton runs: it needs a C compiler, Python's headers and a driver."""
 
 import torch
 import triton
@@ -9,15 +9,10 @@ def _nothing() -> None:
     pass
 
 
-def probe(device: torch.device) -> str:
-    """What Triton raises where it is to compile and launch a kernel, in one line; empty if nothing.
+def launch(device: torch.device) -> None:
+    """Compiles a kernel that does nothing, and launches it, so that whatever is wrong is raised.
 
     No tensor takes part, which could be one without numbers.
     """
-    try:
-        with torch.cuda.device(device):
-            _nothing[(1,)]()
-    # a compiler that fails, a header that is missing, a driver's error have nothing in common
-    except Exception as error:
-        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return ""
+    with torch.cuda.device(device):
+        _nothing[(1,)]()
