@@ -17,5 +17,6 @@ from ahead_of_time import ARCHITECTURES, VARIANTS, compiled
 def test_little_is_spilled(variant, direction, architecture):
     use = compiled(variant, direction, architecture)
     # to spill some of 512 rows took less time than to go through all of them again
-    assert use.stack <= (320 if variant.rows == 512 else 16), use
+    many = variant.rows == 512 and (variant.cell, direction) == ("LSTM", "backward")
+    assert use.stack <= (320 if many else 32), use
     assert use.shared <= 48 * 1024

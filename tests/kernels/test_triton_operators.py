@@ -1,5 +1,6 @@
 """The Triton kernels as part of torch and of rnnorm."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -134,15 +135,21 @@ def test_an_interpreter_runs_where_it_is_named_and_a_gpu_unasked():
 
 
 def test_populations_are_those_of_the_reference():
-    options = {"norm": "batch", "initial_noise": 0, "device": DEVICE}
-    found, expected = (rnnorm.GRU(3, 5, **options) for _ in range(2))
-    expected.load_state_dict(found.state_dict())
-    x = torch.randn(4, 9, 3, device=DEVICE)
+    norm = rnnorm.BatchNorm(horizon=5, momentum=0.4)
+    expected = rnnorm.LSTM(3, 5, norm=norm, initial_noise=0, dtype=torch.float64)
+    found = copy.deepcopy(expected).to(DEVICE)
+    batches = torch.randn(4, 4, 9, 3, dtype=torch.float64)
+    batches[2, 1, 0, 0] = torch.nan
     for name, layer in (("triton", found), ("reference", expected)):
         with rnnorm.use_backend(name):
-            layer(x, lengths=[4, 4, 4, 4, 4, 4, 4, 4, 2])
-            layer.eval()(x, step=torch.arange(9), hx=x.new_zeros(1, 9, 5))
-    torch.testing.assert_close(found.state_dict(), expected.state_dict())
+            for x in batches.to(layer.weight_hh_l0.device):
+                layer(x)
+                layer(x, lengths=[4, 4, 4, 4, 4, 4, 4, 4, 2])
+                # beyond the horizon
+                layer(x, step=3)
+    assert expected.population_cell_l0.num_batches_tracked.tolist() == [8, 6, 6, 10, 3]
+    state = {key: value.cpu() for key, value in found.state_dict().items()}
+    torch.testing.assert_close(state, dict(expected.state_dict()))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +166,22 @@ def test_what_it_does_not_cover_is_said(cell, arguments, why):
     layer = getattr(rnnorm, cell)(3, 5, **arguments, device=DEVICE)
     with rnnorm.use_backend("triton"), pytest.raises(RuntimeError, match=why):
         layer(torch.randn(4, 6, 3, device=DEVICE))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_that_is_saved_does_not_hold_operators_of_ours():
+    layer = rnnorm.LSTM(3, 5, norm="layer", device=DEVICE).eval()
+    with rnnorm.use_backend("triton"), pytest.raises(RuntimeError, match="loads a trace"):
+        torch.jit.trace(layer, torch.randn(4, 6, 3, device=DEVICE), check_trace=False)
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 4, 3, 2, 1, 1]])
+def test_outputs_may_be_detached_in_place(lengths):
+    layer = rnnorm.GRU(3, 5, norm="layer", device=DEVICE)
+    with rnnorm.use_backend("triton"):
+        output, h_n = layer(torch.randn(4, 6, 3, device=DEVICE), lengths=lengths)
+    assert not output.detach_().requires_grad
+    assert not h_n.detach_().requires_grad
 
 
 def test_outside_the_interpreter_it_wants_a_gpu(monkeypatch):

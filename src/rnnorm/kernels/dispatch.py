@@ -21,7 +21,7 @@ from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.spec import BatchNorm, Norm
-from rnnorm.tracing import constant, exporting
+from rnnorm.tracing import constant, exporting, jit_tracing
 
 _TORCH = (LSTM(), GRU())
 
@@ -119,6 +119,8 @@ def _triton_refuses(request: Request) -> str:
         return "it has no recurrent dropout"
     if request.exported:
         return "it is not exported"
+    if jit_tracing():
+        return "what loads a trace would not find its operators"
     return triton.refuses(request.cell, request.norm, request.device, request.dtype)
 
 
@@ -169,8 +171,8 @@ def backends() -> dict[str, str]:
 
     Returns:
         the reason by name, empty for a kernel that is available. One that is may still not
-        cover a given cell, norm, device or dtype: the next one then runs, and the logger
-        ``rnnorm`` says so once, at level INFO.
+        cover a given cell, norm, device or dtype, or run on a device only where ``use_backend``
+        names it: the next one then runs, and the logger ``rnnorm`` says so once, at level INFO.
     """
     return {kernel.name: kernel.unavailable for kernel in KERNELS}
 

@@ -180,7 +180,7 @@ class Population(nn.Module):
         return self._buffers[name]  # type: ignore[return-value]
 
     def rows_of(self, start: int, stop: int, names: Iterable[str] = _BUFFERS) -> list[Tensor]:
-        """Rows of the buffers, which are all on the CPU; views where they are not all of them."""
+        """Rows of the buffers; views where they are not all of them."""
         own = [self._held(name) for name in names]
         return own if stop - start == len(own[0]) else [each[start:stop] for each in own]
 

@@ -52,14 +52,16 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> list[Tensor]:
     taken = list(zip(moments[::2], moments[1::2], strict=True))
     saved = [inputs.x.new_empty(shape, dtype=dtype) for shape, dtype in shapes[6:]]
     frames, width = plan.T * plan.B, plan.gates * plan.H
-    z_x, z_h, h = (
-        kept if kept.numel() else inputs.x.new_empty(frames, columns, dtype=kept.dtype)
-        for kept, columns in zip(saved[:3], (width, width, plan.H), strict=True)
-    )
+    z_x, z_h = (kept if kept.numel() else inputs.x.new_empty(frames, width) for kept in saved[:2])
+    # no view, which would not take detach_()
+    output = inputs.x.new_empty(plan.T, plan.B, plan.H)
+    h = narrow = output.flatten(0, 1)
+    if plan.narrow:
+        kept = saved[2]
+        h = kept if kept.numel() else inputs.x.new_empty(frames, plan.H, dtype=plan.wide)
     c = h
     if inputs.c0 is not None:
         c = saved[3] if save else torch.empty_like(h)
-    narrow = torch.empty_like(h, dtype=inputs.x.dtype) if plan.narrow else h
     torch.mm(plan.pack(inputs.x), inputs.weight_ih.t(), out=z_x[: plan.frames])
     x = finish(z_x[: plan.frames], plan, inputs.gamma_input, taken[0])
     state = inputs.h0 if inputs.c0 is None else inputs.c0
@@ -79,4 +81,6 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> list[Tensor]:
         seen, state, earlier = narrow[start : start + n], c, start
     h_n = plan.last(h[: plan.frames])
     c_n = inputs.x.new_empty(0, dtype=plan.wide) if c is h else plan.last(c[: plan.frames])
-    return [plan.unpack(narrow[: plan.frames]), h_n, c_n, *moments, *saved]
+    if plan.ragged:
+        output = plan.unpack(narrow[: plan.frames])
+    return [output, h_n, c_n, *moments, *saved]

@@ -91,10 +91,11 @@ class Plan:
 
     def unpack(self, frames: Tensor) -> Tensor:
         """``(T, B, ·)`` with zeros where there is no frame."""
-        if self.ragged:
-            spread = frames.new_zeros(self.T * self.B, frames.size(1))
-            frames = spread.index_copy_(0, self._places, frames)
-        return frames.view(self.T, self.B, frames.size(1))
+        if not self.ragged:
+            return frames.view(self.T, self.B, frames.size(1))
+        spread = frames.new_zeros(self.T, self.B, frames.size(1))
+        spread.flatten(0, 1).index_copy_(0, self._places, frames)
+        return spread
 
     def last(self, frames: Tensor) -> Tensor:
         """Each row's last frame."""
@@ -170,8 +171,8 @@ def tile(by_row: bool, rows: int, units: int, wide: torch.dtype, eps: float) -> 
 def launch_options(how: Tile) -> dict[str, object]:
     """How a program of such blocks is compiled: with so many threads, as was measured on an H200.
 
-    Over rows two numbers a thread, over units four, but of up to 256 units one warp, in which sums
-    need no shared memory.
+    Over rows, and in float64, two numbers a thread; over units four, but of up to 256 units one
+    warp, in which sums need no shared memory.
     """
     each = 2 if how.axis == 0 or how.wide == tl.float64 else 8 if how.units <= 256 else 4
     warps = max(1, min(16, how.rows * how.units // (32 * each)))
