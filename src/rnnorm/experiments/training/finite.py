@@ -83,13 +83,16 @@ def _not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
 
 def _error(trainer: Trainer, module: LightningModule, what: str) -> DivergedError:
     advice = "Try a smaller learning rate or gradient_clip_val"
-    normalised = any("gamma_" in name for name, _ in module.named_parameters())
-    if normalised and module.hparams.get("initial_noise") == 0:
+    batch = any("population_" in name for name, _ in module.named_buffers())
+    layer = not batch and any("gamma_" in name for name, _ in module.named_parameters())
+    if (batch or layer) and module.hparams.get("initial_noise") == 0:
+        alike = "sequences of a minibatch start with the same values, batch statistics have"
+        if layer:
+            alike = "units have the same values, as at black pixels, layer statistics have"
         advice = (
-            "Where all sequences of a minibatch start with the same values (batch norm), or with "
-            "values that leave all units alike (layer norm), there is no variance and gradients "
-            "explode: --model.init_args.initial_noise=0.1 is the papers' cure. Else try a smaller "
-            "learning rate or gradient_clip_val"
+            f"Where all {alike} no variance and gradients explode: "
+            "--model.init_args.initial_noise=0.1 is the cure of the papers on batch norm. Else try "
+            "a smaller learning rate or gradient_clip_val"
         )
     return DivergedError(
         f"training diverged at step {trainer.global_step} (epoch {trainer.current_epoch}): {what}. "
