@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --precision high       # both sides may multiply in tf32
+    python benchmarks/gpu.py --precision "torch's"    # cuDNN may, ours does not
     python benchmarks/gpu.py --evaluation
 
 In turn: torch.nn, our kernels with the graphs that calls of one shape come to be, the same with
@@ -59,7 +60,7 @@ def sides(cell: str, norm: str, shape: Shape, train: bool) -> dict[str, Step]:
     """What is timed; ours is verified."""
     torch.manual_seed(0)
     x = draw_input(shape).to("cuda")
-    rival = make_layer(cell, shape).to("cuda")
+    rival = make_layer(cell, shape).to("cuda").train(train)
     layer = make_layer(cell, shape, Variant(norm)).to("cuda")
     if not train:
         on_backend("reference", partial(run_layer, layer, x, True))
@@ -79,25 +80,28 @@ def sides(cell: str, norm: str, shape: Shape, train: bool) -> dict[str, Step]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument(
-        "--precision", choices=["highest", "high"], default="highest", help="of products"
+        "--precision", choices=["highest", "high", "torch's"], default="highest", help="of products"
     )
     parser.add_argument("--cell", choices=["LSTM", "GRU", "RNN"], help="this one alone")
     parser.add_argument("--evaluation", action="store_true", help="forward alone, no gradient")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row")
     parser.add_argument("--out", type=Path, help="JSON file")
     args = parser.parse_args()
-    torch.set_float32_matmul_precision(args.precision)
-    # which has a switch of its own, on unless it is set
-    torch.backends.cudnn.allow_tf32 = args.precision == "high"
+    if args.precision != "torch's":
+        torch.set_float32_matmul_precision(args.precision)
+        # which has a switch of its own, on unless it is set
+        torch.backends.cudnn.allow_tf32 = args.precision == "high"
     about = machine() | device_and_system(torch.device("cuda"))
     print(describe(about))
     rows = []
     for cell, norm in [each for each in LAYERS if args.cell in (None, each[0])]:
         for shape in SHAPES:
             steps = sides(cell, norm, shape, not args.evaluation)
+            if not rows:
+                print(" " * 27 + "".join(name.rjust(10) for name in steps) + "    ratio of graphs")
             timings = interleave(steps, args.seconds, clock="cuda")
             times = {name: 1000 * timing.seconds for name, timing in timings.items()}
-            told = "".join(f"{milliseconds:9.2f}" for milliseconds in times.values())
+            told = "".join(f"{milliseconds:10.2f}" for milliseconds in times.values())
             print(f"{cell:5}{norm:6}{shape!s:17}{told} ms {timings['graphs']}", flush=True)
             row = {
                 "cell": cell,

@@ -104,7 +104,8 @@ def prepare(
     """
     torch.manual_seed(0)
     data = draw_input(shape)
-    steps: dict[str, Step] = {"torch.nn": partial(run_layer, make_layer(cell, shape), data, train)}
+    rival = make_layer(cell, shape).train(train)
+    steps: dict[str, Step] = {"torch.nn": partial(run_layer, rival, data, train)}
     for variant in variants:
         layer = make_layer(cell, shape, variant)
         if not train:
