@@ -8,14 +8,17 @@ from typing import Any
 
 from rnnorm.experiments.training.options import option_name
 
-# how long, where and how fast it trains, and the seed, which is told apart
+# how long, where and how fast it trains, and the seed, which is told apart; several processes
+# share the minibatches and the statistics of one
 _NOT_TOLD = (
     "accelerator",
     "data_dir",
+    "devices",
     "eval_batch_size",
     "log_every_n_steps",
     "max_epochs",
     "max_steps",
+    "num_nodes",
     "seed",
     "seed_everything",
 )
