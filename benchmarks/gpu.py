@@ -12,10 +12,8 @@ each step launched, and the reference kernel.
 from __future__ import annotations
 
 import argparse
-import json
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -30,7 +28,7 @@ from rnnorm.experiments.bench.layers import (
     verify,
 )
 from rnnorm.experiments.bench.machine import describe, device_and_system, machine
-from rnnorm.experiments.bench.timing import interleave, repeated, without_graphs
+from rnnorm.experiments.bench.timing import interleave, launched, repeated
 
 SHAPES = [
     Shape(64, 100, 1, 100),
@@ -50,12 +48,6 @@ LAYERS = (
 )
 
 
-def launched(step: Step) -> dict[str, torch.Tensor]:
-    """A call of which each step is launched by itself."""
-    with without_graphs():
-        return step()
-
-
 def sides(cell: str, norm: str, shape: Shape, train: bool) -> dict[str, Step]:
     """What is timed; ours is verified."""
     torch.manual_seed(0)
@@ -72,7 +64,7 @@ def sides(cell: str, norm: str, shape: Shape, train: bool) -> dict[str, Step]:
     return {
         "torch.nn": partial(run_layer, rival, x, train),
         "graphs": repeated(ours),
-        "launched": partial(launched, ours),
+        "launched": launched(ours),
         "reference": reference,
     }
 
@@ -85,33 +77,22 @@ def main() -> None:
     parser.add_argument("--cell", choices=["LSTM", "GRU", "RNN"], help="this one alone")
     parser.add_argument("--evaluation", action="store_true", help="forward alone, no gradient")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row")
-    parser.add_argument("--out", type=Path, help="JSON file")
     args = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error(f"torch {torch.__version__} sees no CUDA device here")
     if args.precision != "torch's":
         torch.set_float32_matmul_precision(args.precision)
         # which has a switch of its own, on unless it is set
         torch.backends.cudnn.allow_tf32 = args.precision == "high"
-    about = machine() | device_and_system(torch.device("cuda"))
-    print(describe(about))
-    rows = []
+    print(describe(machine() | device_and_system(torch.device("cuda"))))
+    names = ("torch.nn", "graphs", "launched", "reference")
+    print(" " * 27 + "".join(name.rjust(10) for name in names) + "    ratio of graphs")
     for cell, norm in [each for each in LAYERS if args.cell in (None, each[0])]:
         for shape in SHAPES:
             steps = sides(cell, norm, shape, not args.evaluation)
-            if not rows:
-                print(" " * 27 + "".join(name.rjust(10) for name in steps) + "    ratio of graphs")
             timings = interleave(steps, args.seconds, clock="cuda")
-            times = {name: 1000 * timing.seconds for name, timing in timings.items()}
-            told = "".join(f"{milliseconds:10.2f}" for milliseconds in times.values())
+            told = "".join(f"{1000 * timings[name].seconds:10.2f}" for name in names)
             print(f"{cell:5}{norm:6}{shape!s:17}{told} ms {timings['graphs']}", flush=True)
-            row = {
-                "cell": cell,
-                "norm": norm,
-                "shape": str(shape),
-                "ratio": timings["graphs"].ratio,
-            }
-            rows.append(row | times)
-    if args.out:
-        args.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

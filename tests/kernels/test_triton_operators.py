@@ -140,6 +140,11 @@ def test_populations_are_those_of_the_reference():
     found = copy.deepcopy(expected).to(DEVICE)
     batches = torch.randn(4, 4, 9, 3, dtype=torch.float64)
     batches[2, 1, 0, 0] = torch.nan
+    outputs = []
+
+    def states(x):
+        return x.new_zeros(1, 9, 5), x.new_zeros(1, 9, 5)
+
     for name, layer in (("triton", found), ("reference", expected)):
         with rnnorm.use_backend(name):
             for x in batches.to(layer.weight_hh_l0.device):
@@ -147,6 +152,10 @@ def test_populations_are_those_of_the_reference():
                 layer(x, lengths=[4, 4, 4, 4, 4, 4, 4, 4, 2])
                 # beyond the horizon
                 layer(x, step=3)
+            # rows at different ages
+            later = layer.eval()(batches[0].to(x), step=torch.arange(9), hx=states(x))[0]
+            outputs.append(later.detach().cpu())
+    torch.testing.assert_close(*outputs)
     assert expected.population_cell_l0.num_batches_tracked.tolist() == [8, 6, 6, 10, 3]
     state = {key: value.cpu() for key, value in found.state_dict().items()}
     torch.testing.assert_close(state, dict(expected.state_dict()))

@@ -1,6 +1,7 @@
 """Which kernel runs, and how one learns of it."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -29,6 +30,11 @@ def test_backends_are_listed_with_the_reason_why_not():
     assert {"aten", "reference"} <= set(found)
     assert found["aten"] == found["reference"] == ""
     assert all(isinstance(reason, str) for reason in found.values())
+
+
+def test_without_triton_it_is_said_how_to_install_it():
+    reason = rnnorm.backends()["triton"]
+    assert "pip install" in reason if find_spec("triton") is None else "not installed" not in reason
 
 
 def test_without_a_norm_torchs_own_operator_runs(deep, calls):

@@ -19,7 +19,7 @@ from rnnorm.experiments.bench.layers import (
     run_layer,
 )
 from rnnorm.experiments.bench.record import Record
-from rnnorm.experiments.bench.timing import captured, interleave, repeated, without_graphs
+from rnnorm.experiments.bench.timing import captured, interleave, launched, repeated
 
 
 def step_times(
@@ -44,7 +44,7 @@ def step_times(
         for name in ("reference", *kernels):
             layer = make_layer("LSTM", shape, Variant("batch", name)).to(device)
             step = partial(on_backend, name, partial(run_layer, layer, data, True))
-            own: dict[str, Step] = {name: partial(_singly, step)}
+            own: dict[str, Step] = {name: launched(step)}
             try:
                 own[name]()
                 if cuda and name != "reference":
@@ -62,8 +62,3 @@ def step_times(
         print(f"{shape!s:16}{columns}", flush=True)
         times.append({"shape": str(shape), **{n: t.seconds for n, t in timings.items()}})
     return times
-
-
-def _singly(step: Step) -> dict[str, torch.Tensor]:
-    with without_graphs():
-        return step()

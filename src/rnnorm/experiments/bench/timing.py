@@ -144,6 +144,16 @@ def repeated(step: Callable[[], Result]) -> Callable[[], Result]:
     return step
 
 
+def launched(step: Callable[[], Result]) -> Callable[[], Result]:
+    """A step, of which kernels replay no graphs of their own."""
+
+    def run() -> Result:
+        with without_graphs():
+            return step()
+
+    return run
+
+
 @contextmanager
 def without_graphs() -> Iterator[None]:
     """Kernels replay no graphs of their own."""

@@ -88,7 +88,7 @@ def _error(trainer: Trainer, module: LightningModule, what: str) -> DivergedErro
     if (batch or layer) and module.hparams.get("initial_noise") == 0:
         alike = "sequences of a minibatch start with the same values, batch statistics have"
         if layer:
-            alike = "units have the same values, as at black pixels, layer statistics have"
+            alike = "units have the same values, layer statistics have"
         advice = (
             f"Where all {alike} no variance and gradients explode: "
             "--model.init_args.initial_noise=0.1 is the cure of the papers on batch norm. Else try "

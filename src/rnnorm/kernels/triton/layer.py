@@ -53,6 +53,8 @@ def unproven(device: torch.device) -> str:
     """Why they run on a device only where they are named, empty if they are tried unasked."""
     if _interpreted():
         return "an interpreter is slower"
+    if (known := _broken.get(device)) is not None:
+        return known
     if torch.version.hip:
         return "it was never run on a GPU of AMD's"
     found = torch.cuda.get_device_capability(device)
@@ -60,9 +62,9 @@ def unproven(device: torch.device) -> str:
         least, has = (".".join(map(str, each)) for each in (_OLDEST, found))
         return f"it was compiled for GPUs of compute capability {least} and above, this has {has}"
     # what a capture does not permit says nothing of the next call
-    if device not in _broken and not torch.cuda.is_current_stream_capturing():
-        _broken[device] = _launch(device)
-    return _broken.get(device, "")
+    if torch.cuda.is_current_stream_capturing():
+        return ""
+    return _broken.setdefault(device, _launch(device))
 
 
 # by device, empty where Triton runs
