@@ -102,7 +102,27 @@ def test_a_statistic_that_is_not_finite_is_not_taken_in(bad):
     assert population.num_batches_tracked.tolist() == [2, 1]
 
 
-def test_where_no_number_is_looked_at_the_population_is_the_same():
+def unseen(populations, batch, count, step):
+    """As on a GPU: ``update`` of what it finds not to be on the CPU."""
+    stop = min(step + 3, 4)
+    own = [population.rows_of(step, stop) for population in populations]
+    means, variances = ([pair[k][: stop - step] for pair in batch] for k in range(2))
+    count = count if isinstance(count, int) else count[: stop - step]
+    updating._update_unseen(own, means, variances, count, 0.3)
+
+
+def together(populations, batch, count, step):
+    sites = [str(k) for k in range(len(populations))]
+    given = (dict(zip(sites, each, strict=True)) for each in (populations, batch))
+    updating.update(*given, dict.fromkeys(sites, count), step)
+
+
+RAGGED = torch.tensor([7, 5, 2])
+
+
+@pytest.mark.parametrize("count", [7, RAGGED], ids=["dense", "ragged"])
+@pytest.mark.parametrize("way", [unseen, together])
+def test_sites_together_have_the_population_of_each_alone(way, count):
     torch.manual_seed(0)
     norm = BatchNorm(momentum=0.3, horizon=4)
     found, expected = ([Population(n, norm, shared=False) for n in (3, 5)] for _ in range(2))
@@ -114,13 +134,21 @@ def test_where_no_number_is_looked_at_the_population_is_the_same():
         if call in (0, 3):
             batch[1][0][0, 4] = batch[1][1][0, 4] = torch.nan
         for population, moments in zip(expected, batch, strict=True):
-            updating._update_one(population, moments, 7, step)
-        stop = min(step + 3, 4)
-        own = [population.rows_of(step, stop) for population in found]
-        means, variances = ([pair[k][: stop - step] for pair in batch] for k in range(2))
-        updating._update_unseen(own, means, variances, 7, 0.3)
+            updating._update_one(population, moments, count, step)
+        way(found, batch, count, step)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one.state_dict(), other.state_dict())
+
+
+def test_steps_without_a_statistic_leave_their_row_as_it_is():
+    populations = [Population(2, BatchNorm(horizon=3), shared=False) for _ in range(2)]
+    batch = [(torch.full((3, 2), 4.0), torch.ones(3, 2)) for _ in range(2)]
+    for call in range(2):
+        together(populations, batch, torch.tensor([3, 2, 0]), 0)
+        for population in populations:
+            assert population.rows.tolist() == [3 * (call + 1), 2 * (call + 1), 0]
+            assert population.mean[:, 0].tolist() == [4.0, 4.0, 0.0]
+            assert population.var[:, 0].tolist() == [1.5, 2.0, 1.0]
 
 
 @pytest.mark.parametrize("options", [{"population": "shared"}, {"momentum": None}])

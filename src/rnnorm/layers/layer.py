@@ -132,6 +132,7 @@ def _statistics(
     T, B, _ = x.shape
     constants: dict[str, Moments] = {}
     counts: dict[str, Tensor | int] = {}
+    taken: dict[bool, Tensor] = {}
     active_rows = batch_sizes if rows is None else rows.each.sum(0)
     for site, population in populations.items():
         whole = getattr(norm, field_of(site)) == "sequence"
@@ -145,7 +146,9 @@ def _statistics(
             continue
         count = torch.full((T,), B, device="cpu") if active_rows is None else active_rows
         count = count.sum(0, keepdim=True) if whole else count
-        counts[site] = torch.where(count >= min_rows, count, 0).to(x.device)
+        if whole not in taken:
+            taken[whole] = torch.where(count >= min_rows, count, 0)
+        counts[site] = taken[whole]
         first = known(count[0])
         if first is None or first < min_rows:
             expected = f"norm.{site}: expected at least 2 active {'frames' if whole else 'rows'}"

@@ -32,17 +32,16 @@ def update(
     Args:
         populations: by site.
         batch: mean and biased variance ``(T, F)``, by site.
-        counts: ``(T,)`` int64, the rows behind each estimate, 0 where none was taken; a number
-            above 1 where all have as many; by site.
+        counts: ``(T,)`` int64 on the CPU, the rows behind each estimate, 0 from where none was
+            taken; a number above 1 where all have as many; by site, alike in each scope.
         step: index of the first step.
     """
-    whole = {s: n for s, n in counts.items() if isinstance(n, int) and not populations[s].shared}
-    own, taken = [populations[site] for site in whole], [batch[site] for site in whole]
-    # they are of one scope, so of as many rows
-    if whole and not _update_whole(own, taken, max(whole.values()), step):
-        whole = {}
+    by_step = [site for site in batch if not populations[site].shared]
+    own, taken = [populations[site] for site in by_step], [batch[site] for site in by_step]
+    if by_step and not _update_together(own, taken, counts[by_step[0]], step):
+        by_step = []
     for site, moments in batch.items():
-        if site not in whole:
+        if site not in by_step:
             _update_one(populations[site], moments, counts[site], step)
 
 
@@ -50,7 +49,8 @@ def update(
 def _update_one(population: Population, batch: Moments, counts: Tensor | int, step: int) -> None:
     mean, var = (m.to(population.mean.dtype) for m in batch)
     if isinstance(counts, int):
-        counts = torch.full(mean.shape[:1], counts, device=mean.device)
+        counts = torch.full(mean.shape[:1], counts, device="cpu")
+    counts = counts.to(mean.device)
     m = counts.to(mean.dtype)
     var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
     finite = (mean.isfinite() & var.isfinite()).all(1)
@@ -87,32 +87,41 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
     return torch.tensor([value], dtype=dtype, device="cpu")
 
 
-def _update_whole(
-    populations: Sequence[Population], batch: Sequence[Moments], count: int, step: int
+def _update_together(
+    populations: Sequence[Population], batch: Sequence[Moments], count: Tensor | int, step: int
 ) -> bool:
     """The same in few operators, where nothing is left out; tells whether it did."""
     means, variances = ([pair[k] for pair in batch] for k in range(2))
     momentum, horizon, steps = populations[0].momentum, len(populations[0]), len(means[0])
-    stop = min(step + steps, horizon)
     alike = all([p.momentum == momentum and len(p) == horizon for p in populations])
-    if not (alike and momentum) or stop <= step:
+    buffers = [buffer for p in populations for buffer in p.rows_of(0, horizon)]
+    moments = [*means, *variances, *[b for b in buffers if b.is_floating_point()]]
+    seen = [*moments, *buffers, count if isinstance(count, Tensor) else None]
+    if not (alike and momentum and unobserved(seen)) or len({m.dtype for m in moments}) > 1:
         return False
+    if isinstance(count, Tensor):
+        # rows never become more from step to step
+        count = count[: count.count_nonzero()]
+        steps = len(count)
+    room = min(steps, horizon - step)
+    if room <= 0:
+        return False
+    stop = step + room
+    if room < len(means[0]):
+        means, variances = ([m[:room] for m in each] for each in (means, variances))
+    count = count[:room] if isinstance(count, Tensor) else count
     own = [population.rows_of(step, stop) for population in populations]
-    own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
-    moments = [*means, *variances, *own_means, *own_variances]
-    if len({moment.dtype for moment in moments}) > 1 or not unobserved([*moments, *rows, *batches]):
-        return False
-    if stop - step < steps:
-        means, variances = ([m[: stop - step] for m in each] for each in (means, variances))
     if not means[0].is_cpu:
         _update_unseen(own, means, variances, count, momentum)
         return True
     # where a mean is not finite, no variance is
     if not math.isfinite(sum([var.sum().item() for var in variances])):
         return False
-    added = [_number(count, torch.int64)] * len(own) + [_number(1, torch.int64)] * len(own)
+    own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
+    number = count if isinstance(count, Tensor) else _number(count, torch.int64)
+    factor = _unbiasing(count, means[0].dtype)
+    added = [number] * len(own) + [_number(1, torch.int64)] * len(own)
     torch._foreach_add_([*rows, *batches], added)
-    factor = _number(count / (count - 1), means[0].dtype)
     unbiased = [var * factor for var in variances]
     weight: Any = momentum
     if min([each.min().item() for each in batches]) * momentum < 1:
@@ -122,11 +131,19 @@ def _update_whole(
     return True
 
 
+def _unbiasing(count: Tensor | int, dtype: torch.dtype) -> Tensor:
+    """By what a biased variance of so many rows is multiplied."""
+    if isinstance(count, int):
+        return _number(count / (count - 1), dtype)
+    m = count.to(dtype)
+    return (m / (m - 1)).unsqueeze(1)
+
+
 def _update_unseen(
     own: Sequence[Sequence[Tensor]],
     means: Sequence[Tensor],
     variances: Sequence[Tensor],
-    count: int,
+    count: Tensor | int,
     momentum: float,
 ) -> None:
     """The same on a GPU, where to look at a number is to wait for it."""
@@ -135,12 +152,19 @@ def _update_unseen(
     taken = [var.amax(1) < math.inf for var in variances]
     added = [each.to(torch.int64) for each in taken]
     torch._foreach_add_(batches, added)
-    torch._foreach_add_(rows, torch._foreach_mul(added, count))
+    if isinstance(count, Tensor):
+        count = count.to(means[0].device)
+        more = torch._foreach_mul(added, [count] * len(added))
+        factor = _unbiasing(count, means[0].dtype)
+        unbiased = torch._foreach_mul(list(variances), [factor] * len(variances))
+    else:
+        more = torch._foreach_mul(added, count)
+        unbiased = torch._foreach_mul(list(variances), count / (count - 1))
+    torch._foreach_add_(rows, more)
     weights = [each.to(means[0].dtype) for each in batches]
     torch._foreach_clamp_min_(weights, 1)
     torch._foreach_reciprocal_(weights)
     torch._foreach_clamp_min_(weights, momentum)
-    unbiased = torch._foreach_mul(list(variances), count / (count - 1))
     kept = [*own_means, *own_variances]
     new = [
         torch.where(each.unsqueeze(1), n, old)
