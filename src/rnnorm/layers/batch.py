@@ -17,13 +17,15 @@ class Batch(NamedTuple):
     """Rows sorted by length, longest first.
 
     ``x`` is ``(T, B, I)``; ``batch_sizes`` ``(T,)`` int64 on the CPU counts the active rows of
-    each step, None if all are active at all of them; the indices are those of PackedSequence.
+    each step, None if all are active at all of them; the indices are those of PackedSequence;
+    ``frames`` says where each frame of a PackedSequence stands in ``(T * B,)``, None for others.
     """
 
     x: Tensor
     batch_sizes: Tensor | None = None
     sorted_indices: Tensor | None = None
     unsorted_indices: Tensor | None = None
+    frames: Tensor | None = None
 
     @property
     def ragged(self) -> bool:
@@ -66,13 +68,14 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
         )
     frames = _frames(sizes, rows, data.size(0)).to(data.device)
     x = data.new_zeros(sizes.size(0) * rows, data.size(1)).index_copy(0, frames, data)
-    return Batch(x.view(sizes.size(0), rows, data.size(1)), sizes, order, back)
+    return Batch(x.view(sizes.size(0), rows, data.size(1)), sizes, order, back, frames)
 
 
-def to_packed(output: Tensor, packed: PackedSequence) -> PackedSequence:
-    """``output`` ``(T, B, H)`` as a PackedSequence with the rows of ``packed``."""
-    _, sizes, order, back = packed
-    frames = _frames(sizes, output.size(1), packed.data.size(0)).to(output.device)
+def to_packed(output: Tensor, batch: Batch) -> PackedSequence:
+    """``output`` ``(T, B, H)`` as a PackedSequence with the rows of one that was a batch."""
+    _, sizes, order, back, frames = batch
+    assert sizes is not None
+    assert frames is not None
     return PackedSequence(output.flatten(0, 1).index_select(0, frames), sizes, order, back)
 
 
@@ -147,7 +150,7 @@ def mean_frame(batch: Batch) -> Tensor:
 
     The rows are in the order in which the user gave them.
     """
-    x, sizes, _, back = batch
+    x, sizes, _, back, _ = batch
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if sizes is None:
         return x.mean(0)

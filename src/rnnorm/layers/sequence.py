@@ -273,7 +273,7 @@ class Sequence(Recurrence, nn.RNNBase):
             state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
         hidden = _as_given(state, batched)
         if packed:
-            return batches.to_packed(output, input), hidden  # type: ignore[arg-type]
+            return batches.to_packed(output, batch), hidden
         output = batches.to_dense(output, batch, self.batch_first, data)
         return (output if batched else output.squeeze(0 if self.batch_first else 1)), hidden
 
