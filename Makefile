@@ -30,7 +30,7 @@ endif
 
 # in a folder of its own, out of the sight of torch.compile and of the other tests
 TRITON := $(CURDIR)/.venv/triton
-INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values operators memory graphs)
+INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop operators memory graphs)
 
 .PHONY: venv demo test lint format pytest older docs doctest wheel sanitize aarch64 triton clean
 

@@ -15,8 +15,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from rnnorm.kernels.covered import GATES
-from rnnorm.kernels.triton import columns, step
-from rnnorm.kernels.triton.plan import launch_options, tile
+from rnnorm.kernels.triton import columns, loop, step
+from rnnorm.kernels.triton.plan import launch_options, product, tile
 from rnnorm.kernels.triton.step import Step
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
@@ -28,14 +28,14 @@ NAMES = {
     torch.float16: "fp16",
 }
 # tensors in the type of the products; the others are wider
-GIVEN = {"z", "narrow", "product", "d_z"}
+GIVEN = {"z", "narrow", "product", "d_z", "weight"}
 
 
 class Variant(NamedTuple):
     """A cell with everything of a norm; rows and units choose the blocks.
 
     ``norm`` is "none", "batch", "population" (of given statistics), "joint" or "layer"; the cell
-    "columns" stands for the input term.
+    "columns" stands for the input term. All steps may be one launch.
     """
 
     cell: str
@@ -43,10 +43,14 @@ class Variant(NamedTuple):
     dtype: torch.dtype = torch.float32
     rows: int = 128
     units: int = 1024
+    looped: bool = False
 
     def __str__(self):
         rows = "" if self.norm == "layer" else f"{self.rows} rows, "
-        return f"{self.cell}, {self.norm}, {NAMES[self.dtype]}, {rows}{self.units} units"
+        return (
+            f"{self.cell}, {self.norm}, {NAMES[self.dtype]}, {rows}{self.units} units"
+            + ", all steps" * self.looped
+        )
 
     @property
     def wide(self):
@@ -68,6 +72,7 @@ class Variant(NamedTuple):
         return {
             "S": Step(self.cell, GATES[self.cell], self.scope, joint, shifted, out, narrow),
             "TILE": how,
+            "P": product(how, self.cell),
         }
 
 
@@ -95,6 +100,16 @@ VARIANTS = (
     Variant("GRU", "layer", units=256),
     Variant("RNN_TANH", "batch"),
     Variant("RNN_RELU", "joint"),
+    Variant("LSTM", "batch", units=100, looped=True),
+    Variant("LSTM", "batch", rows=64, units=256, looped=True),
+    Variant("LSTM", "batch", torch.bfloat16, units=256, looped=True),
+    Variant("LSTM", "batch", torch.float64, rows=64, units=128, looped=True),
+    Variant("LSTM", "batch", rows=16, units=650, looped=True),
+    Variant("LSTM", "layer", units=128, looped=True),
+    Variant("LSTM", "layer", units=250, looped=True),
+    Variant("GRU", "batch", units=128, looped=True),
+    Variant("GRU", "layer", torch.float64, units=128, looped=True),
+    Variant("RNN_TANH", "batch", torch.float16, units=128, looped=True),
     Variant("columns", "batch"),
     Variant("columns", "batch", rows=512),
     Variant("columns", "batch", rows=1000),
@@ -112,7 +127,8 @@ class Use(NamedTuple):
 
 def compiled(variant, direction, architecture):
     """What the kernel of one direction needs, on GPUs of one compute capability."""
-    kernel = getattr(columns if variant.cell == "columns" else step, direction)
+    module = columns if variant.cell == "columns" else loop if variant.looped else step
+    kernel = getattr(module, direction)
     constants = {k: v for k, v in variant.constants().items() if k in kernel.arg_names}
     signature, attributes = {}, {}
     for k, name in enumerate(kernel.arg_names):
@@ -122,18 +138,21 @@ def compiled(variant, direction, architecture):
         if name in kernel.do_not_specialize:
             signature[name] = "i32"
             continue
-        # as torch allocates, and where 16 divides the units
-        attributes[(k,)] = [["tt.divisibility", 16]]
+        if name not in ("units", "width") or variant.units % 16 == 0:
+            # as torch allocates
+            attributes[(k,)] = [["tt.divisibility", 16]]
         if name in ("units", "width"):
             signature[name] = "i32"
         elif name == "starts":
             signature[name] = "*i64"
+        elif name == "arrived":
+            signature[name] = "*i32"
         else:
             signature[name] = f"*{NAMES[variant.dtype if name in GIVEN else variant.wide]}"
     built = triton.compile(
         ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
         target=GPUTarget("cuda", architecture, 32),
-        options=launch_options(constants["TILE"]),
+        options=launch_options(constants["TILE"], looped=variant.looped),
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"

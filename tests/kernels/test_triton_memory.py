@@ -10,11 +10,13 @@ from gpu_or_interpreter import INTERPRETED
 
 GUARDS = """
 import sys
+import at_once
+import pytest
 import torch
 from problems import Problem, assert_same
 from gpu_or_interpreter import DEVICE
 from rnnorm.kernels import reference
-from rnnorm.kernels.triton import layer as triton, step, columns
+from rnnorm.kernels.triton import columns, layer as triton, loop, step
 
 MARGIN = 64
 fences = []
@@ -47,15 +49,16 @@ class Guarded:
                     original.copy_(copy)
         return launch
 
-for module in (step, columns):
+for module in (step, columns, loop):
     for name in ("forward", "backward"):
         setattr(module, name, Guarded(getattr(module, name)))
 
 cell, norm, min_rows = sys.argv[1], sys.argv[2], int(sys.argv[3]) or None
+at_once.loop(pytest.MonkeyPatch(), sys.argv[4] == "True")
 problem = Problem(cell, norm, (3, 5, 3, 9), [3, 3, 2, 2, 1], min_rows, device=DEVICE)
 expected = problem.results(reference.layer, torch.float64)
 assert_same(problem.results(triton.layer, torch.float64, poison=True), expected, 1e-11)
-assert len(fences) > 100
+assert len(fences) > 60
 for whole, size in fences:
     assert whole[:MARGIN].isnan().all() and whole[MARGIN + size :].isnan().all(), "a fence is down"
 """
@@ -81,7 +84,7 @@ matrix = torch.frombuffer(memory, dtype=torch.float32)
 for row in range(count):
     matrix[row * width : row * width + 2] = torch.tensor([row + 0.25, row + 0.75])
 out = torch.zeros(count, 2)
-how = Tile(0, True, 4, 2, tl.float32, 1e-5)
+how = Tile(0, True, 4, 2, 1, tl.float32, 1e-5)
 kernel[(1,)](matrix, out, count, width, TILE=how)
 expected = torch.arange(3.0)[:, None] + torch.tensor([0.25, 0.75])
 assert torch.equal(out, expected), out
@@ -104,12 +107,13 @@ def run(source, tmp_path, *arguments):
     assert found.returncode == 0, found.stderr
 
 
+@pytest.mark.parametrize("looped", [True, False], ids=["one-launch", "launches"])
 @pytest.mark.parametrize(
     ("cell", "norm", "min_rows"),
     [("LSTM", "all", 3), ("LSTM", "layer", 2), ("GRU", "all", 0), ("RNN_TANH", "joint", 3)],
 )
-def test_no_kernel_reads_or_writes_beside_its_tensors(cell, norm, min_rows, tmp_path):
-    run(GUARDS, tmp_path, cell, norm, str(min_rows))
+def test_no_kernel_reads_or_writes_beside_its_tensors(cell, norm, min_rows, looped, tmp_path):
+    run(GUARDS, tmp_path, cell, norm, str(min_rows), str(looped))
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="the memory is the CPU's")

@@ -52,10 +52,10 @@ def all_cases() -> Iterator[Case]:
         if not whole or relu:
             continue
         for B in ROWS:
-            yield from (Case(cell, norm, mode, Shape(2, B, INPUTS, 128)) for mode in modes)
+            yield from (Case(cell, norm, mode, Shape(3, B, INPUTS, 128)) for mode in modes)
         if norm in ("batch", "layer"):
             for mode, B in zip(modes, (129, 100, 5, 5), strict=False):
-                yield Case(cell, norm, mode, Shape(2, B, INPUTS, 1000))
+                yield Case(cell, norm, mode, Shape(3, B, INPUTS, 1000))
         for dtype in (torch.float64, torch.bfloat16, torch.float16):
             yield from (
                 Case(cell, norm, mode, Shape(4, 100, INPUTS, 13), dtype) for mode in modes[1:3]

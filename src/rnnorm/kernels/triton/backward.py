@@ -1,4 +1,4 @@
-"""The backward pass: for each step one launch and one product."""
+"""The backward pass: for each step one launch and one product, or for many steps one launch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.operators import backward_like
-from rnnorm.kernels.triton import step
+from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish, undo
 from rnnorm.kernels.triton.plan import Plan
 
@@ -53,30 +53,38 @@ def run_backward(
     d_z = torch.empty_like(z_h)
     product = inputs.x.new_empty(B, H)
     # a step reads one and writes the other
-    carried, carry = inputs.x.new_empty(2, B, H, dtype=wide)
+    carries = inputs.x.new_empty(2, B, H, dtype=wide)
     sums = B if plan.by_row else 1
     width = plan.gates * H
     d_gamma, d_shift = inputs.x.new_zeros(2, sums, width, dtype=wide)
     d_gamma_cell, d_beta_cell = inputs.x.new_zeros(2, sums, H, dtype=wide)
     state = h if inputs.c0 is None else c
-    first = inputs.h0 if inputs.c0 is None else inputs.c0
+    before = inputs.h0 if inputs.c0 is None else inputs.c0
+    added = (d_gamma, d_shift, d_gamma_cell, d_beta_cell)
     later = 0
-    for t in reversed(range(plan.T)):
-        n, start = plan.sizes[t], plan.starts[t]
-        hidden, out = plan.source(1, t, taken[1]), plan.source(2, t, taken[2])
-        grid, how = plan.launch(n)
-        step.backward[grid](
-            x, z_h, state if t else first, c,
-            *plan.given(inputs.gamma_hidden, plan.shift_hidden), hidden.mean, hidden.var,
-            *plan.given(inputs.gamma_cell, inputs.beta_cell), out.mean, out.var,
-            d_h_frames, product, carried, d_c, d_x, d_z, carry,
-            d_gamma, d_shift, d_gamma_cell, d_beta_cell,
-            start, plan.starts[t - 1] if t else 0, n, later,
-            hidden.row, hidden.pitch, out.row, out.pitch, H,
-            S=plan.step(hidden, out), **how,
-        )  # fmt: skip
+    for first, stop in reversed(plan.runs(back=True)):
+        start, n = plan.starts[first], plan.sizes[first]
+        hidden, out, sites = plan.sites(first, taken)
+        variant = plan.step(hidden, out)
+        if stop == first + 1:
+            grid, how = plan.launch(n)
+            step.backward[grid](
+                x, z_h, state if first else before, c, *sites,
+                d_h_frames, product, carries[stop % 2], d_c, d_x, d_z, carries[first % 2], *added,
+                start, plan.starts[first - 1] if first else 0, n, later,
+                hidden.row, hidden.pitch, out.row, out.pitch, H, S=variant, **how,
+            )  # fmt: skip
+        else:
+            grid, how = plan.launch(n, looped=True)
+            loop.backward[grid](
+                x, z_h, state, c, *sites,
+                d_h_frames, product, carries, d_c, d_x, d_z, *added, inputs.weight_hh,
+                plan.first_frames, plan.count(), first, stop, hidden.row, hidden.skip,
+                hidden.pitch, out.row, out.skip, out.pitch, later, B, H, S=variant, **how,
+            )  # fmt: skip
         torch.mm(d_z[start : start + n], inputs.weight_hh, out=product[:n])
-        carried, carry, later = carry, carried, n
+        later = n
+    carried = carries[0]
 
     d_z_x, d_gamma_input, d_shift_input = undo(d_x, z_x, plan, inputs.gamma_input, taken[0])
     d_weight_ih = d_z_x.t() @ plan.pack(inputs.x)

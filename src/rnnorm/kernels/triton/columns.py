@@ -7,7 +7,16 @@ import triton
 import triton.language as tl
 
 from rnnorm.kernels.triton.site import Site, leave, moments, standardise, taken, through
-from rnnorm.kernels.triton.tile import address, blocks, load, parameter, place, total, zeros
+from rnnorm.kernels.triton.tile import (
+    address,
+    blocks,
+    counted,
+    load,
+    parameter,
+    place,
+    total,
+    zeros,
+)
 
 
 @triton.jit(do_not_specialize=["row", "skip", "pitch"])
@@ -33,13 +42,13 @@ def forward(
         SHIFTED: whether there is a shift.
         TILE: how a program goes.
     """
-    k = tl.program_id(1)
+    k, width = tl.program_id(1), counted(width, TILE)
     start = tl.load(starts + k)
     n = (tl.load(starts + k + 1) - start).to(tl.int32)
     site = Site(gamma, shift, mean, var, row + k * skip, pitch)
     own = ()
     if SCOPE == "own":
-        own = moments(z, z, start, n, width, 1, 0, 1, False, TILE)
+        own = moments(z, z, start, n, width, 1, 0, 1, False, TILE)[0]
         mine = place(0, n, width, TILE)[1]
         leave(site, own, mine, mine < width, width)
     for block in range(blocks(n, width, TILE)):
@@ -58,7 +67,7 @@ def backward(
     SCOPE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradients of z, and those of γ and the shift, a row for each segment."""
-    k = tl.program_id(1)
+    k, width = tl.program_id(1), counted(width, TILE)
     start = tl.load(starts + k)
     n = (tl.load(starts + k + 1) - start).to(tl.int32)
     site = Site(gamma, gamma, mean, var, row + k * skip, pitch)

@@ -1,4 +1,4 @@
-"""The forward pass: for each step one product and one launch."""
+"""The forward pass: for each step one product and one launch, or for many steps one launch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rnnorm.kernels.covered import GATES
 from rnnorm.kernels.inputs import Inputs, Options
-from rnnorm.kernels.triton import step
+from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish
 from rnnorm.kernels.triton.plan import Plan
 
@@ -66,19 +66,27 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> list[Tensor]:
     x = finish(z_x[: plan.frames], plan, inputs.gamma_input, taken[0])
     state = inputs.h0 if inputs.c0 is None else inputs.c0
     seen, earlier, weight = inputs.h0.to(narrow.dtype), 0, inputs.weight_hh.t()
-    for t, n in enumerate(plan.sizes):
-        start = plan.starts[t]
-        torch.mm(seen[:n], weight, out=z_h[start : start + n])
-        hidden, out = plan.source(1, t, taken[1]), plan.source(2, t, taken[2])
-        grid, how = plan.launch(n)
-        step.forward[grid](
-            x, z_h, state, c, h, narrow,
-            *plan.given(inputs.gamma_hidden, plan.shift_hidden), hidden.mean, hidden.var,
-            *plan.given(inputs.gamma_cell, inputs.beta_cell), out.mean, out.var,
-            start, earlier, n, hidden.row, hidden.pitch, out.row, out.pitch, plan.H,
-            S=plan.step(hidden, out), **how,
-        )  # fmt: skip
-        seen, state, earlier = narrow[start : start + n], c, start
+    for first, stop in plan.runs(back=False):
+        start, n = plan.starts[first], plan.sizes[first]
+        hidden, out, sites = plan.sites(first, taken)
+        variant = plan.step(hidden, out)
+        if stop == first + 1:
+            torch.mm(seen[:n], weight, out=z_h[start : start + n])
+            grid, how = plan.launch(n)
+            step.forward[grid](
+                x, z_h, state, c, h, narrow, *sites,
+                start, earlier, n, hidden.row, hidden.pitch, out.row, out.pitch, plan.H,
+                S=variant, **how,
+            )  # fmt: skip
+        else:
+            grid, how = plan.launch(n, looped=True)
+            loop.forward[grid](
+                x, z_h, c, c, h, narrow, weight.contiguous(), *sites,
+                plan.first_frames, plan.count(), first, stop, hidden.row, hidden.skip,
+                hidden.pitch, out.row, out.skip, out.pitch, plan.H, S=variant, **how,
+            )  # fmt: skip
+        earlier = plan.starts[stop - 1]
+        seen, state = narrow[earlier : earlier + plan.sizes[stop - 1]], c
     h_n = plan.last(h[: plan.frames])
     c_n = inputs.x.new_empty(0, dtype=plan.wide) if c is h else plan.last(c[: plan.frames])
     if plan.ragged:

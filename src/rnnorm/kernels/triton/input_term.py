@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import triton
@@ -83,21 +84,16 @@ def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Tensor, ...]
 
 def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]]:
     """Runs of segments alike: whence their statistics, where each begins, and the first one."""
-    device = taken[0].device
     if plan.scopes[0] == "sequence":
-        yield plan.source(0, 0, taken), torch.arange(2, device=device) * plan.frames, 0
+        ends = torch.arange(2, device=taken[0].device) * plan.frames
+        yield plan.source(0, 0, taken), ends, 0
         return
-    if plan.ragged:
-        starts = torch.tensor(plan.starts, device=device)
-    else:
-        # made there, as a copy from the host could not be captured
-        starts = torch.arange(plan.T + 1, device=device) * plan.B
     for first, stop in ((0, plan.taking), (plan.taking, plan.T)):
         for k in range(first, stop, _MOST):
-            yield plan.source(0, k, taken), starts[k : min(k + _MOST, stop) + 1], k
+            yield plan.source(0, k, taken), plan.first_frames[k : min(k + _MOST, stop) + 1], k
 
 
-def _launch(z: Tensor, starts: Tensor, plan: Plan) -> tuple[tuple[int, int], dict[str, object]]:
+def _launch(z: Tensor, starts: Tensor, plan: Plan) -> tuple[tuple[int, int], dict[str, Any]]:
     rows = plan.B if len(starts) > 2 else plan.frames
     how = tile(False, rows, z.size(1), plan.wide, plan.options.eps)._replace(units=_COLUMNS)
     grid = (triton.cdiv(z.size(1), _COLUMNS), len(starts) - 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from rnnorm.kernels.covered import GATES
 from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.triton.loop import Product
 from rnnorm.kernels.triton.step import Step
 from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
@@ -69,20 +71,54 @@ class Plan:
             biases = [None, shift] if options.joint else [shift, None]
         # what is added to the input term, and to the recurrent or joint one
         self.shift_input, self.shift_hidden = biases
-        rows = options.min_rows if options.min_rows >= 0 else self.B + 1
+        fewest = options.min_rows if options.min_rows >= 0 else self.B + 1
         # active rows never grow, so steps with enough of them come first
-        self.taking = sum(n >= rows for n in self.sizes)
+        self.taking = sum(n >= fewest for n in self.sizes)
         self.ragged = self.frames < self.T * self.B
         if self.ragged:
-            first = torch.tensor(self.starts[:-1], device="cpu")
-            active = inputs.sizes.unsqueeze(1) > torch.arange(self.B, device="cpu")
+            sizes, rows = inputs.sizes, torch.arange(self.B, device="cpu")
+            first = torch.tensor(self.starts, device="cpu")
+            active = sizes.unsqueeze(1) > rows
             places = active.flatten().nonzero().squeeze(1)
-            step, row = places // self.B, places % self.B
-            last = active.sum(0) - 1
-            device = inputs.x.device
-            self._places = places.to(device)
-            self._last = (first[last] + torch.arange(self.B, device="cpu")).to(device)
-            self._before = (first[step - 1] + row)[self.sizes[0] :].to(device)
+            last = first[active.sum(0) - 1] + rows
+            before = torch.arange(self.sizes[0], self.frames, device="cpu")
+            before -= sizes[:-1].repeat_interleave(sizes[1:])
+            tables = (first, places, last, before)
+            moved = _move(torch.cat(tables), inputs.x.device)
+            self.first_frames, self._places, self._last, self._before = torch.split(
+                moved, [len(table) for table in tables]
+            )
+        else:
+            # made there, as a copy from the host could not be captured
+            self.first_frames = torch.arange(self.T + 1, device=inputs.x.device) * self.B
+
+    def runs(self, *, back: bool) -> list[tuple[int, int]]:
+        """Steps that are one launch, from and to: each alone, or many where that takes less time.
+
+        Args:
+            back: of the backward pass.
+        """
+        if not self._looped(back):
+            return [(t, t + 1) for t in range(self.T)]
+        # the first one follows no frame, and those that take statistics are of another variant
+        return list(pairwise(sorted({0, min(1, self.T), self.taking, self.T})))
+
+    def _looped(self, back: bool) -> bool:
+        """Whether a launch has many steps: as was measured on an H200, with up to 128 rows.
+
+        Ragged batches are compared with launches from the host, others with those of a graph.
+        """
+        units = self.H
+        if self.by_row:
+            return units <= (256 if self.ragged else 128)
+        (programs,), how = self.launch(self.B)
+        if self.B > 128 or not how["TILE"].one or programs > _together(self._inputs.x.device):
+            return False
+        return self.ragged or units <= (128 if back else 512)
+
+    def count(self) -> Tensor:
+        """Of programs that have come, so far none."""
+        return self._inputs.x.new_zeros(1, dtype=torch.int32)
 
     def pack(self, x: Tensor) -> Tensor:
         """The frames ``(N, ·)`` of ``(T, B, ·)``."""
@@ -129,6 +165,18 @@ class Plan:
         skip = rows if steps > 1 else 0
         return Source("given", mean.flatten(0, 1), var.flatten(0, 1), t * skip, int(rows > 1), skip)
 
+    def sites(self, t: int, taken: Sequence[Moments]) -> tuple[Source, Source, list[Tensor]]:
+        """Whence the hidden site and that on the way out have theirs, and tensors of both."""
+        hidden, out = self.source(1, t, taken[1]), self.source(2, t, taken[2])
+        given = self._inputs
+        gamma, shift, gamma_out, shift_out = [
+            # in the place of those that are absent something that is not read
+            given.h0 if tensor is None else tensor
+            for tensor in (given.gamma_hidden, self.shift_hidden, given.gamma_cell, given.beta_cell)
+        ]
+        first = [gamma, shift, hidden.mean, hidden.var]
+        return hidden, out, [*first, gamma_out, shift_out, out.mean, out.var]
+
     def step(self, hidden: Source, out: Source) -> Step:
         """The variant of the kernels for a step."""
         shifted = self.shift_hidden is not None
@@ -140,41 +188,84 @@ class Plan:
         width, together = self.gates * self.H, 2 * self.H
         return [(0, together), (together, width)] if self.options.cell == "GRU" else [(0, width)]
 
-    def given(self, *tensors: Tensor | None) -> list[Tensor]:
-        """Parameters, and in the place of those that are absent something that is not read."""
-        return [self._inputs.h0 if tensor is None else tensor for tensor in tensors]
-
-    def launch(self, n: int) -> tuple[tuple[int], dict[str, object]]:
-        """The grid for a step of n rows, and how a program goes through its part."""
+    def launch(self, n: int, *, looped: bool = False) -> tuple[tuple[int], dict[str, Any]]:
+        """The grid for n rows of a step, or of many in a loop, and how a program does its part."""
         how = tile(self.by_row, self.B, self.H, self.wide, self.options.eps)
         grid = (n if self.by_row else triton.cdiv(self.H, how.units),)
-        return grid, {"TILE": how, **launch_options(how)}
+        if not looped:
+            return grid, {"TILE": how, **launch_options(how)}
+        return grid, {
+            "TILE": how,
+            "P": product(how, self.options.cell),
+            "launch_cooperative_grid": not self.by_row,
+            **launch_options(how, looped=True),
+        }
+
+
+def _move(table: Tensor, device: torch.device) -> Tensor:
+    """A table where the kernels read it."""
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return table.to(device)
+    # from other memory the copy would wait for all that was launched before
+    return table.pin_memory().to(device, non_blocking=True)
+
+
+def product(how: Tile, cell: str) -> Product:
+    """How a program of such blocks multiplies, as was measured on an H200."""
+    double = how.wide == tl.float64
+    if how.axis == 1:
+        return Product(1, (16 if double else 32) if how.units <= 128 else 8, "ieee")
+    # three products of tf32 are as exact, but where a number is infinite
+    exact = "ieee" if cell == "RNN_RELU" else "tf32x3"
+    depth = 32 if double or how.rows > 64 else 64
+    return Product(min(how.rows, 128), depth, "tf32" if _tf32() else exact)
+
+
+def _tf32() -> bool:
+    """Whether torch's own products of float32 are of tf32."""
+    matmul = torch.backends.cuda.matmul
+    # before torch 2.9 it had one name
+    if hasattr(matmul, "fp32_precision"):
+        return bool(matmul.fp32_precision == "tf32")
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def _together(device: torch.device) -> int:
+    """How many programs are surely on a GPU at once; an interpreter has one after another."""
+    if device.type == "cpu":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def tile(by_row: bool, rows: int, units: int, wide: torch.dtype, eps: float) -> Tile:
     """One of a few, so that few variants are compiled, for at most so many rows and units."""
     double = wide == torch.float64
     number = tl.float64 if double else tl.float32
+    multiple = min(16, units & -units)
     if by_row:
         most = 512 if double else 1024
         width = max(32, triton.next_power_of_2(units))
-        return Tile(1, width <= most, 1, min(width, most), number, eps)
+        return Tile(1, width <= most, 1, min(width, most), multiple, number, eps)
     most = 64 if double else 512
     height = max(16, triton.next_power_of_2(rows))
     one = height <= most
     few = triton.next_power_of_2(triton.cdiv(units, _PROGRAMS))
     # of many rows fewer units fit the registers
     many = 8 if height <= 128 or not one else 4
-    return Tile(0, one, height if one else 64, min(many, max(2, few)), number, eps)
+    height = height if one else 64
+    return Tile(0, one, height, min(many, max(2, few)), multiple, number, eps)
 
 
-def launch_options(how: Tile) -> dict[str, object]:
+def launch_options(how: Tile, *, looped: bool = False) -> dict[str, Any]:
     """How a program of such blocks is compiled: with so many threads, as was measured on an H200.
 
     Over rows, and in float64, two numbers a thread; over units four, but of up to 256 units one
-    warp, in which sums need no shared memory.
+    warp, in which sums need no shared memory. One that multiplies has four or eight warps.
     """
-    each = 2 if how.axis == 0 or how.wide == tl.float64 else 8 if how.units <= 256 else 4
-    warps = max(1, min(16, how.rows * how.units // (32 * each)))
+    if looped:
+        warps = 8 if how.rows > 64 else 4
+    else:
+        each = 2 if how.axis == 0 or how.wide == tl.float64 else 8 if how.units <= 256 else 4
+        warps = max(1, min(16, how.rows * how.units // (32 * each)))
     # the default is to change, which would be another rounding
     return {"num_warps": warps, "enable_fp_fusion": True}

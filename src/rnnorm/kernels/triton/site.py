@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from rnnorm.kernels.triton.tile import blocks, load, parameter, place, total, zeros
+from rnnorm.kernels.triton.tile import blocks, load, parameter, place, plus, totals, zeros
 
 
 class Site(NamedTuple):
@@ -47,22 +47,50 @@ def moments(
     GATES: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
     JOINT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Mean and biased variance of some gates of n rows, in two passes."""
-    count = COUNT * (n if TILE.axis == 0 else units)
-    sums = zeros(TILE)
+    """Mean and biased variance of each of some gates, in two passes; over units they share them."""
+    nothing = ()
+    for _ in tl.static_range(COUNT):
+        nothing = nothing + (zeros(TILE),)
+    sums = nothing
     for block in range(blocks(n, units, TILE)):
         rows, cols, there = place(block, n, units, TILE)
+        values = ()
         for k in tl.static_range(FIRST, FIRST + COUNT):
-            z_k = term(z, x, start + rows, cols + k * units, there, GATES * units, JOINT, TILE)
-            sums += total(z_k, there, TILE)
-    mean = sums / count
-    sums = zeros(TILE)
+            col = cols + k * units
+            values += (term(z, x, start + rows, col, there, GATES * units, JOINT, TILE),)
+        sums = plus(sums, totals(values, there, TILE))
+    means = averages(sums, n, units, TILE)
+    sums = nothing
     for block in range(blocks(n, units, TILE)):
         rows, cols, there = place(block, n, units, TILE)
-        for k in tl.static_range(FIRST, FIRST + COUNT):
-            z_k = term(z, x, start + rows, cols + k * units, there, GATES * units, JOINT, TILE)
-            sums += total((z_k - mean) * (z_k - mean), there, TILE)
-    return mean, sums / count
+        values = ()
+        for k in tl.static_range(COUNT):
+            col = cols + (FIRST + k) * units
+            z_k = term(z, x, start + rows, col, there, GATES * units, JOINT, TILE) - means[k]
+            values += (z_k * z_k,)
+        sums = plus(sums, totals(values, there, TILE))
+    variances = averages(sums, n, units, TILE)
+    pairs = ()
+    for k in tl.static_range(COUNT):
+        pairs += ((means[k], variances[k]),)
+    return pairs
+
+
+@triton.jit
+def averages(sums, n, units, TILE: tl.constexpr):
+    """Means of each gate, over units of all together, from sums of each."""
+    COUNT: tl.constexpr = len(sums)
+    means = ()
+    if TILE.axis == 0:
+        for k in tl.static_range(COUNT):
+            means += (sums[k] / n,)
+    else:
+        whole = sums[0]
+        for k in tl.static_range(1, COUNT):
+            whole += sums[k]
+        for _ in tl.static_range(COUNT):
+            means += (whole / (COUNT * units),)
+    return means
 
 
 @triton.jit

@@ -8,6 +8,7 @@ import triton.language as tl
 from rnnorm.kernels.triton.equations import activations, advance, retreat
 from rnnorm.kernels.triton.site import (
     Site,
+    averages,
     leave,
     moments,
     standardise,
@@ -20,11 +21,14 @@ from rnnorm.kernels.triton.tile import (
     accumulate,
     address,
     blocks,
+    counted,
     load,
     parameter,
     place,
+    plus,
     tanh,
     total,
+    totals,
     zeros,
 )
 
@@ -79,24 +83,17 @@ def _statistics(frames, site, TAKE: tl.constexpr, S: tl.constexpr, TILE: tl.cons
     JOINT: tl.constexpr = S.joint
     GATES: tl.constexpr = S.gates
     x, z, start, n, units = frames.x, frames.z, frames.start, frames.n, frames.units
-    if TILE.axis == 0:
+    if TILE.axis == 0 and not TAKE:
         own = ()
         cols = place(0, n, units, TILE)[1]
         for k in tl.static_range(GATES):
-            if TAKE:
-                pair = moments(z, x, start, n, units, GATES, k, 1, JOINT, TILE)
-            else:
-                pair = taken(site, cols + k * units, cols < units, GATES * units, TILE)
-            own = own + (pair,)
+            own += (taken(site, cols + k * units, cols < units, GATES * units, TILE),)
         return own
-    elif S.cell == "LSTM":
-        pair = moments(z, x, start, n, units, 4, 0, 4, JOINT, TILE)
-        return (pair, pair, pair, pair)
-    elif S.cell == "GRU":
-        pair = moments(z, x, start, n, units, 3, 0, 2, JOINT, TILE)
-        return (pair, pair, moments(z, x, start, n, units, 3, 2, 1, JOINT, TILE))
+    elif TILE.axis == 1 and S.cell == "GRU":
+        first = moments(z, x, start, n, units, 3, 0, 2, JOINT, TILE)
+        return first + moments(z, x, start, n, units, 3, 2, 1, JOINT, TILE)
     else:
-        return (moments(z, x, start, n, units, 1, 0, 1, JOINT, TILE),)
+        return moments(z, x, start, n, units, GATES, 0, GATES, JOINT, TILE)
 
 
 @triton.jit
@@ -143,21 +140,13 @@ def _out(c, own, site, rows, cols, there, units, S: tl.constexpr, TILE: tl.const
         return tanh(y), part
 
 
-@triton.jit(do_not_specialize=["start", "earlier", "n", "row", "pitch", "row_out", "pitch_out"])
-def forward(
-    x, z, before, c, h, narrow,
-    gamma, shift, mean, var, gamma_out, shift_out, mean_out, var_out,
-    start, earlier, n, row, pitch, row_out, pitch_out, units,
-    S: tl.constexpr, TILE: tl.constexpr,
+@triton.jit
+def step_forward(
+    frames, hidden, out, c, h, narrow, S: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Computes c, h, h in the products' type, and the statistics of the rows.
-
-    Arguments are those of ``Frames``, of the hidden ``Site`` and of the one on the way out.
-    """
+    """Computes c, h, h in the products' type, and the statistics of the rows."""
     GATES: tl.constexpr = S.gates
-    frames = Frames(x, z, before, start, earlier, n, units)
-    hidden = Site(gamma, shift, mean, var, row, pitch)
-    out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
+    start, n, units = frames.start, frames.n, frames.units
     own, own_out = (), ()
     if S.hidden == "own":
         own = _statistics(frames, hidden, True, S, TILE)
@@ -193,6 +182,23 @@ def forward(
                 leave(hidden, own[k], cols + k * units, cols < units, GATES * units)
         if S.out == "own":
             leave(out, own_out, cols, cols < units, units)
+
+
+@triton.jit(do_not_specialize=["start", "earlier", "n", "row", "pitch", "row_out", "pitch_out"])
+def forward(
+    x, z, before, c, h, narrow,
+    gamma, shift, mean, var, gamma_out, shift_out, mean_out, var_out,
+    start, earlier, n, row, pitch, row_out, pitch_out, units,
+    S: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """``step_forward`` of one step.
+
+    Arguments are those of ``Frames``, of the hidden ``Site`` and of the one on the way out.
+    """
+    frames = Frames(x, z, before, start, earlier, n, counted(units, TILE))
+    hidden = Site(gamma, shift, mean, var, row, pitch)
+    out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
+    step_forward(frames, hidden, out, c, h, narrow, S, TILE)
 
 
 class Upstream(NamedTuple):
@@ -250,22 +256,118 @@ def _retreat(
     return d_x, d_z, carry, parts, d_y, part
 
 
+class Downstream(NamedTuple):
+    """Where gradients go; those of the parameters are added to.
+
+    Args:
+        x: of the input terms of all frames.
+        z: of the recurrent terms, likewise.
+        carry: of the state before by ``advance`` alone, ``(B, H)``.
+        gamma: of the hidden site. Where statistics run over rows, a parameter's gradient has one
+            row, else one for each row of the batch.
+        shift: likewise.
+        gamma_out: of the site on the way out.
+        shift_out: likewise.
+    """
+
+    x: Any
+    z: Any
+    carry: Any
+    gamma: Any
+    shift: Any
+    gamma_out: Any
+    shift_out: Any
+
+
 @triton.jit
-def _means(sums, count, S: tl.constexpr, TILE: tl.constexpr):
-    """Of gradients and of them times hat, for each gate over all that share its statistics."""
+def step_backward(
+    frames, hidden, out, c, up, down, S: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """Computes the gradients of one step from its states c, or h, and those upstream."""
+    HIDDEN: tl.constexpr = S.hidden
     GATES: tl.constexpr = S.gates
-    means = ()
-    if TILE.axis == 0 or GATES == 1:
-        for k in tl.static_range(2 * GATES):
-            means = means + (sums[k] / count,)
-        return means
-    elif S.cell == "LSTM":
-        d = (sums[0] + sums[2] + sums[4] + sums[6]) / (4 * count)
-        d_hat = (sums[1] + sums[3] + sums[5] + sums[7]) / (4 * count)
-        return (d, d_hat, d, d_hat, d, d_hat, d, d_hat)
+    start, n, units = frames.start, frames.n, frames.units
+    width = GATES * units
+    count = n if TILE.axis == 0 else units
+    mine = place(0, n, units, TILE)[1]
+    own, own_out, means_out = (), (), (zeros(TILE), zeros(TILE))
+    sum_d, sum_d_hat = zeros(TILE), zeros(TILE)
+    if S.hidden == "own":
+        own = _statistics(frames, hidden, False, S, TILE)
+    if S.out == "own":
+        if TILE.axis == 0:
+            own_out = taken(out, mine, mine < units, units, TILE)
+        else:
+            own_out = moments(c, c, start, n, units, 1, 0, 1, False, TILE)[0]
+
+    if S.out != "off":
+        for block in range(blocks(n, units, TILE)):
+            rows, cols, there = place(block, n, units, TILE)
+            found = _advance(frames, hidden, own, rows, cols, there, S, TILE)
+            back = _retreat_out(
+                frames, up, out, own_out, found[4], found[2], rows, cols, there, S, TILE
+            )
+            d = weighed(back[1], back[3][2], TILE)
+            sum_d += total(d, there, TILE)
+            sum_d_hat += total(d * back[3][0], there, TILE)
+        means_out = (sum_d / count, sum_d_hat / count)
+
+    sums, sums_hat = (), ()
+    for _ in tl.static_range(GATES):
+        sums, sums_hat = sums + (zeros(TILE),), sums_hat + (zeros(TILE),)
+    if S.hidden != "off" or S.shifted:
+        for block in range(blocks(n, units, TILE)):
+            rows, cols, there = place(block, n, units, TILE)
+            back = _retreat(
+                frames, up, hidden, own, out, own_out, means_out, rows, cols, there, S, TILE
+            )
+            ds, ds_hat = (), ()
+            for k in tl.static_range(GATES):
+                d = weighed(back[1][k], back[3][k][2], TILE)
+                ds, ds_hat = ds + (d,), ds_hat + (d * back[3][k][0],)
+            sums = plus(sums, totals(ds, there, TILE))
+            sums_hat = plus(sums_hat, totals(ds_hat, there, TILE))
+
+    if TILE.axis == 1 and S.cell == "GRU":
+        means = averages(sums[:2], n, units, TILE) + averages(sums[2:], n, units, TILE)
+        means_hat = averages(sums_hat[:2], n, units, TILE) + averages(sums_hat[2:], n, units, TILE)
     else:
-        d, d_hat = (sums[0] + sums[2]) / (2 * count), (sums[1] + sums[3]) / (2 * count)
-        return (d, d_hat, d, d_hat, sums[4] / count, sums[5] / count)
+        means, means_hat = averages(sums, n, units, TILE), averages(sums_hat, n, units, TILE)
+    for block in range(blocks(n, units, TILE)):
+        rows, cols, there = place(block, n, units, TILE)
+        d_xs, d_ys, d_before, parts, d_out, part = _retreat(
+            frames, up, hidden, own, out, own_out, means_out, rows, cols, there, S, TILE
+        )
+        for k in tl.static_range(GATES):
+            col = cols + k * units
+            d = d_ys[k]
+            if TILE.axis == 1:
+                if S.shifted:
+                    accumulate(down.shift, rows, col, there, width, d)
+                if S.hidden != "off":
+                    accumulate(down.gamma, rows, col, there, width, d * parts[k][0])
+            if S.hidden != "off":
+                d = through(
+                    d, parts[k][0], parts[k][1], parts[k][2], means[k], means_hat[k], HIDDEN, TILE
+                )  # fmt: skip
+            tl.store(address(down.z, start + rows, col, width), d, there)
+            tl.store(address(down.x, start + rows, col, width), d if S.joint else d_xs[k], there)
+        if GATES > 1:
+            tl.store(address(down.carry, rows, cols, units), d_before, there)
+        if TILE.axis == 1 and S.out != "off":
+            accumulate(down.shift_out, rows, cols, there, units, d_out)
+            accumulate(down.gamma_out, rows, cols, there, units, d_out * part[0])
+    # at the end: up to the first write what is read and computed twice is found to be the same
+    if TILE.axis == 0:
+        if S.out != "off":
+            accumulate(down.shift_out, 0 * mine, mine, mine < units, units, sum_d)
+            accumulate(down.gamma_out, 0 * mine, mine, mine < units, units, sum_d_hat)
+        for k in tl.static_range(GATES):
+            col = mine + k * units
+            if S.shifted:
+                accumulate(down.shift, 0 * col, col, mine < units, width, sums[k])
+            if S.hidden != "off":
+                accumulate(down.gamma, 0 * col, col, mine < units, width, sums_hat[k])
 
 
 @triton.jit(do_not_specialize=[
@@ -277,91 +379,13 @@ def backward(
     start, earlier, n, later, row, pitch, row_out, pitch_out, units,
     S: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Computes gradients of x and z, and of the state before; adds to those of the parameters.
+    """``step_backward`` of one step.
 
-    Arguments are those of ``forward`` and of ``Upstream``. Where statistics run over rows, a
-    parameter's gradient has one row, else one for each row of the batch.
+    Arguments are those of ``forward``, of ``Upstream`` and of ``Downstream``.
     """
-    HIDDEN: tl.constexpr = S.hidden
-    GATES: tl.constexpr = S.gates
-    frames = Frames(x, z, before, start, earlier, n, units)
+    frames = Frames(x, z, before, start, earlier, n, counted(units, TILE))
     hidden = Site(gamma, shift, mean, var, row, pitch)
     out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
     up = Upstream(output, product, carried, last, later)
-    width = GATES * units
-    count = n if TILE.axis == 0 else units
-    mine = place(0, n, units, TILE)[1]
-    own, own_out, means_out = (), (), (zeros(TILE), zeros(TILE))
-    if S.hidden == "own":
-        own = _statistics(frames, hidden, False, S, TILE)
-    if S.out == "own":
-        if TILE.axis == 0:
-            own_out = taken(out, mine, mine < units, units, TILE)
-        else:
-            own_out = moments(c, c, start, n, units, 1, 0, 1, False, TILE)
-
-    if S.out != "off":
-        sum_d, sum_d_hat = zeros(TILE), zeros(TILE)
-        for block in range(blocks(n, units, TILE)):
-            rows, cols, there = place(block, n, units, TILE)
-            found = _advance(frames, hidden, own, rows, cols, there, S, TILE)
-            back = _retreat_out(
-                frames, up, out, own_out, found[4], found[2], rows, cols, there, S, TILE
-            )
-            d = weighed(back[1], back[3][2], TILE)
-            sum_d += total(d, there, TILE)
-            sum_d_hat += total(d * back[3][0], there, TILE)
-        if TILE.axis == 0:
-            accumulate(d_shift_out, 0 * mine, mine, mine < units, units, sum_d)
-            accumulate(d_gamma_out, 0 * mine, mine, mine < units, units, sum_d_hat)
-        means_out = (sum_d / count, sum_d_hat / count)
-
-    sums = ()
-    for _ in tl.static_range(2 * GATES):
-        sums = sums + (zeros(TILE),)
-    if S.hidden != "off" or S.shifted:
-        for block in range(blocks(n, units, TILE)):
-            rows, cols, there = place(block, n, units, TILE)
-            back = _retreat(
-                frames, up, hidden, own, out, own_out, means_out, rows, cols, there, S, TILE
-            )
-            more = ()
-            for k in tl.static_range(GATES):
-                d = weighed(back[1][k], back[3][k][2], TILE)
-                more = more + (sums[2 * k] + total(d, there, TILE),)
-                more = more + (sums[2 * k + 1] + total(d * back[3][k][0], there, TILE),)
-            sums = more
-        if TILE.axis == 0:
-            for k in tl.static_range(GATES):
-                col = mine + k * units
-                if S.shifted:
-                    accumulate(d_shift, 0 * col, col, mine < units, width, sums[2 * k])
-                if S.hidden != "off":
-                    accumulate(d_gamma, 0 * col, col, mine < units, width, sums[2 * k + 1])
-
-    means = _means(sums, count, S, TILE)
-    for block in range(blocks(n, units, TILE)):
-        rows, cols, there = place(block, n, units, TILE)
-        d_xs, d_ys, d_before, parts, d_out, part = _retreat(
-            frames, up, hidden, own, out, own_out, means_out, rows, cols, there, S, TILE
-        )
-        for k in tl.static_range(GATES):
-            col = cols + k * units
-            d = d_ys[k]
-            if TILE.axis == 1:
-                if S.shifted:
-                    accumulate(d_shift, rows, col, there, width, d)
-                if S.hidden != "off":
-                    accumulate(d_gamma, rows, col, there, width, d * parts[k][0])
-            if S.hidden != "off":
-                d = through(
-                    d, parts[k][0], parts[k][1], parts[k][2], means[2 * k], means[2 * k + 1],
-                    HIDDEN, TILE,
-                )  # fmt: skip
-            tl.store(address(d_z, start + rows, col, width), d, there)
-            tl.store(address(d_x, start + rows, col, width), d if S.joint else d_xs[k], there)
-        if GATES > 1:
-            tl.store(address(carry, rows, cols, units), d_before, there)
-        if TILE.axis == 1 and S.out != "off":
-            accumulate(d_shift_out, rows, cols, there, units, d_out)
-            accumulate(d_gamma_out, rows, cols, there, units, d_out * part[0])
+    down = Downstream(d_x, d_z, carry, d_gamma, d_shift, d_gamma_out, d_shift_out)
+    step_backward(frames, hidden, out, c, up, down, S, TILE)

@@ -19,6 +19,7 @@ class Tile(NamedTuple):
         one: whether one block holds the part.
         rows: of a block, a power of two.
         units: likewise.
+        multiple: a power of two that divides the units, so many of which are read at once.
         wide: the type that everything is computed in.
         eps: added to the variance.
     """
@@ -27,8 +28,15 @@ class Tile(NamedTuple):
     one: bool
     rows: int
     units: int
+    multiple: int
     wide: Any
     eps: float
+
+
+@triton.jit
+def counted(units, TILE: tl.constexpr):
+    """The number of units, which the compiler then knows to be a multiple."""
+    return units // TILE.multiple * TILE.multiple
 
 
 @triton.jit
@@ -87,6 +95,37 @@ def zeros(TILE: tl.constexpr):
 def total(values, there, TILE: tl.constexpr):
     """Sum of what is there of a tile, along the axis of statistics."""
     return tl.sum(tl.where(there, values, 0.0), TILE.axis, keep_dims=True)
+
+
+@triton.jit
+def totals(values, there, TILE: tl.constexpr):
+    """``total`` of each of one to four tiles, by one reduction."""
+    COUNT: tl.constexpr = len(values)
+    if COUNT == 1:
+        return (total(values[0], there, TILE),)
+    else:
+        tiles = tl.join(
+            tl.join(values[0], values[1]), tl.join(values[COUNT - 2], values[COUNT - 1])
+        )
+        kept = tl.where(there[:, :, None, None], tiles, 0.0)
+        first, last = tl.split(tl.sum(kept, TILE.axis, keep_dims=True))
+        a, b = tl.split(first)
+        c, d = tl.split(last)
+        if COUNT == 2:
+            return a, b
+        elif COUNT == 3:
+            return a, b, d
+        else:
+            return a, b, c, d
+
+
+@triton.jit
+def plus(some, others):
+    """Sums of each of a tuple and of another."""
+    sums = ()
+    for k in tl.static_range(len(some)):
+        sums = sums + (some[k] + others[k],)
+    return sums
 
 
 @triton.jit
