@@ -4,6 +4,7 @@
     python benchmarks/gpu.py --precision high       # both sides may multiply in tf32
     python benchmarks/gpu.py --precision "torch's"    # cuDNN may, ours does not
     python benchmarks/gpu.py --evaluation
+    python benchmarks/gpu.py --ragged                 # packed, lengths uniform in T/10 to T
 
 In turn: torch.nn, our kernels with the graphs that calls of one shape come to be, the same with
 each step launched, and the reference kernel.
@@ -76,6 +77,7 @@ def main() -> None:
     )
     parser.add_argument("--cell", choices=["LSTM", "GRU", "RNN"], help="this one alone")
     parser.add_argument("--evaluation", action="store_true", help="forward alone, no gradient")
+    parser.add_argument("--ragged", action="store_true", help="packed rows of T/10 to T steps")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -86,13 +88,14 @@ def main() -> None:
         torch.backends.cudnn.allow_tf32 = args.precision == "high"
     print(describe(machine() | device_and_system(torch.device("cuda"))))
     names = ("torch.nn", "graphs", "launched", "reference")
-    print(" " * 27 + "".join(name.rjust(10) for name in names) + "    ratio of graphs")
+    print(" " * 29 + "".join(name.rjust(10) for name in names) + "    ratio of graphs")
     for cell, norm in [each for each in LAYERS if args.cell in (None, each[0])]:
-        for shape in SHAPES:
+        for whole in SHAPES:
+            shape = whole._replace(shortest=whole.T // 10) if args.ragged else whole
             steps = sides(cell, norm, shape, not args.evaluation)
             timings = interleave(steps, args.seconds, clock="cuda")
             told = "".join(f"{1000 * timings[name].seconds:10.2f}" for name in names)
-            print(f"{cell:5}{norm:6}{shape!s:17}{told} ms {timings['graphs']}", flush=True)
+            print(f"{cell:5}{norm:6}{shape!s:19}{told} ms {timings['graphs']}", flush=True)
 
 
 if __name__ == "__main__":
