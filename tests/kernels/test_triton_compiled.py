@@ -16,5 +16,5 @@ from ahead_of_time import ARCHITECTURES, VARIANTS, compiled
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_little_is_spilled(variant, direction, architecture):
     use = compiled(variant, direction, architecture)
-    assert use.stack <= 32, use
+    assert use.stack <= 48, use
     assert use.shared <= 48 * 1024
