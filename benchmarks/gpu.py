@@ -6,8 +6,8 @@
     python benchmarks/gpu.py --evaluation
     python benchmarks/gpu.py --ragged                 # packed, lengths uniform in T/10 to T
 
-In turn: torch.nn, our kernels with the graphs that calls of one shape come to be, the same with
-each step launched, and the reference kernel.
+In turn: torch.nn, our kernels with the graphs that calls of one shape come to be, the same launched
+from the host, as ragged ones always are, and the reference kernel.
 """
 
 from __future__ import annotations

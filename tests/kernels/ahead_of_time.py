@@ -110,6 +110,7 @@ VARIANTS = (
     Variant("GRU", "batch", units=128, looped=True),
     Variant("GRU", "layer", torch.float64, units=128, looped=True),
     Variant("RNN_TANH", "batch", torch.float16, units=128, looped=True),
+    Variant("RNN_RELU", "joint", units=128, looped=True),
     Variant("columns", "batch"),
     Variant("columns", "batch", rows=512),
     Variant("columns", "batch", rows=1000),

@@ -3,6 +3,7 @@
 import inspect
 import sys
 import threading
+import time
 from functools import partial
 
 from gpu_or_interpreter import INTERPRETED
@@ -60,11 +61,12 @@ def _launch(executor, *args, **kwargs):
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(_PATIENCE_S)
+        deadline = time.monotonic() + _PATIENCE_S
+        while not failed and any(thread.is_alive() for thread in threads):
+            assert time.monotonic() < deadline, "programs wait for ever"
+            time.sleep(0.01)
         if failed:
             raise failed[0]
-        assert not any(thread.is_alive() for thread in threads), "programs wait for ever"
     finally:
         sys.setswitchinterval(interval)
         scope.restore()

@@ -11,15 +11,31 @@ from gpu_or_interpreter import INTERPRETED
 GUARDS = """
 import sys
 import at_once
+import numpy as np
 import pytest
 import torch
+from triton.runtime.interpreter import InterpreterBuilder
 from problems import Problem, assert_same
 from gpu_or_interpreter import DEVICE
 from rnnorm.kernels import reference
 from rnnorm.kernels.triton import columns, layer as triton, loop, step
 
 MARGIN = 64
-fences = []
+fences, bounds = [], []
+
+def checked(name, position):
+    # a stray value that nothing depends on shows in no result
+    access = getattr(InterpreterBuilder, name)
+    def run(builder, *operands):
+        places, masks = operands[0].data, operands[position].data
+        places = np.broadcast_to(places, np.shape(masks))[np.asarray(masks, bool)]
+        inside = [(places >= low) & (places < high) for low, high in bounds]
+        assert np.logical_or.reduce(inside).all(), f"{name} beside all tensors"
+        return access(builder, *operands)
+    setattr(InterpreterBuilder, name, run)
+
+checked("create_masked_load", 1)
+checked("create_masked_store", 2)
 
 def guarded(tensor):
     # a copy with nan before and behind it, a multiple of 16 bytes away
@@ -43,6 +59,8 @@ class Guarded:
                     key = argument.data_ptr(), argument.shape
                     argument = copies.setdefault(key, (argument, guarded(argument)))[1]
                 given.append(argument)
+            tensors = [each for each in given if isinstance(each, torch.Tensor)]
+            bounds[:] = [(t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors]
             self.kernel[grid](*given, **options)
             for original, copy in copies.values():
                 if original is not copy:

@@ -626,14 +626,15 @@ def test_one_count_for_all_steps_is_a_count_for_each(options, spoilt, step):
     norm = BatchNorm(**{"horizon": 6} | options)
     torch.manual_seed(0)
     # few of the estimates are the first
-    first = (torch.randn(4, 3), torch.rand(4, 3)), tensor([5, 5, 0, 7]), 1
+    first = (torch.randn(4, 3), torch.rand(4, 3)), tensor([7, 5, 5, 0]), 1
     populations = [Population(3, norm, shared=norm.population == "shared") for _ in range(2)]
     mean, var = torch.randn(4, 3), torch.rand(4, 3)
     if spoilt is not None:
         var[1, 2] = spoilt
-    for population, counts in zip(populations, (7, torch.full((4,), 7)), strict=True):
-        for moments, rows, begin in (first, *[((mean, var), counts, step)] * 3):
-            update({"input": population}, {"input": moments}, {"input": rows}, begin)
+    for moments, rows, begin in (first, *[((mean, var), 7, step)] * 3):
+        update({"input": populations[0]}, {"input": moments}, {"input": rows}, begin)
+        each = torch.full((4,), rows) if isinstance(rows, int) else rows
+        updating._update_one(populations[1], moments, each, begin)
     for (name, one), each in zip(
         populations[0].named_buffers(), populations[1].buffers(), strict=True
     ):

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence
 
+from rnnorm.tables import moved
 from rnnorm.tracing import holds, known
 
 
@@ -66,7 +67,7 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
             f"batch_sizes of a PackedSequence of {rows} rows must begin with {rows} and not grow, "
             f"got {sizes.tolist()}"
         )
-    frames = _frames(sizes, rows, data.size(0)).to(data.device)
+    frames = moved(_frames(sizes, rows, data.size(0)), data.device)
     x = data.new_zeros(sizes.size(0) * rows, data.size(1)).index_copy(0, frames, data)
     return Batch(x.view(sizes.size(0), rows, data.size(1)), sizes, order, back, frames)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
+from rnnorm.tables import moved
 from rnnorm.tracing import unobserved
 
 
@@ -49,8 +50,9 @@ def update(
 def _update_one(population: Population, batch: Moments, counts: Tensor | int, step: int) -> None:
     mean, var = (m.to(population.mean.dtype) for m in batch)
     if isinstance(counts, int):
-        counts = torch.full(mean.shape[:1], counts, device="cpu")
-    counts = counts.to(mean.device)
+        counts = torch.full(mean.shape[:1], counts, device=mean.device)
+    else:
+        counts = moved(counts, mean.device)
     m = counts.to(mean.dtype)
     var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
     finite = (mean.isfinite() & var.isfinite()).all(1)
@@ -153,7 +155,7 @@ def _update_unseen(
     added = [each.to(torch.int64) for each in taken]
     torch._foreach_add_(batches, added)
     if isinstance(count, Tensor):
-        count = count.to(means[0].device)
+        count = moved(count, means[0].device)
         more = torch._foreach_mul(added, [count] * len(added))
         factor = _unbiasing(count, means[0].dtype)
         unbiased = torch._foreach_mul(list(variances), [factor] * len(variances))

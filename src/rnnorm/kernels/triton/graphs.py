@@ -110,7 +110,7 @@ class Graphs:
                 except RuntimeError as error:
                     self._failed = True
                     warnings.warn(
-                        f"no more CUDA graphs, steps are launched one by one: {error}",
+                        f"no more CUDA graphs, kernels are launched from the host: {error}",
                         RuntimeWarning,
                         stacklevel=2,
                     )
@@ -215,14 +215,19 @@ def _form(argument: Hashable) -> Hashable:
     return tuple(argument.shape), argument.dtype
 
 
+def float32_precision() -> str:
+    """As torch says it of its products on a GPU."""
+    matmul = torch.backends.cuda.matmul
+    # before torch 2.9 it had one name
+    new = hasattr(matmul, "fp32_precision")
+    return str(matmul.fp32_precision) if new else torch.get_float32_matmul_precision()
+
+
 def _modes() -> tuple[Hashable, ...]:
     """What torch reads when it chooses a product's algorithm, or fills new memory."""
     matmul, deterministic = torch.backends.cuda.matmul, cast(Any, torch.utils.deterministic)
-    # before torch 2.9 it had one name
-    new = hasattr(matmul, "fp32_precision")
-    precision = matmul.fp32_precision if new else torch.get_float32_matmul_precision()
     return (
-        precision,
+        float32_precision(),
         matmul.allow_fp16_reduced_precision_reduction,
         matmul.allow_bf16_reduced_precision_reduction,
         torch.are_deterministic_algorithms_enabled(),

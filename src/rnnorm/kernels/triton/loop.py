@@ -19,12 +19,10 @@ class Product(NamedTuple):
     """How a program multiplies, known when it is compiled.
 
     Args:
-        rows: of a block.
         depth: how many terms are summed at once.
         precision: of the products of float32, ``"ieee"``, ``"tf32x3"`` or ``"tf32"``.
     """
 
-    rows: int
     depth: int
     precision: str
 
@@ -60,18 +58,17 @@ def _multiply(
     if TILE.axis == 0:
         group, unit = each // TILE.units, tl.program_id(0) * TILE.units + each % TILE.units
         cols, there = group * units + unit, (group < GROUPS) & (unit < units)
-        for block in range(tl.cdiv(n, P.rows)):
-            rows = block * P.rows + tl.arange(0, P.rows)[:, None]
-            sums = (rows * 0 + cols * 0).to(wide)
-            for begin in range(0, depth, P.depth):
-                k = begin + tl.arange(0, P.depth)
-                left = address(a, first + rows, k[None, :], depth)
-                # not from a cache that does not see what other programs write
-                left = tl.load(left, (rows < n) & (k[None, :] < depth), 0.0, cache_modifier=".cg")
-                right = matrix + k[:, None] * width + cols
-                right = tl.load(right, (k[:, None] < depth) & there, 0.0)
-                sums = tl.dot(left, right, sums, input_precision=P.precision, out_dtype=wide)
-            tl.store(address(z, to + rows, cols, width), sums, (rows < n) & there)
+        rows = tl.arange(0, TILE.rows)[:, None]
+        sums = (rows * 0 + cols * 0).to(wide)
+        for begin in range(0, depth, P.depth):
+            k = begin + tl.arange(0, P.depth)
+            left = address(a, first + rows, k[None, :], depth)
+            # where others wrote, whom ``_wait`` has seen
+            left = tl.load(left, (rows < n) & (k[None, :] < depth), 0.0, cache_modifier=".cg")
+            right = matrix + k[:, None] * width + cols
+            right = tl.load(right, (k[:, None] < depth) & there, 0.0)
+            sums = tl.dot(left, right, sums, input_precision=P.precision, out_dtype=wide)
+        tl.store(address(z, to + rows, cols, width), sums, (rows < n) & there)
     else:
         # deep where there are few columns
         deep: tl.constexpr = P.depth * 4 // groups
@@ -79,7 +76,7 @@ def _multiply(
         sums = (each * 0).to(wide)
         for begin in range(0, depth, deep):
             k = begin + tl.arange(0, deep)[:, None]
-            left = tl.load(address(a, first + row, k, depth), k < depth, 0.0)
+            left = tl.load(address(a, first + row, k, depth), (row < n) & (k < depth), 0.0)
             right = tl.load(matrix + k * width + each, (k < depth) & (each < width), 0.0)
             sums += tl.sum(left.to(wide) * right.to(wide), 0, keep_dims=True)
         tl.store(address(z, to + row, each, width), sums, (row < n) & (each < width))
@@ -154,6 +151,7 @@ def backward(
         rows: of a buffer.
     """
     units = counted(units, TILE)
+    size = rows.to(tl.int64) * units
     hidden = Site(gamma, shift, mean, var, row, pitch)
     out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
     for back in range(stop - first):
@@ -167,8 +165,8 @@ def backward(
             tl.debug_barrier()
         frames = Frames(x, z, before, start, earlier, n, units)
         here, here_out = _moved(hidden, past * skip), _moved(out, past * skip_out)
-        carried = carries + ((t + 1) % 2) * rows * units
-        carry = carries + (t % 2) * rows * units
+        carried = carries + (t + 1) % 2 * size
+        carry = carries + t % 2 * size
         up = Upstream(output, product, carried, last, later)
         down = Downstream(d_x, d_z, carry, d_gamma, d_shift, d_gamma_out, d_shift_out)
         step_backward(frames, here, here_out, c, up, down, S, TILE)

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from rnnorm.kernels.covered import GATES
 from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.triton.graphs import float32_precision
 from rnnorm.kernels.triton.loop import Product
 from rnnorm.kernels.triton.step import Step
 from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
+from rnnorm.tables import moved
 
 # a large GPU runs about as many at once
 _PROGRAMS = 128
@@ -84,9 +86,9 @@ class Plan:
             before = torch.arange(self.sizes[0], self.frames, device="cpu")
             before -= sizes[:-1].repeat_interleave(sizes[1:])
             tables = (first, places, last, before)
-            moved = _move(torch.cat(tables), inputs.x.device)
+            parts = moved(torch.cat(tables), inputs.x.device)
             self.first_frames, self._places, self._last, self._before = torch.split(
-                moved, [len(table) for table in tables]
+                parts, [len(table) for table in tables]
             )
         else:
             # made there, as a copy from the host could not be captured
@@ -202,32 +204,19 @@ class Plan:
         }
 
 
-def _move(table: Tensor, device: torch.device) -> Tensor:
-    """A table where the kernels read it."""
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-        return table.to(device)
-    # from other memory the copy would wait for all that was launched before
-    return table.pin_memory().to(device, non_blocking=True)
-
-
 def product(how: Tile, cell: str) -> Product:
     """How a program of such blocks multiplies, as was measured on an H200."""
     double = how.wide == tl.float64
     if how.axis == 1:
-        return Product(1, (16 if double else 32) if how.units <= 128 else 8, "ieee")
-    # three products of tf32 are as exact, but where a number is infinite
-    exact = "ieee" if cell == "RNN_RELU" else "tf32x3"
+        return Product((16 if double else 32) if how.units <= 128 else 8, "ieee")
     depth = 32 if double or how.rows > 64 else 64
-    return Product(min(how.rows, 128), depth, "tf32" if _tf32() else exact)
-
-
-def _tf32() -> bool:
-    """Whether torch's own products of float32 are of tf32."""
-    matmul = torch.backends.cuda.matmul
-    # before torch 2.9 it had one name
-    if hasattr(matmul, "fp32_precision"):
-        return bool(matmul.fp32_precision == "tf32")
-    return torch.get_float32_matmul_precision() != "highest"
+    if torch.version.hip:
+        # which has no other for each of its GPUs
+        return Product(depth, "ieee")
+    if float32_precision() in ("tf32", "high", "medium"):
+        return Product(depth, "tf32")
+    # three products of tf32 are as exact, but where a number is infinite
+    return Product(depth, "ieee" if cell == "RNN_RELU" else "tf32x3")
 
 
 def _together(device: torch.device) -> int:
