@@ -9,7 +9,7 @@ import rnnorm
 
 PACKAGE = Path(rnnorm.__file__).parent
 #: from the ground up: a floor may import itself and what stands before it
-FLOORS = ("tracing", "norm", "cells", "kernels", "init", "layers", "export")
+FLOORS = ("tracing", "tables", "norm", "cells", "kernels", "init", "layers", "export")
 FLOORS += ("lightning", "diagnostics")
 ROOMS = ("recipes", "data", "training", "models", "bench", "searching", "tasks")
 ROOMS += ("measuring", "comparing", "reporting", "commands")
