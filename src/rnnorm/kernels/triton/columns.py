@@ -14,6 +14,7 @@ from rnnorm.kernels.triton.tile import (
     load,
     parameter,
     place,
+    span,
     total,
     zeros,
 )
@@ -43,8 +44,7 @@ def forward(
         TILE: how a program goes.
     """
     k, width = tl.program_id(1), counted(width, TILE)
-    start = tl.load(starts + k)
-    n = (tl.load(starts + k + 1) - start).to(tl.int32)
+    start, n = span(starts, k)
     site = Site(gamma, shift, mean, var, row + k * skip, pitch)
     own = ()
     if SCOPE == "own":
@@ -68,8 +68,7 @@ def backward(
 ):  # fmt: skip
     """Computes the gradients of z, and those of γ and the shift, a row for each segment."""
     k, width = tl.program_id(1), counted(width, TILE)
-    start = tl.load(starts + k)
-    n = (tl.load(starts + k + 1) - start).to(tl.int32)
+    start, n = span(starts, k)
     site = Site(gamma, gamma, mean, var, row + k * skip, pitch)
     mine = place(0, n, width, TILE)[1]
     own = ()

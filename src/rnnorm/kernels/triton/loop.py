@@ -12,7 +12,7 @@ import triton.language as tl
 
 from rnnorm.kernels.triton.site import Site
 from rnnorm.kernels.triton.step import Downstream, Frames, Upstream, step_backward, step_forward
-from rnnorm.kernels.triton.tile import address, counted
+from rnnorm.kernels.triton.tile import address, counted, span
 
 
 class Product(NamedTuple):
@@ -25,13 +25,6 @@ class Product(NamedTuple):
 
     depth: int
     precision: str
-
-
-@triton.jit
-def _span(starts, t):
-    """The first frame of a step, and how many it has."""
-    start = tl.load(starts + t)
-    return start, (tl.load(starts + t + 1) - start).to(tl.int32)
 
 
 @triton.jit
@@ -121,7 +114,7 @@ def forward(
     out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
     for t in range(first, stop):
         past, earlier = t - first, tl.load(starts + t - 1)
-        start, n = _span(starts, t)
+        start, n = span(starts, t)
         if past > 0:
             _wait(arrived, past, TILE)
         _multiply(narrow, earlier, n, units, weight, z, start, units, S.gates, P, TILE)
@@ -157,10 +150,10 @@ def backward(
     for back in range(stop - first):
         t = stop - 1 - back
         past, earlier = t - first, tl.load(starts + t - 1)
-        start, n = _span(starts, t)
+        start, n = span(starts, t)
         if back > 0:
             _wait(arrived, back, TILE)
-            after, later = _span(starts, t + 1)
+            after, later = span(starts, t + 1)
             _multiply(d_z, after, later, S.gates * units, weight, product, 0, units, 1, P, TILE)
             tl.debug_barrier()
         frames = Frames(x, z, before, start, earlier, n, units)

@@ -65,6 +65,13 @@ def place(block, n, units, TILE: tl.constexpr):
 
 
 @triton.jit
+def span(starts, k):
+    """The first frame of a step or segment, and how many it has."""
+    start = tl.load(starts + k)
+    return start, (tl.load(starts + k + 1) - start).to(tl.int32)
+
+
+@triton.jit
 def address(matrix, row, col, width):
     """Of entries of a matrix of so many columns, which may have more than 2^31."""
     return matrix + row.to(tl.int64) * width + col
