@@ -135,6 +135,20 @@ def test_a_layer_without_forget_bias_is_refused(layer):
         init.forget_bias_(layer)
 
 
+class FourGates(rnnorm.Cell):
+    gates = (4,)
+
+    def step(self, weights, x_term, state, normalise, t):
+        raise NotImplementedError
+
+
+def test_four_gates_of_a_cell_of_ones_own_are_no_lstms():
+    layer = rnnorm.Recurrent(FourGates(), 3, 4)
+    with pytest.raises(ValueError, match="LSTM with bias=True"):
+        init.forget_bias_(layer)
+    assert not init.cooijmans2016_(layer).bias_ih_l0.any()
+
+
 @pytest.mark.parametrize(
     "function", [init.orthogonal_, init.joint_orthogonal_, init.forget_bias_, init.laurent2015_]
 )

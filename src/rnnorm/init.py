@@ -13,6 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from rnnorm.cells.lstm import LSTM
+
 # a projection's and the connections from above are not in every layer
 _MATRICES = ("weight_ih", "weight_hh", "weight_hr", "weight_ah")
 
@@ -111,12 +113,17 @@ def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
     """
     biases = _plain(layer, "bias_ih")
     size = layer.hidden_size
-    if not biases or biases[0].size(0) != 4 * size:
+    if not biases or not _has_forget_gate(layer):
         raise ValueError(f"layer must be an LSTM with bias=True, got {layer}")
     for prefix, share in (("bias_ih", value), ("bias_hh", 0.0)):
         for bias in _plain(layer, prefix):
             bias[size : 2 * size] = share
     return layer
+
+
+def _has_forget_gate(layer: nn.Module) -> bool:
+    lstms = (nn.LSTM, nn.LSTMCell)
+    return isinstance(layer, lstms) or isinstance(getattr(layer, "cell", None), LSTM)
 
 
 def _candidate(weight: Tensor, size: int) -> int:
@@ -126,10 +133,10 @@ def _candidate(weight: Tensor, size: int) -> int:
 
 def _forget_gate_open(layer: Layer) -> Layer:
     """Sets all biases to zero, but that of an LSTM's forget gate to 1."""
-    for bias in _plain(layer, "bias"):
+    biases = _plain(layer, "bias")
+    for bias in biases:
         nn.init.zeros_(bias)
-    has_forget_gate = any(b.size(0) == 4 * layer.hidden_size for b in _named(layer, "bias_ih"))
-    return forget_bias_(layer) if has_forget_gate else layer
+    return forget_bias_(layer) if biases and _has_forget_gate(layer) else layer
 
 
 @torch.no_grad()

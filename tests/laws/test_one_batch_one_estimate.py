@@ -234,8 +234,9 @@ def test_an_input_that_cannot_be_moved_needs_forward():
 
 @pytest.mark.parametrize("norm", [None, "layer"])
 def test_update_bn_of_a_model_without_batch_norm_warns(norm):
-    with pytest.warns(UserWarning, match="no batch norm"):
+    with pytest.warns(UserWarning, match="no batch norm") as warned:
         update_bn(failing([]), nn.Sequential(LSTM(3, 4, norm=norm)))
+    assert warned[0].filename == __file__
 
 
 def test_after_update_bn_an_earlier_step_serves_those_of_few_rows():

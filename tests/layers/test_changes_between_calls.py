@@ -130,6 +130,81 @@ def test_a_parameter_of_another_shape_is_refused(name, x):
                 functional_call(layer, wrong, (x,))
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("wrong", ["narrow", "fewer variances", "one variance"])
+def test_a_statistic_of_another_shape_is_refused(wrong, frozen):
+    layer = trained()
+    layer = rnnorm.freeze(layer) if frozen else layer
+    population = layer.population_input_l0
+    if wrong == "narrow":
+        population.mean = population.mean[:, :3]
+    else:
+        population.var = population.var[: 1 if wrong == "one variance" else 2]
+    state = (torch.zeros(1, 2, 4, dtype=torch.float64),) * 2
+    if not rnnorm.backends()["cpu"]:
+        with torch.no_grad(), pytest.raises(RuntimeError, match="a population must have 16"):
+            layer(torch.randn(5, 2, 3, dtype=torch.float64), state, step=0)
+
+
+def test_a_frozen_layer_sees_how_a_statistic_lies(x):
+    layer = rnnorm.freeze(trained())
+    state = (torch.zeros(1, 2, 4, dtype=torch.float64),) * 2
+    turned = layer.population_input_l0.mean.flip(0)
+    given = (x, state), {"step": 0}
+    want = functional_call(layer, {"population_input_l0.mean": turned}, *given)
+    turned = turned.T.contiguous().T
+    found = functional_call(layer, {"population_input_l0.mean": turned}, *given)
+    torch.testing.assert_close(found, want)
+
+
+@pytest.mark.parametrize(
+    ("built", "set_to"), [("layer", None), (None, "batch"), ("batch", "layer")]
+)
+def test_another_norm_is_another_layer(built, set_to):
+    layer = rnnorm.LSTM(3, 4, norm=built)
+    same = layer.norm
+    layer.norm = copy.deepcopy(same)
+    with pytest.raises(AttributeError, match="build another with norm="):
+        layer.norm = set_to
+    assert layer.norm == same
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("name", ["gamma_input_l0", "beta_cell_l0"])
+def test_a_scale_that_is_gone_is_named(name, backend):
+    layer = trained()
+    setattr(layer, name, None)
+    if not rnnorm.backends()[backend]:
+        with (
+            rnnorm.use_backend(backend),
+            pytest.raises(RuntimeError, match=f"{name} must be a parameter"),
+        ):
+            layer(torch.randn(5, 2, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("gone", ["bias_ih_l0", "bias_hh_l0"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rnnorm.GRU(3, 4, norm="layer"),
+        lambda: rnnorm.GRU(3, 4, reset_after=False),
+        lambda: rnnorm.ClockworkRNN(3, 4, (1, 2)),
+        lambda: rnnorm.LSTM(3, 4, norm="layer"),
+    ],
+)
+def test_a_bias_that_is_gone_is_zero(make, gone):
+    torch.manual_seed(0)
+    layer, x = make(), torch.randn(5, 2, 3)
+    with_zeros = copy.deepcopy(layer)
+    torch.nn.init.zeros_(getattr(with_zeros, gone))
+    setattr(layer, gone, None)
+    for backend in ("reference", "cpu"):
+        if rnnorm.backends()[backend] or (backend == "cpu" and layer.norm is None):
+            continue
+        with rnnorm.use_backend(backend):
+            torch.testing.assert_close(layer(x), with_zeros(x))
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_a_copy_keeps_what_the_original_then_loses(copied, x):
     layer = trained()

@@ -124,6 +124,8 @@ def test_what_does_not_fit_is_an_error():
         draw(hidden_size=7)
     with pytest.raises(TypeError, match=r"periods must be ints, got 1\.5"):
         draw((1, 1.5))
+    with pytest.raises(TypeError, match="periods must be several ints, got 4"):
+        rnnorm.ClockworkRNN(3, 8, 4)
     with pytest.raises(ValueError, match=r"norm.input must be 'frame' or None for ClockworkRNN"):
         draw(norm="bn-e*")
     with pytest.raises(ValueError, match=r"norm.carry must be None for ClockworkRNN"):

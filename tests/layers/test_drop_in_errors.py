@@ -71,6 +71,13 @@ def test_wrong_packed_inputs_fail_as_in_torch(plain, packed, same_error):
     same_error(lambda: ours(packed), lambda: theirs(packed))
 
 
+@pytest.mark.parametrize("sizes", [[3, 2], [3, 3, 1], [3, 4], [4, 3, -1]])
+def test_a_packed_sequence_has_the_frames_that_it_says(sizes):
+    packed = PackedSequence(zeros(6, 3), torch.tensor(sizes))
+    with pytest.raises(RuntimeError, match=r"batch_sizes of a PackedSequence must .* 6 frames"):
+        rnnorm.RNN(3, 4, norm="layer", dtype=torch.float64)(packed)
+
+
 @pytest.mark.parametrize("packed", PACKED.values(), ids=PACKED)
 def test_the_reference_checks_packed_inputs_like_dense_ones(plain, packed):
     ours, _ = plain.twins()

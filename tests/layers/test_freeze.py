@@ -114,8 +114,10 @@ class Partly(nn.Module):
         return self.decoder(self.encoder(x)[0])[0]
 
 
-def test_statistics_of_the_rest_of_a_model_leave_a_frozen_part_alone(plain, close, identical):
-    model, x = Partly(trained(plain, "batch")), plain.input(rows=8)
+@pytest.mark.parametrize("norm", ["batch", "layer", None])
+def test_statistics_of_the_rest_of_a_model_leave_a_frozen_part_alone(plain, norm, close, identical):
+    # noise would show that it is run as in training
+    model, x = Partly(trained(plain, norm, initial_noise=0.5)), plain.input(rows=8)
     frozen = copy.deepcopy(model.encoder.state_dict())
     between = model.encoder(x)[0]
     rnnorm.update_bn([x], model)

@@ -364,6 +364,8 @@ def test_weights_have_torchs_names_and_one_row_for_the_boundary():
 def test_the_slope_is_set_and_kept_in_the_state():
     module = draw(slope=2)
     assert module.slope == 2.0
+    assert repr(module).endswith("slope=2)")
+    assert "slope" not in repr(draw())
     module.slope = 3.5
     other = draw()
     other.load_state_dict(module.state_dict())
@@ -401,6 +403,9 @@ def test_what_does_not_fit_is_an_error():
         module(x, (h, h, h))
     with pytest.raises(RuntimeError, match="hx must be h, c and z, got 2 tensors"):
         module(x, (h, h))
+    for wrong in (5, "abc", (h, h, 3)):
+        with pytest.raises(RuntimeError, match="hx must be h, c and z, got"):
+            module(x, wrong)
     with pytest.raises(RuntimeError, match="input_size"):
         module(x[..., :2])
 

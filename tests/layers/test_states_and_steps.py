@@ -48,6 +48,19 @@ def test_a_deep_layer_without_statistics_warns_once_and_at_the_call():
     assert [w.filename for w in caught] == [__file__]
 
 
+class Own(rnnorm.GRU):
+    def forward(self, x):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("cls", [rnnorm.HMLSTM, rnnorm.ClockworkRNN, Own])
+def test_so_does_every_layer_of_its_own(cls):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        cls(3, 8, norm="batch").eval()(torch.randn(6, 4, 3))
+    assert [w.filename for w in caught] == [__file__]
+
+
 def test_no_rows_with_no_lengths_is_an_empty_batch():
     layer = rnnorm.GRU(3, 5, norm="layer")
     assert layer(torch.randn(6, 0, 3), lengths=[])[0].shape == (6, 0, 5)

@@ -547,6 +547,17 @@ def test_select_horizon_needs_horizons_of_at_least_one(horizons):
         rnnorm.select_horizon(trained(), lambda _: 0.0, horizons=horizons)
 
 
+@pytest.mark.parametrize("horizons", [3, [True], [1.5], ["2"]])
+def test_select_horizon_needs_ints(horizons):
+    with pytest.raises(TypeError, match="horizons must be ints, got"):
+        rnnorm.select_horizon(trained(), lambda _: 0.0, horizons=horizons)
+
+
+def test_select_horizon_needs_a_number():
+    with pytest.raises(TypeError, match="evaluate must return a number, got None"):
+        rnnorm.select_horizon(trained(), lambda _: None)
+
+
 def test_select_horizon_needs_statistics():
     for norm in (None, "layer", BatchNorm(population="shared")):
         with pytest.raises(ValueError, match=r"(?i)statistic|population|norm"):
@@ -674,5 +685,5 @@ def test_buffers_do_not_grow_in_a_replica_that_is_thrown_away():
     # what torch.nn.DataParallel calls its copies
     population._is_replica = True
     population.grow(1)
-    with pytest.raises(RuntimeError, match=r"horizon must be a number under .*DataParallel"):
+    with pytest.raises(RuntimeError, match=r"grow to 2 under torch.nn.DataParallel"):
         population.grow(2)

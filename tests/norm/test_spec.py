@@ -208,6 +208,13 @@ def test_an_option_out_of_range_is_named_in_the_error(option, value):
         BatchNorm(**{option: value})
 
 
+@pytest.mark.parametrize("value", ["8", 8.0, True])
+@pytest.mark.parametrize("option", ["horizon", "min_rows"])
+def test_a_number_of_steps_or_rows_is_an_int(option, value):
+    with pytest.raises(TypeError, match=f"{option} must be an int, got {value!r}"):
+        BatchNorm(**{option: value})
+
+
 def test_an_unknown_population_is_answered_with_those_that_exist():
     with pytest.raises(ValueError, match="per_step") as error:
         BatchNorm(population="running")

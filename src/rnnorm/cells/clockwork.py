@@ -67,10 +67,11 @@ class ClockworkRNN(Cell):
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
         """The module's part of ``b_ih + b_hh``, to its input term or its joint one."""
-        if weights.bias_ih is None or weights.bias_hh is None:
+        shifts = super().shifts(weights, ())
+        if not shifts:
             return {}
         kind = "joint" if self.sites[-1] in sites else "input"
-        biases = (weights.bias_ih + weights.bias_hh).chunk(len(self.periods))
+        biases = shifts["input"].chunk(len(self.periods))
         return {f"{kind}_period{p}": bias for p, bias in zip(self.periods, biases, strict=True)}
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:

@@ -87,12 +87,11 @@ class GRU(Cell):
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
         """``b_h`` stands within the reset gate's product where that comes after it."""
-        if weights.bias_ih is None or weights.bias_hh is None:
-            return {}
         if self.reset_after:
-            return {"input": weights.bias_ih, "recurrent": weights.bias_hh}
-        bias = weights.bias_ih + weights.bias_hh
-        if "joint" not in sites:
-            return {"input": bias}
-        H = self.units(weights)
+            biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
+            return {site: bias for site, bias in biases.items() if bias is not None}
+        shifts = super().shifts(weights, sites)
+        if "joint" not in shifts:
+            return shifts
+        bias, H = shifts["joint"], self.units(weights)
         return {"joint": bias[: 2 * H], "joint_candidate": bias[2 * H :]}

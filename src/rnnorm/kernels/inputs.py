@@ -169,13 +169,13 @@ def inputs_of(
 
 
 def check_shapes(inputs: Inputs, gates: int) -> None:
-    """Refuses parameters beyond whose end the kernel would read.
+    """Refuses parameters and statistics beyond whose end the kernel would read.
 
     Raises:
         RuntimeError: one has another shape than that of a layer of so many gates and the units of
             its state.
     """
-    units = inputs.h0.size(1)
+    (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
     gates *= units
     matrices = ((gates, inputs.x.size(2)), (gates, units))
     row, unit = (gates,), (units,)
@@ -184,6 +184,19 @@ def check_shapes(inputs: Inputs, gates: int) -> None:
         if given is not None and given.shape != shape:
             raise RuntimeError(
                 f"{Inputs._fields[k]} must have shape {shape}, got {tuple(given.shape)}"
+            )
+    if torch.compiler.is_compiling():
+        # sizes may be symbols, of which every question makes constants
+        return
+    means, variances = inputs.constants[::2], inputs.constants[1::2]
+    for mean, var, width in zip(means, variances, (gates, gates, units), strict=True):
+        if mean is None or var is None:
+            continue
+        steps, rows, size = mean.shape
+        if size != width or steps not in (1, T) or rows not in (1, B) or var.shape != mean.shape:
+            raise RuntimeError(
+                f"mean and var of a population must have {width} features for each of {T} steps, "
+                f"got {tuple(mean.shape)} and {tuple(var.shape)}"
             )
 
 

@@ -55,17 +55,19 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
     """The rows of a PackedSequence, in its sorted order.
 
     Raises:
-        RuntimeError: its ``batch_sizes`` are not int64, grow, or do not begin with all rows.
+        RuntimeError: its ``batch_sizes`` are not int64, grow, do not begin with all rows, or are
+            not those of its frames.
     """
     data, sizes, order, back = packed
     if sizes.dtype != torch.int64:
         raise RuntimeError(f"batch_sizes of a PackedSequence must be int64, got {sizes.dtype}")
     # a kernel would read and write beyond the rows
     falling = (sizes[0] == rows) & (sizes[1:] <= sizes[:-1]).all()
-    if not holds(falling, "batch_sizes of a PackedSequence must begin with all rows, and not grow"):
+    fits = falling & (sizes.sum() == data.size(0)) & (sizes[-1] >= 0)
+    expected = "batch_sizes of a PackedSequence must begin with all rows, not grow, and sum to its"
+    if not holds(fits, f"{expected} frames"):
         raise RuntimeError(
-            f"batch_sizes of a PackedSequence of {rows} rows must begin with {rows} and not grow, "
-            f"got {sizes.tolist()}"
+            f"{expected} {data.size(0)} frames, got {sizes.tolist()} with {rows} rows"
         )
     frames = moved(_frames(sizes, rows, data.size(0)), data.device)
     x = data.new_zeros(sizes.size(0) * rows, data.size(1)).index_copy(0, frames, data)

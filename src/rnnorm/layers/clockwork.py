@@ -59,6 +59,8 @@ class ClockworkRNN(Recurrent):
         *args: Any,
         **kwargs: Any,
     ) -> None:
+        if isinstance(periods, int):
+            raise TypeError(f"periods must be several ints, got {periods}")
         periods = tuple(periods)
         for period in periods:
             if not isinstance(period, int) or isinstance(period, bool):

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from rnnorm.layers.recurrence import warn_without_statistic
+from rnnorm.layers.recurrence import Recurrence, warn_without_statistic
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.short_way import ShortWay
 from rnnorm.norm.population import Population
@@ -51,6 +51,8 @@ def freeze(model: Model) -> Model:
                 module._modules[name] = Resolved(child)
     model.requires_grad_(False)
     for module in model.modules():
+        if isinstance(module, Recurrence):
+            module._frozen = True
         if isinstance(module, Sequence):
             module._short = ShortWay.of(module)
         if isinstance(module, nn.RNNBase):

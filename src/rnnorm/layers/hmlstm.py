@@ -13,9 +13,10 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnorm.cells import hmlstm
 from rnnorm.cells.cell import Cell
 from rnnorm.layers.boundaries import BatchFirstBoundaries, Boundaries
-from rnnorm.layers.recurrent import Recurrent
+from rnnorm.layers.recurrent import Recurrent, shapes_of
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.norm.spec import Norm, check_number
+from rnnorm.tracing import stands_for_several
 
 
 class HMLSTM(Recurrent):
@@ -150,6 +151,11 @@ class HMLSTM(Recurrent):
         if hasattr(self, "boundary_slope"):
             self.slope = self._initial_slope
 
+    def extra_repr(self) -> str:
+        """As that of ``Recurrent``, with the slope where it is not 1."""
+        differs = not stands_for_several(self.boundary_slope) and self.slope != 1
+        return super().extra_repr() + (f", slope={self.slope:g}" if differs else "")
+
     def _suffixes(self) -> list[str]:
         # the cell runs all layers, and its names tell them apart
         return [""]
@@ -191,6 +197,8 @@ class HMLSTM(Recurrent):
         Raises:
             RuntimeError: another number of states, or sizes that do not fit.
         """
+        if not isinstance(hx, (tuple, list)) or not all(isinstance(s, Tensor) for s in hx):
+            raise RuntimeError(f"hx must be h, c and z, got {shapes_of(hx)}")
         if len(hx) != 3:
             raise RuntimeError(f"hx must be h, c and z, got {len(hx)} tensors")
         L, H = self.num_layers, self.hidden_size

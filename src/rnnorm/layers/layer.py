@@ -170,11 +170,19 @@ def _statistics(
 def _parameters(
     module: Recurrence, active: Sequence[str], suffix: str
 ) -> tuple[Weights, dict[str, Tensor], dict[str, Tensor]]:
-    """Weights, γ and β."""
+    """Weights, γ and β.
+
+    Raises:
+        RuntimeError: a γ or β is None.
+    """
     own = {name: parameter(module, name + suffix) for name in module.own_weights}
     # those of torch.nn, then the cell's own
     weights = Weights._make([*[parameter(module, n + suffix) for n in Weights._fields[:-1]], own])
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
     shifted = [site for site in active if field_of(site) in CELL_SITES]
     beta = {site: parameter(module, f"beta_{site}{suffix}") for site in shifted}
+    for kind, found in (("gamma", gamma), ("beta", beta)):
+        for site, value in found.items():
+            if value is None:
+                raise RuntimeError(f"{kind}_{site}{suffix} must be a parameter, got None")
     return weights, gamma, beta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -12,7 +13,6 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers.norm_parameters import populations, reset_running_stats
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population
-from rnnorm.norm.resolved import Resolved
 from rnnorm.norm.spec import BatchNorm, Norm
 from rnnorm.tracing import known
 
@@ -41,15 +41,21 @@ class Recurrence(nn.Module):
     own_weights: tuple[str, ...] = ()
     #: whose rows statistics are taken over, if not this process's alone
     ranks: Ranks | None = None
+    _frozen = False
     _asked_for_step = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses a module of a subclass in the place of the layer's cell or norm."""
+        """Refuses another norm, and a module of a subclass in the place of the cell or norm."""
         own = name in ("cell", "norm") and isinstance(value, nn.Module)
         if own and getattr(self, name, None) is not None:
             raise TypeError(
                 f"{name} is what the layer itself computes with: give the module "
                 f"{type(value).__name__} another name"
+            )
+        if name == "norm" and value != self.__dict__.get(name, value):
+            raise AttributeError(
+                "norm belongs to the parameters and statistics that the layer was built with: "
+                f"build another with norm={value!r}"
             )
         super().__setattr__(name, value)
 
@@ -59,7 +65,7 @@ class Recurrence(nn.Module):
 
     def frozen(self) -> bool:
         """Whether it is part of a frozen copy, and keeps its statistics."""
-        return any(isinstance(population, Resolved) for population in populations(self))
+        return self._frozen
 
     def synchronized(self) -> bool:
         """Whether statistics are taken over the rows of several processes."""
@@ -87,11 +93,7 @@ class Recurrence(nn.Module):
         """
         mine = populations(self)
         if any([population.first_use_without_count() for population in mine]):
-            warnings.warn(
-                _NO_STATISTIC,
-                # the call of the module
-                stacklevel=6,
-            )
+            warnings.warn(_NO_STATISTIC, stacklevel=_caller())
         if not streams or self._asked_for_step:
             return
         self._asked_for_step = any(population.differs_by_step() for population in mine)
@@ -101,6 +103,14 @@ class Recurrence(nn.Module):
                 "step 0. Pass step, the number of frames before it (0 where a sequence begins, or "
                 "where training, too, began at 0 in each of its windows), or choose "
                 'norm=BatchNorm(population="shared"), the same statistics at every step',
-                # the call of the module
-                stacklevel=6,
+                stacklevel=_caller(),
             )
+
+
+def _caller() -> int:
+    """How far up, for ``stacklevel``, the code stands that called a layer."""
+    own = ("rnnorm.", "torch.")
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(own):
+        level, frame = level + 1, frame.f_back
+    return level

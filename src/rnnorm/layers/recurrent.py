@@ -160,11 +160,12 @@ class Recurrent(Sequence):
         raise RuntimeError(
             f"{self.mode}: input must be 2-D or 3-D or a PackedSequence, and hx the states "
             f"{states}, with a dimension of layers more than a frame; got input of type "
-            f"{type(input).__name__} and hx {_shapes(hx)}"
+            f"{type(input).__name__} and hx {shapes_of(hx)}"
         )
 
 
-def _shapes(hx: Any) -> str:
+def shapes_of(hx: Any) -> str:
+    """States as an error shows them."""
     if isinstance(hx, (tuple, list)):
-        return f"({', '.join(map(_shapes, hx))})"
+        return f"({', '.join(map(shapes_of, hx))})"
     return str(tuple(hx.shape)) if isinstance(hx, Tensor) else repr(hx)

@@ -71,7 +71,7 @@ class RNN(Sequence):
             args = args[:3] + args[4:]
         else:
             self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
-        if self.nonlinearity not in _CELLS:
+        if self.nonlinearity not in tuple(_CELLS):
             raise ValueError(
                 f"Unknown nonlinearity '{self.nonlinearity}'. Select from 'tanh' or 'relu'."
             )

@@ -36,6 +36,7 @@ def select_horizon(
     Raises:
         ValueError: the model has no population statistics per step, a horizon is below 1 or
             there is none, or ``evaluate`` never returned a number.
+        TypeError: ``horizons`` are no ints, or ``evaluate`` returned what is no number.
     """
     populations = [population for population in unresolved(model) if not population.shared]
     if not populations:
@@ -46,7 +47,11 @@ def select_horizon(
     if horizons is None:
         powers = [2**k for k in range(longest.bit_length())]
         horizons = [power for power in powers if power < longest] + [longest]
-    if not len(horizons) or not all(isinstance(h, Integral) and int(h) >= 1 for h in horizons):
+    if not isinstance(horizons, Collection) or any(
+        not isinstance(h, Integral) or isinstance(h, bool) for h in horizons
+    ):
+        raise TypeError(f"horizons must be ints, got {horizons!r}")
+    if not len(horizons) or any(int(h) < 1 for h in horizons):
         raise ValueError(f"horizons must be ints of at least 1, got {horizons!r}")
     whole = {population: copy_buffers(population) for population in populations}
 
@@ -60,7 +65,10 @@ def select_horizon(
         with switched(model.modules(), training=False):
             for horizon in sorted({int(h) for h in horizons}):
                 trust(horizon)
-                scores[horizon] = float(evaluate(model))
+                score = evaluate(model)
+                if not hasattr(score, "__float__"):
+                    raise TypeError(f"evaluate must return a number, got {score!r}")
+                scores[horizon] = float(score)
         numbers = {horizon: score for horizon, score in scores.items() if score == score}
         if not numbers:
             raise ValueError(f"evaluate returned no number at any horizon: {scores}")

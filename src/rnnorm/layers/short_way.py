@@ -125,7 +125,8 @@ class ShortWay(NamedTuple):
                 for p in populations
                 for moment in (p.consecutive(step, T) if p is not None else (None, None))
             ]
-            if any([m is not None and not (m.dtype is x.dtype and m.is_cpu) for m in moments]):
+            held = [m for m in moments if m is not None]
+            if not all([m.dtype is x.dtype and m.is_cpu and m.is_contiguous() for m in held]):
                 # functional_call has put others there, or the parameters alone were converted
                 return None
             inputs = Inputs(x, sizes, h, c[0] if c else None, *parameters, *moments, *NO_MASKS)  # type: ignore[arg-type]

@@ -70,7 +70,8 @@ def update_bn(
             if isinstance(module, Resolved):
                 # which refuses, and says why
                 module.reset_running_stats()
-        warnings.warn("model has no batch norm layer: there is nothing to update", stacklevel=2)
+        # the call of this function, which no_grad wraps
+        warnings.warn("model has no batch norm layer: there is nothing to update", stacklevel=3)
         return
     layers = [m for m in modules if isinstance(m, Recurrence) and not m.frozen()]
     active = [*populations, *layers]

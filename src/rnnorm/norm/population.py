@@ -118,8 +118,9 @@ class Population(nn.Module):
             return
         if getattr(self, "_is_replica", False):
             raise RuntimeError(
-                "norm.horizon must be a number under torch.nn.DataParallel, got None: buffers that "
-                "grow in a replica are lost with it"
+                f"a population has {len(self)} steps and would have to grow to {needed} under "
+                "torch.nn.DataParallel, whose replicas are lost: give norm.horizon a number, or "
+                "train on the longest sequence once before"
             )
         distributed = torch.distributed
         together = distributed.is_available() and distributed.is_initialized()

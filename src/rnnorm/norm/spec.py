@@ -133,8 +133,10 @@ class BatchNorm(Spec):
             value = getattr(self, name)
             if name == "horizon" and value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"norm.{name} must be an int of at least {least}, got {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"norm.{name} must be an int, got {value!r}")
+            if value < least:
+                raise ValueError(f"norm.{name} must be at least {least}, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
