@@ -1,4 +1,5 @@
-// the backward pass: gate gradients of a thread's units, a barrier, then its columns of dR W_h
+// the backward pass: gate gradients of a thread's units, a barrier, then its columns of dR W_h.
+// Another barrier before each statistic's sums that have parts of several threads
 #include "pass.h"
 #include "sites.h"
 
@@ -172,7 +173,7 @@ struct Backward : SiteGradients<Cell, T> {
 
   void run_thread(Team& team, int64_t rank) {
     const int64_t first = tiles.share(rank, team.size()), last = tiles.share(rank + 1, team.size());
-    const int64_t from = first * tile_units, to = smaller(columns, last * tile_units);
+    const int64_t from = first * tile_units, to = last * tile_units;
     prepare(team, rank, first, last, from, to);
     team.barrier();
     for (int64_t stop = T_, start; stop > 0; stop = start) {

@@ -218,7 +218,8 @@ struct Rnn {
                            : load_some<W>(s.h_after + r * s.h_stride + u, s.units - u);
       auto dz = L::template grad_output<Extra>(s, r, u);
       if constexpr (Rectifier)
-        dz = h > T(0) ? dz : Vec<T, W>{};
+        // a gradient at NaN stays, as torch has it
+        dz = h <= T(0) ? Vec<T, W>{} : dz;
       else
         dz = dz * (T(1) - h * h);
       store<W>(s.grad_zh + r * U + u, dz);

@@ -1,6 +1,7 @@
 // the C ABI: picks the build for this processor, and keeps scratch memory
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -78,13 +79,32 @@ struct Scratch {
     block = nullptr;
     bytes = 0;
   }
+  void swap(Scratch& other) {
+    std::swap(block, other.block);
+    std::swap(bytes, other.bytes);
+  }
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
   ~Scratch() { release(); }
 };
 
 thread_local Scratch scratch;
+thread_local int passes = 0;  // under way: an exchange may call for another
 
 int run(int (*pass)(const rnnorm_layer*), const rnnorm_layer* layer) {
+  if (passes) {
+    // memory of its own, and no threads: those of the pass around it wait
+    Scratch outer;
+    outer.swap(scratch);
+    rnnorm_layer alone = *layer;
+    alone.threads = 1;
+    const int failed = pass(&alone);
+    outer.swap(scratch);
+    return failed;
+  }
+  ++passes;
   const int failed = pass(layer);
+  --passes;
   if (scratch.bytes > largest_kept) scratch.release();
   return failed;
 }

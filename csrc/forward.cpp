@@ -1,4 +1,5 @@
-// the forward pass: a thread owns hidden units for the whole batch, one barrier a step
+// the forward pass: a thread owns hidden units for the whole batch. One barrier a step, and another
+// before each statistic that has parts of several threads
 #include "pass.h"
 
 namespace rnnorm {
@@ -91,6 +92,8 @@ struct Forward : Layer<Cell, T> {
     else
       product<T, C>({before, H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
                     plan.fused);
+    // later ones are finite, or a rectifier's, which lets none through
+    if (t == 0 || this->passes()) this->template clear_missing<U>(u, n, h);
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<G, U>(*h_site, h, n, u, t);
     if (this->by_row(RNNORM_HIDDEN))

@@ -54,8 +54,7 @@ struct GradientProducts : Layer<Cell, T> {
 
   // columns [first, last) of dR W_h at step t, from the panels packed by pack_rows
   void recurrent_gradient(int64_t t, int64_t row, int64_t first, int64_t last) const {
-    // h passes a step without W_h, too
-    const bool passes = Cell::skips || a.mask[RNNORM_ZONE_H].drawn;
+    const bool passes = this->passes();
     T* to = plan.masked ? grad_seen : grad_h;
     each_panel(first, last, [&](int64_t start, auto width) {
       this->template in_panels<decltype(width)::value>(ring_h, capacity, row, a.sizes[t],

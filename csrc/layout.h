@@ -310,11 +310,19 @@ struct Layer {
     for (int64_t t = start; t < stop; t += steps) {
       const int64_t n = a.sizes[t] * steps;
       product<T, C>({x_rows(t), I, 1, 1, I, 0}, n, panel, to, C, false);
-      // an infinite input times 0 is NaN, which backward would spread from units that do not exist
-      for (int64_t r = 0; u.count < U && r < n * G; ++r)
-        std::memset(to + r * U + u.count, 0, size_t(U - u.count) * sizeof(T));
+      clear_missing<U>(u, n, to);
       to += n * C;
     }
+  }
+  // whether h passes a step without W_h, too
+  bool passes() const { return Cell::skips || a.mask[RNNORM_ZONE_H].drawn; }
+
+  // zeros at units that do not exist: an infinite input or state times 0 is NaN, which backward
+  // would spread from there
+  template <int U>
+  void clear_missing(Units u, int64_t n, T* term) const {
+    for (int64_t r = 0; u.count < U && r < n * G; ++r)
+      std::memset(term + r * U + u.count, 0, size_t(U - u.count) * sizeof(T));
   }
 };
 

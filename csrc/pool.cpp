@@ -1,7 +1,9 @@
 // a pool of threads, for compilers without OpenMP
 #include <unistd.h>
 
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -14,23 +16,23 @@ class Pool {
  public:
   using Task = void (*)(void*, Team&, int64_t);
 
-  explicit Pool(int64_t threads) : team_(threads) {
-    for (int64_t rank = 1; rank < threads; ++rank)
-      others_.emplace_back([this, rank] {
-        for (;;) {
-          team_.barrier();
-          if (!task_) return;
-          task_(body_, team_, rank);
-          team_.barrier();
-        }
-      });
+  // fewer threads where the system refuses some
+  explicit Pool(int64_t threads) : asked_(threads), team_(threads) {
+    const std::lock_guard<std::mutex> lock(counting_);
+    try {
+      others_.reserve(size_t(threads));
+      for (int64_t rank = 1; rank < threads; ++rank)
+        others_.emplace_back([this, rank] { work(rank); });
+    } catch (const std::exception&) {
+      team_.resize(int64_t(others_.size()) + 1);
+    }
   }
   ~Pool() {
     task_ = nullptr;
     team_.barrier();
     for (std::thread& other : others_) other.join();
   }
-  int64_t size() const { return team_.size(); }
+  int64_t asked() const { return asked_; }
   void run(Task task, void* body) {
     task_ = task;
     body_ = body;
@@ -40,7 +42,21 @@ class Pool {
   }
 
  private:
+  void work(int64_t rank) {
+    // a barrier knows how many there are
+    counting_.lock();
+    counting_.unlock();
+    for (;;) {
+      team_.barrier();
+      if (!task_) return;
+      task_(body_, team_, rank);
+      team_.barrier();
+    }
+  }
+
+  const int64_t asked_;
   Team team_;
+  std::mutex counting_;
   Task task_ = nullptr;
   void* body_ = nullptr;
   std::vector<std::thread> others_;
@@ -51,7 +67,7 @@ class Own {
  public:
   Pool& of(int64_t threads) {
     leave_behind();
-    if (!pool_ || pool_->size() != threads) {
+    if (!pool_ || pool_->asked() != threads) {
       pool_.reset();
       pool_ = std::make_unique<Pool>(threads);
       process_ = getpid();

@@ -1,8 +1,11 @@
-"""Fewer threads than were asked for, as OpenMP may grant under a limit of its own."""
+"""Fewer threads than were asked for, as OpenMP may grant or the system may have."""
 
 import os
+import resource
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +32,38 @@ for threads in (4, 7):
 def test_gradients_are_the_same_with_fewer_threads_than_asked_for(limit):
     environment = os.environ | {"OMP_THREAD_LIMIT": str(limit)}
     subprocess.run([sys.executable, "-c", _CODE], env=environment, check=True)
+
+
+_SOURCES = Path(__file__).parents[2] / "csrc"
+_TASK = """
+#include <cstdio>
+#include "threads.h"
+static void task(void*, rnnorm::Team& team, int64_t) {
+  team.barrier();
+  std::printf("here\\n");
+}
+int main() {
+  rnnorm_run_team(4, task, nullptr);
+  rnnorm_run_team(4, task, nullptr);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler")
+@pytest.mark.parametrize(("megabytes", "threads"), [(20, [1, 2, 3]), (1000, [4])])
+def test_a_pool_makes_do_with_the_threads_that_it_gets(megabytes, threads, tmp_path):
+    (tmp_path / "task.cpp").write_text(_TASK)
+    files = [tmp_path / "task.cpp", _SOURCES / "pool.cpp", _SOURCES / "team.cpp"]
+    flags = ["-std=gnu++17", "-pthread", "-DRNNORM_STANDARD_THREADS", f"-I{_SOURCES}"]
+    subprocess.run(["c++", *flags, *files, "-o", tmp_path / "task"], check=True)
+
+    def limited():
+        # of which a thread's stack takes eight
+        resource.setrlimit(
+            resource.RLIMIT_STACK, (8 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1])
+        )
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20,) * 2)
+
+    command = [tmp_path / "task"]
+    ran = subprocess.run(command, preexec_fn=limited, stdout=subprocess.PIPE, text=True, check=True)
+    assert ran.stdout.count("here") in [2 * count for count in threads]

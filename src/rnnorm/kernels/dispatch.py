@@ -179,7 +179,7 @@ def backends() -> dict[str, str]:
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Forces one kernel within a ``with`` block.
+    """Forces one kernel within a ``with`` block, in the thread that enters it.
 
     Args:
         name: one of ``backends()``.

@@ -167,7 +167,9 @@ def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
         BaseException: what ``exchange`` has raised.
     """
     assert _LIBRARY is not None
-    layer.threads = 1 if _forked else torch.get_num_threads()
+    # a thread owns 16 units or, of the input's gradient, 64 features
+    shares = max(1, -(-layer.H // 16), -(-layer.I // 64))
+    layer.threads = 1 if _forked else min(torch.get_num_threads(), shares)
     raised: list[BaseException] = []
     if exchange is not None:
         layer.all_sizes = address(exchange.sizes)
