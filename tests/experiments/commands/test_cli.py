@@ -316,6 +316,10 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
         ("--trainer.val_check_interval=0", "trainer.val_check_interval must be above 0"),
         ("--trainer.overfit_batches=2", "trainer.overfit_batches must be 0, got 2"),
         ("--seed_everything=true", "seed_everything must be a number, got true"),
+        ("--seed_everything=-4", "seed_everything must be from 0 to 4294967295, got -4"),
+        ("--model.num_classes=5", "num_classes must be 10, the classes of digits, got 5"),
+        ("--model.input_size=3", "input_size must be 1, the values of a pixel, got 3"),
+        ("--data.step=row", "input_size must be 8, the values of a row, got 1"),
         ("--model.dropout=2", "dropout must be from 0 to 1, got 2.0"),
         ("--trainer.devices=many", "the trainer cannot be made: "),
     ],
@@ -323,6 +327,33 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
 def test_a_number_out_of_range_is_refused_before_there_is_a_run_folder(option, said, capsys):
     assert said in failure(["fit", "demo/digits-bn", option, "--run-dir=run"], capsys)
     assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--data.train_size=1"], "expected at least 2 active rows"),
+        (["--optimizer=torch.optim.SparseAdam"], "SparseAdam does not support dense gradients"),
+        (
+            [
+                "--lr_scheduler=torch.optim.lr_scheduler.LambdaLR",
+                "--lr_scheduler.lr_lambda=os.getcwd",
+            ],
+            "getcwd() takes no arguments",
+        ),
+    ],
+)
+def test_what_the_first_step_refuses_leaves_the_name_free(options, said, capsys):
+    assert said in failure(["fit", "demo/digits-bn", *options, "--run-dir=run"], capsys)
+    assert not Path("run").exists()
+
+
+def test_an_interrupt_while_the_command_is_read_is_no_traceback(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.util.find_spec", interrupted)
+    assert main(["fit", "demo/digits-bn"]) == 130
 
 
 @pytest.mark.parametrize("given", ["1", "1.0", "0.5", "null"])

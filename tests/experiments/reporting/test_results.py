@@ -463,12 +463,19 @@ def test_a_search_is_recorded_with_all_its_trials(folder, tiny, tmp_path, stored
         page_of(folder)
 
 
-def test_a_run_without_a_table_leaves_no_record(folder, tiny):
-    run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.max_epochs=1"])
+def test_a_run_that_is_refused_leaves_the_records_as_they_were(folder):
+    run = fit("demo/digits-bn", epochs=1)
     before = sorted(folder.iterdir())
     with pytest.raises(ValueError, match="has no table for demo-digits-bn"):
         results([run.folder], docs=folder.parent)
     assert sorted(folder.iterdir()) == before
+    # which it would replace
+    for name in ("demo-digits-bn.json", "demo-digits-bn-seed1.json"):
+        (folder / name).write_text("{}")
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    with pytest.raises(FileNotFoundError, match="no run in nowhere"):
+        results([run.folder, "nowhere"], docs=folder.parent)
+    assert before == {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     (run.folder / "sentences.txt").write_bytes(b"caf\351\n")
     with pytest.raises(ValueError, match=r"sentences\.txt"):
         results([run.folder], docs=folder.parent)

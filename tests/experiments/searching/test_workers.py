@@ -283,3 +283,12 @@ def test_what_cannot_be_is_refused(given, change, said, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with pytest.raises(ValueError, match=said):
         search(**{**given, "out": "study", **change})
+
+
+def test_what_every_worker_refuses_is_said_in_one_line_each(given, capfd):
+    given["overrides"] = [*SMALL, "--data.init_args.train_size=100000"]
+    with pytest.raises(RuntimeError, match="0 of 3 trials are finished: every worker was refused"):
+        search(**given, out="study", storage="journal:study.journal", workers=2)
+    said = capfd.readouterr().err
+    assert said.count("a worker stops: train_size must be 1 to") == 2
+    assert "Traceback" not in said

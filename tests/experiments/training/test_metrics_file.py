@@ -28,8 +28,8 @@ def test_a_line_that_was_cut_off_is_left_out(read):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (HEAD + LINE + "4,0,1.250,val/loss\n", "in line 3: not enough values"),
-        (HEAD + "4,0,1.250,val/loss,0.5,1\n", "in line 2: too many values"),
+        (HEAD + LINE + "4,0,1.250,val/loss\n", "in line 3: it must have 5 values, got 4"),
+        (HEAD + "4,0,1.250,val/loss,0.5,1\n", "in line 2: it must have 5 values, got 6"),
         (HEAD + "4,0,1.250,val/loss,half\n", "in line 2: could not convert"),
         (HEAD + "4.5,0,1.250,val/loss,0.5\n", "in line 2: invalid literal"),
         (HEAD + f"4,0,1.250,{'x' * 140_000},0.5\n", "in line 2: field larger than field limit"),

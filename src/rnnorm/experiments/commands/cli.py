@@ -101,6 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 141
         print(f"rnnorm: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        # while the command was read
+        return 130
     return status
 
 

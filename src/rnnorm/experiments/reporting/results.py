@@ -50,19 +50,22 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
             other changes, or be another seed of it.
     """
     folder, page = Path(docs) / "results", Path(docs) / "results.md"
-    before = set(folder.glob("*.json"))
-    for run in map(str, runs):
-        if is_storage(run):
-            for found in read_searches(run):
-                _record_search(found, folder)
-        else:
-            record(run, folder)
+    before = {path: path.read_bytes() for path in folder.glob("*.json")}
     try:
+        for run in map(str, runs):
+            if is_storage(run):
+                for found in read_searches(run):
+                    _record_search(found, folder)
+            else:
+                record(run, folder)
         text = page_of(folder)
-    except ValueError:
-        # no later call could write the page
-        for path in set(folder.glob("*.json")) - before:
+    except BaseException:
+        # a record that is lost, or of no table, would be so in every later page
+        for path in set(folder.glob("*.json")) - before.keys():
             path.unlink()
+        for path, content in before.items():
+            if not path.is_file() or path.read_bytes() != content:
+                write_whole(path, content)
         raise
     write_whole(page, text.encode())
     steps = read_steps(folder)
@@ -142,8 +145,8 @@ def _refuse_other(path: Path, outcome: Outcome, run: str | Path) -> None:
         return
     if before != list(outcome.overrides):
         raise ValueError(
-            f"{path} is of a run with {', '.join(before)}, and {run} has "
-            f"{', '.join(outcome.overrides)}: remove the file to record this one"
+            f"{path} is of a run with {', '.join(before) or 'no overrides'}, and {run} has "
+            f"{', '.join(outcome.overrides) or 'none'}: remove the file to record this one"
         )
 
 

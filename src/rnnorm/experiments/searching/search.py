@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from rnnorm.experiments.searching.trial import run_trial
 from rnnorm.experiments.searching.workers import run_workers
 from rnnorm.experiments.training.allocator import keep_freed_memory
 from rnnorm.experiments.training.building import Built
+from rnnorm.experiments.training.one_line import one_line
 from rnnorm.experiments.training.options import option_name, training_options
 from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.score import score_of
@@ -152,10 +154,13 @@ def search(
     with open_study(out, about, score, storage) as study:
         found = search_of(study, out)
     if len(found.trials) < trials:
-        codes = ", ".join(str(process.exitcode) for process in processes)
+        codes = [process.exitcode for process in processes]
+        finished = f"{len(found.trials)} of {trials} trials are finished"
+        if set(codes) == {1}:
+            raise RuntimeError(f"{finished}: every worker was refused, as it says above")
         raise RuntimeError(
-            f"{len(found.trials)} of {trials} trials are finished, and no worker is left: they "
-            f"ended with {codes}. The same command goes on"
+            f"{finished}, and no worker is left: they ended with {', '.join(map(str, codes))}. "
+            "The same command goes on"
         )
     return found
 
@@ -165,7 +170,11 @@ def _work(recipe: str, out: str | Path, threads: int, **given: Any) -> None:
     torch.set_num_threads(threads)
     keep_freed_memory()
     flush_subnormals()
-    search(recipe, out, **given)
+    try:
+        search(recipe, out, **given)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"a worker stops: {one_line(error)}", file=sys.stderr)
+        sys.exit(1)
 
 
 _PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {

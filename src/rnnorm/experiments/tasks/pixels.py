@@ -59,7 +59,14 @@ class PixelData(LoadedData):
 
     Raises:
         ValueError: an argument is out of its range.
+
+    Attributes:
+        num_features: values of a step, once the data are loaded.
     """
+
+    #: the digits
+    num_classes = 10
+    num_features: int
 
     def __init__(
         self,
@@ -98,10 +105,12 @@ class PixelData(LoadedData):
                     f"train_size must be 1 to {most} for {given['dataset']}, got {size}"
                 )
             splits = Splits(Images(splits.train.x[:size], splits.train.y[:size]), *splits[1:])
-        return {
+        parts = {
             part: Batches(self._sequences(images.x), images.y, *self.rows_and_seed(part))
             for part, images in splits._asdict().items()
         }
+        self.num_features = parts["train"].x.shape[2]
+        return parts
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
         """Range of the values, and the order of the steps."""
@@ -131,3 +140,13 @@ class PixelData(LoadedData):
 
 class PixelClassifier(SequenceClassifier):
     """Reads an image and names its class; ``input_size`` is 1 for a pixel a step."""
+
+    def check_data(self, data: PixelData) -> None:
+        """See whether steps and classes fit the model.
+
+        Raises:
+            ValueError: they do not.
+        """
+        given = data.hparams
+        self.expect_size("input_size", data.num_features, f"the values of a {given['step']}")
+        self.expect_size("num_classes", data.num_classes, f"the classes of {given['dataset']}")

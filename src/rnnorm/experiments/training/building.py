@@ -68,7 +68,7 @@ class Built(LightningCLI):
                     run=False,
                     load_from_checkpoint_support=False,
                 )
-            except (ArgumentError, ValueError) as error:
+            except (ArgumentError, ValueError, TypeError) as error:
                 kind = OverrideError if isinstance(error, ArgumentError) else ValueError
                 raise kind(
                     why_refused(str(error), overrides, lambda: Built(config).as_dict())
@@ -87,6 +87,8 @@ class Built(LightningCLI):
         self.config = parser.parse_args(args)
         if isinstance(seed := self.config["seed_everything"], bool):
             raise ValueError(f"seed_everything must be a number, got {str(seed).lower()}")
+        if seed is not None and not 0 <= seed < 2**32:
+            raise ValueError(f"seed_everything must be from 0 to {2**32 - 1}, got {seed}")
         trainer = self.config["trainer"]
         for name in ("callbacks", "plugins"):
             # Lightning takes one without a list

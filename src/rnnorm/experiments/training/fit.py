@@ -197,9 +197,12 @@ def fit(
         try:
             with signals:
                 _train(built, trainer, keep, last, accepted)
-        except (ValueError, TypeError, RuntimeError):
-            if resume is None and writes and not accepted.done:
-                # trainer or optimiser was refused: the corrected command may take the name
+        except DivergedError:
+            raise
+        except (ValueError, TypeError, RuntimeError, IndexError):
+            if resume is None and writes and not accepted.trained:
+                # trainer, optimiser or first step refused it: the corrected command may take the
+                # name
                 shutil.rmtree(folder)
             raise
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
@@ -210,13 +213,17 @@ class _Accepted(Callback):
 
     def __init__(self, built: Built, folder: Path) -> None:
         self._built, self.folder = built, folder
-        self.done = False
+        self.done = self.trained = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The checkpoint is loaded."""
         if trainer.is_global_zero:
             write_whole(self.folder / "config.yaml", self._built.as_yaml().encode())
         self.done = True
+
+    def on_train_batch_end(self, *_: object) -> None:
+        """The first minibatch has been taken."""
+        self.trained = True
 
 
 def _train(
@@ -231,6 +238,10 @@ def _train(
     except DivergedError as error:
         raise DivergedError(f"{error}. {_kept(keep)}") from None
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, TypeError) and last is None and not accepted.done:
+            raise ValueError(
+                f"optimizer or lr_scheduler cannot be made: {one_line(error)}"
+            ) from error
         if last is None or accepted.done:
             raise
         reason = f"{type(error).__name__}: {one_line(error)}"

@@ -109,6 +109,8 @@ def _rows(path: Path) -> list[list[str]]:
         if (head := next(lines, list(COLUMNS))) != list(COLUMNS):
             raise ValueError(f"it must begin with {','.join(COLUMNS)}, not {','.join(head)[:80]}")
         for row in lines:
+            if len(row) != len(COLUMNS):
+                raise ValueError(f"it must have {len(COLUMNS)} values, got {len(row)}")
             step, epoch, seconds, _, value = row
             int(step), int(epoch), float(seconds), float(value)
             rows.append(row)
