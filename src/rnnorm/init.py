@@ -54,7 +54,7 @@ def _each_gate(
 
 @torch.no_grad()
 def orthogonal_(layer: Layer) -> Layer:
-    """Draws every gate's block of every weight matrix orthogonal.
+    """Draws every gate's block of every weight matrix orthogonal (Saxe et al. 2014).
 
     Args:
         layer: its ``weight_*`` parameters are changed.
@@ -88,7 +88,7 @@ def joint_orthogonal_(layer: Layer) -> Layer:
 
 @torch.no_grad()
 def identity_(layer: Layer) -> Layer:
-    """Sets every gate's block of the recurrent matrices to the identity.
+    """Sets every gate's block of the recurrent matrices to the identity (Le et al. 2015).
 
     Args:
         layer: its ``weight_hh_*`` parameters are changed.
@@ -102,7 +102,7 @@ def identity_(layer: Layer) -> Layer:
 
 @torch.no_grad()
 def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
-    """Sets the forget gate's bias of an LSTM, ``b_ih + b_hh``, to ``value``.
+    """Sets the forget gate's bias of an LSTM, ``b_ih + b_hh``, to ``value`` (Gers et al. 2000).
 
     Args:
         layer: an LSTM with biases.

@@ -97,10 +97,11 @@ class GRUCell(Step):
             or None.
 
     Shape:
-        - input: ``(I,)`` or ``(B, I)``; h: ``(H,)`` or ``(B, H)``
+        - input: ``(I,)`` or ``(B, I)``; h, given and returned: ``(H,)`` or ``(B, H)``
 
     Raises:
         ValueError: ``norm`` does not exist, has sequence scope or a site that a GRU lacks.
+        TypeError: ``norm`` is neither a name nor a norm.
 
     Example:
         >>> cell = rnnorm.GRUCell(8, 16, norm="batch")

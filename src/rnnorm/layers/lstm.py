@@ -111,10 +111,11 @@ class LSTMCell(Step):
             or None.
 
     Shape:
-        - input: ``(I,)`` or ``(B, I)``; h, c: ``(H,)`` or ``(B, H)``
+        - input: ``(I,)`` or ``(B, I)``; h, c, given and returned: ``(H,)`` or ``(B, H)``
 
     Raises:
         ValueError: ``norm`` does not exist or has sequence scope.
+        TypeError: ``norm`` is neither a name nor a norm.
 
     Example:
         >>> cell = rnnorm.LSTMCell(8, 16, norm="batch")

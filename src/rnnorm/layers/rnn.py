@@ -97,10 +97,11 @@ class RNNCell(Step):
             or None.
 
     Shape:
-        - input: ``(I,)`` or ``(B, I)``; h: ``(H,)`` or ``(B, H)``
+        - input: ``(I,)`` or ``(B, I)``; h, given and returned: ``(H,)`` or ``(B, H)``
 
     Raises:
         ValueError: ``norm`` does not exist, has sequence scope or a carry site.
+        TypeError: ``norm`` is neither a name nor a norm.
         RuntimeError: the nonlinearity is neither ``"tanh"`` nor ``"relu"`` (when it is called).
 
     Example:

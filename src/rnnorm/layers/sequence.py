@@ -159,14 +159,16 @@ class Sequence(Recurrence, nn.RNNBase):
             input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a
                 PackedSequence.
             hx: initial states as torch.nn takes them.
-            lengths: ``(B,)`` integers, for a right-padded dense batch; what stands beyond them
+            lengths: ``(B,)`` integers from 1 to T, for a right-padded dense batch; what stands
+                beyond them
                 is never read, and the output is zero there.
             step: index of the first frame where a sequence continues from an earlier call; in
                 evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
                 evaluation, with ``hx`` and statistics that differ between steps, it warns once.
 
         Returns:
-            output and final states, in the forms of torch.nn.
+            output as the input, with the features of the last layer's outputs, and final states, in
+            the forms of torch.nn; of a cell of your own one tensor, or a tuple of its states.
 
         Raises:
             ValueError: ``lengths`` with a PackedSequence or unbatched input; ``step`` that is
