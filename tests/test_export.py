@@ -144,6 +144,13 @@ def test_truths_and_infinities_are_compared_too(tmp_path):
     rnnorm.export.onnx(Ends(), (torch.randn(4, 3),), tmp_path / "ends.onnx")
 
 
+def test_an_output_may_have_no_elements(tmp_path):
+    # as the boundaries of a single layer
+    model = rnnorm.HMLSTM(3, 4, 1, norm="layer").eval()
+    rnnorm.export.onnx(model, (torch.randn(5, 3, 3),), tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").exists()
+
+
 def test_another_infinity_is_an_error(tmp_path, monkeypatch):
     class Endless(nn.Module):
         def forward(self, x):

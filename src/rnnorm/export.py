@@ -239,6 +239,8 @@ def _compare(
                 f"onnxruntime returns {put.name} of shape {tuple(got.shape)} for inputs of "
                 f"{shapes}, the model {tuple(want.shape)}: a size of the example is fixed"
             )
+        if not want.numel():
+            continue
         tolerance = TOLERANCES.get(want.dtype, 0.0)
         got, want = got.double(), want.double()
         # infinite values have to be equal

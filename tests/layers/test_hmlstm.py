@@ -366,6 +366,7 @@ def test_the_slope_is_set_and_kept_in_the_state():
     assert module.slope == 2.0
     assert repr(module).endswith("slope=2)")
     assert "slope" not in repr(draw())
+    assert rnnorm.HMLSTM(INPUTS, H, slope=1.1, dtype=torch.float64).slope == 1.1
     module.slope = 3.5
     other = draw()
     other.load_state_dict(module.state_dict())

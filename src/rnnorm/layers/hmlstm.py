@@ -120,7 +120,10 @@ class HMLSTM(Recurrent):
             recurrent_dropout=recurrent_dropout,
         )
         self._initial_slope = float(slope)
-        self.register_buffer("boundary_slope", torch.tensor(float(slope), device=device))
+        wide = torch.promote_types(self.weight_ih_l0.dtype, torch.float32)
+        self.register_buffer(
+            "boundary_slope", torch.tensor(float(slope), device=device, dtype=wide)
+        )
         self.own_weights += ("boundary_slope",)
 
     @property
