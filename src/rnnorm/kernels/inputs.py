@@ -188,15 +188,15 @@ def check_shapes(inputs: Inputs, gates: int) -> None:
     if torch.compiler.is_compiling():
         # sizes may be symbols, of which every question makes constants
         return
-    means, variances = inputs.constants[::2], inputs.constants[1::2]
-    for mean, var, width in zip(means, variances, (gates, gates, units), strict=True):
+    for k, width in ((LEAVES, gates), (LEAVES + 2, gates), (LEAVES + 4, units)):
+        mean, var = inputs[k : k + 2]
         if mean is None or var is None:
             continue
-        steps, rows, size = mean.shape
-        if size != width or steps not in (1, T) or rows not in (1, B) or var.shape != mean.shape:
+        shape = mean.shape
+        if var.shape != shape or shape not in ((T, 1, width), (T, B, width), (1, 1, width)):
             raise RuntimeError(
                 f"mean and var of a population must have {width} features for each of {T} steps, "
-                f"got {tuple(mean.shape)} and {tuple(var.shape)}"
+                f"got {tuple(shape)} and {tuple(var.shape)}"
             )
 
 

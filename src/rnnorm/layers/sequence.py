@@ -160,8 +160,7 @@ class Sequence(Recurrence, nn.RNNBase):
                 PackedSequence.
             hx: initial states as torch.nn takes them.
             lengths: ``(B,)`` integers from 1 to T, for a right-padded dense batch; what stands
-                beyond them
-                is never read, and the output is zero there.
+                beyond them is never read, and the output is zero there.
             step: index of the first frame where a sequence continues from an earlier call; in
                 evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
                 evaluation, with ``hx`` and statistics that differ between steps, it warns once.
