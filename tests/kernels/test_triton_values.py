@@ -109,3 +109,12 @@ def test_extreme_values_go_where_the_reference_sends_them(cell, size):
     found, _ = problem.run(triton.layer, problem.leaves)
     for got, want in zip(found, expected, strict=True):
         torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def test_a_rectifier_passes_the_gradient_at_nan_as_the_reference_does():
+    problem = Problem("RNN_RELU", "layer", (3, 4, 5, 20))
+    problem.leaves["x"][1, 2, 3] = torch.nan
+    expected = problem.results(reference.layer, torch.float64)
+    found = problem.results(triton.layer, torch.float64)
+    for name, want in expected.items():
+        torch.testing.assert_close(found[name], want, equal_nan=True, msg=f"{name} differs")

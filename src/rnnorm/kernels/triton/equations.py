@@ -62,5 +62,5 @@ def retreat(a, y, before, d, d_o, CELL: tl.constexpr):
         x = (d * (1 - a[0] * a[0]),)
         return x, x, d
     else:
-        x = (tl.where(a[0] > 0, d, 0.0),)
+        x = (tl.where(a[0] <= 0, 0.0, d),)
         return x, x, d
