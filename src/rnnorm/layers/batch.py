@@ -47,7 +47,9 @@ def count_rows(packed: PackedSequence, state: Sequence[Tensor]) -> int:
     if not state or known(first) is not None:
         return int(first)
     rows = state[0].size(1)
-    assert holds(first == rows, "hx must have as many rows as the PackedSequence")
+    expected = "hx must have as many rows as the PackedSequence"
+    if not holds(first == rows, expected):
+        raise RuntimeError(expected)
     return rows
 
 
