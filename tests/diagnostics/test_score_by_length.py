@@ -50,3 +50,9 @@ def test_picture_names_lengths_and_statistics(axes):
     assert [line.get_label() for line in axes.lines] == ["population", "batch"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["50", "100"]
     assert axes.get_ylabel() == "bits per character"
+
+
+def test_no_scores_are_an_empty_panel(axes):
+    plot_score_by_length(axes, [], {})
+    assert not axes.lines
+    assert axes.get_legend() is None

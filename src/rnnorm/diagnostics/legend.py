@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 def legend_above(axes: Axes) -> None:
     """A legend above the panel, where it covers nothing, in as many columns as there is room."""
-    longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
-    columns = max(1, 40 // (longest + 4))
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
+    labels = axes.get_legend_handles_labels()[1]
+    if labels:
+        columns = max(1, 40 // (max(map(len, labels)) + 4))
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
