@@ -1,7 +1,6 @@
 """Initialisations of recurrent layers, and the papers' recipes.
 
-Each function takes a recurrent layer or cell, changes its weights in place and returns it; what is
-neither is a TypeError.
+Each function takes a recurrent layer or cell, changes its weights in place and returns it.
 """
 
 from __future__ import annotations
@@ -60,6 +59,7 @@ def orthogonal_(layer: Layer) -> Layer:
         layer: its ``weight_*`` parameters are changed.
 
     Raises:
+        TypeError: ``layer`` is no recurrent layer or cell.
         ValueError: a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
@@ -78,6 +78,7 @@ def joint_orthogonal_(layer: Layer) -> Layer:
         layer: its ``weight_*`` parameters are changed.
 
     Raises:
+        TypeError: ``layer`` is no recurrent layer or cell.
         ValueError: a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
@@ -94,6 +95,7 @@ def identity_(layer: Layer) -> Layer:
         layer: its ``weight_hh_*`` parameters are changed.
 
     Raises:
+        TypeError: ``layer`` is no recurrent layer or cell.
         ValueError: a weight is pruned or parametrized.
     """
     _each_gate(layer, "weight_hh", nn.init.eye_)
@@ -109,6 +111,7 @@ def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
         value: the sum of the two biases.
 
     Raises:
+        TypeError: ``layer`` is no recurrent layer or cell.
         ValueError: ``layer`` has no forget gate or no bias, or one is pruned or parametrized.
     """
     biases = _plain(layer, "bias_ih")
@@ -152,6 +155,7 @@ def cooijmans2016_(layer: Layer) -> Layer:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
 
     Raises:
+        TypeError: ``layer`` is no recurrent layer or cell.
         ValueError: a weight or bias is pruned or parametrized.
     """
     joint_orthogonal_(layer)
@@ -178,6 +182,7 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
 
     Raises:
+        TypeError: ``layer`` is no recurrent layer or cell.
         ValueError: a weight or bias is pruned or parametrized.
     """
     orthogonal_(layer)
@@ -197,6 +202,7 @@ def laurent2015_(layer: Layer) -> Layer:
         layer: its weights and biases are changed; peepholes, γ and β are left alone.
 
     Raises:
+        TypeError: ``layer`` is no recurrent layer or cell.
         ValueError: a weight or bias is pruned or parametrized.
     """
     for prefix in _MATRICES:

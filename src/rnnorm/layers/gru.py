@@ -48,13 +48,18 @@ class GRU(Sequence):
         recurrent_dropout: a :class:`Zoneout` of h, a :class:`CellDropout`, a
             :class:`SequenceDropout`, or None.
         reset_after: whether the reset gate acts after the recurrent product, as in torch.nn. Layers
-            where it acts before it run in plain PyTorch, have a joint site too, and for the
-            candidate ``gamma_recurrent_candidate_l{k}{_reverse}``.
+            where it acts before it run in plain PyTorch, and have a joint site too.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
           ``PackedSequence``
         - output: as the input, with ``D * H`` features; h_n: ``(D * num_layers, B, H)``
+
+    Attributes:
+        gamma_{site}_l{k}{_reverse}: scale of a normalised site, ``(3H,)``; with
+            ``reset_after=False`` that of ``recurrent`` and ``joint`` is ``(2H,)``, and
+            ``gamma_{site}_candidate_l{k}{_reverse}`` ``(H,)``.
+        population_{site}_l{k}{_reverse}: its population statistics (batch norm).
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.GRU`, and for a ``norm`` that does not exist or
@@ -98,6 +103,10 @@ class GRUCell(Step):
 
     Shape:
         - input: ``(I,)`` or ``(B, I)``; h, given and returned: ``(H,)`` or ``(B, H)``
+
+    Attributes:
+        gamma_{site}: scale of a normalised site, ``(3H,)``.
+        population_{site}: its population statistics (batch norm).
 
     Raises:
         ValueError: ``norm`` does not exist, has sequence scope or a site that a GRU lacks.

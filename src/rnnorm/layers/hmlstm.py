@@ -36,6 +36,8 @@ class HMLSTM(Recurrent):
         \mathrm{output}_t &= \mathrm{ReLU}\Big(\sum_l
             \sigma(w^l [h_t^1; \dots; h_t^L]) W_o^l h_t^l\Big)
 
+    (Chung et al. 2016, eq. 1–12.)
+
     Args:
         input_size: features I of a frame.
         hidden_size: units H of a layer, and of the output.
@@ -68,7 +70,8 @@ class HMLSTM(Recurrent):
         weight_ih_l{k}: from below, ``(4H + 1, I or H)``; ``weight_hh_l{k}``: from the step before;
             ``weight_ah_l{k}``: from above. The last layer has 4H rows, and nothing above it.
         gamma_{site}_l{k}: scale of a layer's site: ``input`` (from below), ``recurrent``,
-            ``recurrent_above``, ``joint``, ``cell``.
+            ``recurrent_above``, ``joint``, ``(4H + 1,)``, in the last layer ``(4H,)``; ``cell``,
+            ``(H,)``, which has a ``beta_cell_l{k}`` too.
         slope: a, settable; it is kept in the ``state_dict``.
 
     Raises:

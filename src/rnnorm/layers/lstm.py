@@ -113,6 +113,11 @@ class LSTMCell(Step):
     Shape:
         - input: ``(I,)`` or ``(B, I)``; h, c, given and returned: ``(H,)`` or ``(B, H)``
 
+    Attributes:
+        gamma_{site}: scale of a normalised site, ``(4H,)``, or ``(H,)`` for
+            the cell site, which has a ``beta_cell`` too.
+        population_{site}: its population statistics (batch norm).
+
     Raises:
         ValueError: ``norm`` does not exist or has sequence scope.
         TypeError: ``norm`` is neither a name nor a norm.

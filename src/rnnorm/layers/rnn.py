@@ -22,7 +22,8 @@ class RNN(Sequence):
     .. math::
         h_t = \phi(\mathrm{BN}(W_x x_t) + \mathrm{BN}(W_h h_{t-1}) + b)
 
-    With ``norm=None`` it is :class:`torch.nn.RNN` in everything but ``isinstance``.
+    (Laurent et al. 2015, eq. 17 and 18.) With ``norm=None`` it is :class:`torch.nn.RNN` in
+    everything but ``isinstance``.
 
     Args:
         input_size: features I of a frame.
@@ -50,6 +51,10 @@ class RNN(Sequence):
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
           ``PackedSequence``
         - output: as the input, with ``D * H`` features; h_n: ``(D * num_layers, B, H)``
+
+    Attributes:
+        gamma_{site}_l{k}{_reverse}: scale of a normalised site, ``(H,)``.
+        population_{site}_l{k}{_reverse}: its population statistics (batch norm).
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or
@@ -98,6 +103,10 @@ class RNNCell(Step):
 
     Shape:
         - input: ``(I,)`` or ``(B, I)``; h, given and returned: ``(H,)`` or ``(B, H)``
+
+    Attributes:
+        gamma_{site}: scale of a normalised site, ``(H,)``.
+        population_{site}: its population statistics (batch norm).
 
     Raises:
         ValueError: ``norm`` does not exist, has sequence scope or a carry site.
