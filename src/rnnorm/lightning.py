@@ -19,7 +19,7 @@ from rnnorm.layers.ranks import Ranks
 from rnnorm.layers.synchronize import set_ranks
 from rnnorm.layers.update_bn import update_bn
 from rnnorm.norm.resolved import unresolved
-from rnnorm.norm.spec import check_number
+from rnnorm.norm.spec import check_int, check_number
 
 
 def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
@@ -71,13 +71,8 @@ class ExactStatistics(Callback):
     """
 
     def __init__(self, batches: int | None = None, batch_size: int | None = None) -> None:
-        for name, value, least in (("batches", batches, 1), ("batch_size", batch_size, 2)):
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int or None, got {value!r}")
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        check_int("batches", batches, 1, optional=True)
+        check_int("batch_size", batch_size, 2, optional=True)
         self._batches, self._batch_size = batches, batch_size
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -51,6 +51,21 @@ def check_number(
         raise ValueError(f"{name} must be {' and '.join(['finite', *bounds])}, got {value}")
 
 
+def check_int(name: str, value: object, least: int, optional: bool = False) -> None:
+    """Refuses what is no int of at least ``least``, nor None where that is allowed.
+
+    Raises:
+        TypeError: it is no int.
+        ValueError: it is smaller.
+    """
+    if optional and value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int{' or None' * optional}, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
 def _check_eps(eps: object) -> None:
     check_number("norm.eps", eps, 0.0)
     # the smallest normal number of float32
@@ -129,14 +144,8 @@ class BatchNorm(Spec):
             raise ValueError(
                 f"norm.population must be 'per_step' or 'shared', got {self.population!r}"
             )
-        for name, least in (("horizon", 1), ("min_rows", 2)):
-            value = getattr(self, name)
-            if name == "horizon" and value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"norm.{name} must be an int, got {value!r}")
-            if value < least:
-                raise ValueError(f"norm.{name} must be at least {least}, got {value}")
+        check_int("norm.horizon", self.horizon, 1, optional=True)
+        check_int("norm.min_rows", self.min_rows, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
