@@ -77,6 +77,13 @@ class Inputs(NamedTuple):
 
 # the first inputs may have gradients, but for the sizes
 LEAVES = 15
+#: what a forward pass returns; moments are those of the input, the hidden and the cell site
+RESULTS = (
+    *("output", "h_n", "c_n"),
+    *(f"taken_{k}_{site}" for site in ("input", "hidden", "cell") for k in ("mean", "var")),
+    *("saved_x", "saved_h", "saved_c", "saved_carried"),
+)
+MOMENTS, SAVED = slice(3, 9), slice(9, 13)
 # of the gates i, f and o
 PEEPHOLES = ("weight_ci", "weight_cf", "weight_co")
 # where recurrent dropout acts, in the order of the masks
@@ -223,14 +230,17 @@ def options_of(
     )
 
 
+def moments_of(results: Sequence[Tensor]) -> list[Moments]:
+    """Mean and variance of the input, the hidden and the cell site."""
+    moments = results[MOMENTS]
+    return list(zip(moments[::2], moments[1::2], strict=True))
+
+
 def taken_of(
     norm: Norm | None, active: Sequence[str], min_rows: int | None, results: Sequence[Tensor]
 ) -> dict[str, Moments]:
     """The moments of each site among the results of a forward pass, where some were taken."""
     if not isinstance(norm, BatchNorm) or min_rows is None:
         return {}
-    return {
-        site: (results[3 + 2 * k], results[4 + 2 * k])
-        for k, site in enumerate(sites_of(active))
-        if site in active
-    }
+    moments = zip(sites_of(active), moments_of(results), strict=True)
+    return {site: taken for site, taken in moments if site in active}

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels import second_derivative
-from rnnorm.kernels.inputs import LEAVES, Inputs, Options
+from rnnorm.kernels.inputs import LEAVES, RESULTS, Inputs, Options
 
-_MOMENTS = [f"taken_{k}_{site}" for site in ("input", "hidden", "cell") for k in ("mean", "var")]
-_RESULTS = ["output", "h_n", "c_n", *_MOMENTS, "saved_x", "saved_h", "saved_c", "saved_carried"]
-_DIFFERENTIABLE = _RESULTS[:3]
+_DIFFERENTIABLE = RESULTS[:3]
 
 _INPUTS = [
     f"{'Tensor' if hint is Tensor else 'Tensor?'} {name}"
@@ -27,7 +25,7 @@ _OPTIONS = [
 
 # where the arguments of the backward pass that are no inputs begin
 _COUNT = len(_INPUTS)
-_UPSTREAM = _COUNT + len(_RESULTS)
+_UPSTREAM = _COUNT + len(RESULTS)
 _GIVEN = _UPSTREAM + len(_DIFFERENTIABLE)
 
 
@@ -36,13 +34,13 @@ def _schema(arguments: list[str], results: int) -> str:
 
 
 #: the arguments are those of ``Inputs``, then ``Options``, then whether backward follows
-FORWARD = _schema([*_INPUTS, *_OPTIONS, "bool save"], len(_RESULTS))
+FORWARD = _schema([*_INPUTS, *_OPTIONS, "bool save"], len(RESULTS))
 #: those of ``Inputs``, the results of the forward pass and the gradients of the first three, then
 #: ``Options``, then whether the gradient of x is wanted; returned is what ``backward_like`` names
 BACKWARD = _schema(
     [
         *_INPUTS,
-        *[f"Tensor {name}" for name in _RESULTS],
+        *[f"Tensor {name}" for name in RESULTS],
         *[f"Tensor? grad_{name}" for name in _DIFFERENTIABLE],
         *_OPTIONS,
         "bool wants_x",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rnnorm.kernels.inputs import LEAVES, Inputs, Options
+from rnnorm.kernels.inputs import LEAVES, MOMENTS, Inputs, Options
 from rnnorm.kernels.operators import contiguous, for_backward, gradients, saved, setup_forward
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.tracing import unobserved
@@ -90,7 +90,7 @@ class _Unobserved(torch.autograd.Function):
         results = ctx.passes.forward(inputs, ctx.options, True, ctx.rows)
         ctx.save_for_backward(*inputs, *for_backward(results))
         ctx.set_materialize_grads(False)
-        moments += results[3:9]
+        moments += results[MOMENTS]
         return tuple(results[:3])
 
     @staticmethod

@@ -10,6 +10,7 @@ from torch import Tensor
 from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import address, run
 from rnnorm.kernels.cpu.problem import describe
+from rnnorm.kernels.inputs import moments_of
 from rnnorm.kernels.operators import (
     BACKWARD,
     allocate_gradients,
@@ -50,8 +51,8 @@ def run_backward(*arguments: Any, rows: ActiveRows | None = None) -> tuple[Tenso
     layer.site[2].grad_beta = address(grads[13])
     exchange = None
     if rows is not None:
-        means = results[3:9:2]
-        sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean in means]
+        moments = moments_of(results)
+        sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean, _ in moments]
         for site, each in zip(layer.site, sums, strict=True):
             site.sums = address(each)
         exchange = Exchange(rows, [each.unbind(1) for each in sums], backward=True)

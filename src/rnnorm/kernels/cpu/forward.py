@@ -11,7 +11,7 @@ from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
 from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.problem import describe, forward_shapes
-from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.inputs import Inputs, Options, moments_of
 from rnnorm.kernels.operators import FORWARD, contiguous, forward_parts
 from rnnorm.kernels.passes import Passes
 from rnnorm.norm.merged_moments import ActiveRows
@@ -43,8 +43,7 @@ def run_forward(
     results = _allocate(inputs, options, save, distinct, rows is not None)
     exchange = None
     if rows is not None:
-        moments = list(zip(results[3:9:2], results[4:9:2], strict=True))
-        exchange = Exchange(rows, moments, backward=False)
+        exchange = Exchange(rows, moments_of(results), backward=False)
     run("rnnorm_forward", describe(inputs, options, results), exchange)
     return results
 

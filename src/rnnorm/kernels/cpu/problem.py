@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rnnorm.kernels.covered import BLOCKS, GATES
 from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, address
-from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.inputs import RESULTS, SAVED, Inputs, Options, moments_of
 
 
 def recomputes(input_size: int, hidden_size: int) -> bool:
@@ -59,11 +59,7 @@ def forward_shapes(
     return shapes
 
 
-_TENSORS = (
-    *Inputs._fields[:8],
-    *("output", "h_n", "c_n"),
-    *("saved_x", "saved_h", "saved_c", "saved_carried"),
-)
+_TENSORS = (*Inputs._fields[:8], *RESULTS[:3], *RESULTS[SAVED])
 
 
 def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Layer:
@@ -82,18 +78,19 @@ def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Lay
     layer.T, layer.B, layer.I, layer.H = T, B, input_size, H
     layer.min_rows, layer.joint, layer.eps = options.min_rows, options.joint, options.eps
     layer.recompute = recomputes(input_size, H)
-    for name, tensor in zip(_TENSORS, (*inputs[:8], *results[:3], *results[9:]), strict=True):
+    for name, tensor in zip(_TENSORS, (*inputs[:8], *results[:3], *results[SAVED]), strict=True):
         if tensor is not None:
             setattr(layer, name, tensor.data_ptr())
     for k, weight in enumerate(inputs.peepholes):
         layer.peephole[k] = address(weight)
+    moments = moments_of(results)
     for k, scope in enumerate(options.scopes.split(",")):
         if scope == "off":
             continue
         site = layer.site[k]
         site.scope = SCOPES.index(scope)
         site.gamma = address(inputs.gammas[k])
-        site.mean, site.var = address(results[3 + 2 * k]), address(results[4 + 2 * k])
+        site.mean, site.var = map(address, moments[k])
         mean, var = inputs.constants[2 * k : 2 * k + 2]
         if mean is not None:
             steps, rows, features = mean.shape

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.inputs import SAVED, Inputs, Options, moments_of
 from rnnorm.kernels.operators import backward_like
 from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish, undo
@@ -35,10 +35,11 @@ def run_backward(
     """
     plan = Plan(inputs, options)
     B, H, wide, given = plan.B, plan.H, plan.wide, inputs.x.dtype
-    taken = [(results[k], results[k + 1]) for k in (3, 5, 7)]
-    z_x, z_h = (term[: plan.frames] for term in results[9:11])
+    taken = moments_of(results)
+    z_x, z_h, *states = results[SAVED]
+    z_x, z_h = z_x[: plan.frames], z_h[: plan.frames]
     narrow = plan.pack(results[0])
-    h, c = (kept if kept.numel() else narrow for kept in results[11:])
+    h, c = (kept if kept.numel() else narrow for kept in states)
     # nothing is put into its rows a second time
     mean, var = (torch.empty_like(moment) for moment in taken[0])
     x = finish(z_x, plan, inputs.gamma_input, (mean, var))
