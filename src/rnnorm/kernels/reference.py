@@ -156,7 +156,7 @@ def fixed_sites(
         for site, scale in gamma.items():
             widths = cell.blocks(site, units)
             sites[site] = partial(_normalise_rows, widths, scale, shifts.get(site), norm.eps)
-    return sites | dict.fromkeys(("hidden", "candidate"), _whole)
+    return sites | dict.fromkeys(("hidden", "candidate"), _unmasked)
 
 
 def _input_terms(
@@ -180,7 +180,7 @@ def _add(shift: Tensor | None, z: Tensor, t: int) -> Tensor:
     return z if shift is None else z + shift
 
 
-def _whole(z: Tensor, t: int) -> Tensor:
+def _unmasked(z: Tensor, t: int) -> Tensor:
     return z
 
 

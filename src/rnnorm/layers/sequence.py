@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Sequence(Recurrence, nn.RNNBase):
-    """Base of RNN, LSTM and GRU.
+    """Base of RNN, LSTM, GRU and Recurrent.
 
     Constructor, checks, parameters and repr are those of ``torch.nn.RNNBase``. A subclass names
     its cell and the class of torch.nn whose forward runs where nothing is normalised.

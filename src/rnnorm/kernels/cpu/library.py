@@ -14,6 +14,7 @@ from torch import Tensor
 from rnnorm.kernels import cpu
 from rnnorm.kernels.cpu.exchange import Exchange
 
+# in the order of the enumerations of csrc/layer.h
 CELLS = ("LSTM", "GRU", "RNN_TANH", "RNN_RELU")
 SCOPES = ("off", "frame", "sequence", "row")
 
@@ -146,7 +147,7 @@ if hasattr(os, "register_at_fork"):
 
 def isa() -> str:
     """The instruction set of the build that runs here, empty where the library is missing."""
-    return "" if _LIBRARY is None or UNAVAILABLE else _LIBRARY.rnnorm_isa().decode()
+    return "" if _LIBRARY is None else _LIBRARY.rnnorm_isa().decode()
 
 
 def address(tensor: Tensor | None) -> int | None:
