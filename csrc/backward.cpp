@@ -98,10 +98,8 @@ struct Backward : SiteGradients<Cell, T> {
   template <int U>
   void to_cell(const Step<T>& s, Units u, int64_t t) const {
     if constexpr (Cell::has_cell) {
-      either(plan.fused, [&](auto fused) {
-        either(plan.extra, [&](auto extra) {
-          Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
-        });
+      either(plan.fused, plan.extra, [&](auto fused, auto extra) {
+        Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
       });
       if (this->across(RNNORM_CELL, t))
         this->template add_sums<Blocks<1>, U>(RNNORM_CELL, t, s.grad_cell, s.cell, u, s.n);
@@ -116,10 +114,8 @@ struct Backward : SiteGradients<Cell, T> {
         this->template through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, u, s.n,
                                              s.grad_cell);
     }
-    either(plan.fused, [&](auto fused) {
-      either(plan.extra, [&](auto extra) {
-        Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
-      });
+    either(plan.fused, plan.extra, [&](auto fused, auto extra) {
+      Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
     if constexpr (Cell::has_cell) this->template add_peepholes<U>(s, u);
     if (this->by_row(RNNORM_INPUT))
@@ -145,11 +141,9 @@ struct Backward : SiteGradients<Cell, T> {
   bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t,
                    int64_t row) {
     const auto each_tile = [&](auto body) {
-      for (int64_t i = first; i < last; ++i)
-        with_width(tiles[i].width, [&](auto width) {
-          constexpr int U = decltype(width)::value;
-          body(width, tiles[i], tile_step<U>(tiles[i], t, row, rank, tiles[i], t - 1));
-        });
+      tiles.each(first, last, [&](auto width, Units u) {
+        body(width, u, tile_step<decltype(width)::value>(u, t, row, rank, u, t - 1));
+      });
     };
     each_tile([&](auto width, Units u, const Step<T>& s) {
       constexpr int U = decltype(width)::value;
@@ -202,14 +196,11 @@ struct Backward : SiteGradients<Cell, T> {
       this->pack_hidden(start, stop, rank, team.size());
       if (!delayed) this->pack_inputs(start, stop, rank, team.size());
       team.barrier();
-      for (int64_t i = first; i < last; ++i) {
-        const Units u = tiles[i];
-        with_width(u.width, [&](auto width) {
-          this->template weight_gradient<decltype(width)::value>(
-              u, ring_h + G * u.first * capacity, offset[stop] - offset[start], packed_h, H,
-              rank, grad_w_hh);
-        });
-      }
+      tiles.each(first, last, [&](auto width, Units u) {
+        this->template weight_gradient<decltype(width)::value>(
+            u, ring_h + G * u.first * capacity, offset[stop] - offset[start], packed_h, H, rank,
+            grad_w_hh);
+      });
       if (!delayed) this->input_gradients(team, rank, ring_x, capacity, 0, start, stop);
       team.barrier();
     }
@@ -217,20 +208,17 @@ struct Backward : SiteGradients<Cell, T> {
   }
 
   void prepare(Team& team, int64_t rank, int64_t first, int64_t last, int64_t from, int64_t to) {
-    for (int64_t i = first; i < last; ++i) {
-      const Units u = tiles[i];
+    tiles.each(first, last, [&](auto width, Units u) {
       this->prepare_tile(u);
       if (plan.recompute)
-        with_width(u.width, [&](auto width) {
-          this->template pack_columns<G * decltype(width)::value>(a.weight_ih, I, u,
-                                                                  panel_x + G * u.first * I);
-        });
+        this->template pack_columns<G * decltype(width)::value>(a.weight_ih, I, u,
+                                                                panel_x + G * u.first * I);
       this->zero(grad_w_ih + G * u.first * I, G * u.width * I);
       this->zero(grad_w_hh + G * u.first * H, G * u.width * H);
       this->zero_sums(u);
       this->gather(a.grad_h_n, u, grad_h + u.first, B, columns);
       if (Cell::has_cell) this->gather(a.grad_c_n, u, grad_c + B * u.first, B);
-    }
+    });
     this->pack_weights(team, rank, from, to);
   }
 
@@ -239,16 +227,14 @@ struct Backward : SiteGradients<Cell, T> {
   bool delayed_input(Team& team, int64_t rank, int64_t first, int64_t last) {
     // calls body for each of a thread's tiles with the rows of each statistic
     const auto each_statistic = [&](auto body) {
-      for (int64_t i = first; i < last; ++i)
-        with_width(tiles[i].width, [&](auto width) {
-          constexpr int U = decltype(width)::value;
-          const Units u = tiles[i];
-          for (int64_t t = 0; t < (plan.whole ? 1 : T_); ++t) {
-            const Affine<T> by = this->template affine<U, RNNORM_INPUT>(t, u, rank);
-            body(width, u, t, plan.whole ? plan.frames : a.sizes[t],
-                 Term<T>{kept(a.saved_x, G, u, t), by, nullptr}, into_x(u, t, 0));
-          }
-        });
+      tiles.each(first, last, [&](auto width, Units u) {
+        constexpr int U = decltype(width)::value;
+        for (int64_t t = 0; t < (plan.whole ? 1 : T_); ++t) {
+          const Affine<T> by = this->template affine<U, RNNORM_INPUT>(t, u, rank);
+          body(width, u, t, plan.whole ? plan.frames : a.sizes[t],
+               Term<T>{kept(a.saved_x, G, u, t), by, nullptr}, into_x(u, t, 0));
+        }
+      });
     };
     if (a.exchange) {
       each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {

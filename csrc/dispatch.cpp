@@ -38,7 +38,7 @@ struct Build {
   decltype(&rnnorm_multiply_adds_portable) multiply_adds;
 };
 
-#define PASSES(isa)                                                                          \
+#define ENTRIES(isa)                                                                         \
   rnnorm_forward_##isa, rnnorm_backward_##isa, rnnorm_pack_##isa, rnnorm_product_##isa,      \
       rnnorm_multiply_adds_##isa
 
@@ -50,13 +50,13 @@ Build choose() {
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("fma"),
-       PASSES(avx512)},
+       ENTRIES(avx512)},
       {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
-       PASSES(avx2)},
-      {"portable", true, PASSES(portable)},
+       ENTRIES(avx2)},
+      {"portable", true, ENTRIES(portable)},
   };
 #else
-  const Build builds[] = {{"portable", true, PASSES(portable)}};
+  const Build builds[] = {{"portable", true, ENTRIES(portable)}};
 #endif
   for (const Build& build : builds)
     if (build.available && (!wanted || !*wanted || !std::strcmp(wanted, build.name))) return build;

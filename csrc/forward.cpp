@@ -114,10 +114,8 @@ struct Forward : Layer<Cell, T> {
     Step<T> s = tile_step(u, t, rank);
     s.h = {h, this->template affine<U, RNNORM_HIDDEN>(t, u, rank), next_h};
     if (!plan.fused) s.x = {x, this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
-    either(plan.fused, [&](auto fused) {
-      either(plan.extra, [&](auto extra) {
-        Cell::template forward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
-      });
+    either(plan.fused, plan.extra, [&](auto fused, auto extra) {
+      Cell::template forward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
     if constexpr (Cell::has_cell) {
       const rnnorm_site& c_site = a.site[RNNORM_CELL];
@@ -230,17 +228,14 @@ struct Forward : Layer<Cell, T> {
 
   void run_thread(Team& team, int64_t rank) {
     const int64_t first = tiles.share(rank, team.size()), last = tiles.share(rank + 1, team.size());
-    for (int64_t i = first; i < last; ++i) {
-      const Units u = tiles[i];
+    tiles.each(first, last, [&](auto width, Units u) {
+      constexpr int C = G * decltype(width)::value;
       this->prepare_tile(u);
       show(u, 0);
-      if (few) continue;
-      with_width(u.width, [&](auto width) {
-        constexpr int C = G * decltype(width)::value;
-        this->template pack_columns<C>(a.weight_ih, I, u, panel_x + G * u.first * I);
-        this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * H);
-      });
-    }
+      if (few) return;
+      this->template pack_columns<C>(a.weight_ih, I, u, panel_x + G * u.first * I);
+      this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * H);
+    });
     if (plan.masked) team.barrier();
     for (int64_t t = 0; t < T_; ++t) {
       if (plan.across) {
@@ -271,24 +266,20 @@ struct Forward : Layer<Cell, T> {
 
   // statistics need the tiles of all threads, or other processes; false if these are lost
   bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t) {
-    for (int64_t i = first; i < last; ++i)
-      with_width(tiles[i].width, [&](auto width) {
-        products<decltype(width)::value>(tiles[i], t, rank);
-      });
+    tiles.each(first, last,
+               [&](auto width, Units u) { products<decltype(width)::value>(u, t, rank); });
     if (!this->meet(team, rank, t, RNNORM_INPUT, RNNORM_HIDDEN)) return false;
     merge_rows<Rows>(RNNORM_INPUT, t, offset[t] - offset[t - t % steps_at_once], rank);
     merge_rows<Rows>(RNNORM_HIDDEN, t, 0, rank);
-    for (int64_t i = first; i < last; ++i)
-      with_width(tiles[i].width, [&](auto width) {
-        gates<decltype(width)::value>(tiles[i], t, rank, tiles[i], t + 1);
-      });
+    tiles.each(first, last, [&](auto width, Units u) {
+      gates<decltype(width)::value>(u, t, rank, u, t + 1);
+    });
     if (!this->meet(team, rank, t, RNNORM_CELL, RNNORM_CELL)) return false;
     merge_rows<Blocks<1>>(RNNORM_CELL, t, 0, rank);
-    for (int64_t i = first; i < last; ++i)
-      with_width(tiles[i].width, [&](auto width) {
-        output<decltype(width)::value>(tiles[i], t, rank);
-        show(tiles[i], t + 1);
-      });
+    tiles.each(first, last, [&](auto width, Units u) {
+      output<decltype(width)::value>(u, t, rank);
+      show(u, t + 1);
+    });
     return true;
   }
 

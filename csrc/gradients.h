@@ -192,13 +192,11 @@ struct GradientProducts : Layer<Cell, T> {
   void input_gradients(Team& team, int64_t rank, const T* dz, int64_t rows, int64_t row,
                        int64_t start, int64_t stop) const {
     const int64_t frames = offset[stop] - offset[start];
-    for (int64_t i = tiles.share(rank, team.size()); i < tiles.share(rank + 1, team.size()); ++i) {
-      const Units u = tiles[i];
-      with_width(u.width, [&](auto width) {
-        this->template weight_gradient<decltype(width)::value>(
-            u, dz + G * (u.first * rows + row * u.width), frames, packed_x, I, rank, grad_w_ih);
-      });
-    }
+    const int64_t begin = tiles.share(rank, team.size()), end = tiles.share(rank + 1, team.size());
+    tiles.each(begin, end, [&](auto width, Units u) {
+      this->template weight_gradient<decltype(width)::value>(
+          u, dz + G * (u.first * rows + row * u.width), frames, packed_x, I, rank, grad_w_ih);
+    });
     if (!a.grad_x) return;
     const int64_t first = frames * rank / team.size(), last = frames * (rank + 1) / team.size();
     T* block = block_x + 64 * first;

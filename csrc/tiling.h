@@ -18,6 +18,22 @@ struct Units {
   int64_t first, count, width;
 };
 
+template <int U>
+struct Width {
+  static constexpr int value = U;
+};
+
+// calls the body with a tile's number of units as a type
+template <class Body>
+RNNORM_INLINE void with_width(int64_t width, Body body) {
+  if (width == 16)
+    body(Width<16>{});
+  else if (width == 8)
+    body(Width<8>{});
+  else
+    body(Width<4>{});
+}
+
 // hidden units in tiles of 16 and a last one of 4, 8 or 16
 struct Tiling {
   int64_t H, count, padded;
@@ -35,23 +51,15 @@ struct Tiling {
   int64_t share(int64_t rank, int64_t team) const {
     return rank == team ? count : (padded * rank + team * tile_units / 2) / (team * tile_units);
   }
+  // calls body(their number as a type, units) for each tile of [first, last)
+  template <class Body>
+  RNNORM_INLINE void each(int64_t first, int64_t last, Body body) const {
+    for (int64_t i = first; i < last; ++i) {
+      const Units u = (*this)[i];
+      with_width(u.width, [&](auto width) __attribute__((always_inline)) { body(width, u); });
+    }
+  }
 };
-
-template <int U>
-struct Width {
-  static constexpr int value = U;
-};
-
-// calls the body with a tile's number of units as a type
-template <class Body>
-RNNORM_INLINE void with_width(int64_t width, Body body) {
-  if (width == 16)
-    body(Width<16>{});
-  else if (width == 8)
-    body(Width<8>{});
-  else
-    body(Width<4>{});
-}
 
 // calls the body with a flag as a type
 template <class Body>
@@ -60,6 +68,12 @@ RNNORM_INLINE void either(bool flag, Body body) {
     body(std::true_type{});
   else
     body(std::false_type{});
+}
+
+// calls the body with two flags as types
+template <class Body>
+RNNORM_INLINE void either(bool flag, bool other, Body body) {
+  either(flag, [&](auto first) { either(other, [&](auto second) { body(first, second); }); });
 }
 
 }  // namespace
