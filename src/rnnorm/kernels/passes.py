@@ -69,12 +69,12 @@ class Passes(NamedTuple):
         if not differentiable:
             return self.forward(inputs, options, False, rows)
         moments: list[Tensor] = []
-        function = _Unobserved if rows is None else _Synchronized
+        function = FusedLayer if rows is None else SynchronizedFusedLayer
         results = function.apply(*inputs[:LEAVES], inputs[LEAVES:], options, self, rows, moments)  # type: ignore[no-untyped-call]
         return (*results, *moments)
 
 
-class _Unobserved(torch.autograd.Function):
+class FusedLayer(torch.autograd.Function):
     """A kernel's passes without the dispatch of operators.
 
     That takes longer than a short sequence does. Only where nothing would see the operator.
@@ -85,6 +85,7 @@ class _Unobserved(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
+        """The forward pass."""
         *first, rest, ctx.options, ctx.passes, ctx.rows, moments = arguments
         inputs = Inputs(*first, *rest)
         results = ctx.passes.forward(inputs, ctx.options, True, ctx.rows)
@@ -95,14 +96,16 @@ class _Unobserved(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """The backward pass."""
         tensors = contiguous(ctx.saved_tensors)
         return (*ctx.passes.gradients(ctx, tensors, grads, ctx.rows), *[None] * 5)
 
 
-class _Synchronized(_Unobserved):
+class SynchronizedFusedLayer(FusedLayer):
     """Likewise with statistics of the rows of several processes, which nothing may look into."""
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        return _Unobserved.backward(ctx, *grads)
+        """The backward pass, which has no derivative."""
+        return FusedLayer.backward(ctx, *grads)
