@@ -187,6 +187,17 @@ def test_what_is_no_cell_is_an_error():
         rnnorm.Recurrent(rnnorm.Cell(), 3, 4)(torch.zeros(2, 5, 3))
 
 
+@pytest.mark.parametrize("returned", [lambda h: h, lambda h: (h, h), lambda h: (h[:, :2],)])
+def test_a_step_that_returns_other_states_is_an_error(returned):
+    class Mine(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            h = torch.tanh(self.preactivation(weights, x_term, *state, normalise))
+            return h, returned(h)
+
+    with pytest.raises(RuntimeError, match=r"Mine.step must return .* a tuple of its states \(h\)"):
+        rnnorm.Recurrent(Mine(), 3, 4)(torch.zeros(1, 1, 3))
+
+
 def test_a_state_that_does_not_fit_is_an_error():
     leaky = layer(Leaky(), 3, 4)
     x = torch.zeros(5, 6, 3, dtype=torch.float64)

@@ -119,6 +119,8 @@ def layer(
         age = (step[:n] + t).unsqueeze(1) if isinstance(step, Tensor) else step + t
         before = state
         output, state = cell.step(weights, x_term, before, normalise, age)
+        if t == 0:
+            _check_states(cell, state, before)
         if zoned:
             first = state[0]
             now = [None if zone is None else zone[t][:n] for zone in zones]
@@ -186,6 +188,17 @@ def _unmasked(z: Tensor, t: int) -> Tensor:
 
 def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
     return z * masks[t][: z.size(0)]
+
+
+def _check_states(cell: Cell, state: object, before: State) -> None:
+    shapes = [s.shape for s in before]
+    if not isinstance(state, tuple) or [getattr(s, "shape", None) for s in state] != shapes:
+        got = [tuple(getattr(s, "shape", ())) for s in state] if isinstance(state, tuple) else state
+        raise RuntimeError(
+            f"{cell.name}.step must return its output and a tuple of its states "
+            f"({', '.join(cell.states)}), as large as those it got, {list(map(tuple, shapes))}, "
+            f"got {got if isinstance(got, list) else type(got).__name__}"
+        )
 
 
 def zone_out(zones: Sequence[Tensor | None], before: State, state: State) -> State:
