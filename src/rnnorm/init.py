@@ -164,7 +164,7 @@ def cooijmans2016_(layer: Layer) -> Layer:
         if weight.size(1) == size:
             start = _candidate(weight, size)
             gates = nn.init.orthogonal_(weight.new_empty(weight.size(0) - size, size))
-            identity = torch.eye(size).to(weight)
+            identity = torch.eye(size, device=weight.device, dtype=weight.dtype)
             weight.copy_(torch.cat((gates[:start], identity, gates[start:])))
     for weight in _named(layer, "h_0_weight"):
         nn.init.constant_(weight, 1 / layer.input_size)

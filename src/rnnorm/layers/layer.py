@@ -157,12 +157,13 @@ def _statistics(
                 before = ", and no earlier step has a statistic" if step else ""
                 raise ValueError(
                     f"{expected} at step {step} in training, got {int(count[0])}{before}: leave "
-                    "out a last minibatch that is too small (DataLoader's drop_last)"
+                    "out a last minibatch that is too small (DataLoader's drop_last), or choose "
+                    'norm="layer", which needs no other rows'
                 )
-            constants[site] = population.consecutive(step - 1, len(count))
+            constants[site] = population.consecutive(step - 1, count.size(0))
         elif cell.reads_frames and known(population.counted_before(step)) != 0:
             # which may ask for a site first where fewer rows are left
-            constants[site] = population.consecutive(step, len(count))
+            constants[site] = population.consecutive(step, count.size(0))
         population.grow(step + T, agreed=rows is not None)
     return constants, counts
 

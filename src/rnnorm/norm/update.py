@@ -94,7 +94,7 @@ def _update_together(
 ) -> bool:
     """The same in few operators, where nothing is left out; tells whether it did."""
     means, variances = ([pair[k] for pair in batch] for k in range(2))
-    momentum, horizon, steps = populations[0].momentum, len(populations[0]), len(means[0])
+    momentum, horizon, steps = populations[0].momentum, len(populations[0]), means[0].size(0)
     alike = all([p.momentum == momentum and len(p) == horizon for p in populations])
     buffers = [buffer for p in populations for buffer in p.rows_of(0, horizon)]
     moments = [*means, *variances, *[b for b in buffers if b.is_floating_point()]]
@@ -104,7 +104,7 @@ def _update_together(
     if isinstance(count, Tensor):
         # rows never become more from step to step
         count = count[: count.count_nonzero()]
-        steps = len(count)
+        steps = count.size(0)
     room = min(steps, horizon - step)
     if room <= 0:
         return False
