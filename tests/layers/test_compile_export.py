@@ -9,6 +9,7 @@ import torch
 import torch._inductor.config
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import rnnorm
 from rnnorm import tracing
@@ -360,3 +361,46 @@ def test_an_exported_program_runs_in_another_process_without_rnnorm(scanned, tmp
         "assert 'rnnorm' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_a_fused_program_runs_in_another_process_that_imports_its_operators(tmp_path):
+    if rnnorm.backends()["cpu"]:
+        pytest.skip(rnnorm.backends()["cpu"])
+    if not tracing.RELEASE >= (2, 13):
+        pytest.skip("programs have the fused kernels from torch 2.13 on")
+    layer, x = rnnorm.LSTM(3, 4, norm="layer").eval(), torch.randn(5, 2, 3)
+    torch.export.save(torch.export.export(layer, (x,)), tmp_path / "layer.pt2")
+    torch.save((x, layer(x)[0].detach()), tmp_path / "pair.pt")
+    code = (
+        "import rnnorm.export, torch\n"
+        "program = torch.export.load('layer.pt2').module()\n"
+        "x, wanted = torch.load('pair.pt')\n"
+        "torch.testing.assert_close(program(x)[0], wanted)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_an_export_of_a_packed_batch_names_lengths(scanned):
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = scanned[0]
+
+        def forward(self, x, lengths):
+            packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+            return pad_packed_sequence(self.layer(packed)[0])[0]
+
+    x, lengths = scanned[1].values()
+    with pytest.raises(RuntimeError, match=r"does not take pack_padded_sequence: .* lengths="):
+        torch.export.export(Encoder(), (x, lengths))
+
+
+def test_a_program_of_training_with_shared_statistics_takes_any_length(close):
+    if rnnorm.backends()["cpu"] or not tracing.RELEASE >= (2, 13):
+        pytest.skip("programs have the fused kernels from torch 2.13 on")
+    norm = rnnorm.BatchNorm(population="shared")
+    layer = rnnorm.LSTM(3, 4, norm=norm, initial_noise=0, dtype=torch.float64)
+    x = torch.randn(9, 12, 3, dtype=torch.float64)
+    sizes = ({0: torch.export.Dim("steps", min=2)},)
+    program = torch.export.export(layer, (x[:6],), dynamic_shapes=sizes).module()
+    close(program(x), copy.deepcopy(layer)(x))

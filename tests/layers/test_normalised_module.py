@@ -119,6 +119,36 @@ def test_a_module_of_a_subclass_does_not_take_the_place_of_the_layers_own(plain,
         setattr(layer, name, nn.LayerNorm(3))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_command_line_finds_the_norm():
+    # of an LSTM: it gives torch.nn's RNN and GRU a proj_size, which they refuse
+    jsonargparse = pytest.importorskip("jsonargparse")
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(nn.Module, "rnn")
+    sizes = ["--rnn.input_size=3", "--rnn.hidden_size=4"]
+    given = parser.parse_args(["--rnn=rnnorm.LSTM", *sizes, "--rnn.norm=layer"])
+    made = parser.instantiate_classes(given).rnn
+    assert repr(made) == repr(rnnorm.LSTM(3, 4, norm="layer"))
+
+
+def test_a_module_is_no_norm_where_there_is_none(plain):
+    with pytest.raises(TypeError, match="give the module LayerNorm another name"):
+        plain.rnnorm().norm = nn.LayerNorm(3)
+    with pytest.raises(
+        TypeError, match=r"an rnnorm\.LayerNorm, got <class 'torch\.nn\..*LayerNorm'>"
+    ):
+        plain.rnnorm(norm=nn.LayerNorm(3))
+
+
+@pytest.mark.parametrize("given", [None, "batch"])
+def test_reset_parameters_draws_a_subclass_own_scales_as_torch_does(given):
+    layer = rnnorm.LSTM(3, 4, norm=given)
+    layer.gamma_out = nn.Parameter(torch.full((4,), 3.0))
+    layer.reset_parameters()
+    assert layer.gamma_out.abs().max() <= 0.5
+    assert layer.gamma_out.unique().numel() == 4
+
+
 def test_pickling_keeps_values_and_statistics(trained, deep, identical):
     again = pickle.loads(pickle.dumps(trained))
     assert repr(again) == repr(trained)

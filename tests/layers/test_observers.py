@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import rnnorm
 
@@ -50,6 +51,41 @@ def test_tracing_refuses_what_it_would_freeze(layer):
         torch.jit.trace(layer.train(), (draw(),))
     with pytest.raises(RuntimeError, match="evaluation"):
         torch.jit.trace(rnnorm.LSTMCell(3, 4, norm="batch", **F64), (draw()[0],))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_traced_layer_keeps_no_sizes_of_a_packed_sequence(layer, backend):
+    if rnnorm.backends()[backend]:
+        pytest.skip(rnnorm.backends()[backend])
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x, lengths):
+            packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+            return pad_packed_sequence(self.layer(packed)[0])[0]
+
+    x, other = draw(), torch.tensor([2, 5, 5, 1])
+    with rnnorm.use_backend(backend), torch.no_grad():
+        if backend == "reference":
+            with pytest.raises(RuntimeError, match=r"no PackedSequence in torch\.jit\.trace"):
+                torch.jit.trace(Encoder(), (x, torch.tensor([5, 3, 2, 4])))
+            return
+        example = x, torch.tensor([5, 3, 2, 4])
+        traced = torch.jit.trace(Encoder().eval(), example, check_trace=False)
+        torch.testing.assert_close(traced(x, other), Encoder()(x, other))
+
+
+def test_scripting_names_what_takes_its_place(layer):
+    for model in (layer, nn.Sequential(rnnorm.LSTMCell(3, 4))):
+        with (
+            pytest.warns(DeprecationWarning, match="torch.jit.script"),
+            pytest.raises(RuntimeError, match=r"does not take LSTM.* rnnorm\.fold"),
+        ):
+            torch.jit.script(model)
 
 
 def test_a_symbolic_trace_needs_the_layer_as_a_leaf(layer):

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.tables import moved
-from rnnorm.tracing import holds, known
+from rnnorm.tracing import exporting, holds, known
 
 
 class Batch(NamedTuple):
@@ -62,6 +62,11 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
     """
     data, sizes, order, back = packed
     if sizes.dtype != torch.int64:
+        if exporting():
+            raise RuntimeError(
+                "torch.export does not take pack_padded_sequence: give the padded batch, and "
+                "lengths="
+            )
         raise RuntimeError(f"batch_sizes of a PackedSequence must be int64, got {sizes.dtype}")
     # a kernel would read and write beyond the rows
     falling = (sizes[0] == rows) & (sizes[1:] <= sizes[:-1]).all()

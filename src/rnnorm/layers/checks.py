@@ -74,12 +74,13 @@ def check_tensors(x: Tensor, state: State) -> None:
             raise RuntimeError(f"hx must have the dtype of the input, {x.dtype}, got {s.dtype}")
 
 
-def check_traced(training: bool, lengths: object = None) -> None:
+def check_traced(training: bool, lengths: object = None, packed: object = None) -> None:
     """Refuses what torch.jit.trace would keep as it was in its example.
 
     Args:
         training: whether what a normalised layer does in training would be kept.
         lengths: as given by the user.
+        packed: a PackedSequence whose sizes would be kept.
 
     Raises:
         RuntimeError: there are such, while torch.jit.trace is at work.
@@ -88,6 +89,11 @@ def check_traced(training: bool, lengths: object = None) -> None:
         return
     if lengths is not None:
         raise RuntimeError("lengths must be None in torch.jit.trace, which keeps their values")
+    if packed is not None:
+        raise RuntimeError(
+            "the input must be no PackedSequence in torch.jit.trace on the reference kernel, which "
+            "keeps its sizes: use torch.export with lengths="
+        )
     if training:
         raise RuntimeError("torch.jit.trace takes a normalised layer in evaluation: call eval()")
 

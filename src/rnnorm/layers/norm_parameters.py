@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
@@ -55,15 +57,31 @@ def reset_running_stats(module: nn.Module) -> None:
         population.reset_running_stats()
 
 
-def reset_norm(module: nn.Module, norm: Norm | None, states: tuple[str, ...] = ()) -> None:
+def reset_norm(
+    module: nn.Module,
+    cell: Cell,
+    norm: Norm | None,
+    suffixes: Iterable[str] = ("",),
+    learned: Iterable[str] = (),
+) -> None:
     """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics.
+
+    Args:
+        module: whose parameters they are.
+        cell: names the sites.
+        norm: says which are normalised.
+        suffixes: of each layer and direction.
+        learned: names of the states.
 
     Raises:
         RuntimeError: one of them has a parametrization without ``right_inverse``.
     """
-    learned = [f"{name}_0{kind}" for name in states for kind in ("", "_weight")]
+    sites = [site + suffix for site in cell.active_sites(norm) for suffix in suffixes]
+    own = {f"{kind}_{site}" for kind in ("gamma", "beta") for site in sites}
+    own |= {f"{name}_0{kind}" for name in learned for kind in ("", "_weight")}
     for name in (*module._parameters, *getattr(module, "parametrizations", ())):
-        if not name.startswith(("gamma_", "beta_")) and name not in learned:
+        # a subclass may have its own of such names
+        if name not in own:
             continue
         value, start = getattr(module, name), 0.0
         if value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
@@ -46,8 +46,8 @@ class Recurrence(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuses another norm, and a module of a subclass in the place of the cell or norm."""
-        own = name in ("cell", "norm") and isinstance(value, nn.Module)
-        if own and getattr(self, name, None) is not None:
+        own = name == "norm" or (name == "cell" and getattr(self, name, None) is not None)
+        if own and isinstance(value, nn.Module):
             raise TypeError(
                 f"{name} is what the layer itself computes with: give the module "
                 f"{type(value).__name__} another name"
@@ -58,6 +58,14 @@ class Recurrence(nn.Module):
                 f"build another with norm={value!r}"
             )
         super().__setattr__(name, value)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Refuses torch.jit.script, whose own error names nothing."""
+        raise RuntimeError(
+            f"torch.jit.script does not take {type(self).__name__} of rnnorm: rnnorm.fold(model) "
+            "gives torch.nn's layers where that is exact, and torch.export or torch.jit.trace take "
+            "the others in evaluation"
+        )
 
     def reset_running_stats(self) -> None:
         """Forgets the population statistics, as a torch.nn batch norm layer does."""

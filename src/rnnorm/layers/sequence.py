@@ -52,6 +52,8 @@ class Sequence(Recurrence, nn.RNNBase):
 
     def __init__(
         self,
+        # named, so that jsonargparse knows which of a subclass's arguments it is
+        mode: str,
         *args: Any,
         norm: str | Norm | None = None,
         learn_initial_state: bool | Literal["from_input"] = False,
@@ -64,7 +66,7 @@ class Sequence(Recurrence, nn.RNNBase):
         if initial_noise is None:
             initial_noise = default_noise(norm)
         check_number("initial_noise", initial_noise, 0.0)
-        super().__init__(*args, **kwargs)
+        super().__init__(mode, *args, **kwargs)
         check_recurrent_dropout(recurrent_dropout, self.cell)
         like = self.weight_ih_l0
         self.norm = norm
@@ -129,7 +131,8 @@ class Sequence(Recurrence, nn.RNNBase):
     def reset_parameters(self) -> None:
         """Draws the weights as torch.nn does; γ, β and learned states get their initial values."""
         super().reset_parameters()
-        reset_norm(self, getattr(self, "norm", None), self.cell.states)
+        norm = getattr(self, "norm", None)
+        reset_norm(self, self.cell, norm, self._suffixes(), self.cell.states)
 
     def extra_repr(self) -> str:
         """Torch's own, then what differs from the defaults."""
@@ -163,7 +166,8 @@ class Sequence(Recurrence, nn.RNNBase):
                 beyond them is never read, and the output is zero there.
             step: index of the first frame where a sequence continues from an earlier call; in
                 evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
-                evaluation, with ``hx`` and statistics that differ between steps, it warns once.
+                evaluation, with ``hx`` and statistics that differ between steps, it warns once. In
+                training statistics of all steps from 0 on are kept, up to ``horizon``.
 
         Returns:
             output as the input, with the features of the last layer's outputs, and final states, in
@@ -215,7 +219,9 @@ class Sequence(Recurrence, nn.RNNBase):
         fits = (packed or dim in (2, 3)) and (hx is None or len(given) == states)
         if not fits or any(s.dim() != 2 + batched for s in given):
             self._refuse(input, hx)
-        check_traced(self.training and kernel.layer is not None, lengths)
+        # the reference kernel loops over the example's sizes
+        kept = input if packed and kernel.name == "reference" else None
+        check_traced(self.training and kernel.layer is not None, lengths, kept)
         data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
         sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
         if packed:

@@ -46,7 +46,7 @@ class Step(Recurrence, nn.RNNCellBase):
     def reset_parameters(self) -> None:
         """Draws the weights as torch.nn does; γ and β get their initial values."""
         super().reset_parameters()
-        reset_norm(self, getattr(self, "norm", None))
+        reset_norm(self, self.cell, getattr(self, "norm", None))
 
     def extra_repr(self) -> str:
         """Torch's own, then the norm if there is one."""

@@ -207,8 +207,8 @@ def resolve(norm: str | Norm | None) -> Norm | None:
         return norm
     if not isinstance(norm, str):
         raise TypeError(
-            "norm must be None, a preset's name, a BatchNorm or a LayerNorm, "
-            f"got {type(norm).__name__}"
+            "norm must be None, a preset's name, an rnnorm.BatchNorm or an rnnorm.LayerNorm, got "
+            f"{type(norm)}"
         )
     if norm not in PRESETS:
         raise ValueError(f"norm must be None or one of {', '.join(PRESETS)}, got {norm!r}")
