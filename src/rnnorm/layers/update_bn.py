@@ -35,8 +35,9 @@ def update_bn(
     """Re-estimates all population statistics as the exact average over ``loader``.
 
     It takes the place of :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are
-    re-estimated as well. Dropout is off, ``initial_noise`` on; training modes and momenta are
-    restored afterwards, and if anything fails the statistics too. Frozen parts
+    re-estimated as well. The model's own ``training`` is False meanwhile, so that dropout is off,
+    and ``initial_noise`` is on; training modes and momenta are restored afterwards, and if anything
+    fails the statistics too. Frozen parts
     (:func:`rnnorm.freeze`) stay as they are. A model without batch norm is left alone, with a
     warning. Under torch.distributed every rank calls it with a loader of its own, and all get the
     average over all of them; a synchronised layer (:func:`rnnorm.synchronize`) needs as many
