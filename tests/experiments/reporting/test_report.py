@@ -141,6 +141,8 @@ def test_the_score_comes_first_and_columns_without_a_value_are_left_out(page):
     assert first[2].startswith("87.25")
     assert first[3:5] == ["2", "6"]
     assert second[2] == "–"
+    paper = "Paper: none, the recipe of arXiv 1603.09025 on digits of scikit-learn"
+    assert second[0] == f"demo/digits-lstmpermuted digits, 64 steps of 1 pixel, LSTM. {paper}"
 
 
 def test_every_figure_is_drawn_or_named_in_one_line_that_says_why_not(page):

@@ -69,8 +69,14 @@ def introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: 
     """What is trained, and where."""
     said = about["about"]
     lines = [f"{label(about)}: {said.get('title', '')}"]
+    paper = said.get("paper")
     if said.get("number") is not None:
-        lines.append(f"the paper's number: {said['metric']} {said['number']}")
+        source = f" ({paper})" if paper else ""
+        lines.append(f"the paper's number{source}: {said['metric']} {said['number']}")
+    elif paper:
+        lines.append(f"paper: {paper}")
+    if note := " ".join(said.get("note", "").split()):
+        lines.append(f"note: {note}")
     if about["scale"] == "small":
         lines.append(f"scale small, not to be compared with it: {said['small']}")
     if "start" in about:
