@@ -25,8 +25,10 @@ from rnnorm.experiments.searching.lease import LEASE, Leases
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.status import status
 from rnnorm.experiments.searching.storage import open_storage, shown
+from rnnorm.experiments.searching.study import open_study
 from rnnorm.experiments.searching.workers import run_workers
 from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.score import Score
 
 RATE = "optimizer.init_args.lr"
 SMALL = [
@@ -160,6 +162,14 @@ def test_the_command_tells_the_status(tmp_path, given, capfd):
     assert "0 of 2 trials failed" in capfd.readouterr().out
     assert main(["search", "--storage", storage, "--status"]) == 0
     assert "2 complete, 0 pruned, 0 failed, 0 running" in capfd.readouterr().out
+
+
+def test_a_trial_that_has_just_begun_does_not_say_whose_it_is(tmp_path):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    about = {"recipe": "own", "scale": "paper", "score": "loss", "overrides": []}
+    with open_study(tmp_path, about, Score("loss", "min"), storage) as study:
+        study.ask()
+    assert "\n  trial 0 on ?: before its first validation" in status(storage)
 
 
 def count_signals(ready, counted):

@@ -42,7 +42,9 @@ def status(storage: str) -> str:
                 lines.append(f"  best: trial {best.number}, {score.said('validation', best.value)}")
             for trial in trials:
                 if trial.state == TrialState.RUNNING:
-                    worker = str(trial.user_attrs.get(LEASE, ["?"])[0]).rpartition(":")[0]
+                    # one that has just begun does not say whose it is yet
+                    lease = trial.user_attrs.get(LEASE)
+                    worker = str(lease[0]).rpartition(":")[0] if lease else "?"
                     step = trial.last_step
                     at = "before its first validation"
                     if step is not None:
