@@ -266,8 +266,8 @@ def test_documents_are_cut_to_sentences(stories):
     [
         ({"dataset": "squad", "tasks": None}, "'cnn', 'babi' or 'chinese', got 'squad'"),
         ({"dataset": "cnn"}, r"tasks must be None for cnn, they are bAbI's, got \[1\]"),
-        ({"sentences": 0}, "sentences must be None or at least 1, got 0"),
-        ({"words": 0}, "words must be None or at least 1, got 0"),
+        ({"sentences": 0}, "sentences must be at least 1, got 0"),
+        ({"words": 0}, "words must be at least 1, got 0"),
         ({"placeholders": -1}, "placeholders must be at least 0, got -1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"tasks": [0]}, "1 to 20"),

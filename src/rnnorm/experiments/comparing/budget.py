@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.outcome import Outcome
 from rnnorm.experiments.training.accumulation import accumulating
@@ -33,8 +34,7 @@ class Budget:
     minutes: float | None = None
 
     def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise ValueError(f"epochs must be at least 1, got {self.epochs}")
+        check_at_least(1, epochs=self.epochs)
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ValueError(f"minutes must be above 0 and finite, got {self.minutes}")
 

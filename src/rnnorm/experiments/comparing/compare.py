@@ -22,6 +22,7 @@ from rnnorm.experiments.comparing.entry import (
 from rnnorm.experiments.comparing.one_training import is_done, train
 from rnnorm.experiments.comparing.picture import draw, refuse_name
 from rnnorm.experiments.comparing.table import comparison_table
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.measuring.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.training.options import option_name, refuse_twice, training_options
 from rnnorm.experiments.training.progress import steps_bar
@@ -86,8 +87,7 @@ def compare(
         FileNotFoundError: the data lack files.
     """
     budget, out = Budget(epochs, minutes), Path(out)
-    if seeds < 1:
-        raise ValueError(f"seeds must be at least 1, got {seeds}")
+    check_at_least(1, seeds=seeds)
     if out.is_file():
         raise NotADirectoryError(f"{out} is no folder")
     if reach is not None and not isfinite(reach):

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as lightning
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.resumable import Resumable
 
 
@@ -39,9 +40,8 @@ class LoadedData(lightning.LightningDataModule):
         super().__init__()
         # those of the subclass as well
         self.save_hyperparameters()
-        for name, value in self.hparams.items():
-            if name.endswith(("length", "size")) and value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        given = self.hparams.items()
+        check_at_least(1, **{name: n for name, n in given if name.endswith(("length", "size"))})
         self.loaders: Mapping[str, Resumable[Any]] = {}
         self.notes: list[str] = []
 

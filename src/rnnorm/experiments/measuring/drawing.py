@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.diagnostics import plot_strokes
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatches
 from rnnorm.experiments.data.strokes.strokes import END, UP
 from rnnorm.experiments.measuring.kinds import expect
@@ -67,13 +68,8 @@ def draw(
         FileNotFoundError: there is no such checkpoint, or with ``points`` a file of the data is
             missing.
     """
-    for name, value, least in (
-        ("count", count, 1),
-        ("max_length", max_length, 1),
-        ("points", points, 0),
-    ):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
+    check_at_least(1, count=count, max_length=max_length)
+    check_at_least(0, points=points)
     out = Path(out)
     if out.suffix not in _KINDS:
         raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.speech.recordings import read_recording
 from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
@@ -46,8 +47,7 @@ def transcribe(
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
     model, data = expect(Transcriber, trained.built.model, run), trained.built.datamodule
     assert isinstance(data, SpokenData)
-    if beam is not None and beam < 1:
-        raise ValueError(f"beam must be at least 1, got {beam}")
+    check_at_least(1, beam=beam)
     vocabulary = trained.kept("vocabulary")
     model.eval()
     written = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.measuring.kinds import expect
@@ -51,9 +52,7 @@ def write(
             has a symbol that the training text has not, or the checkpoint is not one of the model.
         FileNotFoundError: there is no such checkpoint.
     """
-    for name, value in (("sentences", sentences), ("max_length", max_length)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_at_least(1, sentences=sentences, max_length=max_length)
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
     model, data = expect(LanguageModel, trained.built.model, run), trained.built.datamodule
     vocabulary = Vocabulary(trained.kept("vocabulary"))
@@ -95,8 +94,7 @@ def continuation(
     Raises:
         ValueError: ``temperature`` is not a number of at least 0.
     """
-    if not temperature >= 0:
-        raise ValueError(f"temperature must be at least 0, got {temperature}")
+    check_at_least(0, temperature=temperature)
     model.eval()
     x, state, step = beginning.long().unsqueeze(1), None, 0
     written: list[int] = []

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import ctc_loss
 
+from rnnorm.experiments.data.at_least import check_at_least
+
 #: number of the symbol that stands for nothing
 BLANK = 0
 
@@ -50,8 +52,7 @@ def read_off(scores: Tensor, lengths: Tensor, beam: int = 1) -> list[list[int]]:
     Raises:
         ValueError: ``beam < 1``.
     """
-    if beam < 1:
-        raise ValueError(f"beam must be at least 1, got {beam}")
+    check_at_least(1, beam=beam)
     if beam == 1:
         paths = scores.argmax(2).T.tolist()
         return [best_path(row[:n]) for row, n in zip(paths, lengths.tolist(), strict=True)]

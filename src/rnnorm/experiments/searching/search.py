@@ -14,6 +14,7 @@ from typing import Any, Literal
 import optuna
 import torch
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.space import any_of, as_options, draw, space_of
 from rnnorm.experiments.searching.storage import unless_lost
@@ -86,11 +87,8 @@ def search(
     if not chosen.search:
         raise ValueError(f"recipe {recipe} states no ranges to search: it has no key 'search'")
     trials = chosen.search["trials"] if trials is None else trials
-    for name, number in (("trials", trials), ("epochs", epochs), ("workers", workers)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
+    check_at_least(1, trials=trials, epochs=epochs, workers=workers)
+    check_at_least(0, seed=seed)
     if not 0 < lease < math.inf:
         raise ValueError(f"lease must be a number of seconds above 0, got {lease}")
     if workers > 1 and storage is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.batches import Batches
 from rnnorm.experiments.data.images.images import SIDES, Images, Splits, load_images
 from rnnorm.experiments.data.loaded_data import LoadedData
@@ -81,8 +82,7 @@ class PixelData(LoadedData):
         super().__init__(**shared)
         if step not in ("pixel", "row"):
             raise ValueError(f"step must be 'pixel' or 'row', got {step!r}")
-        if shrink < 1:
-            raise ValueError(f"shrink must be at least 1, got {shrink}")
+        check_at_least(1, shrink=shrink)
         if not 0 <= permutation_seed < 2**32:
             raise ValueError(
                 f"permutation_seed must be from 0 to {2**32 - 1}, got {permutation_seed}"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.fixed_share import fixed_share
 from rnnorm.experiments.data.series.series import Series
 from rnnorm.experiments.data.series.series_batches import SeriesBatches
@@ -51,8 +52,7 @@ class SentimentData(KeepsVocabulary):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        if words < 1:
-            raise ValueError(f"words must be at least 1, got {words}")
+        check_at_least(1, words=words)
 
     def load(self) -> dict[str, SeriesBatches]:
         """Read, split and number the texts.

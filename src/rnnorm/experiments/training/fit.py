@@ -11,6 +11,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.accumulation import AccumulateAsScheduled
 from rnnorm.experiments.training.building import Built, quiet_lightning
@@ -105,8 +106,7 @@ def fit(
         OSError: a checkpoint could not be written; the one before it is whole.
         Stopped: Ctrl-C or SIGTERM ended the training after a step, with a checkpoint.
     """
-    if every_n_steps < 1:
-        raise ValueError(f"--checkpoint-every must be at least 1 step, got {every_n_steps}")
+    check_at_least(1, **{"--checkpoint-every": every_n_steps})
     # others are started beside the one that makes the folder, and write nothing
     writes = one_process or processes.first()
     quiet = quiet or not writes

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rnnorm.experiments.data.at_least import check_at_least
+
 
 def training_options(
     epochs: int | None = None,
@@ -21,9 +23,7 @@ def training_options(
         ValueError: ``epochs`` or ``batch_size`` is less than 1, ``lr`` is negative or not finite,
             ``seed`` is none that numpy takes, or one of them is among the overrides too.
     """
-    for name, number in (("epochs", epochs), ("batch_size", batch_size)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
+    check_at_least(1, epochs=epochs, batch_size=batch_size)
     if lr is not None and not 0 <= lr < math.inf:
         raise ValueError(f"lr must be a finite number of at least 0, got {lr}")
     if seed is not None and not 0 <= seed < 2**32:

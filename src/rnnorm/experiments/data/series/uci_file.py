@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.series.ts_file import numbers
 from rnnorm.experiments.data.text_file import read_text
 from rnnorm.experiments.data.whole_file import BrokenFileError
@@ -27,8 +28,7 @@ def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float
         FileNotFoundError: there is no such file.
         ValueError: ``features < 1``.
     """
-    if features < 1:
-        raise ValueError(f"features must be at least 1, got {features}")
+    check_at_least(1, features=features)
     x: list[NDArray[np.float32]] = []
     labels = []
     for number, line in enumerate(read_text(path).splitlines(), 1):

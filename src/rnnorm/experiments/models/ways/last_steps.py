@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.text.word_numbers import END
 from rnnorm.experiments.models.bleu import sentence_bleu
 from rnnorm.experiments.models.cross_entropy import cross_entropy
@@ -17,9 +18,8 @@ class LastSteps(Teacher):
     """The model's own output at the last steps, which grow in number."""
 
     def __init__(self, first: int = 0, steps: int = 2, every: int = 1) -> None:
-        for name, value, least in (("first", first, 0), ("steps", steps, 1), ("every", every, 1)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        check_at_least(0, first=first)
+        check_at_least(1, steps=steps, every=every)
         self.first, self.steps, self.every = first, steps, every
 
     def tail(self, epoch: int) -> int:
@@ -48,8 +48,7 @@ class E2E(LastSteps):
 
     def __init__(self, first: int = 0, steps: int = 2, every: int = 1, top_k: int = 5) -> None:
         super().__init__(first, steps, every)
-        if top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {top_k}")
+        check_at_least(1, top_k=top_k)
         self.top_k = top_k
 
     def feeding(self, task: Task, place: Place) -> Feeding:

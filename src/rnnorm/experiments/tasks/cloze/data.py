@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.questions.batches import QuestionBatches
 from rnnorm.experiments.data.questions.cnn import ENTITY
 from rnnorm.experiments.data.questions.corpora import ClozeDataset, load_questions
@@ -58,11 +59,8 @@ class ClozeData(KeepsVocabulary):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        for name, value in (("sentences", sentences), ("words", words)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be None or at least 1, got {value}")
-        if placeholders < 0:
-            raise ValueError(f"placeholders must be at least 0, got {placeholders}")
+        check_at_least(1, sentences=sentences, words=words)
+        check_at_least(0, placeholders=placeholders)
         if tasks is not None and dataset != "babi":
             raise ValueError(f"tasks must be None for {dataset}, they are bAbI's, got {tasks}")
         self.numbering: Numbering | None = None

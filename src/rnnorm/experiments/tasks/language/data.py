@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.resumable import Resumable
 from rnnorm.experiments.data.text.corpora import Corpus, Text
 from rnnorm.experiments.data.text.loaded_text import TextData
@@ -88,8 +89,7 @@ class LanguageData(TextData):
         Raises:
             ValueError: the text is shorter than a window.
         """
-        if length < 1:
-            raise ValueError(f"lengths must be at least 1, got {length}")
+        check_at_least(1, lengths=length)
         assert self._test is not None
         return IndependentWindows(self._test, length, self.hparams["eval_batch_size"])
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.fixed_share import fixed_share
 from rnnorm.experiments.data.speech import digit_strings, fsdd, timit
 from rnnorm.experiments.data.speech.digit_strings import load_digit_strings
@@ -78,9 +79,7 @@ class SpokenData(KeepsVocabulary):
         ):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        for name, number in (("strings", strings), ("stacked", stacked)):
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
+        check_at_least(1, strings=strings, stacked=stacked)
         if units != "words" and dataset != "kaldi":
             raise ValueError(f"units must be 'words' for {dataset}, got {units!r}")
         for name, who in (("speakers", speakers), ("test_speakers", test_speakers)):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics.text import WordErrorRate
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatch
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.models.ctc import read_off, summed_ctc
@@ -54,8 +55,7 @@ class Transcriber(StepClassifier):
         super().__init__(input_size, 1 + num_symbols, num_layers, bidirectional, **layers)
         if unit not in ("word", "phone"):
             raise ValueError(f"unit must be 'word' or 'phone', got {unit!r}")
-        if beam < 1:
-            raise ValueError(f"beam must be at least 1, got {beam}")
+        check_at_least(1, beam=beam)
         self.score = Score(f"{unit}_error", "min")
         self.val_error, self.test_error = WordErrorRate(), WordErrorRate()
         self._text: Callable[[tuple[str, ...]], str] = " ".join

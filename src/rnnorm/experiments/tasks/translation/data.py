@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.text.parallel import ParallelDataset, load_parallel
 from rnnorm.experiments.data.text.parallel_batches import ParallelBatches
@@ -51,9 +52,7 @@ class TranslationData(LoadedData):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        for name, value in (("words", words), ("longest", longest)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_at_least(1, words=words, longest=longest)
         self.source = self.target = WordNumbers(Vocabulary(()))
 
     def load(self) -> dict[str, ParallelBatches]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout as drop
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.data.text.parallel_batches import ParallelBatch
 from rnnorm.experiments.data.text.word_numbers import END
 from rnnorm.experiments.models.bleu import CorpusBleu
@@ -73,9 +74,7 @@ class Translator(RecurrentModel):
         super().__init__(**layers)
         if self.hparams["cell"] == "HMLSTM":
             raise ValueError("cell must be another one to translate, got 'HMLSTM'")
-        for name, number in (("beam", beam), ("limit", limit)):
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
+        check_at_least(1, beam=beam, limit=limit)
         if statistics not in ("teacher", "free"):
             raise ValueError(f"statistics must be 'teacher' or 'free', got {statistics!r}")
         self.in_processes = training == statistics == "teacher"
