@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from rnnorm.experiments.measuring.curve import Curve, best, by_model, mean_curve, reaches
+from rnnorm.experiments.training.aligned import aligned
 from rnnorm.experiments.training.score import Score
 
 
@@ -41,12 +42,10 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
                 "" if goal is None else _reaches(mean, score, goal),
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["   ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
     seeds = len({c.seed for c in curves})
     each = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
     note = f"{each}, at the last validation and at the best one{note}"
-    return "\n".join(line.rstrip() for line in [*lines, "", note])
+    return "\n".join([*aligned(rows, "   "), "", note])
 
 
 def number(value: float, score: Score) -> str:

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from rnnorm.experiments.data.whole_file import check_size
 from rnnorm.experiments.searching.storage import named, open_storage, shown
+from rnnorm.experiments.training.aligned import aligned
 from rnnorm.experiments.training.score import Metric, Score
 
 FILE = "study.db"
@@ -69,10 +70,7 @@ class Search:
 
     def table(self) -> str:
         """All of it as a text."""
-        rows = self.rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([*(line.rstrip() for line in lines), self.failures()])
+        return "\n".join([*aligned(self.rows()), self.failures()])
 
 
 def _shown(drawn: Any) -> str:

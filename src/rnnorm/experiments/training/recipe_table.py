@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 
+from rnnorm.experiments.training.aligned import aligned
 from rnnorm.experiments.training.duration import duration
 from rnnorm.experiments.training.recipe import FOLDER, Recipe, read_recipe, recipe_names
 
@@ -46,11 +47,7 @@ def recipe_table(words: Sequence[str] = ()) -> str:
     if not found:
         raise ValueError(f"no recipe has {' '.join(words)!r} in its line: rnnorm recipes lists all")
     rows = [("recipe", "the paper's number", "data", "time"), *found]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        " ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join([*lines, "", _NOTE])
+    return "\n".join([*aligned(rows, " "), "", _NOTE])
 
 
 def _row(recipe: Recipe, seconds_per_epoch: float | None) -> tuple[str, str, str, str]:
