@@ -109,8 +109,15 @@ def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
     if driver.drivername == "postgresql":
         driver = driver.set(drivername="postgresql+psycopg")
     storage = _connected(driver.render_as_string(hide_password=False), name, new)
-    try:
+    with let_go(storage):
         yield storage
+
+
+@contextmanager
+def let_go(storage: RDBStorage) -> Iterator[None]:
+    """Close the connections to a database afterwards."""
+    try:
+        yield
     finally:
         storage.remove_session()
         storage.engine.dispose()

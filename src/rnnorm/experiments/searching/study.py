@@ -15,7 +15,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from rnnorm.experiments.data.whole_file import check_size
-from rnnorm.experiments.searching.storage import named, open_storage, shown
+from rnnorm.experiments.searching.storage import let_go, named, open_storage, shown
 from rnnorm.experiments.training.aligned import aligned
 from rnnorm.experiments.training.score import Metric, Score
 
@@ -120,11 +120,8 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
     with named(path):
         _check_database(path)
         storage = RDBStorage(f"sqlite:///{path.resolve()}")
-    try:
+    with let_go(storage):
         yield storage
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
 
 
 def _check_database(path: Path) -> None:
