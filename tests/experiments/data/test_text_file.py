@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from rnnorm.experiments.data.text_file import find_text, place, read_text
+from rnnorm.experiments.data.text_file import find_text, place, placed_lines, read_text
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 TEXT = "größer ist π\nund ein Ende\n" * 20
@@ -20,6 +20,16 @@ def test_plain_and_compressed_text(tmp_path):
     (tmp_path / "text").write_bytes(TEXT.encode())
     (tmp_path / "text.gz").write_bytes(gzip.compress(TEXT.encode()))
     assert read_text(tmp_path / "text") == read_text(tmp_path / "text.gz") == TEXT
+
+
+def test_lines_have_their_places(tmp_path):
+    (tmp_path / "text").write_text("a\n\nb\n")
+    path = tmp_path / "text"
+    assert list(placed_lines(path)) == [
+        (f"{path}, line 1", "a"),
+        (f"{path}, line 2", ""),
+        (f"{path}, line 3", "b"),
+    ]
 
 
 @pytest.mark.parametrize(

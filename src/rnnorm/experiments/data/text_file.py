@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rnnorm.experiments.data.whole_file import BrokenFileError, unpack
@@ -53,6 +53,16 @@ def read_text(path: str | Path) -> str:
     """
     path = Path(path)
     return as_text(unpack(path), path)
+
+
+def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """Where each line of a text stands, such as ``words.txt, line 3``, and the line.
+
+    Raises:
+        BrokenFileError, FileNotFoundError: as :func:`read_text`.
+    """
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+        yield f"{path}, line {number}", line
 
 
 def as_text(data: bytes, path: object) -> str:

@@ -1,4 +1,4 @@
-"""The folder of data that a user names, for what is not downloaded."""
+"""The folder or file of data that a user names, for what is not downloaded."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def users_folder(data_dir: str | Path | None, what: str) -> Path:
     if data_dir is None:
         raise FileNotFoundError(f"name the folder that holds {what} with --data-dir: no download")
     return Path(data_dir).expanduser()
+
+
+def users_file(data_dir: str | Path | None, file: str | Path) -> Path:
+    """A user's own file, relative to ``--data-dir`` if there is one, ``~`` in both resolved."""
+    return Path(data_dir or ".").expanduser() / Path(file).expanduser()

@@ -52,11 +52,8 @@ def transcribe(
     model.eval()
     written = []
     for path in recordings:
-        samples = read_recording(path, data.rate)
-        try:
-            steps = torch.from_numpy(data.features(samples)).unsqueeze(1)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        features = data.features(path, read_recording(path, data.rate))
+        steps = torch.from_numpy(features).unsqueeze(1)
         (numbers,) = model.symbols(model(steps)[0], torch.tensor([len(steps)]), beam)
         written.append(data.text(tuple(vocabulary[number] for number in numbers)))
     return written

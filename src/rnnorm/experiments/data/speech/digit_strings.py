@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.speech.filter_banks import filter_banks
+from rnnorm.experiments.data.speech.filter_banks import FEATURES, filter_banks
 from rnnorm.experiments.data.speech.fsdd import RATE, find_recordings
 from rnnorm.experiments.data.speech.recordings import read_recordings
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
@@ -69,7 +69,7 @@ def load_digit_strings(
             ("test", few, test_speakers or speakers),
         )
     )
-    return SpokenParts(train, val, test, 41, [])
+    return SpokenParts(train, val, test, FEATURES, [])
 
 
 def _file(digit: int, speaker: str, index: int) -> str:

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FRAME_MILLISECONDS = 25
+#: values of a frame, the log energy and the filter banks
+FEATURES = 41
 
 # slope of the line through five frames: sum of j x_{t+j} over sum of j^2, j = -2 .. 2
 _SLOPE = np.arange(-2, 3) / 10
@@ -30,14 +32,35 @@ def filter_banks(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]
     options.frame_opts.frame_length_ms = FRAME_MILLISECONDS
     options.frame_opts.dither = 0.0
     options.frame_opts.snip_edges = True
-    options.mel_opts.num_bins = 40
+    options.mel_opts.num_bins = FEATURES - 1
     options.use_energy = True
     fbank = kaldi_native_fbank.OnlineFbank(options)
     # kaldi's samples are 16-bit integers
     fbank.accept_waveform(rate, (samples * 32768).tolist())
     fbank.input_finished()
     frames = [fbank.get_frame(i) for i in range(fbank.num_frames_ready)]
-    return np.array(frames, dtype=np.float32).reshape(-1, 41)
+    return np.array(frames, dtype=np.float32).reshape(-1, FEATURES)
+
+
+def filter_banks_of(
+    recording: object, samples: NDArray[np.float32], rate: int
+) -> NDArray[np.float32]:
+    """:func:`filter_banks`, of a recording that has a whole frame.
+
+    Args:
+        recording: its file, for the error.
+        samples: of one channel ``(N,)``, in [-1, 1].
+        rate: samples of a second.
+
+    Raises:
+        ValueError: it has none.
+    """
+    frames = filter_banks(samples, rate)
+    if not len(frames):
+        raise ValueError(
+            f"{recording} has {len(samples)} samples, less than a frame of {FRAME_MILLISECONDS} ms"
+        )
+    return frames
 
 
 def add_deltas(features: NDArray[np.float32]) -> NDArray[np.float32]:

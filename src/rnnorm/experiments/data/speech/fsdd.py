@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from rnnorm.experiments.data.held_out import fixed_tenth, two_held_out
-from rnnorm.experiments.data.speech.filter_banks import FRAME_MILLISECONDS, filter_banks
+from rnnorm.experiments.data.speech.filter_banks import FEATURES, filter_banks_of
 from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
 from rnnorm.experiments.data.speech.recordings import read_recordings
 from rnnorm.experiments.data.speech.utterances import Features, Speech, Utterance, held, pair
@@ -48,17 +48,12 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
     names = {_file(name, folder / alignments): name for name in states.states}
     features: dict[str, tuple[int, Features]] = {}
     for file, samples in read_recordings(recordings, names, RATE):
-        frames = filter_banks(samples, RATE)
-        if not len(frames):
-            raise ValueError(
-                f"{recordings}/{file} has {len(samples)} samples, less than a frame of "
-                f"{FRAME_MILLISECONDS} ms"
-            )
+        frames = filter_banks_of(f"{recordings}/{file}", samples, RATE)
         features[names[file]] = len(frames), held(frames)
     in_order = {name: features[name] for name in sorted(features)}
     utterances, notes = pair(in_order, states.states, str(recordings))
     train, val, test = _split(utterances, split, speaker, recordings)
-    return Speech(train, val, test, 41, states.num_states, notes)
+    return Speech(train, val, test, FEATURES, states.num_states, notes)
 
 
 def _file(utterance: str, source: Path) -> str:

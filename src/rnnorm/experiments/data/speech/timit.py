@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rnnorm.experiments.data.speech.filter_banks import filter_banks
+from rnnorm.experiments.data.speech.filter_banks import FEATURES, filter_banks_of
 from rnnorm.experiments.data.speech.recordings import read_recording
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.speech.utterances import held
-from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.text_file import placed_lines
 from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
@@ -58,8 +58,8 @@ def read_phones(path: str | Path) -> tuple[str, ...]:
         FileNotFoundError: there is no such file.
     """
     phones, before = [], 0
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        where, fields = f"{path}, line {number}", line.split()
+    for where, line in placed_lines(path):
+        fields = line.split()
         if len(fields) != 3 or not all(f.isascii() and f.isdigit() for f in fields[:2]):
             raise BrokenFileError(f"{where} must be two samples and a phone, got {line[:80]!r}")
         begin, end = (int(f[:15]) for f in fields[:2])
@@ -107,7 +107,7 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
                 parts[part].append(_utterance(path, speaker))
     if empty := [part for part, found in parts.items() if not found]:
         raise ValueError(f"{folder} has no utterance for {', '.join(empty)}")
-    return SpokenParts(parts["train"], parts["val"], parts["test"], 41, [])
+    return SpokenParts(parts["train"], parts["val"], parts["test"], FEATURES, [])
 
 
 def _utterance(path: Path, speaker: str) -> Spoken:
@@ -116,9 +116,7 @@ def _utterance(path: Path, speaker: str) -> Spoken:
             break
     else:
         raise FileNotFoundError(f"{path.with_suffix('.WAV')} is missing beside {path.name}")
-    frames = filter_banks(read_recording(recording, RATE), RATE)
-    if not len(frames):
-        raise ValueError(f"{recording} is shorter than a frame")
+    frames = filter_banks_of(recording, read_recording(recording, RATE), RATE)
     return Spoken(f"{speaker}-{path.stem.lower()}", held(frames), len(frames), read_phones(path))
 
 

@@ -11,7 +11,7 @@ from rnnorm.experiments.data.text.ptb import END, sentence_characters, sentence_
 from rnnorm.experiments.data.text.text8 import check_text8, split
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text_file import find_texts, read_text
-from rnnorm.experiments.data.users_folder import users_folder
+from rnnorm.experiments.data.users_folder import users_file, users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
@@ -85,7 +85,7 @@ def _ptb(dataset: str, data_dir: str | Path | None) -> Corpus:
 
 def _one_file(dataset: str, data_dir: str | Path | None, file: str | Path | None) -> Corpus:
     if file is not None:
-        path = Path(data_dir or ".").expanduser() / Path(file).expanduser()
+        path = users_file(data_dir, file)
         if not path.is_file():
             raise FileNotFoundError(f"there is no text file {path}")
     elif dataset == "text":

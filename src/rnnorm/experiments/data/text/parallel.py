@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from rnnorm.experiments.data.held_out import two_held_out
 from rnnorm.experiments.data.text_file import find_texts, read_text
-from rnnorm.experiments.data.users_folder import users_folder
+from rnnorm.experiments.data.users_folder import users_file, users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 ParallelDataset = Literal["multi30k", "files"]
@@ -104,8 +104,7 @@ def load_parallel(
             f"source and target must name the files of dataset 'files' alone, got {files}"
         )
     if files is not None:
-        folder = Path(data_dir or ".").expanduser()
-        source, target = (folder / Path(file).expanduser() for file in files)
+        source, target = (users_file(data_dir, file) for file in files)
         return _split(read_parallel(source, target, lower), files)
     names = [f"{part}.lc.norm.tok.{end}" for part in _PARTS.values() for end in languages]
     paths = find_texts(users_folder(data_dir, "multi30k"), "multi30k", names)

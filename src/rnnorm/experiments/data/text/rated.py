@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rnnorm.experiments.data.held_out import two_held_out
-from rnnorm.experiments.data.text_file import find_texts, read_text
-from rnnorm.experiments.data.users_folder import users_folder
+from rnnorm.experiments.data.text_file import find_texts, placed_lines, read_text
+from rnnorm.experiments.data.users_folder import users_file, users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 RatedDataset = Literal["movies", "tweets", "products", "csv"]
@@ -48,8 +48,7 @@ def read_rated(path: str | Path) -> list[Rated]:
         FileNotFoundError: there is no such file.
     """
     found = []
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        where = f"{path}, line {number}"
+    for where, line in placed_lines(path):
         fields = line.split("\t")
         if len(fields) != 3:
             raise BrokenFileError(
@@ -147,7 +146,7 @@ def load_rated(
         raise ValueError(f"file must name the file of dataset 'csv' alone, got {file!r}")
     if dataset == "csv":
         assert file is not None
-        path = Path(data_dir or ".").expanduser() / Path(file).expanduser()
+        path = users_file(data_dir, file)
         read = read_rated_csv(path)
     elif dataset in _FILES:
         name = _FILES[dataset]

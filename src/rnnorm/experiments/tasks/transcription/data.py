@@ -14,7 +14,7 @@ from rnnorm.experiments.data.speech import digit_strings, fsdd, timit
 from rnnorm.experiments.data.speech.digit_strings import load_digit_strings
 from rnnorm.experiments.data.speech.filter_banks import (
     add_deltas,
-    filter_banks,
+    filter_banks_of,
     normalise,
     stack,
 )
@@ -125,16 +125,17 @@ class SpokenData(KeepsVocabulary):
             self.notes.append(told)
         return loaders
 
-    def features(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    def features(self, recording: object, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Steps ``(T, F)`` of a recording's samples, as training has them.
+
+        Args:
+            recording: its file, for the error.
+            samples: of one channel ``(N,)``, at :attr:`rate`.
 
         Raises:
             ValueError: it is shorter than a frame.
         """
-        frames = filter_banks(samples, self.rate)
-        if not len(frames):
-            raise ValueError(f"a recording must have a frame of 25 ms, got {len(samples)} samples")
-        return self._prepare(frames)
+        return self._prepare(filter_banks_of(recording, samples, self.rate))
 
     @property
     def rate(self) -> int:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.text_file import placed_lines
 
 #: bytes of an utterance's name
 LONGEST_NAME = 4096
@@ -51,8 +51,7 @@ def read_scp(path: str | Path) -> dict[str, Place]:
     path = Path(path)
     places: dict[str, Place] = {}
     archives: dict[str, Path] = {}
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        where = f"{path}, line {number}"
+    for where, line in placed_lines(path):
         fields = line.strip().split(maxsplit=1)
         if len(fields) < 2:
             raise ValueError(f"{where} must be an utterance and its archive, got {line[:80]!r}")

@@ -8,7 +8,7 @@ from typing import Literal
 from rnnorm.experiments.data.held_out import fixed_tenth
 from rnnorm.experiments.data.speech.kaldi.folder import list_features, one_width
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
-from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.text_file import placed_lines
 from rnnorm.experiments.data.users_folder import users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
@@ -29,8 +29,7 @@ def read_transcripts(path: str | Path) -> dict[str, str]:
         FileNotFoundError: there is no such file.
     """
     said: dict[str, str] = {}
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        where = f"{path}, line {number}"
+    for where, line in placed_lines(path):
         name, *words = line.split() or [""]
         if not words:
             raise BrokenFileError(f"{where} must be an utterance and its words, got {line[:80]!r}")
