@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rnnorm.experiments.data.inside import inside
+
 
 class Attention(nn.Module):
     r"""Reads a document with a query in mind.
@@ -47,14 +49,14 @@ class Attention(nn.Module):
         Returns:
             g ``(B, hidden_size)`` and s ``(T, B)``, 0 in the padding.
         """
-        inside = torch.arange(len(y), device=y.device).unsqueeze(1) < lengths.to(y.device)
-        rows = inside.nonzero()[:, 1]
+        there = inside(lengths.to(y.device), len(y))
+        rows = there.nonzero()[:, 1]
         # unpadded frames alone are multiplied, so that no statistic sees another
         term = self.query_to_match(u)[rows]
-        m = torch.tanh(self.document_to_match(y[inside]) + term + self.match_bias)
+        m = torch.tanh(self.document_to_match(y[there]) + term + self.match_bias)
         found = self.match_to_score(m).squeeze(1)
-        scores = found.new_full(inside.shape, -torch.inf)
-        scores[inside] = found
+        scores = found.new_full(there.shape, -torch.inf)
+        scores[there] = found
         s = scores.softmax(0)
         r = (s.unsqueeze(2) * y).sum(0)
         g = torch.tanh(self.read_to_answer(r) + self.query_to_answer(u) + self.answer_bias)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rnnorm.experiments.data.inside import inside
+
 
 class Memory(NamedTuple):
     """What there is to look at.
@@ -54,9 +56,9 @@ class LuongAttention(nn.Module):
             y: outputs of the encoder ``(S, B, memory_size)``.
             lengths: how many each row has ``(B,)``.
         """
+        there = inside(lengths.to(y.device), len(y)).T
         y = y.transpose(0, 1)
-        inside = torch.arange(y.size(1), device=y.device) < lengths.to(y.device).unsqueeze(1)
-        return Memory(y, self.key(y), inside)
+        return Memory(y, self.key(y), there)
 
     def forward(self, h: Tensor, memory: Memory) -> Tensor:
         """States with what they have looked at.

@@ -10,6 +10,7 @@ from torch.nn.functional import dropout
 from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.models.states import side_by_side
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
@@ -81,8 +82,7 @@ class SequenceClassifier(RecurrentModel):
             read = output.sum(0) / steps
         else:
             h_n = state[0] if isinstance(state, tuple) else state
-            last = h_n[-1 - self.hparams["bidirectional"] :]
-            read = last.transpose(0, 1).flatten(1)
+            read = side_by_side(h_n[-1 - self.hparams["bidirectional"] :])
         scores: Tensor = self.classifier(dropout(read, rate, self.training))
         return scores
 

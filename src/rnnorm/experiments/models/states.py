@@ -16,3 +16,8 @@ def each(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
 def rows_of(state: Any, rows: Tensor) -> Any:
     """Those of some rows."""
     return each(state, lambda one: one[:, rows])
+
+
+def side_by_side(states: Tensor) -> Tensor:
+    """Those of both directions of a layer ``(2, B, H)`` as one ``(B, 2H)``."""
+    return states.transpose(0, 1).flatten(1)

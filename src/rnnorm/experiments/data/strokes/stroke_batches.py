@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from rnnorm.experiments.data.inside import inside
 from rnnorm.experiments.data.similar_lengths import SimilarLengths
 from rnnorm.experiments.data.strokes.strokes import UP, Drawing
 
@@ -36,7 +37,7 @@ class StrokeBatch(NamedTuple):
     @property
     def inside(self) -> Tensor:
         """Which points are not padding ``(T, B)``."""
-        return torch.arange(len(self.x), device=self.x.device).unsqueeze(1) < self.lengths
+        return inside(self.lengths, len(self.x))
 
 
 def inputs(offsets: Tensor, pen: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from rnnorm.experiments.models.attention import Attention
 from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.layers import initialise, set_forget_bias
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.models.states import side_by_side
 from rnnorm.experiments.tasks.cloze.data import ClozeData
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
@@ -99,9 +100,7 @@ class ClozeReader(RecurrentModel):
         y, _ = self._encode(self.document_encoder, batch.x, batch.lengths)
         _, state = self._encode(self.query_encoder, batch.query, batch.query_lengths)
         h = state[0] if isinstance(state, tuple) else state
-        # the last states of both directions side by side
-        u = h.transpose(0, 1).flatten(1)
-        g, s = self.attention(y, batch.lengths, u)
+        g, s = self.attention(y, batch.lengths, side_by_side(h))
         numbers = batch.candidates.clamp(min=0)
         scores = (self.answer.weight[numbers] * g).sum(2) + self.answer.bias[numbers]
         return scores.masked_fill(batch.candidates < 0, -torch.inf), s

@@ -17,6 +17,7 @@ from rnnorm.experiments.models.feeding import write, writing_freely
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.likelihood import Likelihood
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.models.states import side_by_side
 from rnnorm.experiments.models.ways.by_name import Way, way
 from rnnorm.experiments.models.ways.teacher import Place, Task, Teacher, likelihood_loss
 from rnnorm.experiments.tasks.translation.beam import beam_search
@@ -118,9 +119,7 @@ class Translator(RecurrentModel):
         words = source[: int(lengths.max())]
         y, last = self.encoder(drop(self.embedding(words), rate, self.training), lengths=lengths)
         memory = self.decoder.attention.memory(drop(y, rate, self.training), lengths)
-        # the last states of both directions side by side
-        states = last if isinstance(last, tuple) else (last,)
-        ends = [each.transpose(0, 1).flatten(1) for each in states]
+        ends = map(side_by_side, last if isinstance(last, tuple) else (last,))
         h, *c = (f(end).unsqueeze(0) for f, end in zip(self.first_states, ends, strict=True))
         # h is within -1 and 1, c need not be
         return Sight(memory, (h.tanh(), *c) if c else h.tanh())

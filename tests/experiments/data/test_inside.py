@@ -1,0 +1,8 @@
+import torch
+
+from rnnorm.experiments.data.inside import inside
+
+
+def test_a_row_is_inside_until_its_length():
+    found = inside(torch.tensor([3, 1, 0]), 3)
+    assert found.int().tolist() == [[1, 1, 0], [1, 0, 0], [1, 0, 0]]
