@@ -14,9 +14,9 @@ from rnnorm.experiments.data.speech.kaldi.matrix import read_matrix
 from rnnorm.experiments.data.speech.kaldi.scp import read_scp
 from rnnorm.experiments.data.speech.utterances import Utterance
 from rnnorm.experiments.data.text.windows import PADDING
-from rnnorm.experiments.models.evaluating import evaluating
 from rnnorm.experiments.tasks.frames.data import FrameData
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
+from rnnorm.layers.switched import switched
 
 NORMS = [None, "laurent2015-sequence", "laurent2015-frame"]
 
@@ -244,7 +244,7 @@ def test_a_bidirectional_model_refuses_pieces(arguments):
 def test_examples_are_of_two_validation_utterances(spoken):
     module, given = model().train(), data(spoken, split="random")
     before = [p.clone() for p in module.parameters()]
-    with evaluating(module):
+    with switched(module.modules(), training=False), torch.no_grad():
         examples = list(module.examples(given))
     titles = [title for title, _, _ in examples]
     utterances = given.loaders["val"].utterances
@@ -267,6 +267,6 @@ def test_one_validation_utterance_is_one_example(tmp_path):
         write_states(tmp_path / part, {"one": np.zeros(9, np.int32)})
     given = data(tmp_path, dataset="kaldi", deltas=False)
     net = model(input_size=4)
-    with evaluating(net):
+    with switched(net.modules(), training=False), torch.no_grad():
         examples = list(net.examples(given))
     assert [title for title, _, _ in examples] == ["Posteriors of one"]

@@ -8,10 +8,10 @@ from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.strokes.strokes import END
 from rnnorm.experiments.measuring.drawing import draw
 from rnnorm.experiments.measuring.measure import measure
-from rnnorm.experiments.models.evaluating import evaluating
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
 from rnnorm.experiments.training.fit import fit
+from rnnorm.layers.switched import switched
 
 NORMS = [None, "batch", "layer"]
 TINY = [
@@ -239,7 +239,7 @@ def test_longer_drawings_are_left_out_of_training_and_counted(folder):
 
 def test_a_report_shows_twenty_drawings(trained):
     data, net = trained.built.datamodule, trained.built.model
-    with evaluating(net):
+    with switched(net.modules(), training=False), torch.no_grad():
         ((title, caption, plot),) = net.examples(data)
     axes = Figure().subplots()
     plot(axes)
@@ -263,7 +263,7 @@ def test_a_report_shows_boundaries_on_strokes(tmp_path, folder):
         for name in ("hh", "ah"):
             getattr(net.rnn, f"weight_{name}_l0")[-1] = 0
         net.rnn.bias_l0[-1] = -4
-    with evaluating(net):
+    with switched(net.modules(), training=False), torch.no_grad():
         _, (title, caption, plot) = net.examples(data)
     assert title == "Boundaries on strokes"
     lifted = sum((each.pen > 0).mean() * len(each.pen) for each in data.loaders["val"].drawings)

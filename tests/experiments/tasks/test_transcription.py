@@ -13,10 +13,10 @@ from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatches,
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.measuring.transcribing import transcribe
-from rnnorm.experiments.models.evaluating import evaluating
 from rnnorm.experiments.tasks.transcription.data import SpokenData
 from rnnorm.experiments.tasks.transcription.model import Transcriber
 from rnnorm.experiments.training.fit import fit
+from rnnorm.layers.switched import switched
 
 NORMS = [None, "batch", "layer", "laurent2015-sequence"]
 TINY = [
@@ -243,7 +243,7 @@ def test_a_model_of_images_does_not_transcribe(tmp_path, tiny):
 
 def test_a_report_shows_posteriors(trained):
     data, net = trained.built.datamodule, trained.built.model
-    with evaluating(net):
+    with switched(net.modules(), training=False), torch.no_grad():
         examples = list(net.examples(data))
     assert [title[:14] for title, _, _ in examples] == ["Posteriors of "] * 2
     assert all("Said: " in caption for _, caption, _ in examples)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
@@ -15,9 +16,9 @@ from rnnorm.experiments.comparing.picture import Look, draw_curves, in_lines
 from rnnorm.experiments.measuring.batch_statistics import SeveralRows
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.trained_run import TrainedRun
-from rnnorm.experiments.models.evaluating import evaluating
 from rnnorm.experiments.reporting.drawing import Picture, cycle, draw, or_why, shades
 from rnnorm.experiments.training.score import Score, score_of
+from rnnorm.layers.switched import switched
 
 _LENGTHS = (50, 100, 200, 500, 1000)
 _SYMBOLS = 20_000
@@ -167,7 +168,7 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
         return []
     with or_why(f"Examples of {run.name}") as pictures:
         _batch(run)
-        with evaluating(run.model):
+        with switched(run.model.modules(), training=False), torch.no_grad():
             for title, caption, plot in examples(run.data):
                 pictures.append(
                     draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)
