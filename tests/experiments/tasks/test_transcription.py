@@ -241,6 +241,12 @@ def test_a_model_of_images_does_not_transcribe(tmp_path, tiny):
         transcribe(run.folder, [tmp_path / "a.wav"])
 
 
+def test_a_beam_of_0_is_not_the_models_own():
+    net = Transcriber(input_size=2, num_symbols=3, hidden_size=2)
+    with pytest.raises(ValueError, match="beam must be at least 1, got 0"):
+        net.symbols(torch.zeros(4, 1, 4), torch.tensor([4]), beam=0)
+
+
 def test_a_report_shows_posteriors(trained):
     data, net = trained.built.datamodule, trained.built.model
     with switched(net.modules(), training=False), torch.no_grad():

@@ -1,1 +1,1 @@
-"""One file per task: its data, its model and its metric."""
+"""One file or folder per task: its data, its model and its metric."""

@@ -73,8 +73,12 @@ class Transcriber(StepClassifier):
         self._text, self._vocabulary = data.text, data.vocabulary
 
     def symbols(self, scores: Tensor, lengths: Tensor, beam: int | None = None) -> list[list[int]]:
-        """Numbers of the symbols of each row, from 0 on; ``beam`` is the model's by default."""
-        read = read_off(scores, lengths, beam or self.hparams["beam"])
+        """Numbers of the symbols of each row, from 0 on; ``beam`` is the model's by default.
+
+        Raises:
+            ValueError: ``beam < 1``.
+        """
+        read = read_off(scores, lengths, self.hparams["beam"] if beam is None else beam)
         return [[number - 1 for number in row] for row in read]
 
     def training_step(self, batch: TranscriptBatch, batch_idx: int) -> Tensor:
