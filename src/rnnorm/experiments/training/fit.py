@@ -31,7 +31,7 @@ from rnnorm.experiments.training.place import Places
 from rnnorm.experiments.training.plateau import StepsOnPlateau
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.random_state import RandomState
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.recipe import Recipe, read_recipe
 from rnnorm.experiments.training.refuse_trainer import refuse_trainer
 from rnnorm.experiments.training.run import Run, introduction
 from rnnorm.experiments.training.run_folder import (
@@ -113,21 +113,14 @@ def fit(
     changed = training_options(epochs, lr, batch_size, seed, overrides)
     overrides = [*data_dir_option(data_dir), *changed]
     if resume is None:
-        if recipe is None:
-            raise ValueError("fit needs a recipe's name, or the run folder to resume")
-        chosen = read_recipe(recipe, scale or "paper")
-        folder = Path(run_dir) if run_dir is not None else default_folder(chosen)
+        chosen, folder = _new(recipe, scale, run_dir)
         if writes:
             refuse_existing(folder)
         built, about = Built(chosen.config, overrides), describe(chosen, changed)
         if start is not None:
             about["start"] = str(start_file(start))
     else:
-        folder = Path(resume)
-        if run_dir is not None and Path(run_dir) != folder:
-            raise ValueError(f"--run-dir {run_dir} and --resume {folder} are different folders")
-        if start is not None:
-            raise ValueError(f"--start {start} must be left out with --resume: it has begun")
+        folder = _begun(resume, run_dir, start)
         built, about = rebuild(folder, recipe, scale, overrides)
     refuse_trainer(built)
     with ExitStack() as held:
@@ -151,6 +144,7 @@ def fit(
         if last is not None:
             keep.step, keep.broken = step, last.name != LAST
         accepted = _Accepted(built, folder)
+        shown = [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
         trainer = built.make_trainer(
             [
                 clock,
@@ -158,11 +152,7 @@ def fit(
                 RandomState(),
                 StepsOnPlateau(),
                 Places(),
-                *(
-                    []
-                    if quiet
-                    else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
-                ),
+                *([] if quiet else shown),
                 *callbacks,
                 AccumulateAsScheduled(),
                 keep,
@@ -206,6 +196,32 @@ def fit(
                 shutil.rmtree(folder)
             raise
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
+
+
+def _new(recipe: str | None, scale: str | None, run_dir: str | Path | None) -> tuple[Recipe, Path]:
+    """The recipe of a training that begins, and its folder.
+
+    Raises:
+        ValueError: there is no such recipe, or none was named.
+    """
+    if recipe is None:
+        raise ValueError("fit needs a recipe's name, or the run folder to resume")
+    chosen = read_recipe(recipe, scale or "paper")
+    return chosen, Path(run_dir) if run_dir is not None else default_folder(chosen)
+
+
+def _begun(resume: str | Path, run_dir: str | Path | None, start: str | Path | None) -> Path:
+    """The folder of a training that goes on.
+
+    Raises:
+        ValueError: another one is named too, or weights to begin with.
+    """
+    folder = Path(resume)
+    if run_dir is not None and Path(run_dir) != folder:
+        raise ValueError(f"--run-dir {run_dir} and --resume {folder} are different folders")
+    if start is not None:
+        raise ValueError(f"--start {start} must be left out with --resume: it has begun")
+    return folder
 
 
 class _Accepted(Callback):
