@@ -29,7 +29,7 @@ OLDER := RNNORM_CPU_ISA=portable ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=de
 endif
 
 # in a folder of its own, out of the sight of torch.compile and of the other tests
-TRITON := $(CURDIR)/.venv/triton
+TRITON := .venv/triton
 INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop operators memory graphs)
 
 .PHONY: venv demo test lint format pytest older docs doctest wheel sanitize aarch64 triton clean
@@ -94,8 +94,8 @@ $(TRITON)/.installed: pyproject.toml | venv
 
 # the kernels for GPUs: interpreted, and compiled for GPUs that are not here
 triton: $(TRITON)/.installed
-	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(INTERPRETED)
-	PYTHONPATH=$(TRITON) RNNORM_COMPILE_TRITON=1 $(BIN)/python -m pytest -n auto tests/kernels/test_triton_compiled.py
+	PYTHONPATH="$(CURDIR)/$(TRITON)" TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(INTERPRETED)
+	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 $(BIN)/python -m pytest -n auto tests/kernels/test_triton_compiled.py
 
 clean:
 	rm -rf .venv docs/_build build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,4 +1,18 @@
 import random
+from pathlib import Path
+
+import pytest
+
+import rnnorm
+
+
+def pytest_sessionstart():
+    root, found = Path(__file__).parents[1], Path(rnnorm.__file__)
+    # an editable install stands before PYTHONPATH; an installed wheel is what it is
+    if "site-packages" not in found.parts and root not in found.parents:
+        raise pytest.UsageError(
+            f"these are the tests of {root}, but rnnorm is imported from {found}"
+        )
 
 
 def pytest_addoption(parser):
