@@ -67,11 +67,29 @@ def test_wrong_input_has_the_same_error(plain):
         wrong = torch.randn(shape, dtype=torch.float64)
         with pytest.raises(RuntimeError, match="size"):
             frozen(wrong, plain.state(rows=2), step=0)
-    with pytest.raises(ValueError, match="negative"):
-        frozen(plain.input(), plain.state(), step=-1)
     if not isinstance(plain.state(), tuple):
         with pytest.raises(AttributeError, match="tuple"):
             frozen(plain.input(), (plain.state(),), step=0)
+
+
+@pytest.mark.parametrize("step", [-1, -3])
+def test_a_negative_step_is_refused(plain, step):
+    frozen = rnnorm.freeze(trained(plain, "batch"))
+    state = tuple(torch.cat(2 * [s]) for s in state_of(plain))
+    with pytest.raises(ValueError, match="negative"):
+        frozen(plain.input(), state if plain.name == "LSTM" else state[0], step=step)
+
+
+def test_a_view_that_negates_is_read_as_its_values(plain, close):
+    frozen = rnnorm.freeze(trained(plain, "batch"))
+    x, state = plain.input(), tuple(torch.cat(2 * [s]) for s in state_of(plain))
+
+    def run(x, state):
+        return frozen(x, state if plain.name == "LSTM" else state[0], step=1)
+
+    # memory and view differ in sign
+    close(run(torch._neg_view(-x), state), run(x, state))
+    close(run(x, tuple(torch._neg_view(-s) for s in state)), run(x, state))
 
 
 def test_training_on_does_not_change_it(plain, close):
