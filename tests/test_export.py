@@ -1,5 +1,6 @@
 """An ONNX file gives a layer's values in onnxruntime, at sizes other than its example's."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -127,6 +128,38 @@ def test_a_file_that_gives_other_values_is_not_left_there(tmp_path, monkeypatch)
     with pytest.raises(RuntimeError, match="onnxruntime returns another"):
         rnnorm.export.onnx(layer, (torch.randn(4, 3),), tmp_path / "layer.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def wrong_by(difference, monkeypatch):
+    """Lets onnxruntime return its values plus what a function of the inputs gives."""
+    run = onnxruntime.InferenceSession.run
+
+    def run_wrong(session, names, feed):
+        return [put + difference(*feed.values()) for put in run(session, names, feed)]
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", run_wrong)
+
+
+class Ones(nn.Module):
+    def forward(self, x):
+        return 0 * x + 1
+
+
+def test_rounding_is_no_other_value(tmp_path, monkeypatch):
+    wrong_by(lambda x: np.float32(1e-6), monkeypatch)
+    rnnorm.export.onnx(Ones(), (torch.randn(4, 3),), tmp_path / "layer.onnx")
+
+
+def test_a_thousandth_is_another_value(tmp_path, monkeypatch):
+    wrong_by(lambda x: np.float32(1e-3), monkeypatch)
+    with pytest.raises(RuntimeError, match="onnxruntime returns another"):
+        rnnorm.export.onnx(Ones(), (torch.randn(4, 3),), tmp_path / "layer.onnx")
+
+
+def test_a_file_is_compared_at_other_sizes_than_the_examples_too(tmp_path, monkeypatch):
+    wrong_by(lambda x: np.float32(len(x) != 4), monkeypatch)
+    with pytest.raises(RuntimeError, match=r"for inputs of \(5, 3\)"):
+        rnnorm.export.onnx(nn.Linear(3, 2).eval(), (torch.randn(4, 3),), tmp_path / "layer.onnx")
 
 
 def test_inputs_may_have_gradients(tmp_path):

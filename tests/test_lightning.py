@@ -207,6 +207,13 @@ def test_larger_minibatches_of_a_loader_of_ones_own(tmp_path):
     assert train.batch_size == 8
 
 
+def test_as_many_larger_minibatches_as_hold_the_rows_of_the_training_are_taken(tmp_path):
+    model = Model()
+    # 3 minibatches of 8 are one and a half of 16
+    fit(model, loader(), tmp_path, exact={"batch_size": 16}, limit_train_batches=3)
+    assert (model.rnn.population_input_l0.num_batches_tracked == 2).all()
+
+
 @pytest.mark.parametrize(
     ("asked", "sizes"), [(8, [8] * 5), (13, [13, 13, 14]), (39, [40]), (38, [38, 2]), (99, [40])]
 )

@@ -108,6 +108,14 @@ def test_nothing_of_the_model_changes(layer):
     assert torch.equal(gradient_norms(layer, last_output, x), first)
 
 
+def test_parameters_may_be_frozen():
+    layer, x = rnnorm.GRU(I, H), torch.randn(T, B, I)
+    expected = gradient_norms(layer, last_output, x)
+    layer.requires_grad_(False)
+    torch.testing.assert_close(gradient_norms(layer, last_output, x), expected)
+    assert not any(p.requires_grad for p in layer.parameters())
+
+
 class TwoLayers(nn.Module):
     def __init__(self):
         super().__init__()

@@ -45,6 +45,12 @@ def test_layer_norm_has_no_fixed_scale():
     assert math.isnan(measured.in_evaluation)
 
 
+def test_layer_norm_of_the_input_alone_leaves_the_recurrence_its_scale():
+    rnn = rnnorm.RNN(3, 5, norm=rnnorm.LayerNorm(recurrent=False))
+    (measured,) = spectral_norms(rnn).values()
+    assert measured.in_evaluation == measured.weight
+
+
 def test_projection_is_part_of_the_recurrence():
     lstm = rnnorm.LSTM(3, 5, proj_size=2)
     product = (lstm.weight_hh_l0 @ lstm.weight_hr_l0)[:5].detach()

@@ -157,9 +157,9 @@ def test_update_bn_estimates_ordinary_batch_norm_as_well():
     assert_all_close([model.head.running_mean], [torch.stack([s.mean(0) for s in states]).mean(0)])
 
 
-def failing(batches):
+def failing(batches, error=OSError):
     yield from batches
-    raise OSError("the disk has gone")
+    raise error("the disk has gone")
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,16 @@ def test_update_bn_on_a_loader_without_data_loses_nothing(loader, error):
         update_bn(loader(), model)
     assert all(module.training for module in model.modules())
     assert_all_close(buffers(model), before, 0)
+
+
+def test_update_bn_that_is_interrupted_loses_nothing():
+    layer = Case("GRU", BatchNorm()).module()
+    run(layer, Case("GRU").sequences())
+    before = buffers(layer)
+    minibatch = torch.randn(5, 4, 3, dtype=torch.float64)
+    with pytest.raises(KeyboardInterrupt):
+        update_bn(failing([minibatch], KeyboardInterrupt), layer)
+    assert_all_close(buffers(layer), before, 0)
 
 
 def test_update_bn_takes_a_forward_and_the_first_element_of_a_batch():
@@ -232,10 +242,14 @@ def test_an_input_that_cannot_be_moved_needs_forward():
     update_bn([batch], layer, "cpu", forward=lambda m, batch: m(batch["x"]))
 
 
-@pytest.mark.parametrize("norm", [None, "layer"])
-def test_update_bn_of_a_model_without_batch_norm_warns(norm):
+@pytest.mark.parametrize(
+    "layer",
+    [LSTM(3, 4), LSTM(3, 4, norm="layer"), nn.BatchNorm1d(3, track_running_stats=False)],
+    ids=["none", "layer", "no-running-statistics"],
+)
+def test_update_bn_of_a_model_without_batch_statistics_warns(layer):
     with pytest.warns(UserWarning, match="no batch norm") as warned:
-        update_bn(failing([]), nn.Sequential(LSTM(3, 4, norm=norm)))
+        update_bn(failing([]), nn.Sequential(layer))
     assert warned[0].filename == __file__
 
 

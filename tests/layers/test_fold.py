@@ -66,6 +66,16 @@ def test_a_model_is_folded_with_its_cells_and_shared_layers(close):
     torch.testing.assert_close(folded(x), model(x))
 
 
+@pytest.mark.parametrize("layer", [rnnorm.GRU(3, 4), rnnorm.GRUCell(3, 4)], ids=["layer", "cell"])
+def test_what_is_folded_is_in_evaluation(layer):
+    assert layer.training
+    assert not rnnorm.fold(layer).training
+
+
+def test_a_folded_layer_keeps_its_dropout():
+    assert rnnorm.fold(rnnorm.GRU(3, 4, num_layers=2, dropout=0.5)).dropout == 0.5
+
+
 def test_what_is_compiled_beside_the_layers_stays(close):
     layer = trained(rnnorm.GRU, rnnorm.BatchNorm(**SHARED))
     model = nn.ModuleDict({"rnn": layer, "beside": torch.compile(nn.Linear(4, 2))})

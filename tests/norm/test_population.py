@@ -174,6 +174,24 @@ def test_reset_running_stats_forgets_every_estimate():
             module.eval()(x)
 
 
+def forget(module):
+    module.reset_running_stats()
+
+
+def load_none(module):
+    module.load_state_dict(rnnorm.LSTM(2, 3, norm="batch").state_dict())
+
+
+@pytest.mark.parametrize("lose", [forget, load_none])
+def test_statistics_lost_after_an_evaluation_are_warned_of(lose):
+    module, x = rnnorm.LSTM(2, 3, norm="batch"), torch.randn(3, 4, 2)
+    module(x)
+    module.eval()(x)
+    lose(module)
+    with pytest.warns(UserWarning, match="before any statistic"):
+        module(x)
+
+
 def test_reset_running_stats_without_batch_norm_does_nothing():
     rnnorm.GRU(2, 3, norm="layer").reset_running_stats()
 
@@ -588,8 +606,9 @@ def test_consecutive_steps_are_served_as_each_alone(start, first, gradient):
         assert torch.equal(var[k, 0], population.at(torch.tensor(first + k))[1])
 
 
-def test_evaluation_is_differentiated_though_statistics_change_before_backward():
-    layer = rnnorm.LSTM(2, 3, norm="batch")
+@pytest.mark.parametrize("norm", ["batch", BatchNorm(population="shared"), "bn-e*"])
+def test_evaluation_is_differentiated_though_statistics_change_before_backward(norm):
+    layer = rnnorm.LSTM(2, 3, norm=norm)
     x = torch.randn(4, 6, 2)
     layer(x)
     output = layer.eval()(x)[0]
