@@ -1,4 +1,5 @@
 import pytest
+from matplotlib.figure import Figure
 
 from rnnorm.experiments.comparing.picture import draw, draw_curves, styled_figure
 from rnnorm.experiments.measuring.curve import Curve
@@ -22,6 +23,24 @@ def test_the_mean_of_each_model_is_drawn_where_there_is_one(against, x):
     assert list(mean.get_ydata()) == [25.0, 45.0]
     assert once.get_marker() == "o"
     assert (axes.get_xlabel(), axes.get_ylabel()) == (f"training {against}", "accuracy, %")
+
+
+def test_the_band_is_from_the_lowest_to_the_highest_seed():
+    curves = [*CURVES[:2], Curve("LSTM", 3, [10, 20], [1.0, 2.0], [22.0, 41.0])]
+    with styled_figure(4, 4) as figure:
+        axes = figure.subplots()
+        draw_curves(axes, curves, "steps", "accuracy, %")
+    (band,) = axes.collections
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+    assert corners == {(10, 20), (10, 30), (20, 40), (20, 50)}
+
+
+def test_the_goal_is_a_line_in_both_panels(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    draw(CURVES, tmp_path / "a.png", label="accuracy, %", goal=45)
+    goals = [[line.get_ydata() for line in axes.lines][-1] for axes in drawn[0].axes]
+    assert goals == [[45, 45], [45, 45]]
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("new/a.svg", b"<?xml")])

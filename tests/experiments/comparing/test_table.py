@@ -32,6 +32,12 @@ def test_scores_costs_and_time_to_the_best_of_the_first_model():
     assert "2 seeds" in table[-1]
 
 
+def test_one_slow_training_does_not_change_the_cost_of_a_step():
+    curves = [Curve("LSTM", seed, [10], [took], [1.0]) for seed, took in enumerate((1.0, 1.2, 9.0))]
+    line = comparison_table(curves, ACCURACY).splitlines()[1]
+    assert cells(line)[4] == "120.0"
+
+
 def test_a_score_to_reach_is_given():
     curves = [
         Curve(m, 1, STEPS, [1.0, 2.0, 3.0], v) for m, v in (("a", [3, 2, 1]), ("b", [4, 3, 2]))

@@ -39,6 +39,7 @@ def test_lines_have_their_places(tmp_path):
         (b"\xef\xbb\xbf", "is empty: it has no text at byte 0"),
         (b"abc\0def", "is binary: it has 00 at byte 3"),
         ("π".encode() + b"\x01", "is binary: it has 01 at byte 2"),
+        (b"a\x7f", "is binary: it has 7f at byte 1"),
         (b"abc\xff\xfe", "is no UTF-8 text: it has ff at byte 3"),
         (b"ab" + "π".encode()[:1], "is truncated: it ends in the middle of a character at byte 2"),
     ],

@@ -97,6 +97,27 @@ def test_nan_is_never_the_best(tmp_path):
     assert (keep.best, keep.best_epoch) == (0.25, 2)
 
 
+class Saving:
+    """A trainer that notes where the checkpoint before is to be kept."""
+
+    global_step = 3
+
+    def __init__(self):
+        self.kept = []
+
+    def save_checkpoint(self, path, storage_options):
+        self.kept.append(storage_options)
+
+
+def test_a_broken_checkpoint_never_takes_the_place_of_the_one_before(tmp_path):
+    keep, trainer = KeepLastAndBest(tmp_path, Score("accuracy", "max"), every_n_steps=3), Saving()
+    trainer.is_last_batch = True
+    keep.broken = True
+    for _ in range(2):
+        keep.on_train_epoch_end(trainer, None)
+    assert trainer.kept == [None, tmp_path / "previous.ckpt"]
+
+
 def test_the_best_checkpoint_has_the_weights_that_were_validated(tiny):
     # 7 steps an epoch, validated after five of them
     run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.val_check_interval=5"])

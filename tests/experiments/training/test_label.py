@@ -18,7 +18,12 @@ def test_a_run_of_an_earlier_version_is_called_by_its_recipe():
 
 @pytest.mark.parametrize(
     "option",
-    ["--trainer.max_epochs=3", "--data.init_args.data_dir=/data", "--trainer.devices=2"],
+    [
+        "--trainer.max_epochs=3",
+        "--data.init_args.data_dir=/data",
+        "--data.init_args.eval_batch_size=9",
+        "--trainer.devices=2",
+    ],
 )
 def test_how_long_and_where_it_trains_makes_no_other_training(option):
     assert changes([option]) == ()

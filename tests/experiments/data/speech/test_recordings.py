@@ -83,6 +83,18 @@ def test_a_recorder_that_was_killed_left_no_size_of_the_file(folder):
         read(folder, NAMES[:1])
 
 
+def test_a_chunk_of_odd_size_ends_with_a_byte_more(folder):
+    path, whole = folder / NAMES[0], read(folder, NAMES[:1])
+    data = path.read_bytes()
+    at = data.index(b"data")
+    odd = b"LIST" + (3).to_bytes(4, "little") + b"abc\0"
+    path.write_bytes(data[:4] + bytes(4) + data[8:at] + odd + data[at:])
+    np.testing.assert_array_equal(read(folder, NAMES[:1])[NAMES[0]], whole[NAMES[0]])
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ValueError, match=r"0_ann_0\.wav is truncated"):
+        read(folder, NAMES[:1])
+
+
 @pytest.mark.parametrize("kind", ["AIFF", "AU", "W64", "RF64", "OGG"])
 def test_a_format_of_which_no_cut_would_be_seen_is_refused(folder, kind):
     soundfile.write(folder / NAMES[0], np.zeros(300), RATE, format=kind)

@@ -12,7 +12,7 @@ def write_timit(folder, speakers=("TRAIN/DR1/FCJF0", "TEST/DR1/MDAB0", "TEST/DR2
     for speaker in speakers:
         place = folder / speaker
         place.mkdir(parents=True)
-        for name in ("SA1", "SI648", "SX37"):
+        for name in ("SA1", "SA2", "SI648", "SX37"):
             sound = 0.1 * np.random.RandomState(0).randn(3200)
             with soundfile.SoundFile(
                 place / f"{name}.WAV", "w", 16000, 1, subtype="PCM_16", format="NIST"

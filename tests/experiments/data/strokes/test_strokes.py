@@ -98,6 +98,8 @@ def test_a_line_of_iam(tmp_path):
         ('x="13"', "", "stroke 1 has a point whose x or y is no finite number"),
         ('x="13"', 'x="nan"', "stroke 1 has a point whose x or y is no finite number"),
         ('y="24" time="2"', 'y="1e999"', "stroke 2 has a point"),
+        # too large for float32
+        ('x="13"', 'x="1e39"', "stroke 1 has a point whose x or y is no finite number"),
         ("StrokeSet", "Strokes", "has no point of a stroke"),
         ("<White", '<!DOCTYPE a [<!ENTITY b "c">]><White', "has a declaration"),
     ],
