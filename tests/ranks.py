@@ -39,12 +39,12 @@ def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str]]:
             process.kill()
 
 
-def join(rank: int, world: int, folder: Path, seconds: float = 120) -> None:
+def join(rank: int, world: int, folder: Path) -> None:
     """Meets the others."""
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(folder / "store"), world)
     torch.distributed.init_process_group(
-        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120)
     )
 
 

@@ -2,7 +2,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from rnnorm.diagnostics import plot_attention
 
@@ -31,7 +30,7 @@ def test_words_lie_apart_and_inside(axes, count):
 
 
 def test_drawing_does_not_warn_whatever_the_characters(tmp_path):
-    figure = Figure()
+    figure = pytest.importorskip("matplotlib.figure").Figure()
     words = ["老虎", "，", "$", "a_{b}", "$", "\U0001f42f", "老虎", "na\u00efve"]
     plot_attention(figure.subplots(), words, torch.ones(len(words)))
     for ending in ("png", "svg"):

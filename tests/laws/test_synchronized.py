@@ -5,6 +5,7 @@ import os
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import torch
@@ -332,8 +333,10 @@ def test_ranks_are_one_process(passed, check, world):
 
 
 def lose_a_rank(rank, world, folder):
-    ranks.join(rank, world, folder, seconds=2)
-    layer = synchronize(GRU(3, 4, norm="batch"))
+    ranks.join(rank, world, folder)
+    # a group of its own: that of all would have to meet within this time
+    group = torch.distributed.new_group(timeout=timedelta(seconds=2))
+    layer = synchronize(GRU(3, 4, norm="batch"), group)
     x = torch.randn(3, 8, 3)
     output = layer(x)[0]
     if rank == 1:

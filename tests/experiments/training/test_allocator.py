@@ -8,11 +8,12 @@ import pytest
 # memory in use before a block is taken, while it is held and after it was freed, in MB
 _CODE = """
 import ctypes
+import resource
 from pathlib import Path
 from rnnorm.experiments.training.allocator import keep_freed_memory
 
 def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 keep_freed_memory()
 c = ctypes.CDLL(None)
