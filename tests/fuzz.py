@@ -177,7 +177,7 @@ def formats(folder):
     yield "qa1_a_train.txt", STORY.encode(), lambda path: list(read_babi(path.parent, [1], "train"))
     yield "a.question", CNN.encode(), read_cnn_question
     answers = folder / "answers"
-    answers.write_text("<qid_0> ||| 鼠\n")
+    answers.write_text("<qid_0> ||| 鼠\n", encoding="utf-8")
     documents = f"{PASSAGE}<qid_0> ||| 老 XXXXX 来\n".encode()
     yield "documents", documents, lambda path: list(read_cmrc(path, answers))
     yield "pairs", "Ein Hund .\nZwei Löwen\n".encode(), lambda path: read_parallel(path, path)

@@ -77,7 +77,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for name in ("bn", "lstm"):
         fit(f"demo/digits-{name}", run_dir=folder / name, overrides=DIGITS, quiet=True)
-    about = json.loads((folder / "bn" / "run.json").read_text())
+    about = json.loads((folder / "bn" / "run.json").read_text(encoding="utf-8"))
     about["about"] |= {"title": "<script>alert(1)</script>", "number": 87.25}
     (folder / "bn" / "run.json").write_text(json.dumps(about))
     return folder
@@ -88,7 +88,7 @@ def page(runs):
     before = files(runs)
     path = report([runs / "bn", runs / "lstm"], runs.parent / "pages" / "page.html")
     assert files(runs) == before
-    return Page(path.read_text())
+    return Page(path.read_text(encoding="utf-8"))
 
 
 def test_page_fetches_nothing(page):
@@ -196,7 +196,7 @@ def test_without_seeds_nothing_is_said_of_them(page):
 
 def test_the_same_runs_make_the_same_page(runs, page, tmp_path):
     again = report([runs / "bn", runs / "lstm"], tmp_path / "page.html")
-    assert again.read_text() == page.text
+    assert again.read_text(encoding="utf-8") == page.text
 
 
 def test_a_bar_shows_on_a_terminal_how_far_it_is(runs, tmp_path, capsys, monkeypatch):
@@ -219,11 +219,11 @@ def _text_run(name, sentences, folder, *more):
 
 
 def _symbols(sentences):
-    return len({*(sentences / "ptb.char.train.txt").read_text().split(" ")} - {""})
+    return len({*(sentences / "ptb.char.train.txt").read_text(encoding="utf-8").split(" ")} - {""})
 
 
 def test_a_text_has_its_score_by_length_with_both_statistics(text_run, tmp_path):
-    page = Page(report([text_run], tmp_path / "page.html").read_text())
+    page = Page(report([text_run], tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "score against test length About 20000 symbols" in " ".join(page.captions)
     assert "test bits per character" in page.text
     assert left_out(page) == []
@@ -235,7 +235,7 @@ def test_boundaries_are_drawn_above_the_sentence_that_they_are_in(sentences, tmp
     (picture,) = example_pictures(read_trained_run(run, "mine"))
     assert picture.title == "mine: boundaries in a sentence"
     assert "How the first sentence of the validation text begins" in picture.caption
-    symbols = (sentences / "ptb.char.valid.txt").read_text().split(" ")
+    symbols = (sentences / "ptb.char.valid.txt").read_text(encoding="utf-8").split(" ")
     labels = "".join(re.findall("<!-- (.) -->", picture.svg))
     assert len(labels) >= 8
     assert "".join(symbols).startswith(labels)
@@ -243,13 +243,13 @@ def test_boundaries_are_drawn_above_the_sentence_that_they_are_in(sentences, tmp
 
 @pytest.mark.parametrize("given", [None, "data_dir", "file"])
 def test_without_the_data_the_page_says_what_is_missing(text_run, tmp_path, given):
-    config = yaml.safe_load((text_run / "config.yaml").read_text())
+    config = yaml.safe_load((text_run / "config.yaml").read_text(encoding="utf-8"))
     arguments = config["data"]["init_args"]
     arguments["data_dir"] = None
     if given is not None:
         arguments[given] = str(tmp_path / "gone")
     (text_run / "config.yaml").write_text(yaml.safe_dump(config))
-    page = Page(report([text_run], tmp_path / "page.html").read_text())
+    page = Page(report([text_run], tmp_path / "page.html").read_text(encoding="utf-8"))
     why = "name their folder with --data-dir" if given is None else "the data cannot be read"
     (line,) = left_out(page)
     assert why in line
@@ -265,7 +265,7 @@ def test_images_have_no_score_by_length(page):
 def test_seeds_of_a_recipe_are_told_apart(runs, tmp_path):
     other = tmp_path / "other"
     fit("demo/digits-lstm", run_dir=other, overrides=[*DIGITS, "--seed_everything=2"], quiet=True)
-    page = Page(report([runs / "lstm", other], tmp_path / "page.html").read_text())
+    page = Page(report([runs / "lstm", other], tmp_path / "page.html").read_text(encoding="utf-8"))
     names = [row[0].split("permuted")[0] for row in page.rows[1:]]
     assert all(name.startswith("demo/digits-lstm, ") for name in names)
     assert [name.rpartition(", ")[2] for name in names] == ["seed 1", "seed 2"]
@@ -280,7 +280,7 @@ def test_command_writes_what_was_measured_beside_the_papers_number(runs, capsys)
     capsys.readouterr()
     assert main(["report", str(runs / "lstm"), "--out", "page.html"]) == 0
     assert capsys.readouterr().out == "page: page.html\n"
-    headings, row = Page(Path("page.html").read_text()).rows
+    headings, row = Page(Path("page.html").read_text(encoding="utf-8")).rows
     assert headings[1] == "test accuracy, %"
     measured, off, _ = row[1].replace(" of", "±").split("±")
     assert 0 <= float(measured) <= 100
@@ -291,7 +291,7 @@ def test_a_training_that_diverged_is_called_that(runs, tmp_path):
     gone = shutil.copytree(runs / "lstm", tmp_path / "gone")
     with (gone / "metrics.csv").open("a") as file:
         file.write("6,2,1.0,diverged,1\n")
-    page = Page(report([runs / "bn", gone], tmp_path / "page.html").read_text())
+    page = Page(report([runs / "bn", gone], tmp_path / "page.html").read_text(encoding="utf-8"))
     assert page.headings[0].startswith("demo/digits-bn: validation accuracy")
     assert page.notes[0].endswith("demo/digits-lstm diverged.")
     assert [any("then diverged" in cell for cell in row) for row in page.rows[1:]] == [False, True]
@@ -304,7 +304,7 @@ def test_a_training_that_diverged_before_its_first_checkpoint_is_reported(runs, 
     lines = ["step,epoch,seconds,name,value", "2,0,0.5,train/loss,2.3", "4,0,7.5,diverged,1", ""]
     (gone / "metrics.csv").write_text("\n".join(lines))
     given = [gone, *(runs / name for name in others)]
-    page = Page(report(given, tmp_path / "page.html").read_text())
+    page = Page(report(given, tmp_path / "page.html").read_text(encoding="utf-8"))
     assert re.search(r"demo/digits-bn\b.* diverged\.$", page.notes[0])
     assert re.match(
         "Left out: what shows the inside of demo/digits-bn.*, as it has no checkpoint",

@@ -110,7 +110,7 @@ def step(page, recipe):
 
 
 def test_the_page_of_the_docs_is_what_the_command_makes_of_the_committed_files():
-    assert page_of(DOCS / "results") == (DOCS / "results.md").read_text()
+    assert page_of(DOCS / "results") == (DOCS / "results.md").read_text(encoding="utf-8")
 
 
 def test_each_table_with_a_score_has_its_picture_in_the_docs():
@@ -119,7 +119,8 @@ def test_each_table_with_a_score_has_its_picture_in_the_docs():
     shown = {table.picture for table in tables if scores_of(table)}
     shown |= {table.curves_picture for table in tables if curves_of(table, steps)}
     assert shown == {path.name for path in (DOCS / "results").glob("*.svg")}
-    assert all(f"(results/{name})" in (DOCS / "results.md").read_text() for name in shown)
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert all(f"(results/{name})" in page for name in shown)
 
 
 def test_a_picture_has_a_mark_for_each_score(folder):

@@ -106,7 +106,7 @@ def test_sentences_of_words_and_lines_of_any_text(sentences, tmp_path):
     words = data(sentences, dataset="ptb-word")
     end = words.vocabulary.number("<eos>")
     assert all(int(s[-1]) == end for s in words.loaders["train"].sentences)
-    (tmp_path / "own.txt").write_text("größer\n" * 100)
+    (tmp_path / "own.txt").write_text("größer\n" * 100, encoding="utf-8")
     lines = data(tmp_path, dataset="text", file="own.txt")
     assert [len(loader.sentences) for loader in lines.loaders.values()] == [90, 5, 5]
 

@@ -48,7 +48,7 @@ def test_text8_is_split_by_its_length(tmp_path):
 
 
 def test_any_text_by_its_name(tmp_path):
-    (tmp_path / "own.txt").write_text("größer\n" * 50)
+    (tmp_path / "own.txt").write_text("größer\n" * 50, encoding="utf-8")
     corpus = load_corpus("text", tmp_path, "own.txt")
     assert corpus.vocabulary.symbols == ("\n", "e", "g", "r", "ß", "ö")
     assert [len(part.symbols) for part in corpus[:3]] == [316, 17, 17]

@@ -5,7 +5,7 @@ from rnnorm.experiments.data.speech.kaldi.scp import Place, read_scp
 
 def scp(folder, text):
     folder.mkdir(exist_ok=True)
-    (folder / "feats.scp").write_text(text)
+    (folder / "feats.scp").write_text(text, encoding="utf-8")
     return folder / "feats.scp"
 
 
@@ -59,6 +59,6 @@ def test_broken_lines(tmp_path, text, what):
 @pytest.mark.parametrize("offset", ["²", "٣", "-1", "1x", "9" * 5000, ""])
 def test_an_offset_that_is_no_plain_number_is_named(tmp_path, offset):
     (tmp_path / "feats.ark").touch()
-    (tmp_path / "feats.scp").write_text(f"one feats.ark:0\ntwo feats.ark:{offset}\n")
+    path = scp(tmp_path, f"one feats.ark:0\ntwo feats.ark:{offset}\n")
     with pytest.raises(ValueError, match=r"feats\.scp, line 2 has the offset"):
-        read_scp(tmp_path / "feats.scp")
+        read_scp(path)
