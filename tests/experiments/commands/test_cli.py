@@ -391,6 +391,17 @@ def test_an_option_that_would_be_without_effect_is_refused(option, capsys):
     assert f"--trainer.{option} has no effect" in said
 
 
+def test_closed_streams_lead_nowhere():
+    code = (
+        "import sys; from rnnorm.experiments.commands.cli import _open_streams; _open_streams()\n"
+        "streams = sys.stdin, sys.stdout, sys.stderr\n"
+        "print(sys.stdin.read(), file=sys.stderr, flush=True)\n"
+        "sys.exit([stream.fileno() for stream in streams] != [0, 1, 2])"
+    )
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert subprocess.run([*shell, sys.executable, "-c", code], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("words", [["search", "--help"], ["recipes"]])
 def test_output_that_knows_no_dash_gets_another(words):
     code = "import sys; from rnnorm.experiments.commands.cli import main; sys.exit(main())"

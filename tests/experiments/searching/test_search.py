@@ -131,7 +131,7 @@ def test_a_trial_that_another_process_trains_is_left_to_it(recipe, monkeypatch, 
     with only_process(Path("study/trial-000")):
         with pytest.raises(BlockingIOError, match="another process trains in study/trial-000"):
             search(**recipe())
-        assert capsys.readouterr().out.count("trial 1 of 3") == 1
+        assert capsys.readouterr().out.count("trial 0 (1 of 3)") == 1
 
 
 def once(function):

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rnnorm.experiments.training.checkpoint_file import WholeFiles, read_checkpoint
+from rnnorm.experiments.training.checkpoint_file import (
+    WholeFiles,
+    newest_checkpoint,
+    read_checkpoint,
+)
 from rnnorm.experiments.training.checkpoints import load_weights
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.last_and_best import KeepLastAndBest
@@ -212,6 +216,16 @@ def test_a_broken_checkpoint_is_refused_by_name(tmp_path, size):
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint"):
         read_checkpoint(path)
+
+
+def test_a_folder_in_the_place_of_a_checkpoint_is_none(tmp_path, capsys):
+    (tmp_path / "last.ckpt").mkdir()
+    WholeFiles().save_checkpoint(STATE, tmp_path / "previous.ckpt")
+    assert newest_checkpoint(tmp_path)[0] == tmp_path / "previous.ckpt"
+    assert "last.ckpt is no whole checkpoint" in capsys.readouterr().err
+    with pytest.raises(OSError, match="could not write a checkpoint") as error:
+        WholeFiles().save_checkpoint(STATE, tmp_path / "last.ckpt")
+    assert "whole at" not in str(error.value)
 
 
 def test_a_broken_checkpoint_is_answered_with_the_whole_ones_beside_it(tmp_path):

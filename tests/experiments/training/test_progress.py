@@ -5,7 +5,7 @@ import pytest
 from tqdm import tqdm
 
 from rnnorm.experiments.training.clock import Clock
-from rnnorm.experiments.training.progress import StepsBar, TimeAhead
+from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.stop_after import StopAfter
 
@@ -58,6 +58,24 @@ def test_a_budget_in_steps_ends_it_earlier(said):
 
 def test_a_training_without_an_end_says_nothing(said):
     assert said(0.1, float("inf"), PAPER) == ""
+
+
+def test_a_line_of_an_epoch_has_no_scores_of_an_earlier_step(capsys):
+    clock = Clock()
+    lines = ProgressLines(clock)
+    metrics = {"train/loss": 2.0, "val/loss": 3.0, "val/accuracy": 0.5}
+    trainer = SimpleNamespace(
+        global_step=10, max_epochs=2, current_epoch=0, callback_metrics=metrics
+    )
+    model = SimpleNamespace(score=Score("accuracy", "max"))
+    lines.on_validation_end(trainer, model)
+    lines.on_train_epoch_end(trainer, model)
+    assert "validation accuracy 50.00 %" in capsys.readouterr().out
+    trainer.global_step = 13
+    lines.on_train_epoch_end(trainer, model)
+    said = capsys.readouterr().out
+    assert "13 steps, training loss 2.0000 nats" in said
+    assert "validation" not in said
 
 
 @pytest.fixture

@@ -346,6 +346,22 @@ def test_a_recipe_is_its_base_and_what_differs(tmp_path):
     assert small.config["data"]["init_args"]["shrink"] == 2
 
 
+def test_another_class_takes_no_arguments_of_the_base(tmp_path):
+    optimizer = "{class_path: torch.optim.SGD, init_args: {lr: 0.1}}"
+    name = own(tmp_path / "own.yaml", f"base: demo/digits-bn\noptimizer: {optimizer}\n")
+    assert read_recipe(name).config["optimizer"]["init_args"] == {"lr": 0.1}
+    same = read_recipe("demo/digits-bn").config["optimizer"]
+    kept = f"{{class_path: {same['class_path']}, init_args: {{lr: 0.1}}}}"
+    name = own(tmp_path / "own.yaml", f"base: demo/digits-bn\noptimizer: {kept}\n")
+    assert read_recipe(name).config["optimizer"]["init_args"] == same["init_args"] | {"lr": 0.1}
+
+
+@pytest.mark.parametrize("norm", ["none", "None", "null"])
+def test_no_norm_is_told_on_the_command_line(norm):
+    config = read_recipe("demo/digits-bn").config
+    assert Built(config, [f"--model.norm={norm}"]).model.hparams["norm"] is None
+
+
 def test_a_base_lies_beside_the_recipe(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     own(tmp_path / "net.yaml", "base: demo/digits-bn\nabout: {title: net}\n")

@@ -85,15 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 if the command failed, 2 if it was misspelt or its device is
         missing, 130 after Ctrl-C, 143 after SIGTERM and 141 if whoever read the output has gone.
     """
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         # a terminal or a file in Latin-1 has no dash
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         status = _run(arguments)
-        # closed by who started it
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as error:
         # what is left in the buffer would be said again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -105,6 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # while the command was read
         return 130
     return status
+
+
+def _open_streams() -> None:
+    """Opens a standard stream that who started the command has closed, to nowhere.
+
+    In order, so that each has its own number, which signal handlers and libraries write to.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -158,7 +158,7 @@ def _page(
             )
             for (e, o, _), *cells in zip(trainings, *(c.cells for c in table), strict=True)
         ],
-        untested=any(not o.tests for _, o, _ in trainings),
+        untested=any(not o.tested() for _, o, _ in trainings),
         sections=shown,
         several=len(entries) > len({e.model for e in entries}),
         left_out=left_out,

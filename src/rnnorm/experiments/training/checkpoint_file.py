@@ -53,7 +53,7 @@ class WholeFiles(TorchCheckpointIO):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, buffer.getbuffer(), storage_options)
         except OSError as error:
-            kept = f"; the checkpoint before it is whole at {path}" if path.exists() else ""
+            kept = f"; the checkpoint before it is whole at {path}" if path.is_file() else ""
             message = f"could not write a checkpoint ({error.strerror or error}){kept}"
             raise OSError(error.errno, message, str(path)) from error
 
@@ -107,7 +107,7 @@ def _whole_beside(path: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
         # read once, so that what is loaded is what was checked

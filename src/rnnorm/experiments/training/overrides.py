@@ -17,6 +17,7 @@ from rnnorm.experiments.training.recipe import FROM_FIT, NO_EFFECT, ONE_SEED
 FIT_SETS = re.compile(rf"--trainer\.({'|'.join(FROM_FIT)})\b")
 _OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
 _PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
+_NO_NORM = re.compile(r"(--model\.(?:init_args\.)?norm)=[Nn]one")
 _SEED = re.compile(r"--data\.(?:init_args\.)?seed\b")
 
 
@@ -42,6 +43,8 @@ def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> 
         elif match := _PATH.fullmatch(override):
             path = None if match[2] == "null" else match[2]
             _init_args(whole, "data")[match[1]] = path
+        elif match := _NO_NORM.fullmatch(override):
+            rest.append(f"{match[1]}=null")
         elif FIT_SETS.match(override):
             raise ArgumentError(None, f"{override} {NO_EFFECT}")
         elif _SEED.match(override):

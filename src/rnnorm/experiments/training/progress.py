@@ -142,6 +142,7 @@ class ProgressLines(Callback):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._printed = time.monotonic()
+        self._validated: int | None = None
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Print where it stands."""
@@ -150,9 +151,13 @@ class ProgressLines(Callback):
         step = trainer.fit_loop.batch_idx + 1
         self._print(trainer, f"step {step}/{trainer.num_training_batches}")
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note at which step the validation scores are."""
+        self._validated = trainer.global_step
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the epoch's results."""
-        metrics = trainer.callback_metrics
+        """Print the epoch's results, and scores if they are of this step."""
+        metrics = trainer.callback_metrics if self._validated == trainer.global_step else {}
         said = [
             Metric(name).said("validation", float(metrics[f"val/{name}"]))
             for name in dict.fromkeys(("loss", score_of(pl_module).name))

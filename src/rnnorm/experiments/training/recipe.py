@@ -214,6 +214,13 @@ def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in change.items():
         inner = merged.get(key)
-        both = isinstance(value, dict) and isinstance(inner, dict)
-        merged[key] = _merge(inner, value) if both else value  # type: ignore[arg-type]
+        if isinstance(value, dict) and isinstance(inner, dict) and not _other_class(inner, value):
+            merged[key] = _merge(inner, value)
+        else:
+            merged[key] = value
     return merged
+
+
+def _other_class(base: dict[str, Any], change: dict[str, Any]) -> bool:
+    """Whether a change names another class, which has arguments of its own."""
+    return change.get("class_path", base.get("class_path")) != base.get("class_path")
