@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from rnnorm.cells import gru
+from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
 from rnnorm.norm.spec import Norm
@@ -74,15 +75,38 @@ class GRU(Sequence):
     cell: gru.GRU
     torch_class = nn.GRU
 
-    def __init__(self, *args: Any, reset_after: bool = True, **kwargs: Any) -> None:
-        if "proj_size" in kwargs:
-            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-        if not isinstance(reset_after, bool):
-            raise TypeError(
-                f"reset_after should be of type bool, got: {type(reset_after).__name__}"
-            )
-        self.cell = gru.GRU(reset_after)
-        super().__init__("GRU", *args, **kwargs)
+    if TYPE_CHECKING:
+        # for editors and type checkers: at run time the messages of a wrong call are torch's
+        def __init__(
+            self,
+            input_size: int,
+            hidden_size: int,
+            num_layers: int = 1,
+            bias: bool = True,
+            batch_first: bool = False,
+            dropout: float = 0.0,
+            bidirectional: bool = False,
+            device: torch.device | str | None = None,
+            dtype: torch.dtype | None = None,
+            *,
+            norm: str | Norm | None = None,
+            learn_initial_state: bool | Literal["from_input"] = False,
+            initial_noise: float | None = None,
+            recurrent_dropout: RecurrentDropout | None = None,
+            reset_after: bool = True,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, *args: Any, reset_after: bool = True, **kwargs: Any) -> None:
+            if "proj_size" in kwargs:
+                raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+            if not isinstance(reset_after, bool):
+                raise TypeError(
+                    f"reset_after should be of type bool, got: {type(reset_after).__name__}"
+                )
+            self.cell = gru.GRU(reset_after)
+            super().__init__("GRU", *args, **kwargs)
 
     def extra_repr(self) -> str:
         """Torch's own, then what differs from the defaults."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from rnnorm.cells import lstm
+from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
 from rnnorm.norm.spec import Norm
@@ -84,13 +85,37 @@ class LSTM(Sequence):
     check_forward_args = nn.LSTM.check_forward_args  # type: ignore[assignment]
     permute_hidden = nn.LSTM.permute_hidden  # type: ignore[assignment]
 
-    def __init__(
-        self, *args: Any, peephole: Literal["output", "all"] | None = None, **kwargs: Any
-    ) -> None:
-        if peephole not in (None, "output", "all"):
-            raise ValueError(f"peephole must be None, 'output' or 'all', got {peephole!r}")
-        self.cell = lstm.LSTM(peephole)
-        super().__init__("LSTM", *args, **kwargs)
+    if TYPE_CHECKING:
+        # for editors and type checkers: at run time the messages of a wrong call are torch's
+        def __init__(
+            self,
+            input_size: int,
+            hidden_size: int,
+            num_layers: int = 1,
+            bias: bool = True,
+            batch_first: bool = False,
+            dropout: float = 0.0,
+            bidirectional: bool = False,
+            proj_size: int = 0,
+            device: torch.device | str | None = None,
+            dtype: torch.dtype | None = None,
+            *,
+            norm: str | Norm | None = None,
+            learn_initial_state: bool | Literal["from_input"] = False,
+            initial_noise: float | None = None,
+            recurrent_dropout: RecurrentDropout | None = None,
+            peephole: Literal["output", "all"] | None = None,
+        ) -> None: ...
+
+    else:
+
+        def __init__(
+            self, *args: Any, peephole: Literal["output", "all"] | None = None, **kwargs: Any
+        ) -> None:
+            if peephole not in (None, "output", "all"):
+                raise ValueError(f"peephole must be None, 'output' or 'all', got {peephole!r}")
+            self.cell = lstm.LSTM(peephole)
+            super().__init__("LSTM", *args, **kwargs)
 
     def extra_repr(self) -> str:
         """Torch's own, then what differs from the defaults."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from rnnorm.cells import rnn
 from rnnorm.cells.cell import Cell
+from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence import Sequence
 from rnnorm.layers.step import Step
 from rnnorm.norm.spec import Norm
@@ -66,21 +67,45 @@ class RNN(Sequence):
         >>> output, h_n = rnn(torch.randn(5, 3, 8))
     """
 
+    nonlinearity: str
     torch_class = nn.RNN
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if "proj_size" in kwargs:
-            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-        if len(args) > 3:
-            self.nonlinearity = args[3]
-            args = args[:3] + args[4:]
-        else:
-            self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
-        if self.nonlinearity not in tuple(_CELLS):
-            raise ValueError(
-                f"Unknown nonlinearity '{self.nonlinearity}'. Select from 'tanh' or 'relu'."
-            )
-        super().__init__(f"RNN_{self.nonlinearity.upper()}", *args, **kwargs)
+    if TYPE_CHECKING:
+        # for editors and type checkers: at run time the messages of a wrong call are torch's
+        def __init__(
+            self,
+            input_size: int,
+            hidden_size: int,
+            num_layers: int = 1,
+            nonlinearity: str = "tanh",
+            bias: bool = True,
+            batch_first: bool = False,
+            dropout: float = 0.0,
+            bidirectional: bool = False,
+            device: torch.device | str | None = None,
+            dtype: torch.dtype | None = None,
+            *,
+            norm: str | Norm | None = None,
+            learn_initial_state: bool | Literal["from_input"] = False,
+            initial_noise: float | None = None,
+            recurrent_dropout: RecurrentDropout | None = None,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if "proj_size" in kwargs:
+                raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+            if len(args) > 3:
+                self.nonlinearity = args[3]
+                args = args[:3] + args[4:]
+            else:
+                self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
+            if self.nonlinearity not in tuple(_CELLS):
+                raise ValueError(
+                    f"Unknown nonlinearity '{self.nonlinearity}'. Select from 'tanh' or 'relu'."
+                )
+            super().__init__(f"RNN_{self.nonlinearity.upper()}", *args, **kwargs)
 
     @property
     def cell(self) -> Cell:  # type: ignore[override]
