@@ -7,12 +7,11 @@ import rnnorm
 
 
 def pytest_sessionstart():
-    root, found = Path(__file__).parents[1], Path(rnnorm.__file__)
-    # an editable install stands before PYTHONPATH; an installed wheel is what it is
-    if "site-packages" not in found.parts and root not in found.parents:
-        raise pytest.UsageError(
-            f"these are the tests of {root}, but rnnorm is imported from {found}"
-        )
+    root, other = (Path(file).resolve() for file in (__file__, rnnorm.__file__))
+    root, other = root.parents[1], other.parents[2]
+    # an editable install stands before PYTHONPATH; an installed wheel is no checkout
+    if other != root and (other / "pyproject.toml").exists():
+        raise pytest.UsageError(f"these are the tests of {root}, but rnnorm is that of {other}")
 
 
 def pytest_addoption(parser):

@@ -191,13 +191,14 @@ def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
 
 
 def _check_states(cell: Cell, state: object, before: State) -> None:
-    shapes = [s.shape for s in before]
-    if not isinstance(state, tuple) or [getattr(s, "shape", None) for s in state] != shapes:
-        got = [tuple(getattr(s, "shape", ())) for s in state] if isinstance(state, tuple) else state
+    wanted: object = [tuple(s.shape) for s in before]
+    got: object = type(state).__name__
+    if isinstance(state, tuple):
+        got = [tuple(getattr(s, "shape", ())) for s in state]
+    if got != wanted:
         raise RuntimeError(
             f"{cell.name}.step must return its output and a tuple of its states "
-            f"({', '.join(cell.states)}), as large as those it got, {list(map(tuple, shapes))}, "
-            f"got {got if isinstance(got, list) else type(got).__name__}"
+            f"({', '.join(cell.states)}), as large as those it got, {wanted}, got {got}"
         )
 
 

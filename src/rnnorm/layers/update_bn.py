@@ -37,13 +37,12 @@ def update_bn(
     It takes the place of :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are
     re-estimated as well. The model's own ``training`` is False meanwhile, so that dropout is off,
     and ``initial_noise`` is on; training modes and momenta are restored afterwards, and if anything
-    fails the statistics too. Frozen parts
-    (:func:`rnnorm.freeze`) stay as they are. A model without batch norm is left alone, with a
-    warning. Under torch.distributed every rank calls it with a loader of its own, and all get the
-    average over all of them; a synchronised layer (:func:`rnnorm.synchronize`) needs as many
-    minibatches on each, and gets the average over its process group. A step seen by fewer rows
-    than four times ``min_rows`` over the whole loader, and than the first step, is served by an
-    earlier one.
+    fails the statistics too. Frozen parts (:func:`rnnorm.freeze`) stay as they are. A model without
+    batch norm is left alone, with a warning. Under torch.distributed every rank calls it with a
+    loader of its own, and all get the average over all of them; a synchronised layer
+    (:func:`rnnorm.synchronize`) needs as many minibatches on each, and gets the average over its
+    process group. A step seen by fewer rows than four times ``min_rows`` over the whole loader, and
+    than the first step, is served by an earlier one.
 
     Args:
         loader: minibatches, as mixed as those of training, and better larger than smaller: the

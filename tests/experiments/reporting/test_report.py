@@ -10,6 +10,8 @@ import yaml
 
 import browser
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.measuring.measurement import Measurement, keep_measurements
+from rnnorm.experiments.measuring.outcome import read_outcome
 from rnnorm.experiments.measuring.trained_run import read_trained_run
 from rnnorm.experiments.reporting.figures import example_pictures
 from rnnorm.experiments.reporting.report import report
@@ -313,6 +315,18 @@ def test_a_training_that_diverged_before_its_first_checkpoint_is_reported(runs, 
     cells = dict(zip(page.rows[0], page.rows[1], strict=True))
     assert [cells[name] for name in ("epochs", "steps", "seconds")] == ["0", "4then diverged", "8"]
     assert any("Gradient norms" in caption for caption in page.captions) == bool(others)
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_score_of_an_earlier_checkpoint_counts_as_not_measured(runs, tmp_path, later):
+    run = shutil.copytree(runs / "lstm", tmp_path / "run")
+    (run / "tests.json").unlink(missing_ok=True)
+    outcome = read_outcome(run)
+    metrics = {"test/loss": 2.0, "test/accuracy": 0.4}
+    of = Measurement("best.ckpt", outcome.best_epoch + later, None, None, False, (), metrics)
+    keep_measurements(run, [of])
+    page = report([run], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert ("A test score that is missing was not measured" in page) == bool(later)
 
 
 def test_a_folder_in_the_place_of_the_page_is_refused(runs, tmp_path):

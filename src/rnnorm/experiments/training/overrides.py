@@ -25,7 +25,7 @@ def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> 
     """YAML with single options of norm, cell or dropout and paths in it, and the other overrides.
 
     On the command line jsonargparse would take the value null of an option for the word "None", and
-    a path that has a colon for a dictionary.
+    a path that has a colon for a dictionary. ``--model.norm=none`` is no norm, as for ``--vary``.
 
     Raises:
         ArgumentError: the value of an option is not YAML, or an option would be without effect:
