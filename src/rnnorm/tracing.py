@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-_PLAIN = (Tensor, Parameter)
+_PLAIN = frozenset((Tensor, Parameter))
 #: of torch, major and minor
 RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
 # whose compiler takes our layers; those of 2.6 and 2.9 fail within themselves
@@ -96,7 +96,8 @@ def unobserved(tensors: Iterable[Tensor | None]) -> bool:
         return False
     # is_grads_batched takes the older vmap, which is no transform of functorch
     batched = torch._C._functorch.is_legacy_batchedtensor
-    return not any([t is not None and (type(t) not in _PLAIN or batched(t)) for t in tensors])
+    held = [t for t in tensors if t is not None]
+    return _PLAIN.issuperset(map(type, held)) and not any(map(batched, held))
 
 
 def constant(function: Function) -> Function:

@@ -19,7 +19,8 @@ GATES = {cell.name: sum(cell.gates) for cell in COVERED}
 # of gates that share a row's statistic
 BLOCKS = {cell.name: len(cell.gates) for cell in COVERED}
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+#: that they take
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def uncovered(
@@ -28,7 +29,7 @@ def uncovered(
     """Why a kernel of the cells ``covered`` does not cover a layer, empty if it does."""
     if cell not in covered:
         return f"it has no {cell}"
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         return f"it has no {dtype}"
     if "carry" in cell.active_sites(norm):
         return "it does not normalise the carried cell"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -204,6 +204,98 @@ def check_shapes(inputs: Inputs, gates: int) -> None:
             raise RuntimeError(
                 f"mean and var of a population must have {width} features for each of {T} steps, "
                 f"got {tuple(shape)} and {tuple(var.shape)}"
+            )
+
+
+def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]) -> None:
+    """Refuses what nobody but a caller of an operator itself can give a kernel.
+
+    That is an exported program that was changed by hand, or hooks on what a compiled one saves.
+
+    Args:
+        inputs: contiguous, which is all that is known of them.
+        options: of which nothing is known.
+        dtypes: of x, that the kernel takes.
+
+    Raises:
+        RuntimeError: a tensor has another dtype, device or shape than the kernel reads, sizes have
+            other numbers, an option is unknown, or something is absent that the options ask for.
+    """
+    x, cell = inputs.x, options.cell
+    scopes = options.scopes.split(",")
+    kinds = {*scopes} - {"off"}
+    taken = {"frame"}, {"frame", "sequence"}, {"sequence"}
+    if (
+        cell not in GATES
+        or len(scopes) != 3
+        or not (kinds <= {"row"} or (kinds in taken and "sequence" not in scopes[1:]))
+        or (options.joint and (cell == "GRU" or scopes[0] != "off"))
+        or (cell != "LSTM" and scopes[2] != "off")
+    ):
+        raise RuntimeError(
+            f"cell, scopes and joint must be those of a layer, got {cell!r}, {options.scopes!r} "
+            f"and {options.joint}"
+        )
+    if x.dtype not in dtypes or x.dim() != 3 or len(x) == 0 or inputs.h0.dim() != 2:
+        raise RuntimeError(
+            f"x must be (T, B, I) of {', '.join(map(str, dtypes))} with a step at least, and h0 "
+            f"(B, H), got {tuple(x.shape)} of {x.dtype} and {tuple(inputs.h0.shape)}"
+        )
+    wide = torch.promote_types(x.dtype, torch.float32)
+    for name, tensor in zip(Inputs._fields, inputs, strict=True):
+        if tensor is None:
+            continue
+        dtype = x.dtype if name in ("x", "weight_ih", "weight_hh") else wide
+        dtype = torch.int64 if name == "sizes" else torch.bool if "mask" in name else dtype
+        device = "cpu" if name == "sizes" else x.device.type
+        if tensor.dtype != dtype or tensor.device.type != device:
+            raise RuntimeError(
+                f"{name} must be {dtype} on {device}, got {tensor.dtype} on {tensor.device}"
+            )
+    check_shapes(inputs, GATES[cell])
+    (T, B), units = x.shape[:2], inputs.h0.size(1)
+    for name, tensor, shape in (
+        ("sizes", inputs.sizes, (T,)),
+        ("h0", inputs.h0, (B, units)),
+        ("c0", inputs.c0, (B, units)),
+    ):
+        if tensor is not None and tensor.shape != shape:
+            raise RuntimeError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+    for place, mask in zip(PLACES, inputs.masks, strict=True):
+        if mask is None:
+            continue
+        steps, rows, width = mask.shape if mask.dim() == 3 else (0, 0, 0)
+        if steps not in (1, T) or rows not in (1, B) or width != units:
+            raise RuntimeError(
+                f"mask_{place} must have shape {(T, B, units)} with T and B or ones, got "
+                f"{tuple(mask.shape)}"
+            )
+    sizes = inputs.sizes.tolist()
+    if sizes[0] != B or sizes[-1] < 0 or sorted(sizes, reverse=True) != sizes:
+        raise RuntimeError(f"sizes must begin with all {B} rows and not grow, got {sizes}")
+    _check_presence(inputs, options, scopes, sizes)
+
+
+def _check_presence(
+    inputs: Inputs, options: Options, scopes: Sequence[str], sizes: Sequence[int]
+) -> None:
+    """Refuses a call without what its options ask for.
+
+    Raises:
+        RuntimeError: c0, a gamma, the cell's beta or a statistic is absent.
+    """
+    needed = {"c0": options.cell == "LSTM", "beta_cell": scopes[2] != "off"}
+    for site, scope in zip(("input", "hidden", "cell"), scopes, strict=True):
+        needed[f"gamma_{site}"] = scope != "off"
+        # a step with too few rows takes the last statistic before it
+        rows = sum(sizes) if scope == "sequence" else sizes[0]
+        given = scope in ("frame", "sequence") and not 0 <= options.min_rows <= rows
+        needed[f"mean_{site}"] = needed[f"var_{site}"] = given
+    for name, asked in needed.items():
+        if asked and getattr(inputs, name) is None:
+            raise RuntimeError(
+                f"{name} must be a tensor for {options.cell} with scopes {options.scopes!r} and "
+                f"min_rows {options.min_rows}, got None"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, get_type_hints
 
 import torch
@@ -12,6 +13,9 @@ from rnnorm.kernels import second_derivative
 from rnnorm.kernels.inputs import LEAVES, RESULTS, Inputs, Options
 
 _DIFFERENTIABLE = RESULTS[:3]
+_UPSTREAM_NAMES = [f"grad_{name}" for name in _DIFFERENTIABLE]
+#: of what a backward pass finds saved
+SAVED_NAMES = (*Inputs._fields, *RESULTS)
 
 _INPUTS = [
     f"{'Tensor' if hint is Tensor else 'Tensor?'} {name}"
@@ -41,7 +45,7 @@ BACKWARD = _schema(
     [
         *_INPUTS,
         *[f"Tensor {name}" for name in RESULTS],
-        *[f"Tensor? grad_{name}" for name in _DIFFERENTIABLE],
+        *[f"Tensor? {name}" for name in _UPSTREAM_NAMES],
         *_OPTIONS,
         "bool wants_x",
     ],
@@ -89,7 +93,7 @@ def for_backward(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Keeps of a forward operator's call what ``saved`` returns, and its options."""
     given, ctx.options, ctx.saved = forward_parts(inputs)
-    ctx.save_for_backward(*given, *for_backward(output))
+    keep(ctx, (*given, *for_backward(output)))
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
 
@@ -103,9 +107,76 @@ def contiguous(arguments: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([t.contiguous() if isinstance(t, Tensor) else t for t in arguments])
 
 
+# what a kernel takes for granted of the memory that it reads
+_form = attrgetter("shape", "dtype", "device", "layout")
+#: why a tensor that was saved may not be what it was
+CHANGED = (
+    "a hook on saved tensors returned it (torch.autograd.graph.saved_tensors_hooks), or it was "
+    "changed after the forward pass (.data=, .to(), .half()). Let the hook return what it was "
+    "given, and change parameters after backward()"
+)
+
+
+def _in_words(form: tuple[Any, ...]) -> str:
+    shape, dtype, device, layout = form
+    return f"{dtype} {tuple(shape)} on {device}, {layout}"
+
+
+def keep(ctx: Any, tensors: Sequence[Tensor | None]) -> None:
+    """Saves tensors for a backward pass, which finds them with ``kept``."""
+    ctx.save_for_backward(*tensors)
+    ctx.forms = list(map(_form, [t for t in tensors if t is not None]))
+
+
+def kept(ctx: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    """The tensors that ``keep`` has saved, contiguous.
+
+    Raises:
+        RuntimeError: one has another shape, dtype, device or layout than it had.
+    """
+    tensors: tuple[Any, ...] = ctx.saved_tensors
+    held = [t for t in tensors if t is not None]
+    if (forms := list(map(_form, held))) != ctx.forms:
+        saved = [name for name, t in zip(names, tensors, strict=True) if t is not None]
+        for name, now, before in zip(saved, forms, ctx.forms, strict=True):
+            if now != before:
+                raise RuntimeError(
+                    f"{name} was saved for the backward pass as {_in_words(before)}, and came back "
+                    f"as {_in_words(now)}: {CHANGED}"
+                )
+    return tensors if all(map(Tensor.is_contiguous, held)) else contiguous(tensors)
+
+
+def check_results(
+    arguments: Sequence[Any], expected: Sequence[tuple[Sequence[int], torch.dtype]]
+) -> None:
+    """Refuses results of a forward pass, and gradients of them, that a kernel would misread.
+
+    Args:
+        arguments: those of the backward pass, whose inputs were found to be right.
+        expected: shapes and dtypes of the results.
+
+    Raises:
+        RuntimeError: one has another shape, dtype or device.
+    """
+    device, results = arguments[0].device, arguments[_COUNT:_UPSTREAM]
+    given = zip(RESULTS, results, expected, strict=True)
+    # no backward pass reads h_n and c_n
+    pairs = [each for each in given if each[0] not in ("h_n", "c_n")]
+    upstream = arguments[_UPSTREAM:_GIVEN]
+    pairs += zip(_UPSTREAM_NAMES, upstream, expected[:3], strict=True)
+    for name, tensor, (shape, dtype) in pairs:
+        if tensor is None:
+            continue
+        if (tensor.shape, tensor.dtype, tensor.device) != (tuple(shape), dtype, device):
+            raise RuntimeError(
+                f"{name} must be {dtype} {tuple(shape)} on {device}, got {_in_words(_form(tensor))}"
+            )
+
+
 def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Any, ...]:
     """Inputs and results of a forward operator's call, made again if it saved nothing."""
-    tensors: tuple[Any, ...] = contiguous(ctx.saved_tensors)
+    tensors = kept(ctx, SAVED_NAMES)
     if not ctx.saved:
         # a graph captured without gradients asks for none to be saved
         with torch.no_grad():
@@ -119,7 +190,19 @@ def gradients(
     grads: tuple[Tensor | None, ...],
     backward: Callable[..., Sequence[Tensor]],
 ) -> list[Tensor | None]:
-    """Of the inputs that may have them, by ``backward``, whose arguments are a schema's."""
+    """Of the inputs that may have them, by ``backward``, whose arguments are a schema's.
+
+    Raises:
+        RuntimeError: the gradient of a result has another form than the result.
+    """
+    results = (tensors[_COUNT], *tensors[2:4])
+    for name, grad, like in zip(_UPSTREAM_NAMES, grads[:3], results, strict=True):
+        # autograd itself does not look at what a hook on a node returns
+        if grad is not None and _form(grad) != _form(like):
+            raise RuntimeError(
+                f"{name} must be {_in_words(_form(like))}, got {_in_words(_form(grad))}: a hook on "
+                "grad_fn has to return gradients of the form of those that it was given"
+            )
     upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads[:3]]
     wanted = ctx.needs_input_grad
     x, *rest = backward(*tensors, *upstream, *ctx.options, wanted[0])
@@ -131,13 +214,13 @@ def gradients(
 def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Keeps of a backward operator's call what ``differentiate`` needs."""
     given, _, upstream, ctx.options, _ = backward_parts(inputs)
-    ctx.save_for_backward(*given, *upstream)
+    keep(ctx, (*given, *upstream))
     ctx.set_materialize_grads(False)
 
 
 def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     """A backward operator's own derivative, which runs the reference."""
-    tensors = ctx.saved_tensors
+    tensors = kept(ctx, (*Inputs._fields, *_UPSTREAM_NAMES))
     found = second_derivative.differentiate(
         Inputs(*tensors[:_COUNT]), ctx.options, tensors[_COUNT:], grads
     )

@@ -11,7 +11,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rnnorm.kernels.inputs import LEAVES, MOMENTS, Inputs, Options
-from rnnorm.kernels.operators import contiguous, for_backward, gradients, saved, setup_forward
+from rnnorm.kernels.operators import (
+    CHANGED,
+    SAVED_NAMES,
+    for_backward,
+    gradients,
+    keep,
+    kept,
+    saved,
+    setup_forward,
+)
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.tracing import unobserved
 
@@ -89,15 +98,26 @@ class FusedLayer(torch.autograd.Function):
         *first, rest, ctx.options, ctx.passes, ctx.rows, moments = arguments
         inputs = Inputs(*first, *rest)
         results = ctx.passes.forward(inputs, ctx.options, True, ctx.rows)
-        ctx.save_for_backward(*inputs, *for_backward(results))
+        keep(ctx, (*inputs, *for_backward(results)))
+        ctx.sizes = inputs.sizes.tolist()
         ctx.set_materialize_grads(False)
         moments += results[MOMENTS]
         return tuple(results[:3])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        """The backward pass."""
-        tensors = contiguous(ctx.saved_tensors)
+        """The backward pass.
+
+        Raises:
+            RuntimeError: a saved tensor, or the gradient of a result, has another form than it had
+                in the forward pass, or ``sizes`` other numbers.
+        """
+        tensors = kept(ctx, SAVED_NAMES)
+        if (sizes := tensors[1].tolist()) != ctx.sizes:
+            raise RuntimeError(
+                f"sizes were saved for the backward pass as {ctx.sizes}, and came back as {sizes}: "
+                f"{CHANGED}"
+            )
         return (*ctx.passes.gradients(ctx, tensors, grads, ctx.rows), *[None] * 5)
 
 

@@ -11,8 +11,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.covered import GATES
 from rnnorm.kernels.cpu.forward import run_forward
-from rnnorm.kernels.cpu.layer import COMPUTED
 from rnnorm.kernels.cpu.library import UNAVAILABLE
+from rnnorm.kernels.cpu.problem import COMPUTED
 from rnnorm.kernels.inputs import (
     LEAVES,
     NO_MASKS,

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import address, run
-from rnnorm.kernels.cpu.problem import describe
-from rnnorm.kernels.inputs import moments_of
+from rnnorm.kernels.cpu.problem import COMPUTED, describe, forward_shapes
+from rnnorm.kernels.inputs import check_call, moments_of
 from rnnorm.kernels.operators import (
     BACKWARD,
     allocate_gradients,
     backward_parts,
+    check_results,
     contiguous,
     differentiate,
     setup_backward,
@@ -65,7 +66,12 @@ def run_backward(*arguments: Any, rows: ActiveRows | None = None) -> tuple[Tenso
 )
 def cpu_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of x, h0, c0, the weights, biases, peepholes, gammas and the cell's beta."""
-    return run_backward(*contiguous(arguments))
+    arguments = contiguous(arguments)
+    inputs, _, _, options, _ = backward_parts(arguments)
+    check_call(inputs, options, COMPUTED)
+    shapes = forward_shapes(inputs, options, True)
+    check_results(arguments, [(shape, inputs.x.dtype) for shape in shapes])
+    return run_backward(*arguments)
 
 
 cpu_backward.register_fake(allocate_gradients)

@@ -10,8 +10,8 @@ from torch import Tensor
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
 from rnnorm.kernels.cpu.exchange import Exchange
 from rnnorm.kernels.cpu.library import run
-from rnnorm.kernels.cpu.problem import describe, forward_shapes
-from rnnorm.kernels.inputs import Inputs, Options, moments_of
+from rnnorm.kernels.cpu.problem import COMPUTED, describe, forward_shapes
+from rnnorm.kernels.inputs import Inputs, Options, check_call, moments_of
 from rnnorm.kernels.operators import FORWARD, contiguous, forward_parts
 from rnnorm.kernels.passes import Passes
 from rnnorm.norm.merged_moments import ActiveRows
@@ -67,7 +67,9 @@ def _allocate(
 @torch.library.custom_op("rnnorm::cpu_forward", mutates_args=(), device_types="cpu", schema=FORWARD)
 def cpu_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
-    return run_forward(*forward_parts(contiguous(arguments)), distinct=True)
+    inputs, options, save = forward_parts(contiguous(arguments))
+    check_call(inputs, options, COMPUTED)
+    return run_forward(inputs, options, save, distinct=True)
 
 
 @cpu_forward.register_fake

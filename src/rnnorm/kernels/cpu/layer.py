@@ -10,14 +10,12 @@ from torch import Tensor
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels.covered import uncovered
 from rnnorm.kernels.cpu.forward import PASSES
+from rnnorm.kernels.cpu.problem import COMPUTED
 from rnnorm.kernels.inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.mask import Mask
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import Norm
-
-#: what the kernel computes in
-COMPUTED = (torch.float32, torch.float64)
 
 
 def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:

@@ -11,6 +11,9 @@ from rnnorm.kernels.covered import BLOCKS, GATES
 from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, address
 from rnnorm.kernels.inputs import RESULTS, SAVED, Inputs, Options, moments_of
 
+#: what the kernel computes in
+COMPUTED = (torch.float32, torch.float64)
+
 
 def recomputes(input_size: int, hidden_size: int) -> bool:
     """Whether backward computes ``W_x x`` again: at most 7 % more arithmetic, 40 % less memory."""

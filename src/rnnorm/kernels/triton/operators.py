@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.covered import DTYPES
+from rnnorm.kernels.inputs import Inputs, Options, check_call
 from rnnorm.kernels.operators import (
     BACKWARD,
     FORWARD,
     allocate_gradients,
     backward_parts,
+    check_results,
     contiguous,
     differentiate,
     forward_parts,
@@ -28,7 +30,11 @@ from rnnorm.norm.merged_moments import ActiveRows
 @torch.library.custom_op("rnnorm::triton_backward", mutates_args=(), schema=BACKWARD)
 def triton_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of x, h0, c0, the weights, biases, peepholes, gammas and the cell's beta."""
-    return _backward(*contiguous(arguments), rows=None)
+    arguments = contiguous(arguments)
+    inputs, _, _, options, _ = backward_parts(arguments)
+    check_call(inputs, options, DTYPES)
+    check_results(arguments, forward_shapes(inputs, options, True))
+    return _backward(*arguments, rows=None)
 
 
 def _backward(*arguments: Any, rows: ActiveRows | None) -> tuple[Tensor, ...]:
@@ -58,7 +64,10 @@ triton_backward.register_autograd(differentiate, setup_context=setup_backward)
 @torch.library.custom_op("rnnorm::triton_forward", mutates_args=(), schema=FORWARD)
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
-    return _captured(_run_forward, contiguous(arguments))
+    arguments = contiguous(arguments)
+    inputs, options, _ = forward_parts(arguments)
+    check_call(inputs, options, DTYPES)
+    return _captured(_run_forward, arguments)
 
 
 def _forward(
