@@ -1,6 +1,7 @@
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,6 +78,36 @@ def test_cudnn_flattens_plain_layers_alone(monkeypatch):
     assert flattened == [plain]
 
 
+@pytest.mark.parametrize("step", [2**62 + 1, 2**63 - 1, 2**63, 10**40, np.uint64(2**63)])
+@pytest.mark.parametrize("norm", [None, "batch", "layer", rnnorm.BatchNorm(population="shared")])
+@pytest.mark.parametrize("cls", [rnnorm.LSTM, rnnorm.GRU, rnnorm.LSTMCell, rnnorm.RNNCell])
+def test_a_step_beyond_all_sequences_is_an_error(cls, norm, step):
+    module, x = cls(3, 5, norm=norm), torch.randn(4, 3)
+    x = x.expand(2, 4, 3) if issubclass(cls, torch.nn.RNNBase) else x
+    module(x)
+    for kind in (module.train(), module.eval(), rnnorm.freeze(module)):
+        with pytest.raises(ValueError, match=r"step must be at most 2\*\*62, got "):
+            kind(x, step=step)
+    if step < 2**63:
+        with pytest.raises(ValueError, match="step must be at most"):
+            module(x, step=torch.tensor([0, 0, 0, int(step)]))
+
+
+def test_the_largest_step_is_served_by_the_last_statistic():
+    lstm = rnnorm.LSTM(3, 5, norm="batch")
+    x = torch.randn(2, 4, 3)
+    lstm(x)
+    lstm.eval()
+    torch.testing.assert_close(lstm(x, step=2**62), lstm(x, step=1))
+    rows = torch.full((4,), 2**62)
+    torch.testing.assert_close(lstm(x, step=rows), lstm(x, step=1))
+
+
+def test_a_step_that_no_memory_is_left_for_says_so():
+    with pytest.raises(RuntimeError, match=r"no memory for statistics of .* steps, which are step"):
+        rnnorm.LSTM(3, 5, norm="batch")(torch.randn(2, 4, 3), step=2**61)
+
+
 def said_of_step(module, *calls):
     """Files from which a warning of a missing step was raised."""
     with warnings.catch_warnings(record=True) as caught:
@@ -96,7 +127,7 @@ def streams(cls, norm="batch", steps=6, **options):
         module(x.expand(steps, 4, 3))
     else:
         for step in range(steps):
-            module(x, step=step)
+            kind(x, step=step)
     return module.eval(), x, (h, h) if "LSTM" in cls.__name__ else h
 
 

@@ -11,6 +11,9 @@ from rnnorm.cells.cell import State
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.tracing import jit_tracing, stands_for_several
 
+#: largest ``step``: to it a sequence's own steps are added, and int64 has to hold the sum
+LAST_STEP = 2**62
+
 
 def checked_step(
     step: int | Tensor, rows: int, training: bool, bidirectional: bool = False
@@ -25,7 +28,8 @@ def checked_step(
 
     Raises:
         TypeError: ``step`` is neither an int nor an int64 tensor.
-        ValueError: it is negative, a tensor in training, or nonzero with ``bidirectional``.
+        ValueError: it is negative, above 2**62, a tensor in training, or nonzero with
+            ``bidirectional``.
         RuntimeError: a tensor is not ``(rows,)``.
     """
     if isinstance(step, Tensor):
@@ -48,6 +52,8 @@ def checked_step(
         raise TypeError(f"step must be an int or an int64 tensor, got {type(step).__name__}")
     if lowest < 0:
         raise ValueError(f"step must not be negative, got {lowest}")
+    if highest > LAST_STEP:
+        raise ValueError(f"step must be at most 2**62, got {highest}")
     if bidirectional and highest > 0:
         raise ValueError(
             f"step must be 0 with bidirectional=True, got {highest}: the backward direction "

@@ -175,8 +175,8 @@ class Sequence(Recurrence, nn.RNNBase):
 
         Raises:
             ValueError: ``lengths`` with a PackedSequence or unbatched input; ``step`` that is
-                negative, that is nonzero with ``bidirectional``, or a tensor in training; in
-                training, too few rows for a statistic.
+                negative or above 2**62, that is nonzero with ``bidirectional``, or a tensor in
+                training; in training, too few rows for a statistic.
             RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
             TypeError: ``step`` or ``lengths`` that are no integers.
         """

@@ -23,6 +23,7 @@ from rnnorm.kernels.inputs import (
     sites_of,
 )
 from rnnorm.layers.autocast import autocast_dtype
+from rnnorm.layers.checks import LAST_STEP
 from rnnorm.layers.layer import parameter
 from rnnorm.layers.sequence import Sequence
 from rnnorm.norm.population import Population
@@ -92,7 +93,7 @@ class ShortWay(NamedTuple):
             step = 0
         weight = layer._parameters.get("weight_hh_l0")
         # it may have been frozen where there is a kernel
-        if UNAVAILABLE or layer.training or type(step) is not int or step < 0:
+        if UNAVAILABLE or layer.training or type(step) is not int or not 0 <= step <= LAST_STEP:
             return None
         if weight is None or weight.dtype not in COMPUTED:
             return None

@@ -67,8 +67,8 @@ class Step(Recurrence, nn.RNNCellBase):
             the next state, in the form of torch.nn.
 
         Raises:
-            ValueError: an input or state of wrong rank; ``step`` that is negative, or a tensor in
-                training; in training, too few rows for a statistic.
+            ValueError: an input or state of wrong rank; ``step`` that is negative or above 2**62,
+                or a tensor in training; in training, too few rows for a statistic.
             RuntimeError: sizes that do not fit.
             TypeError: ``step`` that is no integer.
         """

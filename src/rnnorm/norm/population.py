@@ -111,7 +111,7 @@ class Population(nn.Module):
         Raises:
             RuntimeError: the buffers would have to grow in one of several processes of
                 torch.distributed, where the ranks would end up with different shapes, or in a
-                replica of torch.nn.DataParallel.
+                replica of torch.nn.DataParallel; there is no memory for so many.
         """
         needed = steps if self.horizon is None else min(steps, self.horizon)
         if needed <= len(self):
@@ -130,7 +130,13 @@ class Population(nn.Module):
                 f"has {steps} steps, and buffers that grow differ from rank to rank; or call "
                 "rnnorm.synchronize(model)"
             )
-        self.resize(needed)
+        try:
+            self.resize(needed)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"no memory for statistics of {needed} steps, which are step and the frames of the "
+                f"call: give a smaller step, or norm.horizon a number ({error})"
+            ) from error
 
     def at(self, steps: Tensor) -> Moments:
         """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
