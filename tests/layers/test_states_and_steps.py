@@ -127,7 +127,7 @@ def streams(cls, norm="batch", steps=6, **options):
         module(x.expand(steps, 4, 3))
     else:
         for step in range(steps):
-            kind(x, step=step)
+            module(x, step=step)
     return module.eval(), x, (h, h) if "LSTM" in cls.__name__ else h
 
 
