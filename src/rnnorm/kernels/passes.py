@@ -72,7 +72,7 @@ class Passes(NamedTuple):
         differentiable = inputs.differentiable
         if rows is None and not unobserved(inputs):
             return self.forward_operator(*inputs, *options, differentiable)  # type: ignore[no-any-return]
-        if any([t is not None and t.is_neg() for t in inputs[:LEAVES]]):
+        if any([t is not None and t.is_neg() for t in inputs]):
             # before an operator PyTorch does so itself
             inputs = Inputs._make([None if t is None else t.resolve_neg() for t in inputs])
         if not differentiable:

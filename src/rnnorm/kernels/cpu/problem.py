@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rnnorm.kernels.covered import BLOCKS, GATES
 from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, address
-from rnnorm.kernels.inputs import RESULTS, SAVED, Inputs, Options, moments_of
+from rnnorm.kernels.inputs import MOMENTS, RESULTS, SAVED, Inputs, Options
 
 #: what the kernel computes in
 COMPUTED = (torch.float32, torch.float64)
@@ -85,26 +85,28 @@ def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Lay
         if tensor is not None:
             setattr(layer, name, tensor.data_ptr())
     for k, weight in enumerate(inputs.peepholes):
-        layer.peephole[k] = address(weight)
-    moments = moments_of(results)
+        if weight is not None:
+            layer.peephole[k] = weight.data_ptr()
+    moments, gammas, constants = results[MOMENTS], inputs.gammas, inputs.constants
     for k, scope in enumerate(options.scopes.split(",")):
         if scope == "off":
             continue
         site = layer.site[k]
         site.scope = SCOPES.index(scope)
-        site.gamma = address(inputs.gammas[k])
-        site.mean, site.var = map(address, moments[k])
-        mean, var = inputs.constants[2 * k : 2 * k + 2]
+        site.gamma = address(gammas[k])
+        site.mean, site.var = moments[2 * k].data_ptr(), moments[2 * k + 1].data_ptr()
+        mean, var = constants[2 * k : 2 * k + 2]
         if mean is not None:
             steps, rows, features = mean.shape
             site.constant_mean, site.constant_var = address(mean), address(var)
             site.constant_row = features if rows > 1 else 0
             site.constant_step = rows * features if steps > 1 else 0
-    layer.site[2].beta = address(inputs.beta_cell)
-    for mask, drawn, scale in zip(layer.mask, inputs.masks, options.scales, strict=True):
+    if inputs.beta_cell is not None:
+        layer.site[2].beta = inputs.beta_cell.data_ptr()
+    for k, drawn in enumerate(inputs.masks):
         if drawn is not None:
-            steps, rows, features = drawn.shape
-            mask.drawn, mask.scale = address(drawn), scale
+            mask, (steps, rows, features) = layer.mask[k], drawn.shape
+            mask.drawn, mask.scale = address(drawn), options.scales[k]
             mask.step = rows * features if steps > 1 else 0
             mask.row = features if rows > 1 else 0
     return layer
