@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rnnorm.kernels.covered import GATES
+from rnnorm.kernels.inputs import CELLS
 from rnnorm.kernels.triton import columns, loop, step
 from rnnorm.kernels.triton.plan import launch_options, product, tile
 from rnnorm.kernels.triton.step import Step
@@ -69,8 +69,9 @@ class Variant(NamedTuple):
         joint = self.norm == "joint"
         shifted = joint or self.cell == "GRU"
         narrow = self.dtype != self.wide
+        cell = next(cell for cell in CELLS if cell.name == self.cell)
         return {
-            "S": Step(self.cell, GATES[self.cell], self.scope, joint, shifted, out, narrow),
+            "S": Step(self.cell, sum(cell.gates), self.scope, joint, shifted, out, narrow),
             "TILE": how,
             "P": product(how, self.cell),
         }

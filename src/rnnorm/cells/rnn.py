@@ -39,7 +39,7 @@ class RNN(Cell):
         """``h_t = φ(BN(W_x x_t) + BN(W_h h_{t-1}) + b)`` (Laurent et al. 2015, eq. 18, 17)."""
         if self.nonlinearity not in _ACTIVATIONS:
             # torch.nn.RNNCell too finds out when it is called
-            raise RuntimeError("Unknown nonlinearity: it must be 'tanh' or 'relu'")
+            raise RuntimeError(f"Unknown nonlinearity: {self.nonlinearity}")
         (h,) = state
         activation = _ACTIVATIONS[self.nonlinearity]
         h = activation(self.preactivation(weights, x_term, h, normalise))

@@ -8,54 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-
-from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference, scan, synchronized
+from rnnorm.kernels.call import Request, listed
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
-from rnnorm.norm.spec import BatchNorm, Norm
-from rnnorm.tracing import constant, exporting, jit_tracing
+from rnnorm.norm.spec import BatchNorm
+from rnnorm.tracing import constant, exporting
 
-_TORCH = (LSTM(), GRU())
-
-
-class Request(NamedTuple):
-    """What a layer asks for; ``padded`` rows come with their ``lengths``.
-
-    ``masked`` are the places where recurrent dropout acts.
-    ``exported`` is what a program is made for, ``"torch"`` or ``"onnx"``, if one is.
-    ``synchronized`` statistics are those of the rows of several processes.
-    """
-
-    cell: Cell
-    norm: Norm | None
-    device: torch.device
-    dtype: torch.dtype
-    projected: bool = False
-    padded: bool = False
-    masked: tuple[str, ...] = ()
-    training: bool = False
-    one_step: bool = False
-    exported: str = ""
-    synchronized: bool = False
-
-    def __str__(self) -> str:
-        sites = ", ".join(self.cell.active_sites(self.norm))
-        what = f"{type(self.norm).__name__} of {sites}" if sites else "no norm"
-        projected = " and proj_size" if self.projected else ""
-        masked = " and recurrent dropout" if self.masked else ""
-        over = " over the rows of all ranks" if self.synchronized else ""
-        return (
-            f"{self.cell.name} with {what}{over}{projected}{masked}, {self.dtype}, on "
-            f"{self.device.type}"
-        )
+_TORCH = (LSTM(), GRU(), RNN(), RNN("relu"))
 
 
 @dataclass(frozen=True)
@@ -84,8 +50,7 @@ class Kernel:
 
 
 def _aten_refuses(request: Request) -> str:
-    # torch itself refuses an RNN of another nonlinearity
-    if request.cell not in _TORCH and type(request.cell) is not RNN:
+    if not listed(request.cell, _TORCH):
         return f"torch.nn has no {request.cell}"
     if request.cell.active_sites(request.norm):
         return "torch.nn has no normalised recurrence"
@@ -97,31 +62,9 @@ def _aten_refuses(request: Request) -> str:
 def _aten_is_worse(request: Request) -> str:
     if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
         return "torch.export would keep its example's number of steps"
-    if request.padded and not UNAVAILABLE and not _cpu_refuses(request):
+    if request.padded and not UNAVAILABLE and not cpu.refuses(request):
         return "torch.nn runs sequences of different lengths slower"
     return ""
-
-
-def _cpu_refuses(request: Request) -> str:
-    if request.projected:
-        return "it has no proj_size"
-    if request.exported == "onnx":
-        return "onnx has no such operator"
-    return cpu.refuses(request.cell, request.norm, request.device, request.dtype)
-
-
-def _triton_refuses(request: Request) -> str:
-    if request.synchronized:
-        return "it takes no statistics over the rows of several processes"
-    if request.projected:
-        return "it has no proj_size"
-    if request.masked:
-        return "it has no recurrent dropout"
-    if request.exported:
-        return "it is not exported"
-    if jit_tracing():
-        return "what loads a trace would not find its operators"
-    return triton.refuses(request.cell, request.norm, request.device, request.dtype)
 
 
 def _scan_refuses(request: Request) -> str:
@@ -138,11 +81,11 @@ def _scan_refuses(request: Request) -> str:
 
 KERNELS = (
     Kernel("aten", "", _aten_refuses, None, traceable=False, worse=_aten_is_worse),
-    Kernel("cpu", UNAVAILABLE, _cpu_refuses, cpu.layer, traceable=True, synchronized=cpu.layer),
+    Kernel("cpu", UNAVAILABLE, cpu.refuses, cpu.layer, traceable=True, synchronized=cpu.layer),
     Kernel(
         "triton",
         triton.UNAVAILABLE,
-        _triton_refuses,
+        triton.refuses,
         triton.layer,
         traceable=True,
         worse=lambda request: triton.unproven(request.device),

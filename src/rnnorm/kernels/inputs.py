@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels.covered import GATES
-from rnnorm.kernels.mask import Mask
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.lstm import LSTM
+from rnnorm.cells.rnn import RNN
+from rnnorm.kernels.call import Mask
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm
+
+#: the cells that ``Inputs`` and ``Options`` can describe; those of one name, from fewer weights
+#: to more
+CELLS = (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu"))
+_BY_NAME: Mapping[str, Cell] = {cell.name: cell for cell in CELLS}
 
 
 class Inputs(NamedTuple):
@@ -119,6 +126,21 @@ class Options(NamedTuple):
         """By place."""
         return self[5:]
 
+    @property
+    def gates(self) -> int:
+        """How many gates the cell has."""
+        return sum(_BY_NAME[self.cell].gates)
+
+    @property
+    def blocks(self) -> int:
+        """How many groups of gates have a row statistic of their own."""
+        return len(_BY_NAME[self.cell].gates)
+
+    @property
+    def has_c(self) -> bool:
+        """Whether the cell has a state c."""
+        return "c" in _BY_NAME[self.cell].states
+
 
 def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
     """The kernel's three sites by name, where some are normalised."""
@@ -171,7 +193,7 @@ def inputs_of(
             *[None if m is None else m.drawn.expand(-1, -1, units).contiguous() for m in dropped],
         ]
     )
-    check_shapes(inputs, GATES[cell.name])
+    check_shapes(inputs, sum(cell.gates))
     return inputs
 
 
@@ -226,11 +248,11 @@ def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]
     kinds = {*scopes} - {"off"}
     taken = {"frame"}, {"frame", "sequence"}, {"sequence"}
     if (
-        cell not in GATES
+        cell not in _BY_NAME
         or len(scopes) != 3
         or not (kinds <= {"row"} or (kinds in taken and "sequence" not in scopes[1:]))
-        or (options.joint and (cell == "GRU" or scopes[0] != "off"))
-        or (cell != "LSTM" and scopes[2] != "off")
+        or (options.joint and ("joint" not in _BY_NAME[cell].sites or scopes[0] != "off"))
+        or (scopes[2] != "off" and not options.has_c)
     ):
         raise RuntimeError(
             f"cell, scopes and joint must be those of a layer, got {cell!r}, {options.scopes!r} "
@@ -252,7 +274,7 @@ def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]
             raise RuntimeError(
                 f"{name} must be {dtype} on {device}, got {tensor.dtype} on {tensor.device}"
             )
-    check_shapes(inputs, GATES[cell])
+    check_shapes(inputs, options.gates)
     (T, B), units = x.shape[:2], inputs.h0.size(1)
     for name, tensor, shape in (
         ("sizes", inputs.sizes, (T,)),
@@ -284,7 +306,7 @@ def _check_presence(
     Raises:
         RuntimeError: c0, a gamma, the cell's beta or a statistic is absent.
     """
-    needed = {"c0": options.cell == "LSTM", "beta_cell": scopes[2] != "off"}
+    needed = {"c0": options.has_c, "beta_cell": scopes[2] != "off"}
     for site, scope in zip(("input", "hidden", "cell"), scopes, strict=True):
         needed[f"gamma_{site}"] = scope != "off"
         # a step with too few rows takes the last statistic before it

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rnnorm.cells.cell import Cell, State, Weights, product
-from rnnorm.kernels.mask import Mask
-from rnnorm.norm.moments import BatchSite, Moments, normalise_rows
-from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, field_of
+from rnnorm.kernels.call import Mask
+from rnnorm.norm.moments import BatchSite, Moments
+from rnnorm.norm.spec import BatchNorm, Norm, field_of
 
 Site = Callable[[Tensor, int], Tensor]
 
@@ -152,12 +152,12 @@ def fixed_sites(
     gamma: Mapping[str, Tensor],
     shifts: Mapping[str, Tensor],
 ) -> dict[str, Site]:
-    """What a cell asks for and no statistic is needed for: the shift, or layer normalisation."""
+    """What a cell asks for and no statistic over rows is needed for: the shift, or a row's norm."""
     sites: dict[str, Site] = {site: partial(_add, shifts.get(site)) for site in cell.sites}
-    if isinstance(norm, LayerNorm):
+    if norm is not None and not isinstance(norm, BatchNorm):
         for site, scale in gamma.items():
             widths = cell.blocks(site, units)
-            sites[site] = partial(_normalise_rows, widths, scale, shifts.get(site), norm.eps)
+            sites[site] = partial(_normalise_rows, norm, widths, scale, shifts.get(site))
     return sites | dict.fromkeys(("hidden", "candidate"), _unmasked)
 
 
@@ -211,6 +211,6 @@ def zone_out(zones: Sequence[Tensor | None], before: State, state: State) -> Sta
 
 
 def _normalise_rows(
-    widths: list[int], gamma: Tensor, shift: Tensor | None, eps: float, z: Tensor, t: int
+    norm: Norm, widths: list[int], gamma: Tensor, shift: Tensor | None, z: Tensor, t: int
 ) -> Tensor:
-    return normalise_rows(z, widths, gamma, shift, eps)
+    return norm.normalise_rows(z, widths, gamma, shift)

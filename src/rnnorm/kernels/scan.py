@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, State, Weights, product
-from rnnorm.kernels.mask import Mask
+from rnnorm.kernels.call import Mask
 from rnnorm.kernels.reference import fixed_sites, zone_out
 from rnnorm.norm.moments import Moments, normalise_by, scale_of
 from rnnorm.norm.spec import BatchNorm, Norm

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
-from rnnorm.kernels.covered import COVERED
-from rnnorm.kernels.inputs import LEAVES, PEEPHOLES, PLACES, Inputs, Options
-from rnnorm.kernels.mask import Mask
+from rnnorm.kernels.call import Mask
+from rnnorm.kernels.inputs import CELLS, LEAVES, PEEPHOLES, PLACES, Inputs, Options
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
 
@@ -28,7 +27,7 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
         norm = BatchNorm(eps=options.eps, **{"recurrent": None, **given})  # type: ignore[arg-type]
     peepholes = dict(zip(PEEPHOLES, inputs.peepholes, strict=True))
     own = {name: weight for name, weight in peepholes.items() if weight is not None}
-    alike = [cell for cell in COVERED if cell.name == options.cell]
+    alike = [cell for cell in CELLS if cell.name == options.cell]
     output, state_n, _ = reference.layer(
         next(cell for cell in alike if own.keys() <= cell.weights(1, 1, False).keys()),
         norm,

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import reference
-from rnnorm.kernels.mask import Mask
+from rnnorm.kernels.call import Mask
 from rnnorm.norm.merged_moments import ActiveRows, MergedSite
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import Norm

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import dispatch
-from rnnorm.kernels.mask import Mask
+from rnnorm.kernels.call import Mask
 from rnnorm.layers.autocast import in_products, without_autocast
 from rnnorm.layers.checks import check_device
 from rnnorm.layers.recurrence import Recurrence

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, State
-from rnnorm.kernels.mask import Mask
+from rnnorm.kernels.call import Mask
 from rnnorm.norm.spec import Spec, check_number
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.kernels import dispatch
-from rnnorm.kernels.covered import GATES
+from rnnorm.kernels.call import Request
 from rnnorm.kernels.cpu.forward import run_forward
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.cpu.problem import COMPUTED
@@ -59,7 +59,7 @@ class ShortWay(NamedTuple):
             or not active
         ):
             return None
-        request = dispatch.Request(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
+        request = Request(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
         # whatever use_backend names now: run asks at each call
         if dispatch.why_not("cpu", request):
             return None
@@ -131,7 +131,7 @@ class ShortWay(NamedTuple):
                 # functional_call has put others there, or the parameters alone were converted
                 return None
             inputs = Inputs(x, sizes, h, c[0] if c else None, *parameters, *moments, *NO_MASKS)  # type: ignore[arg-type]
-            check_shapes(inputs, GATES[layer.cell.name])
+            check_shapes(inputs, self.options.gates)
             x, *last = run_forward(inputs, self.options, save=False)[: 2 + len(c)]
             final.append(last)
         dispatch.calls["cpu"] += 1

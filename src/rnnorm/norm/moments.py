@@ -7,7 +7,7 @@ from math import nan
 
 import torch
 from torch import Tensor
-from torch.nn.functional import batch_norm, layer_norm, pad
+from torch.nn.functional import batch_norm, pad
 
 from rnnorm.tracing import transformed
 
@@ -135,25 +135,3 @@ def normalise_by(z: Tensor, mean: Tensor, scale: Tensor, shift: Tensor | None) -
     """``(z - μ) s``, and the shift where there is one."""
     centred = z - mean
     return centred * scale if shift is None else torch.addcmul(shift, centred, scale)
-
-
-def normalise_rows(
-    z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None, eps: float
-) -> Tensor:
-    """Layer normalisation over the features of each row (Ba et al. 2016, eq. 20–22).
-
-    Args:
-        z: ``(n, F)``.
-        widths: of the blocks that have a mean and variance of their own.
-        gamma: ``(F,)``.
-        shift: ``(F,)``, or None where nothing is added.
-        eps: added to the variance.
-    """
-    shifts = [None] * len(widths) if shift is None else torch.split(shift, widths)
-    blocks = [
-        layer_norm(block, block.shape[-1:], scale, offset, eps)
-        for block, scale, offset in zip(
-            torch.split(z, widths, -1), torch.split(gamma, widths), shifts, strict=True
-        )
-    ]
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
 Scope = Literal["frame", "sequence"]
 
 SITES = ("input", "recurrent", "joint", "cell", "carry")
@@ -66,6 +70,30 @@ def check_int(name: str, value: object, least: int, optional: bool = False) -> N
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+class Norm(Spec):
+    """Says which sites are normalised, and by what: its fields are those of the kind.
+
+    A kind that normalises each row by itself says how in ``normalise_rows``. Batch normalisation
+    alone has statistics over rows, which kernels take.
+    """
+
+    gamma: float
+    eps: float
+
+    def normalise_rows(
+        self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
+    ) -> Tensor:
+        """Normalises each row by itself.
+
+        Args:
+            z: ``(n, F)``.
+            widths: of the blocks that have a statistic of their own.
+            gamma: ``(F,)``.
+            shift: ``(F,)``, or None where nothing is added.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how a row is normalised")
+
+
 def _check_eps(eps: object) -> None:
     check_number("norm.eps", eps, 0.0)
     # the smallest normal number of float32
@@ -76,7 +104,7 @@ def _check_eps(eps: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchNorm(Spec):
+class BatchNorm(Norm):
     """Batch normalisation of the sites of a cell (Cooijmans et al. 2016; Laurent et al. 2015).
 
     A scope is ``"frame"`` (over the active rows of one time step), ``"sequence"`` (over all
@@ -149,7 +177,7 @@ class BatchNorm(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm(Spec):
+class LayerNorm(Norm):
     """Layer normalisation of the sites of a cell (Ba et al. 2016).
 
     One mean and variance per row over all gates of a term; a GRU's candidate stands apart from
@@ -180,8 +208,19 @@ class LayerNorm(Spec):
         check_number("norm.gamma", self.gamma)
         _check_eps(self.eps)
 
+    def normalise_rows(
+        self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
+    ) -> Tensor:
+        """Normalises by the mean and variance of each row's blocks (Ba et al. 2016, eq. 20–22)."""
+        shifts = [None] * len(widths) if shift is None else torch.split(shift, widths)
+        blocks = [
+            layer_norm(block, block.shape[-1:], scale, offset, self.eps)
+            for block, scale, offset in zip(
+                torch.split(z, widths, -1), torch.split(gamma, widths), shifts, strict=True
+            )
+        ]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)
 
-Norm = BatchNorm | LayerNorm
 
 PRESETS: Mapping[str, Norm] = {
     "batch": BatchNorm(),
@@ -203,7 +242,7 @@ def resolve(norm: str | Norm | None) -> Norm | None:
         ValueError: no preset has that name.
         TypeError: ``norm`` is neither a name nor a spec nor ``None``.
     """
-    if norm is None or isinstance(norm, (BatchNorm, LayerNorm)):
+    if norm is None or isinstance(norm, Norm):
         return norm
     if not isinstance(norm, str):
         raise TypeError(

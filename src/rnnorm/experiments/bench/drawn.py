@@ -12,7 +12,7 @@ from torch import Tensor
 
 import rnnorm
 from rnnorm.experiments.bench.layers import Shape
-from rnnorm.kernels import dispatch
+from rnnorm.kernels.call import Request
 from rnnorm.layers.sequence import Sequence
 from rnnorm.norm.spec import BatchNorm, Norm
 
@@ -83,9 +83,9 @@ class Drawn(NamedTuple):
             step=self.step.to(device) if isinstance(self.step, Tensor) else self.step,
         )
 
-    def request(self, device: torch.device, dtype: torch.dtype) -> dispatch.Request:
+    def request(self, device: torch.device, dtype: torch.dtype) -> Request:
         """What the layer asks for, as the copy ``to`` a device and a dtype."""
-        return dispatch.Request(
+        return Request(
             self.layer.cell,
             self.layer.norm,
             device,

@@ -8,21 +8,28 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels.covered import uncovered
+from rnnorm.kernels.call import Coverage, Mask, Request
 from rnnorm.kernels.cpu.forward import PASSES
 from rnnorm.kernels.cpu.problem import COMPUTED
-from rnnorm.kernels.inputs import inputs_of, options_of, taken_of
-from rnnorm.kernels.mask import Mask
+from rnnorm.kernels.inputs import CELLS, PLACES, inputs_of, options_of, taken_of
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import Norm
 
 
-def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:
-    """Why the kernel does not cover a layer, empty if it does."""
-    if device.type != "cpu":
-        return f"it runs on the CPU, not on {device.type}"
-    return uncovered(cell, norm, dtype)
+COVERAGE = Coverage(
+    CELLS,
+    PLACES,
+)
+
+
+def refuses(request: Request) -> str:
+    """Says why the kernel does not compute a layer, empty if it does."""
+    if request.device.type != "cpu":
+        return f"it runs on the CPU, not on {request.device.type}"
+    if request.exported == "onnx":
+        return "onnx has no such operator"
+    return COVERAGE.refuses(request)
 
 
 def layer(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.covered import BLOCKS, GATES
 from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, address
 from rnnorm.kernels.inputs import MOMENTS, RESULTS, SAVED, Inputs, Options
 
@@ -39,10 +38,8 @@ def forward_shapes(
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
     scopes = options.scopes.split(",")
-    gates = GATES[options.cell]
-    has_c = options.cell == "LSTM"
+    gates, blocks, has_c = options.gates, options.blocks, options.has_c
     shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (B, H) if has_c else (0,)]
-    blocks = BLOCKS[options.cell]
     for scope, wide, parts in zip(scopes, (gates, gates, 1), (blocks, blocks, 1), strict=True):
         shape: tuple[int, ...] = (0,)
         if scope == "row":

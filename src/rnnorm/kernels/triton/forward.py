@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.covered import GATES
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish
@@ -23,7 +22,7 @@ def forward_shapes(
     T, B, _ = inputs.x.shape
     H, given = inputs.weight_hh.size(1), inputs.x.dtype
     wide = torch.promote_types(given, torch.float32)
-    has_c, gates = options.cell == "LSTM", GATES[options.cell]
+    has_c, gates = options.has_c, options.gates
     shapes: list[tuple[tuple[int, ...], torch.dtype]] = [
         ((T, B, H), given),
         ((B, H), wide),

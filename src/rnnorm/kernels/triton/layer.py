@@ -17,11 +17,11 @@ from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels.covered import uncovered
+from rnnorm.kernels.call import Coverage, Mask, Request
 from rnnorm.kernels.inputs import inputs_of, options_of, taken_of
-from rnnorm.kernels.mask import Mask
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import Norm
+from rnnorm.tracing import jit_tracing
 
 _LEAST = (3, 6)
 # compute capability of the oldest GPUs that they were compiled for
@@ -42,7 +42,7 @@ def _unavailable() -> str:
 
 #: why they cannot run here: earlier versions of Triton were not tried
 UNAVAILABLE = _unavailable()
-_COVERED = (LSTM(), GRU(), RNN(), RNN("relu"))
+COVERAGE = Coverage((LSTM(), GRU(), RNN(), RNN("relu")))
 
 
 def _interpreted() -> bool:
@@ -93,13 +93,19 @@ def _launch(device: torch.device) -> str:
     return f"Triton does not run here: {error}"
 
 
-def refuses(cell: Cell, norm: Norm | None, device: torch.device, dtype: torch.dtype) -> str:
-    """Why the kernels do not cover a layer, empty if they do."""
+def refuses(request: Request) -> str:
+    """Says why the kernels do not compute a layer, empty if they do."""
     interpreted = _interpreted()
-    if device.type != ("cpu" if interpreted else "cuda"):
+    if request.device.type != ("cpu" if interpreted else "cuda"):
         where = "on the CPU with TRITON_INTERPRET=1" if interpreted else "on a GPU"
-        return f"it runs {where}, not on {device.type}"
-    return uncovered(cell, norm, dtype, _COVERED)
+        return f"it runs {where}, not on {request.device.type}"
+    if request.synchronized:
+        return "it takes no statistics over the rows of several processes"
+    if request.exported:
+        return "it is not exported"
+    if jit_tracing():
+        return "what loads a trace would not find its operators"
+    return COVERAGE.refuses(request)
 
 
 def layer(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.covered import DTYPES
+from rnnorm.kernels.call import DTYPES
 from rnnorm.kernels.inputs import Inputs, Options, check_call
 from rnnorm.kernels.operators import (
     BACKWARD,

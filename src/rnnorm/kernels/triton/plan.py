@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rnnorm.kernels.covered import GATES
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton.graphs import float32_precision
 from rnnorm.kernels.triton.loop import Product
@@ -60,7 +59,7 @@ class Plan:
         self.T, self.B, _ = inputs.x.shape
         self.H = inputs.weight_hh.size(1)
         self.frames = self.starts[-1]
-        self.gates = GATES[options.cell]
+        self.gates = options.gates
         self.wide = torch.promote_types(inputs.x.dtype, torch.float32)
         self.narrow = self.wide != inputs.x.dtype
         self.scopes = options.scopes.split(",")

@@ -1,0 +1,137 @@
+"""What a layer asks of a kernel, and which of it a fused kernel computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from rnnorm.cells.cell import Cell
+from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
+
+# by kind of norm, the scopes of each site that the fused kernels normalise
+_SCOPES: Mapping[type[Norm], Mapping[str, tuple[Any, ...]]] = {
+    BatchNorm: {
+        "input": ("frame", "sequence"),
+        "recurrent": ("frame",),
+        "joint": ("frame",),
+        "cell": ("frame",),
+    },
+    LayerNorm: {"input": (True,), "recurrent": (True,), "cell": (True,)},
+}
+# fields of a norm that a kernel reads as numbers, or that no kernel reads
+_NUMBERS = ("gamma", "eps", "momentum", "population", "horizon", "min_rows")
+#: the dtypes that fused kernels take
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class Mask(NamedTuple):
+    """What recurrent dropout drew for a layer at one place: the numbers ``drawn * scale``.
+
+    It takes a byte for each number until a kernel reads it.
+
+    Args:
+        drawn: ``(T, B, ·)`` bool, or broadcast to that.
+        scale: of the true ones.
+    """
+
+    drawn: Tensor
+    scale: float = 1.0
+
+    def numbers(self, dtype: torch.dtype) -> Tensor:
+        """Returns them in a floating dtype, with the shape of ``drawn``."""
+        return self.drawn.to(dtype) * self.scale
+
+
+class Request(NamedTuple):
+    """What a layer asks for, before there are tensors.
+
+    ``padded`` rows come with their ``lengths``. ``masked`` are the places where recurrent dropout
+    acts. ``exported`` is what a program is made for, ``"torch"`` or ``"onnx"``, if one is.
+    ``synchronized`` statistics are those of the rows of several processes.
+    """
+
+    cell: Cell
+    norm: Norm | None
+    device: torch.device
+    dtype: torch.dtype
+    projected: bool = False
+    padded: bool = False
+    masked: tuple[str, ...] = ()
+    training: bool = False
+    one_step: bool = False
+    exported: str = ""
+    synchronized: bool = False
+
+    def __str__(self) -> str:
+        sites = ", ".join(self.cell.active_sites(self.norm))
+        what = f"{type(self.norm).__name__} of {sites}" if sites else "no norm"
+        projected = " and proj_size" if self.projected else ""
+        masked = " and recurrent dropout" if self.masked else ""
+        over = " over the rows of all ranks" if self.synchronized else ""
+        return (
+            f"{self.cell.name} with {what}{over}{projected}{masked}, {self.dtype}, on "
+            f"{self.device.type}"
+        )
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a fused kernel computes: whatever is not listed, another kernel runs.
+
+    Args:
+        cells: the cells, each with the options that it may have.
+        masks: the places where recurrent dropout may act. Masks of the input are the layer's own.
+    """
+
+    cells: tuple[Cell, ...]
+    masks: tuple[str, ...] = ()
+
+    def refuses(self, request: Request) -> str:
+        """Says why the kernel does not compute a request, empty if it does."""
+        cell = request.cell
+        if not listed(cell, self.cells):
+            return f"it has no {cell}"
+        if request.dtype not in DTYPES:
+            return f"it has no {request.dtype}"
+        if request.projected:
+            return "it has no proj_size"
+        if why := _refuses_norm(cell, request.norm):
+            return why
+        unknown = [place for place in request.masked if place not in (*self.masks, "input")]
+        if unknown:
+            return f"it has no recurrent dropout of {', '.join(unknown)}"
+        if torch._C._are_functorch_transforms_active():
+            return "its operators have no torch.func transforms"
+        if forward_ad._current_level >= 0:
+            return "its operators have no forward-mode derivative"
+        return ""
+
+
+def listed(cell: Cell, cells: Sequence[Cell]) -> bool:
+    """Tells whether a cell is one of some, with all of its options."""
+    # its own comparison may leave options out
+    return any([type(cell) is type(each) and vars(cell) == vars(each) for each in cells])
+
+
+def _refuses_norm(cell: Cell, norm: Norm | None) -> str:
+    """Says why no fused kernel normalises a cell so, empty if they do."""
+    active = cell.active_sites(norm)
+    if norm is None or not active:
+        return ""
+    kind = type(norm)
+    if kind not in _SCOPES:
+        return f"it has no {kind.__name__}"
+    for site in active:
+        if getattr(norm, site, None) not in _SCOPES[kind].get(site, ()):
+            return f"it does not normalise the site {site!r}"
+    for field, value in vars(norm).items():
+        known = field in _SCOPES[kind] or field in _NUMBERS
+        # an option has its default where it is not used
+        if not known and value != getattr(kind, field, None):
+            return f"it has no {kind.__name__}({field}={value!r})"
+    return ""
