@@ -11,7 +11,7 @@ from rnnorm.cells.cell import Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels.call import Mask
+from rnnorm.kernels.call import LayerCall, Mask
 
 PEEPHOLES = {f"LSTM-{seen}": LSTM(seen) for seen in ("output", "all")}
 CELLS = {cell.name: cell for cell in (LSTM(), GRU(), RNN(), RNN("relu"))}
@@ -118,7 +118,7 @@ class Problem:
         own = {name: leaves[name] for name in self.peepholes}
         weights = Weights(*(leaves.get(name) for name in Weights._fields[:-1]), own)
         dtype = torch.promote_types(leaves["x"].dtype, torch.float32)
-        output, state, moments = kernel(
+        call = LayerCall(
             self.its_cell,
             NORMS[self.norm],
             leaves["x"],
@@ -131,6 +131,7 @@ class Problem:
             self.min_rows,
             masks=self.masks if masks is None else masks,
         )
+        output, state, moments = kernel(call)
         return (output, *state), moments
 
     def results(self, kernel, dtype, poison=False):

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rnnorm.cells.cell import Cell, State
+from rnnorm.cells.cell import State
 from rnnorm.diagnostics.legend import legend_above
 from rnnorm.kernels import reference
+from rnnorm.kernels.call import LayerCall, LayerResult
 from rnnorm.kernels.dispatch import Kernel, use_backend
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
@@ -166,8 +167,9 @@ def _record(layer: Sequence) -> list[Tensor]:
     choose, hidden, top = layer._choose, [], len(layer._suffixes()) - 1
     below = 0
 
-    def record(cell: Cell, *arguments: Any) -> Any:
+    def record(call: LayerCall) -> LayerResult:
         nonlocal below
+        cell = call.cell
 
         def step(*now: Any) -> tuple[Tensor, State]:
             output, state = cell.step(*now)
@@ -178,7 +180,7 @@ def _record(layer: Sequence) -> list[Tensor]:
 
         watched = copy.copy(cell)
         object.__setattr__(watched, "step", step)
-        result = reference.layer(watched, *arguments)
+        result = reference.layer(call._replace(cell=watched))
         below = (below + 1) % (top + 1)
         return result
 

@@ -1,4 +1,4 @@
-"""What a layer asks of a kernel, and which of it a fused kernel computes."""
+"""What a layer asks of a kernel: the call, and which calls a fused kernel computes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from rnnorm.cells.cell import Cell
+from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.norm.merged_moments import ActiveRows
+from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
 # by kind of norm, the scopes of each site that the fused kernels normalise
@@ -45,6 +47,60 @@ class Mask(NamedTuple):
     def numbers(self, dtype: torch.dtype) -> Tensor:
         """Returns them in a floating dtype, with the shape of ``drawn``."""
         return self.drawn.to(dtype) * self.scale
+
+
+class LayerCall(NamedTuple):
+    """One layer in one direction over a whole sequence, as every kernel gets it.
+
+    Args:
+        cell: the equations.
+        norm: what is normalised.
+        x: ``(T, B, I)``, the longest row first; padded positions are never read.
+        batch_sizes: ``(T,)`` int64 on the CPU, the number of active rows, or None if all are.
+        state: initial states, ``(B, ·)`` each.
+        weights: of this layer and direction.
+        gamma: scale of each site, ``(F,)``.
+        beta: shift of the cell and carry sites, ``(H,)``.
+        constants: mean and variance of each site for steps without a statistic of their own,
+            ``(T, 1, F)``, or ``(T, B, F)`` for rows at different ages; ``(1, 1, F)`` for
+            sequence scope.
+        min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
+        step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
+        masks: of recurrent dropout: what ``"hidden"`` and ``"candidate"`` are multiplied by, and
+            the part of the step before in the new state (``"zoneout_h"``, …).
+        rows: the active rows of all ranks, where statistics are taken over these: ``x`` then has
+            as many steps as on all ranks, and ``min_rows`` counts the rows of all.
+    """
+
+    cell: Cell
+    norm: Norm | None
+    x: Tensor
+    batch_sizes: Tensor | None
+    state: State
+    weights: Weights
+    gamma: Mapping[str, Tensor]
+    beta: Mapping[str, Tensor]
+    constants: Mapping[str, Moments]
+    min_rows: int | None
+    step: int | Tensor = 0
+    masks: Mapping[str, Mask] | None = None
+    rows: ActiveRows | None = None
+
+
+class LayerResult(NamedTuple):
+    """What a kernel returns.
+
+    Args:
+        output: ``(T, B, H_out)``, zero where padded.
+        state: the state of each row after its last frame.
+        taken: mean and biased variance taken at each batch-normalised site, ``(T, F)``, or
+            ``(1, F)`` for sequence scope, zero where none was, NaN where the cell has no such term
+            at a step; empty with ``min_rows=None``.
+    """
+
+    output: Tensor
+    state: State
+    taken: dict[str, Moments]
 
 
 class Request(NamedTuple):

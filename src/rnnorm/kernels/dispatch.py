@@ -14,7 +14,7 @@ from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference, scan, synchronized
-from rnnorm.kernels.call import Request, listed
+from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
@@ -32,20 +32,20 @@ class Kernel:
         name: as in ``use_backend``.
         unavailable: why it cannot run on this machine, empty if it can.
         refuses: why it does not cover a request, empty if it does.
-        layer: with the signature of ``reference.layer``; None for torch's own operators, which
+        layer: runs one layer, as ``reference.layer`` does; None for torch's own operators, which
             run a whole stack of layers.
         traceable: whether a compiler takes it into a graph without unrolling the time steps.
-        synchronized: as ``layer``, with ``rows`` for statistics over those of several processes;
-            None where the kernel takes none of these.
+        synchronized: runs a call whose statistics are over the rows of several processes; None
+            where the kernel takes none of these.
         worse: why a later one is better for a request, unless ``use_backend`` names this one.
     """
 
     name: str
     unavailable: str
     refuses: Callable[[Request], str]
-    layer: Callable[..., Any] | None
+    layer: Callable[[LayerCall], LayerResult] | None
     traceable: bool
-    synchronized: Callable[..., Any] | None = None
+    synchronized: Callable[[LayerCall], LayerResult] | None = None
     worse: Callable[[Request], str] = lambda request: ""
 
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels.call import Mask
+from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm
 
@@ -147,22 +147,8 @@ def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
     return "input", "joint" if "joint" in active else "recurrent", "cell"
 
 
-def inputs_of(
-    cell: Cell,
-    active: Sequence[str],
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    state: State,
-    weights: Weights,
-    gamma: Mapping[str, Tensor],
-    beta: Mapping[str, Tensor],
-    constants: Mapping[str, Moments],
-    masks: Mapping[str, Mask] | None,
-    *,
-    narrow: torch.dtype,
-    wide: torch.dtype,
-) -> Inputs:
-    """What both passes take of a layer: x and the matrices ``narrow``, all else ``wide``.
+def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
+    """Gathers what both passes take of a call: x and the matrices ``narrow``, all else ``wide``.
 
     Raises:
         RuntimeError: a parameter has another shape than the layer's.
@@ -173,11 +159,12 @@ def inputs_of(
             return tensor
         return tensor.to(dtype).contiguous()
 
+    x, batch_sizes, state, weights = call.x, call.batch_sizes, call.state, call.weights
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
-    sites, units = sites_of(active), state[0].size(1)
-    statistics = [m for site in sites for m in constants.get(site, (None, None))]
-    dropped = [masks.get(place) if masks else None for place in PLACES]
+    sites, units = sites_of(call.cell.active_sites(call.norm)), state[0].size(1)
+    statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
+    dropped = [call.masks.get(place) if call.masks else None for place in PLACES]
     inputs = Inputs._make(
         [
             ready(x, narrow),
@@ -187,13 +174,13 @@ def inputs_of(
             *[ready(weight, narrow) for weight in weights[:2]],
             *map(ready, weights[2:4]),
             *[ready(weights.own.get(name)) for name in PEEPHOLES],
-            *[ready(gamma.get(site)) for site in sites],
-            ready(beta.get("cell")),
+            *[ready(call.gamma.get(site)) for site in sites],
+            ready(call.beta.get("cell")),
             *[ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics],
             *[None if m is None else m.drawn.expand(-1, -1, units).contiguous() for m in dropped],
         ]
     )
-    check_shapes(inputs, sum(cell.gates))
+    check_shapes(inputs, sum(call.cell.gates))
     return inputs
 
 
@@ -350,11 +337,10 @@ def moments_of(results: Sequence[Tensor]) -> list[Moments]:
     return list(zip(moments[::2], moments[1::2], strict=True))
 
 
-def taken_of(
-    norm: Norm | None, active: Sequence[str], min_rows: int | None, results: Sequence[Tensor]
-) -> dict[str, Moments]:
-    """The moments of each site among the results of a forward pass, where some were taken."""
-    if not isinstance(norm, BatchNorm) or min_rows is None:
+def taken_of(call: LayerCall, results: Sequence[Tensor]) -> dict[str, Moments]:
+    """Finds the moments of each site among a forward pass's results, where some were taken."""
+    if not isinstance(call.norm, BatchNorm) or call.min_rows is None:
         return {}
+    active = call.cell.active_sites(call.norm)
     moments = zip(sites_of(active), moments_of(results), strict=True)
     return {site: taken for site, taken in moments if site in active}

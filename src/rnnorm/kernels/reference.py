@@ -1,7 +1,7 @@
 """The definition: one layer in one direction over a whole sequence, in plain PyTorch.
 
-Any device, cell, site and dtype; twice differentiable. Every faster kernel has this signature
-and is tested against it.
+Any device, cell, site and dtype; twice differentiable. Every faster kernel takes the same
+call and is tested against it.
 """
 
 from __future__ import annotations
@@ -13,82 +13,49 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rnnorm.cells.cell import Cell, State, Weights, product
-from rnnorm.kernels.call import Mask
-from rnnorm.norm.moments import BatchSite, Moments
+from rnnorm.cells.cell import Cell, State, product
+from rnnorm.kernels.call import LayerCall, LayerResult
+from rnnorm.norm.moments import BatchSite
 from rnnorm.norm.spec import BatchNorm, Norm, field_of
 
 Site = Callable[[Tensor, int], Tensor]
 
 
-def layer(
-    cell: Cell,
-    norm: Norm | None,
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    state: State,
-    weights: Weights,
-    gamma: Mapping[str, Tensor],
-    beta: dict[str, Tensor],
-    constants: Mapping[str, Moments],
-    min_rows: int | None,
-    step: int | Tensor = 0,
-    masks: Mapping[str, Mask] | None = None,
-    *,
-    make_site: Callable[..., BatchSite] = BatchSite,
-) -> tuple[Tensor, State, dict[str, Moments]]:
+def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -> LayerResult:
     """Runs a cell over the active rows of every step.
 
     Products are computed in the dtype of ``x``, everything else in float32 or wider.
 
     Args:
-        cell: the equations.
-        norm: what is normalised.
-        x: ``(T, B, I)``, the longest row first; padded positions are never read.
-        batch_sizes: ``(T,)`` int64 on the CPU, the number of active rows, or None if all are.
-        state: initial states, ``(B, ·)`` each.
-        weights: of this layer and direction.
-        gamma: scale of each site, ``(F,)``.
-        beta: shift of the cell and carry sites, ``(H,)``.
-        constants: mean and variance of each site for steps without a statistic of their own,
-            ``(T, 1, F)``, or ``(T, B, F)`` for rows at different ages; ``(1, 1, F)`` for
-            sequence scope.
-        min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
-        step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
-        masks: of recurrent dropout: what ``"hidden"`` and ``"candidate"`` are multiplied by, and
-            the part of the step before in the new state (``"zoneout_h"``, …).
+        call: the layer and its tensors.
         make_site: what normalises a batch-normalised site; other kernels have no such argument.
-
-    Returns:
-        output ``(T, B, H_out)``, zero where padded; the state of each row after its last frame;
-        mean and biased variance taken at each batch-normalised site, ``(T, F)``, or ``(1, F)``
-        for sequence scope, zero where none was, NaN where the cell has no such term at a step;
-        empty with ``min_rows=None``.
 
     Raises:
         ValueError: the cell asks for a batch-normalised site twice at a step, in training.
     """
+    cell, norm, x, weights, step = call.cell, call.norm, call.x, call.weights, call.step
     T, B, _ = x.shape
-    sizes = [B] * T if batch_sizes is None else batch_sizes.tolist()
+    sizes = [B] * T if call.batch_sizes is None else call.batch_sizes.tolist()
     wide = torch.promote_types(x.dtype, torch.float32)
-    state_dtype = [s.dtype for s in state]
-    state = tuple(s.to(wide) for s in state)
+    state_dtype = [s.dtype for s in call.state]
+    state = tuple(s.to(wide) for s in call.state)
 
     active = cell.active_sites(norm)
     whole = isinstance(norm, BatchNorm) and norm.input == "sequence"
-    shifts = {site: s.to(wide) for site, s in (cell.shifts(weights, active) | beta).items()}
-    gamma = {site: g.to(wide) for site, g in gamma.items()}
-    constants = {site: (mean.to(wide), var.to(wide)) for site, (mean, var) in constants.items()}
+    shifts = {**cell.shifts(weights, active), **call.beta}
+    shifts = {site: s.to(wide) for site, s in shifts.items()}
+    gamma = {site: g.to(wide) for site, g in call.gamma.items()}
+    constants = {site: (m.to(wide), v.to(wide)) for site, (m, v) in call.constants.items()}
     sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
     batch: dict[str, BatchSite] = {}
     if isinstance(norm, BatchNorm):
         for site in active:
             batch[site] = sites[site] = make_site(
-                gamma[site], shifts.get(site), norm.eps, constants.get(site), min_rows, T
+                gamma[site], shifts.get(site), norm.eps, constants.get(site), call.min_rows, T
             )
     masked = {
         place: mask.numbers(wide).expand(T, -1, -1).unbind(0)
-        for place, mask in (masks or {}).items()
+        for place, mask in (call.masks or {}).items()
     }
     for place in ("hidden", "candidate"):
         if place in masked:
@@ -134,7 +101,7 @@ def layer(
         for rows, dtype in zip(zip(*finished, strict=True), state_dtype, strict=True)
     )
     taken = {}
-    if min_rows is not None:
+    if call.min_rows is not None:
         for site, statistic in batch.items():
             if statistic.repeated():
                 raise ValueError(
@@ -142,7 +109,7 @@ def layer(
                     f"term, and another needs a site of its own, such as {field_of(site) + '_2'!r}"
                 )
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
-    return torch.stack(outputs).to(x.dtype), state_n, taken
+    return LayerResult(torch.stack(outputs).to(x.dtype), state_n, taken)
 
 
 def fixed_sites(

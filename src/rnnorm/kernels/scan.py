@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, State, Weights, product
-from rnnorm.kernels.call import Mask
+from rnnorm.cells.cell import State, product
+from rnnorm.kernels.call import LayerCall, LayerResult
 from rnnorm.kernels.reference import fixed_sites, zone_out
 from rnnorm.norm.moments import Moments, normalise_by, scale_of
-from rnnorm.norm.spec import BatchNorm, Norm
+from rnnorm.norm.spec import BatchNorm
 from rnnorm.tracing import RELEASE
 
 _LEAST = (2, 13)
@@ -31,31 +31,19 @@ def _is_one(size: int | torch.SymInt) -> bool:
     return isinstance(size, int) and size == 1
 
 
-def layer(
-    cell: Cell,
-    norm: Norm | None,
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    state: State,
-    weights: Weights,
-    gamma: Mapping[str, Tensor],
-    beta: Mapping[str, Tensor],
-    constants: Mapping[str, Moments],
-    min_rows: int | None,
-    step: int | Tensor = 0,
-    masks: Mapping[str, Mask] | None = None,
-) -> tuple[Tensor, State, dict[str, Moments]]:
+def layer(call: LayerCall) -> LayerResult:
     """As ``reference.layer``, where no statistic is taken and masks are the same at every step."""
     # which imports much
     from torch._higher_order_ops.scan import scan
 
+    cell, norm, x, weights = call.cell, call.norm, call.x, call.weights
     T, B, _ = x.shape
     wide = torch.promote_types(x.dtype, torch.float32)
-    dtypes = [s.dtype for s in state]
+    dtypes = [s.dtype for s in call.state]
     active = cell.active_sites(norm)
     shifts = {site: s.to(wide).clone() for site, s in cell.shifts(weights, active).items()}
-    shifts |= {site: s.to(wide) for site, s in beta.items()}
-    gamma = {site: g.to(wide) for site, g in gamma.items()}
+    shifts |= {site: s.to(wide) for site, s in call.beta.items()}
+    gamma = {site: g.to(wide) for site, g in call.gamma.items()}
     sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
     statistics: dict[str, Moments] = {}
     if isinstance(norm, BatchNorm):
@@ -63,9 +51,9 @@ def layer(
         eps = torch.tensor(norm.eps, dtype=wide, device=x.device)
         statistics = {
             site: (mean.to(wide), scale_of(gamma[site], var.to(wide), eps))
-            for site, (mean, var) in constants.items()
+            for site, (mean, var) in call.constants.items()
         }
-    masked = {place: mask.numbers(wide)[0] for place, mask in (masks or {}).items()}
+    masked = {place: mask.numbers(wide)[0] for place, mask in (call.masks or {}).items()}
     zones = [masked.get(f"zoneout_{name}") for name in cell.states]
 
     def normalise(by: Mapping[str, Moments], site: str, z: Tensor) -> Tensor:
@@ -74,10 +62,11 @@ def layer(
         return normalise_by(z, *by[site], shifts.get(site)) if site in by else sites[site](z, 0)
 
     ages = torch.arange(T, device=x.device).view(T, 1, 1)
+    step = call.step
     ages = ages + (step.view(1, B, 1) if isinstance(step, Tensor) else step)
     frames: dict[str, Any] = {"age": ages.expand(T, B, 1)}
-    if batch_sizes is not None:
-        sizes = batch_sizes.to(x.device).view(T, 1, 1)
+    if call.batch_sizes is not None:
+        sizes = call.batch_sizes.to(x.device).view(T, 1, 1)
         frames["active"] = torch.arange(B, device=x.device).view(1, B, 1) < sizes
         # what stands in padding would reach gradients as 0 times nan
         x = x.masked_fill(~frames["active"], 0)
@@ -116,7 +105,7 @@ def layer(
         return after, torch.where(there, output, 0)
 
     # the loop wants a state laid out as what it makes of it, which an expanded one is not
-    first = tuple(s.to(wide).clone(memory_format=torch.contiguous_format) for s in state)
+    first = tuple(s.to(wide).clone(memory_format=torch.contiguous_format) for s in call.state)
     state, output = scan(advance, first, frames)
     state = tuple(s.to(dtype) for s, dtype in zip(state, dtypes, strict=True))
-    return output.to(x.dtype), state, {}
+    return LayerResult(output.to(x.dtype), state, {})

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
-from rnnorm.kernels.call import Mask
+from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.kernels.inputs import CELLS, LEAVES, PEEPHOLES, PLACES, Inputs, Options
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
@@ -28,7 +28,7 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     peepholes = dict(zip(PEEPHOLES, inputs.peepholes, strict=True))
     own = {name: weight for name, weight in peepholes.items() if weight is not None}
     alike = [cell for cell in CELLS if cell.name == options.cell]
-    output, state_n, _ = reference.layer(
+    call = LayerCall(
         next(cell for cell in alike if own.keys() <= cell.weights(1, 1, False).keys()),
         norm,
         inputs.x,
@@ -51,7 +51,8 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
             if drawn is not None
         },
     )
-    return (output, *state_n)
+    output, state, _ = reference.layer(call)
+    return (output, *state)
 
 
 def differentiate(

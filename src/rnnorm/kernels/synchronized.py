@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,38 +10,22 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
-from rnnorm.kernels.call import Mask
-from rnnorm.norm.merged_moments import ActiveRows, MergedSite
+from rnnorm.kernels.call import LayerCall, LayerResult
+from rnnorm.norm.merged_moments import MergedSite
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import Norm
 
 
-def layer(
-    cell: Cell,
-    norm: Norm | None,
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    state: State,
-    weights: Weights,
-    gamma: Mapping[str, Tensor],
-    beta: Mapping[str, Tensor],
-    constants: Mapping[str, Moments],
-    min_rows: int | None,
-    step: int | Tensor = 0,
-    masks: Mapping[str, Mask] | None = None,
-    *,
-    rows: ActiveRows,
-) -> tuple[Tensor, State, dict[str, Moments]]:
-    """Runs a cell as ``reference.layer`` does, on this rank's rows.
-
-    ``x`` has as many steps as on all ranks, ``min_rows`` counts the rows of all, ``rows`` tells
-    them, and the moments returned are over them.
+def layer(call: LayerCall) -> LayerResult:
+    """Runs a cell as ``reference.layer`` does on this rank's rows, by the moments of all ranks'.
 
     To autograd it is one function. With a node for each step, a rank would wait forever where
     another's loss does not depend on that step's output.
     """
+    assert call.rows is not None
+    make_site = partial(MergedSite, rows=call.rows)
+    state, weights, gamma, beta = call.state, call.weights, call.gamma, call.beta
     taken: dict[str, Moments] = {}
     plain = weights[:-1]
 
@@ -52,31 +36,24 @@ def layer(
         torch_weights = [None if weight is None else next(left) for weight in plain]
         own = {name: next(left) for name in weights.own}
         shifts = {site: next(left) for site in beta}
-        output, last, moments = reference.layer(
-            cell,
-            norm,
-            frames,
-            batch_sizes,
-            tuple(begin),
-            Weights._make([*torch_weights, own]),
-            scales,
-            shifts,
-            constants,
-            min_rows,
-            step,
-            masks,
-            make_site=partial(MergedSite, rows=rows),
+        own_call = call._replace(
+            x=frames,
+            state=tuple(begin),
+            weights=Weights._make([*torch_weights, own]),
+            gamma=scales,
+            beta=shifts,
         )
+        output, last, moments = reference.layer(own_call, make_site=make_site)
         taken.update(moments)
         return output, *last
 
     given = [weight for weight in plain if weight is not None]
-    leaves = [*gamma.values(), x, *state, *given, *weights.own.values(), *beta.values()]
+    leaves = [*gamma.values(), call.x, *state, *given, *weights.own.values(), *beta.values()]
     if not torch.is_grad_enabled():
         output, *last = run(leaves)
     else:
         output, *last = _Whole.apply(run, len(gamma), *leaves)  # type: ignore[no-untyped-call]
-    return output, tuple(last), taken
+    return LayerResult(output, tuple(last), taken)
 
 
 class _Whole(torch.autograd.Function):

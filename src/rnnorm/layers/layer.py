@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.kernels import dispatch
-from rnnorm.kernels.call import Mask
+from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.layers.autocast import in_products, without_autocast
 from rnnorm.layers.checks import check_device
 from rnnorm.layers.recurrence import Recurrence
@@ -88,13 +87,11 @@ def run_layer(
             check_device("parameter", tensor, x)
     layer = kernel.layer if rows is None else kernel.synchronized
     assert layer is not None
-    if rows is not None:
-        layer = partial(layer, rows=rows)
     if products is not None:
         x = x if x.dtype == torch.float64 else x.to(products)
         weights = in_products(weights, products)
     with without_autocast(x.device, products):
-        output, state, taken = layer(
+        call = LayerCall(
             cell,
             norm,
             x,
@@ -107,7 +104,9 @@ def run_layer(
             min_rows,
             step,
             masks,
+            rows,
         )
+        output, state, taken = layer(call)
     if taken:
         assert isinstance(step, int)
         update(populations, taken, counts, step)

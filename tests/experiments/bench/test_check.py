@@ -93,11 +93,9 @@ def test_the_reference_itself_passes(monkeypatch, tmp_path):
 @pytest.mark.parametrize("wrong", [1.001, math.nan])
 @pytest.mark.parametrize("name", ["weight_hh", "bias_ih"])
 def test_one_wrong_gradient_is_named(monkeypatch, tmp_path, capsys, name, wrong):
-    def layer(cell, norm, x, sizes, state, weights, *others):
-        own = Changed.apply(getattr(weights, name), lambda grad: wrong * grad)
-        return reference.layer(
-            cell, norm, x, sizes, state, weights._replace(**{name: own}), *others
-        )
+    def layer(call):
+        own = Changed.apply(getattr(call.weights, name), lambda grad: wrong * grad)
+        return reference.layer(call._replace(weights=call.weights._replace(**{name: own})))
 
     with_kernel(monkeypatch, layer)
     passed, found = examined(tmp_path)
@@ -137,9 +135,9 @@ def test_memory_that_is_not_written_is_found(monkeypatch, tmp_path):
 
 
 def test_padding_that_is_read_is_found(monkeypatch, tmp_path):
-    def layer(cell, norm, x, *others):
-        output, state, taken = reference.layer(cell, norm, x, *others)
-        return output + 0 * x.sum(), state, taken
+    def layer(call):
+        output, state, taken = reference.layer(call)
+        return output + 0 * call.x.sum(), state, taken
 
     with_kernel(monkeypatch, layer)
     passed, found = examined(tmp_path)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor
 
-from rnnorm.cells.cell import Cell, State, Weights
-from rnnorm.kernels.call import Coverage, Mask, Request
+from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.cpu.forward import PASSES
 from rnnorm.kernels.cpu.problem import COMPUTED
 from rnnorm.kernels.inputs import CELLS, PLACES, inputs_of, options_of, taken_of
-from rnnorm.norm.merged_moments import ActiveRows
-from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import Norm
 
 
 COVERAGE = Coverage(
@@ -32,22 +25,7 @@ def refuses(request: Request) -> str:
     return COVERAGE.refuses(request)
 
 
-def layer(
-    cell: Cell,
-    norm: Norm | None,
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    state: State,
-    weights: Weights,
-    gamma: Mapping[str, Tensor],
-    beta: Mapping[str, Tensor],
-    constants: Mapping[str, Moments],
-    min_rows: int | None,
-    step: int | Tensor = 0,
-    masks: Mapping[str, Mask] | None = None,
-    *,
-    rows: ActiveRows | None = None,
-) -> tuple[Tensor, State, dict[str, Moments]]:
+def layer(call: LayerCall) -> LayerResult:
     """As ``reference.layer``; half types are computed in float32, no cell here asks for ``step``.
 
     With ``rows``, as ``synchronized.layer``.
@@ -57,25 +35,11 @@ def layer(
         RuntimeError: a parameter has another shape than the layer's; torch.distributed's own, where
             another rank is missing.
     """
-    active = cell.active_sites(norm)
-    wide = x.dtype if x.dtype in COMPUTED else torch.float32
-    inputs = inputs_of(
-        cell,
-        active,
-        x,
-        batch_sizes,
-        state,
-        weights,
-        gamma,
-        beta,
-        constants,
-        masks,
-        narrow=wide,
-        wide=wide,
-    )
-    results = PASSES(inputs, options_of(cell, norm, min_rows, masks), rows)
-    output, *state_n = [
+    wide = call.x.dtype if call.x.dtype in COMPUTED else torch.float32
+    options = options_of(call.cell, call.norm, call.min_rows, call.masks)
+    results = PASSES(inputs_of(call, narrow=wide, wide=wide), options, call.rows)
+    output, *state = [
         result if result.dtype == like.dtype else result.to(like.dtype)
-        for result, like in zip(results, (x, *state), strict=False)
+        for result, like in zip(results, (call.x, *call.state), strict=False)
     ]
-    return output, tuple(state_n), taken_of(norm, active, min_rows, results)
+    return LayerResult(output, tuple(state), taken_of(call, results))

@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor
 
-from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels.call import Coverage, Mask, Request
+from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.inputs import inputs_of, options_of, taken_of
-from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import Norm
 from rnnorm.tracing import jit_tracing
 
 _LEAST = (3, 6)
@@ -108,39 +103,13 @@ def refuses(request: Request) -> str:
     return COVERAGE.refuses(request)
 
 
-def layer(
-    cell: Cell,
-    norm: Norm | None,
-    x: Tensor,
-    batch_sizes: Tensor | None,
-    state: State,
-    weights: Weights,
-    gamma: Mapping[str, Tensor],
-    beta: Mapping[str, Tensor],
-    constants: Mapping[str, Moments],
-    min_rows: int | None,
-    step: int | Tensor = 0,
-    masks: Mapping[str, Mask] | None = None,
-) -> tuple[Tensor, State, dict[str, Moments]]:
+def layer(call: LayerCall) -> LayerResult:
     """As ``reference.layer``, without masks; no cell here asks for ``step``."""
     # which imports Triton
     from rnnorm.kernels.triton.operators import PASSES
 
-    active = cell.active_sites(norm)
-    inputs = inputs_of(
-        cell,
-        active,
-        x,
-        batch_sizes,
-        state,
-        weights,
-        gamma,
-        beta,
-        constants,
-        masks,
-        narrow=x.dtype,
-        wide=torch.promote_types(x.dtype, torch.float32),
-    )
-    results = PASSES(inputs, options_of(cell, norm, min_rows))
-    state_n = tuple(r.to(s.dtype) for r, s in zip(results[1:], state, strict=False))
-    return results[0], state_n, taken_of(norm, active, min_rows, results)
+    wide = torch.promote_types(call.x.dtype, torch.float32)
+    options = options_of(call.cell, call.norm, call.min_rows)
+    results = PASSES(inputs_of(call, narrow=call.x.dtype, wide=wide), options)
+    state = tuple(r.to(s.dtype) for r, s in zip(results[1:], call.state, strict=False))
+    return LayerResult(results[0], state, taken_of(call, results))
