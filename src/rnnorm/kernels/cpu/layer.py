@@ -1,4 +1,4 @@
-"""The CPU kernel with the reference's signature, and what it does not cover."""
+"""The CPU kernel, called as the reference is, and what it computes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from rnnorm.kernels.cpu.forward import PASSES
 from rnnorm.kernels.cpu.problem import COMPUTED
 from rnnorm.kernels.inputs import CELLS, PLACES, inputs_of, options_of, taken_of
 
-
-COVERAGE = Coverage(
-    CELLS,
-    PLACES,
-)
+#: what the kernel computes
+COVERAGE = Coverage(CELLS, PLACES)
 
 
 def refuses(request: Request) -> str:
