@@ -14,7 +14,8 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 import rnnorm
 from rnnorm.experiments.training.checkpoint_file import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.metrics_file import read_metrics
+from rnnorm.experiments.training.metrics_file import MetricsFile, read_metrics
+from rnnorm.experiments.training.stopped import Stopped
 
 RECIPE = "demo/digits-bn"
 
@@ -27,6 +28,12 @@ def assert_same(one, two):
     assert one.keys() == two.keys()
     for name, value in one.items():
         assert torch.equal(value, two[name]), name
+
+
+def logged(folder):
+    """The lines of metrics.csv, without the seconds."""
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    return [[*line.split(",")[:2], *line.split(",")[3:]] for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -165,23 +172,100 @@ def test_limited_epochs_resume_too(tmp_path, tiny, uninterrupted):
 
 
 def test_a_killed_process_resumes(tmp_path, tiny, uninterrupted):
+    tiny += ["--trainer.log_every_n_steps=1"]
     folder = tmp_path / "run"
     code = f"""
 import os, signal, torch
-from lightning.pytorch import Callback
+from rnnorm.experiments.training.checkpoint_file import WholeFiles
 from rnnorm.experiments.training.fit import fit
 torch.set_num_threads(1)
-class Kill(Callback):
-    def on_before_zero_grad(self, trainer, *_):
-        if trainer.global_step == 10:
-            os.kill(os.getpid(), signal.SIGKILL)
-fit({RECIPE!r}, run_dir={str(folder)!r}, overrides={tiny!r}, every_n_steps=3, callbacks=[Kill()])
+save = WholeFiles.save_checkpoint
+def kill_after(self, checkpoint, *given, **named):
+    save(self, checkpoint, *given, **named)
+    if checkpoint["global_step"] == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+WholeFiles.save_checkpoint = kill_after
+fit({RECIPE!r}, run_dir={str(folder)!r}, overrides={tiny!r}, every_n_steps=3)
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert read_checkpoint(folder / "checkpoints" / "last.ckpt")["global_step"] == 9
     fit(resume=folder)
     assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+    assert logged(folder) == logged(uninterrupted(tiny))
+
+
+class KillAfter:
+    """Ends a training at once after so many of its files, checkpoints or lines of metrics."""
+
+    def __init__(self, monkeypatch):
+        self.files, self.last = "", 0
+        self._patch(monkeypatch, WholeFiles, "save_checkpoint", "C")
+        self._patch(monkeypatch, MetricsFile, "log_metrics", "M")
+
+    def _patch(self, monkeypatch, owner, name, letter):
+        own = getattr(owner, name)
+
+        def written(*given, **named):
+            own(*given, **named)
+            self.files += letter
+            if len(self.files) == self.last:
+                raise Interruption
+
+        monkeypatch.setattr(owner, name, written)
+
+
+class LogsOfEpochs(Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        pl_module.log("train/steps", float(trainer.global_step))
+
+
+@pytest.mark.parametrize(
+    ("every", "options"),
+    [
+        (2, ["log_every_n_steps=1"]),
+        (1, ["log_every_n_steps=2"]),
+        (1, ["log_every_n_steps=1", "accumulate_grad_batches=2"]),
+        (2, ["log_every_n_steps=1", "val_check_interval=3"]),
+        # validations between the minibatches of a step
+        (1, ["log_every_n_steps=1", "accumulate_grad_batches=3", "val_check_interval=2"]),
+    ],
+)
+def test_whenever_a_training_is_killed_no_line_is_lost_or_there_twice(
+    tmp_path, tiny, monkeypatch, every, options
+):
+    tiny += ["--trainer.max_epochs=2", *(f"--trainer.{option}" for option in options)]
+    given = {"overrides": tiny, "every_n_steps": every, "quiet": True}
+    kill, whole = KillAfter(monkeypatch), tmp_path / "whole"
+    fit(RECIPE, run_dir=whole, callbacks=[LogsOfEpochs()], **given)
+    files = kill.files
+    assert {"MC", "CM"} < {files[i : i + 2] for i in range(len(files))}
+    # within the first epoch, at its end and at the end of the last one
+    for last in (2, 3, len(files) // 2 - 1, len(files) // 2, len(files) - 1):
+        folder = tmp_path / f"run-{last}"
+        kill.files, kill.last = "", last
+        with pytest.raises(Interruption):
+            fit(RECIPE, run_dir=folder, callbacks=[LogsOfEpochs()], **given)
+        kill.last = 0
+        fit(resume=folder, every_n_steps=every, callbacks=[LogsOfEpochs()], quiet=True)
+        assert logged(folder) == logged(whole), files[:last]
+        assert_same(weights(whole)["state_dict"], weights(folder)["state_dict"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_costs_no_line_either(tmp_path, tiny, uninterrupted, number):
+    tiny += ["--trainer.log_every_n_steps=1"]
+
+    class Signal(Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == 4:
+                os.kill(os.getpid(), number)
+
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        fit(RECIPE, run_dir=folder, overrides=tiny, callbacks=[Signal()])
+    fit(resume=folder)
+    assert logged(folder) == logged(uninterrupted(tiny))
 
 
 def test_a_finished_training_goes_on_with_more_epochs(tmp_path, tiny, uninterrupted):

@@ -21,7 +21,7 @@ from rnnorm.experiments.training.checkpoints import check_resumable, check_same
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
 from rnnorm.experiments.training.in_processes import check_processes, prepare_processes
-from rnnorm.experiments.training.last_and_best import KeepLastAndBest
+from rnnorm.experiments.training.last_and_best import ACCUMULATING, KeepLastAndBest
 from rnnorm.experiments.training.lock import only_process
 from rnnorm.experiments.training.metrics_file import MetricsFile
 from rnnorm.experiments.training.one_line import one_line
@@ -128,10 +128,13 @@ def fit(
             held.enter_context(only_process(folder))
         last, step, random = None, 0, {}
         with suppress(FileNotFoundError):
-            last, state = newest_checkpoint(folder / "checkpoints")
-            check_resumable(state, last)
-            check_same(state, built.model, built.datamodule, last, free=FREE)
-            step, random = state["global_step"], state["callbacks"]["RandomState"]
+            found, state = newest_checkpoint(folder / "checkpoints")
+            check_resumable(state, found)
+            check_same(state, built.model, built.datamodule, found, free=FREE)
+            # of one before the first step nothing is lost
+            if not state.get(ACCUMULATING):
+                last, step = found, state["global_step"]
+                random = state["callbacks"]["RandomState"]
             del state
         if resume is not None and overrides:
             refuse_other_learning(folder, built)

@@ -15,6 +15,9 @@ from rnnorm.experiments.training.checkpoint_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.stopping import StopSignals
 
+# key of a checkpoint whose model lacks gradients of its step: no training goes on from it
+ACCUMULATING = "accumulating"
+
 
 class KeepLastAndBest(Checkpoint):
     """Keeps ``last.ckpt``, from which training resumes, the one before it, and ``best.ckpt``.
@@ -28,6 +31,10 @@ class KeepLastAndBest(Checkpoint):
     A validation that ends the training within an epoch is no part of a training that goes on:
     ``last.ckpt`` is written after it, with the state before it and the best score after it. Any
     may end it, so that the state is copied before each within an epoch.
+
+    What is logged of a step or an epoch is logged before its checkpoint, so that a kill between the
+    two costs no line of ``metrics.csv``: lines of steps that the checkpoint lacks are dropped by
+    the training that goes on, and lines that are missing would stay so.
 
     Args:
         folder: where they are.
@@ -101,7 +108,15 @@ class KeepLastAndBest(Checkpoint):
             self._save_last(trainer)
         self.signals.check()
 
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Mark the best checkpoint of a validation between accumulated minibatches."""
+        if accumulating(trainer):
+            checkpoint[ACCUMULATING] = True
+
     def _save_last(self, trainer: Trainer) -> None:
+        _log(trainer)
         # a broken one must not take the place of the whole one before it
         keep = None if self.broken else self.folder / PREVIOUS
         if self._ended is None:
@@ -128,6 +143,22 @@ class KeepLastAndBest(Checkpoint):
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
         # an older checkpoint does not say
         self.best_step = state_dict.get("best_step")
+
+
+def _log(trainer: Trainer) -> None:
+    """Log what Lightning logs after the hook that this is called in, and there no more."""
+    connector, loop = trainer._logger_connector, trainer.fit_loop.epoch_loop
+    if connector._first_loop_iter is None:
+        connector.on_epoch_end()
+        # as Lightning does it: an epoch's numbers are of its last step
+        loop._batches_that_stepped -= 1
+        connector.update_train_epoch_metrics()
+        loop._batches_that_stepped += 1
+        return
+    connector.on_batch_end()
+    connector.update_train_step_metrics()
+    for logged in loop._results.values():
+        logged._forward_cache = None
 
 
 def _validates_in(more: int, trainer: Trainer) -> bool:
