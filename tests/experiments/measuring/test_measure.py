@@ -235,21 +235,30 @@ def test_a_minibatch_of_fewer_rows_than_a_statistic_needs_is_left_out(tiny):
     assert kinds == {2: ["population", "batch"], 1: ["population"]}
 
 
-def test_figures_are_shown_even_where_they_cannot_be_kept(tiny, capsys, monkeypatch):
-    run = fit(RECIPE, overrides=[*tiny, "--trainer.max_epochs=1"], quiet=True)
-    capsys.readouterr()
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_run_that_cannot_be_written_to_is_measured_all_the_same(
+    tiny, capsys, monkeypatch, trained, number
+):
+    run = trained("bn", tiny)
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def refused(path, *_):
+        raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(measurement, "write_whole", full)
-    assert main(["test", RECIPE, "--ckpt", str(run.best_checkpoint)]) == 1
+    monkeypatch.setattr(measurement, "write_whole", refused)
+    assert main(["test", str(run.folder)]) == 0
     said = capsys.readouterr()
     assert said.out.count("test accuracy") == 2
     path = run.folder / "tests.json"
-    assert said.err == (
-        f"rnnorm test: could not keep the measurements in {path} (No space left on device)\n"
-    )
+    assert said.err == f"could not keep the measurements in {path} ({os.strerror(number)})\n"
+
+
+def test_a_folder_in_the_place_of_the_kept_measurements_costs_none(tiny, capsys, tmp_path, trained):
+    run = shutil.copytree(trained("bn", tiny).folder, tmp_path / "run")
+    (run / "tests.json").mkdir()
+    assert main(["test", str(run)]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("test accuracy") == 2
+    assert said.err == f"could not keep the measurements in {run / 'tests.json'} (Is a directory)\n"
 
 
 def test_ctrl_c_and_sigterm_end_a_test_as_they_end_a_program(tiny, monkeypatch, trained):

@@ -37,8 +37,8 @@ def measure(
 ) -> list[Measurement]:
     """Measure a trained model on the test set.
 
-    Where the checkpoint is one of the run folder's own, the results are kept there at the end;
-    else a line on stderr says that they are not.
+    Where the checkpoint is one of the run folder's own, the results are kept there at the end; a
+    line on stderr says so where they are not, or where the folder cannot be written to.
 
     Args:
         run: the run folder, which knows its recipe, scale and overrides; or the recipe.
@@ -63,7 +63,6 @@ def measure(
         ValueError: the checkpoint is not one of this model and data; batch statistics were
             asked for and there are none; or the trainer refuses its arguments.
         FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
-        OSError: the results could not be kept.
     """
     built, state, path, folder = load_trained(
         run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
@@ -94,7 +93,11 @@ def measure(
             if tell is not None:
                 tell(measurement)
     if folder is not None:
-        keep_measurements(folder, measured)
+        try:
+            keep_measurements(folder, measured)
+        except OSError as error:
+            # a run may be another user's, or on a disk that is read alone
+            print(error.strerror, file=sys.stderr, flush=True)
     else:
         where = Path(run) / "checkpoints" if is_run(run) else "a run folder"
         print(f"not kept: {path} does not lie in {where}", file=sys.stderr, flush=True)

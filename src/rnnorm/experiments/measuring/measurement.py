@@ -87,15 +87,15 @@ def keep_measurements(folder: Path, new: Iterable[Measurement]) -> None:
 
     Raises:
         ValueError: the file is broken.
-        OSError: the disk is full or not writable; the old file stays.
+        OSError: the disk is full, or the folder cannot be read or written; the old file stays.
     """
-    kept = {_what(m): m for m in read_measurements(folder)}
-    for measurement in new:
-        kept.pop(_what(measurement), None)
-        kept[_what(measurement)] = measurement
-    text = json.dumps([asdict(m) for m in kept.values()], indent=2)
     path = folder / FILE
     try:
+        kept = {_what(m): m for m in read_measurements(folder)}
+        for measurement in new:
+            kept.pop(_what(measurement), None)
+            kept[_what(measurement)] = measurement
+        text = json.dumps([asdict(m) for m in kept.values()], indent=2)
         write_whole(path, f"{text}\n".encode())
     except OSError as error:
         message = f"could not keep the measurements in {path} ({error.strerror or error})"
