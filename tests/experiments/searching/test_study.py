@@ -1,12 +1,15 @@
 import sqlite3
 from contextlib import closing
 
+import optuna
 import pytest
 
-from rnnorm.experiments.searching.study import open_study, read_search
+from rnnorm.experiments.searching.status import status
+from rnnorm.experiments.searching.study import open_study, read_search, read_searches
 from rnnorm.experiments.training.score import Score
 
 SCORE = Score("loss", "min")
+ABOUT = {"recipe": "r", "scale": "paper", "score": "loss", "overrides": []}
 
 
 def database(path, *statements):
@@ -53,6 +56,44 @@ def test_a_view_that_never_ends_is_refused(tmp_path):
     statements = ("CREATE TABLE studies (x)", f"CREATE VIEW trials AS {endless}")
     database(tmp_path / "study.db", *statements)
     both_refuse(tmp_path, "it is another database")
+
+
+@pytest.mark.parametrize(
+    "name", ["a?1", "50%20d", "#a", "{a}", "a b'\"", "é", "a:b@c", "-x", "a\nb"]
+)
+def test_a_study_is_in_its_folder_whatever_that_is_called(tmp_path, name):
+    for folder in (tmp_path / name, tmp_path / f"{name}?2"):
+        with open_study(folder, {**ABOUT, "seed": 1}, SCORE) as study:
+            assert not study.trials
+            study.add_trial(optuna.trial.create_trial(value=0.5))
+        assert [trial.value for trial in read_search(folder).trials] == [0.5]
+        assert [path.name for path in folder.iterdir()] == ["study.db"]
+    assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}?2", "cwd"}
+
+
+@pytest.mark.parametrize("name", ["a?1", "50%20d", "#a", "{a}", "a b'\"", "é", "a:b@c", "a\nb"])
+def test_a_journal_is_where_it_is_named(tmp_path, name):
+    journal = f"journal:{tmp_path / name / 'study?'}"
+    with open_study(tmp_path / "out", ABOUT, SCORE, journal) as study:
+        study.add_trial(optuna.trial.create_trial(value=0.5))
+    assert (tmp_path / name / "study?").is_file()
+    assert [len(found.trials) for found in read_searches(journal)] == [1]
+    assert "1 complete" in status(journal)
+
+
+def test_a_question_mark_that_a_url_would_leave_out_is_refused(tmp_path):
+    for ask in (lambda url: open_study(tmp_path, ABOUT, SCORE, url).__enter__(), status):
+        with pytest.raises(ValueError, match=r"storage must be a URL.*lr\?1.*journal:FILE"):
+            ask(f"sqlite:///{tmp_path}/lr?1/study.db")
+    assert [path.name for path in tmp_path.iterdir()] == ["cwd"]
+
+
+def test_a_database_with_braces_is_where_its_url_says(tmp_path):
+    url = f"sqlite:///{tmp_path}/{{a}}.db"
+    with open_study(tmp_path, ABOUT, SCORE, url):
+        pass
+    assert (tmp_path / "{a}.db").is_file()
+    assert len(read_searches(url)) == 1
 
 
 def test_a_broken_number_in_a_study_is_refused(tmp_path):

@@ -135,12 +135,20 @@ def _file(url: str) -> Path | None:
     database = made.database or ":memory:"
     if made.get_backend_name() != "sqlite" or database.startswith((":memory:", "file:")):
         return None
+    # SQLAlchemy leaves out what stands behind a ? and is no option
+    if "?" in url and not made.query:
+        raise ValueError(
+            f"storage must be a URL, in which ? begins options, got {url!r}: name another file, or "
+            "it by journal:FILE, which is no URL"
+        )
     return Path(database)
 
 
 def _connected(url: str, name: str, new: bool, tries: int = 5) -> RDBStorage:
     try:
-        return RDBStorage(url, skip_table_creation=not new)
+        # optuna fills the braces of a template in
+        template = url.replace("{", "{{").replace("}", "}}")
+        return RDBStorage(template, skip_table_creation=not new)
     except ImportError as error:
         raise ValueError(f"{name} needs a driver that is not installed: {error}") from error
     except (OptunaError, SQLAlchemyError, RuntimeError) as error:

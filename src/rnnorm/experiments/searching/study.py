@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,9 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with named(path):
         _check_database(path)
-        storage = RDBStorage(f"sqlite:///{path.resolve()}")
+        # within a URL a ? begins options, a % stands for a character and {} is filled in
+        connect = partial(sqlite3.connect, path.resolve(), check_same_thread=False)
+        storage = RDBStorage(f"sqlite:///{FILE}", engine_kwargs={"creator": connect})
     with let_go(storage):
         yield storage
 
