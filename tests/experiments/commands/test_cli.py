@@ -1,6 +1,8 @@
 import argparse
 import importlib.util
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -486,6 +488,15 @@ def test_fit_then_test_knows_everything_from_the_run(capsys, tiny):
     kept = [m for m in read_measurements("run") if m.statistics == "population"]
     # too near for what is printed
     assert len({m.metrics["test/loss"] for m in kept}) == len({m.estimated for m in kept}) == 2
+
+
+def test_the_next_command_is_of_the_run_whatever_it_is_called(capsys, tiny):
+    short = [*tiny, "--trainer.max_epochs=1", "--trainer.limit_train_batches=1"]
+    for name in ("-x", "a b's $(x)"):
+        assert main(["fit", "demo/digits-bn", f"--run-dir={name}", *short]) == 0
+        (following,) = re.findall(r"^next: rnnorm (.*)$", capsys.readouterr().out, re.MULTILINE)
+        assert main(shlex.split(following)) == 0
+        assert (Path(name) / "tests.json").is_file()
 
 
 def test_fit_takes_the_usual_options(capsys, tiny):

@@ -1,4 +1,5 @@
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from rnnorm.experiments.training.words import (
     refuse_unknown,
     refuse_unknown_recipe,
     runs_in,
+    shell_word,
 )
 
 RECIPE = "demo/digits-bn"
@@ -99,3 +101,12 @@ def test_a_run_that_should_be_a_recipe_is_told_how_to_go_on(runs):
 def test_a_recipe_needs_a_checkpoint():
     with pytest.raises(ValueError, match="name its run folder instead, or add --ckpt FILE"):
         checkpoint_of(RECIPE)
+
+
+@pytest.mark.parametrize(
+    "name", ["-x", "--trainer", "a b'c\"d", "$(x)", "#a", "~", "x\ny", "*", "run"]
+)
+def test_a_path_is_one_word_of_a_shell_and_no_option(name):
+    (word,) = shlex.split(shell_word(name), comments=True)
+    assert Path(word) == Path(name)
+    assert not word.startswith("-")

@@ -136,7 +136,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
     from rnnorm.experiments.training.recipe import OverrideError
     from rnnorm.experiments.training.stopped import Stopped
-    from rnnorm.experiments.training.words import checkpoint_of
+    from rnnorm.experiments.training.words import checkpoint_of, shell_word
 
     given = _parse(parser, words)
     # what is timed has the memory of a user's own process
@@ -159,11 +159,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Stopped as stop:
         from rnnorm.experiments.training.processes import first
 
-        status, on = stop.status, ["fit", "--resume", str(stop.folder)] if first() else None
+        status = stop.status
+        on = f"fit --resume {shell_word(stop.folder)}" if first() else None
     else:
         return status or 0
-    if on := [name, *words] if name in _GO_ON else on:
-        print(f"go on with: {shlex.join(['rnnorm', *on])}", flush=True)
+    if on := shlex.join([name, *words]) if name in _GO_ON else on:
+        print(f"go on with: rnnorm {on}", flush=True)
     return status
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.label import label
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.stop_after import StopAfter
+from rnnorm.experiments.training.words import shell_word
 from rnnorm.lightning import ExactStatistics
 from rnnorm.norm.resolved import unresolved
 
@@ -61,7 +61,7 @@ class Run:
         if self.trainer.should_stop and not used_up:
             lines.append("a callback ended it, such as EarlyStopping")
         lines.append(f"checkpoints: {self.last_checkpoint.parent}")
-        lines.append(f"next: rnnorm test {shlex.quote(str(self.folder))}")
+        lines.append(f"next: rnnorm test {shell_word(self.folder)}")
         return "\n".join(lines)
 
 

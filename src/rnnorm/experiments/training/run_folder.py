@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from rnnorm.experiments.training.recipe import (
     check_keys,
     read_config,
 )
+from rnnorm.experiments.training.words import shell_word
 from rnnorm.experiments.training.write_whole import partial_of, stale_partials, write_whole
 
 # bytes of a run.json
@@ -45,7 +45,7 @@ def refuse_existing(folder: Path) -> None:
     if folder.exists():
         raise FileExistsError(
             f"the run folder {folder} exists: go on with it by --resume "
-            f"{shlex.quote(str(folder))}, or name another with --run-dir"
+            f"{shell_word(folder)}, or name another with --run-dir"
         )
 
 

@@ -15,6 +15,12 @@ def is_recipe(word: str) -> bool:
     return word in recipe_names() or (word.endswith(ENDINGS) and Path(word).is_file())
 
 
+def shell_word(path: str | Path) -> str:
+    """A path as a shell and a command of ours read it: quoted, and no option."""
+    word = str(path)
+    return shlex.quote(f"./{word}" if word.startswith("-") else word)
+
+
 def is_run(folder: str | Path) -> bool:
     """Whether a folder is that of a run."""
     return (Path(folder) / "run.json").is_file()
@@ -27,7 +33,7 @@ def refuse_unknown_recipe(word: str) -> None:
         ValueError: there is none of that name, or it names a run.
     """
     if is_run(word):
-        command = f"rnnorm fit --resume {shlex.quote(word)}"
+        command = f"rnnorm fit --resume {shell_word(word)}"
         raise ValueError(f"{word} is a run: go on with it by {command}")
     recipe_file(word)
 
