@@ -44,6 +44,7 @@ class Page(HTMLParser):
         super().__init__()
         self.text, self.rows, self.captions, self.fetched, self.tags = text, [], [], [], []
         self.headings, self.notes, self.ids, self.svgs = [], [], [], []
+        self.descriptions = []
         self._into = None
         self.feed(text)
 
@@ -56,13 +57,18 @@ class Page(HTMLParser):
         self.svgs += [given] if tag == "svg" else []
         if tag == "tr":
             self.rows.append([])
-        if tag in ("td", "th", "figcaption", "h1", "p"):
-            places = {"figcaption": self.captions, "h1": self.headings, "p": self.notes}
+        if tag in ("td", "th", "figcaption", "h1", "p", "desc"):
+            places = {
+                "figcaption": self.captions,
+                "h1": self.headings,
+                "p": self.notes,
+                "desc": self.descriptions,
+            }
             self._into = places[tag] if tag in places else self.rows[-1]
             self._into.append("")
 
     def handle_endtag(self, tag):
-        if tag in ("td", "th", "figcaption", "h1", "p"):
+        if tag in ("td", "th", "figcaption", "h1", "p", "desc"):
             self._into = None
 
     def handle_data(self, data):
@@ -133,6 +139,21 @@ def test_a_browser_tells_what_is_cut_off_and_what_is_fetched(tmp_path):
 def test_what_comes_from_files_is_escaped(page):
     assert "<script>" not in page.text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+
+
+@pytest.mark.parametrize(
+    "name", ["$x$", r"$\frac{a$", "<b>&\"'", "_x", "a|b", "é 日本", "{}%s", "a\nb"]
+)
+def test_an_override_is_text(runs, tmp_path, name):
+    own = shutil.copytree(runs / "lstm", tmp_path / "own")
+    about = json.loads((own / "run.json").read_text(encoding="utf-8"))
+    about["overrides"].append(f"--data.init_args.order={name}")
+    (own / "run.json").write_text(json.dumps(about))
+    page = Page(report([own], tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert f"order={name}" in page.headings[0]
+    assert f"order={name}" in page.rows[1][0]
+    assert "b" not in page.tags[: page.tags.index("figcaption")]
+    assert f"order={' '.join(name.split())}" in " ".join(page.descriptions)
 
 
 def test_the_score_comes_first_and_columns_without_a_value_are_left_out(page):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,11 +86,12 @@ def draw(
         # outside the panels: a curve may pass anywhere within
         lines = by_steps.get_legend_handles_labels()
         columns = 3 if max(map(len, lines[1]), default=0) < 25 else 1
+        make_room(figure, lines[1], columns)
         figure.legend(*lines, frameon=False, loc="outside lower left", ncols=columns, fontsize=11)
         seeds = len({c.seed for c in curves})
         if seeds > 1:
             title += f"\nmean of {seeds} seeds, band from lowest to highest"
-        first, _, rest = title.partition("\n")
+        first, _, rest = as_text(title).partition("\n")
         figure.suptitle(first, fontsize=13, fontweight="bold", x=0.01, ha="left")
         by_steps.set_title(rest, fontsize=10, loc="left", color="#555555")
         data = io.BytesIO()
@@ -118,9 +120,22 @@ def looks_of(models: Iterable[str]) -> dict[str, Look]:
     return dict(zip(dict.fromkeys(models), itertools.cycle(_LOOKS)))
 
 
+def as_text(words: str) -> str:
+    """Words as a picture shows them: matplotlib reads dollars as the signs of mathematics."""
+    return words.replace("$", r"\$")
+
+
 def in_lines(name: str) -> str:
     """A model's name for a legend: with all that was changed it may be wider than the picture."""
-    return textwrap.fill(name, 40, break_long_words=False)
+    # a legend leaves out what begins with an underscore
+    blank = " " if name.startswith("_") else ""
+    return as_text(blank + textwrap.fill(name, 40))
+
+
+def make_room(figure: Figure, labels: Sequence[str], columns: int = 1) -> None:
+    """Make a figure higher where a legend would leave its panels none of the height."""
+    lines = sum(label.count("\n") + 1 for label in labels) / columns
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, lines - 6))
 
 
 @contextmanager
@@ -129,7 +144,9 @@ def styled_figure(width: float, height: float) -> Iterator[Figure]:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):
+    with rc_context(_STYLE), warnings.catch_warnings():
+        # a name may have characters that the font lacks, which are drawn as boxes
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield Figure(figsize=(width, height), layout="constrained", dpi=160)
 
 
@@ -154,7 +171,9 @@ def draw_curves(
         if own := [c for c in whole if getattr(c, against)]:
             own, mean = at_shared_steps(own), mean_curve(own)
             _line(axes, getattr(mean, against), mean.values, own, model, looks[model])
-    axes.set(xlabel=against if against == "epochs" else f"training {against}", ylabel=label)
+    axes.set(
+        xlabel=against if against == "epochs" else f"training {against}", ylabel=as_text(label)
+    )
     axes.set_xlim(left=0)
     axes.tick_params(length=0)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rnnorm.experiments.comparing.picture import Look, styled_figure
+from rnnorm.experiments.comparing.picture import Look, make_room, styled_figure
 from rnnorm.experiments.reporting.svg import as_svg
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def draw(
             axes.set_prop_cycle(**looks)
         plot(axes)
         handles, labels = axes.get_legend_handles_labels()
+        make_room(figure, labels)
         if legend and labels:
             figure.legend(handles, labels, frameon=False, loc="outside lower left", fontsize=10)
         svg = as_svg(figure)
@@ -85,4 +86,6 @@ def _in_words(axes: Axes, labels: Sequence[str]) -> str:
     """The axes of a figure, and what is drawn on them."""
     against = f"{axes.get_ylabel()} against {axes.get_xlabel()}".removesuffix(" against ")
     drawn = ", ".join(" ".join(label.split()) for label in labels)
-    return ": ".join(part for part in (against.strip(), drawn) if part)
+    words = ": ".join(part for part in (against.strip(), drawn) if part)
+    # as_text has put them there
+    return words.replace(r"\$", "$")

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from rnnorm import diagnostics
-from rnnorm.experiments.comparing.picture import Look, draw_curves, in_lines
+from rnnorm.experiments.comparing.picture import Look, as_text, draw_curves, in_lines
 from rnnorm.experiments.measuring.batch_statistics import SeveralRows
 from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.trained_run import TrainedRun
@@ -136,7 +136,7 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
                 f"About {_SYMBOLS} symbols of the test text in windows that each start from the "
                 f"initial state, {run.weights}.",
                 lambda axes: diagnostics.plot_score_by_length(
-                    axes, lengths, named, f"test {score.label}"
+                    axes, lengths, named, as_text(f"test {score.label}")
                 ),
                 cycle(Look(look.colour, dashes) for dashes in ("-", "--")),
             )

@@ -195,4 +195,10 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    lines = [[_cell(text) for text in row] for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """A text that does not end its cell, or its line."""
+    return " ".join(text.split()).replace("|", r"\|")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rnnorm.experiments.comparing.picture import (
+    as_text,
     draw_curves,
     in_lines,
     looks_of,
@@ -81,7 +82,7 @@ def draw_scores(table: Recorded) -> bytes:
                 axes.plot(values, [row] * len(values), linestyle="", label=kind, **_MARKS[kind])
         axes.set_yticks(range(len(scores)), names)
         axes.set_ylim(len(scores) - 0.4, -0.6)
-        axes.set_xlabel("; ".join(dict.fromkeys(metrics)))
+        axes.set_xlabel(as_text("; ".join(dict.fromkeys(metrics))))
         axes.tick_params(length=0)
         handles, labels = axes.get_legend_handles_labels()
         once = dict(zip(labels, handles, strict=True))
