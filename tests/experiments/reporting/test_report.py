@@ -338,6 +338,25 @@ def test_a_training_that_diverged_before_its_first_checkpoint_is_reported(runs, 
     assert any("Gradient norms" in caption for caption in page.captions) == bool(others)
 
 
+def test_a_score_and_its_epoch_are_of_one_validation(runs, tmp_path):
+    # as a kill between the second validation and its checkpoint leaves them
+    run, kept = shutil.copytree(runs / "lstm", tmp_path / "run"), runs / "one-epoch"
+    fit("demo/digits-lstm", run_dir=kept, overrides=[*DIGITS, "--trainer.max_epochs=1"], quiet=True)
+    shutil.copy(kept / "checkpoints" / "last.ckpt", run / "checkpoints")
+    lines = [
+        line for line in (run / "metrics.csv").read_text().splitlines() if "val/acc" not in line
+    ]
+    lines += ["2,0,0.1,val/accuracy,0.2778", "5,1,0.2,val/accuracy,0.3889", ""]
+    (run / "metrics.csv").write_text("\n".join(lines))
+    metrics = {"test/loss": 2.0, "test/accuracy": 0.4}
+    keep_measurements(run, [Measurement("best.ckpt", 2, None, None, False, (), metrics, 6)])
+    page = Page(report([run], tmp_path / "page.html").read_text(encoding="utf-8"))
+    cells = dict(zip(page.rows[0], page.rows[1], strict=True))
+    assert cells["best validation accuracy, %"] == "38.89epoch 2"
+    assert cells["test accuracy, %"] == "40"
+    assert page.headings[0].endswith("validation accuracy 38.9\u00a0%")
+
+
 @pytest.mark.parametrize("later", [0, 1])
 def test_a_score_of_an_earlier_checkpoint_counts_as_not_measured(runs, tmp_path, later):
     run = shutil.copytree(runs / "lstm", tmp_path / "run")

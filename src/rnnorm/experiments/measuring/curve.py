@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rnnorm.experiments.training.metrics_file import DIVERGED, read_metrics
+from rnnorm.experiments.training.metrics_file import DIVERGED, Point, read_metrics
 from rnnorm.experiments.training.score import Score
 
 #: what of a curve has an entry for each point
@@ -80,6 +80,18 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
         epochs=[round((point.step + 1) / an_epoch, 6) for point in points],
         diverged=metrics[DIVERGED][0].epoch + 1 if DIVERGED in metrics else 0,
     )
+
+
+def best_point(folder: Path, score: Score) -> Point | None:
+    """The best validation of a run folder, the first of those that are equal.
+
+    Raises:
+        ValueError: its ``metrics.csv`` is broken.
+    """
+    points = read_metrics(folder / "metrics.csv").get(f"val/{score.name}", [])
+    finite = [point for point in points if math.isfinite(point.value)]
+    choose = max if score.mode == "max" else min
+    return choose(finite, key=lambda point: point.value, default=None)
 
 
 def at_shared_steps(curves: Sequence[Curve]) -> list[Curve]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,7 @@ from tqdm import tqdm
 
 from rnnorm.experiments.comparing.entry import Entry, from_folder, named_apart
 from rnnorm.experiments.comparing.picture import Look, looks_of
-from rnnorm.experiments.measuring.curve import Curve, read_curve
+from rnnorm.experiments.measuring.curve import Curve, best_point, read_curve
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome, read_unsaved
 from rnnorm.experiments.measuring.trained_run import read_trained_run
 from rnnorm.experiments.reporting.drawing import Picture
@@ -68,9 +69,7 @@ def report(
     refuse_folder(out)
     folders = [folder for run in runs for folder in runs_in(run)]
     entries = named_apart([from_folder(folder) for folder in folders])
-    trainings = [
-        (e, _outcome(e.folder), read_curve(e.folder, e.score, e.model, e.seed)) for e in entries
-    ]
+    trainings = [(e, _outcome(e), read_curve(e.folder, e.score, e.model, e.seed)) for e in entries]
     looks = looks_of(entry.model for entry in entries)
     page = _page(trainings, looks, _sections(trainings, looks, data_dir))
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -78,9 +77,14 @@ def report(
     return out
 
 
-def _outcome(folder: Path) -> Outcome:
+def _outcome(entry: Entry) -> Outcome:
     """Of a run that may have diverged before its first checkpoint."""
-    return (read_outcome if has_checkpoint(folder) else read_unsaved)(folder)
+    outcome = (read_outcome if has_checkpoint(entry.folder) else read_unsaved)(entry.folder)
+    if (best := best_point(entry.folder, entry.score)) is None:
+        return outcome
+    # all that is said of the best score is of one line of metrics.csv, which may be newer than the
+    # last checkpoint of a training that was killed
+    return replace(outcome, best=best.value, best_epoch=best.epoch + 1, best_step=best.step + 1)
 
 
 def _sections(

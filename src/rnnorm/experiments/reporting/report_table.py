@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from typing import NamedTuple
 
 from rnnorm.experiments.comparing.entry import Entry
-from rnnorm.experiments.measuring.curve import Curve, best
+from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.measuring.measurement import Statistics
 from rnnorm.experiments.measuring.outcome import Outcome
 from rnnorm.experiments.training.score import SAMPLING_ERROR
@@ -48,8 +49,10 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
         return ours(entry, entry.score.shown(value), *off)
 
     def validated(entry: Entry, outcome: Outcome, curve: Curve) -> Cell:
-        epoch = (f"epoch {outcome.best_epoch}",) if outcome.best_epoch else ()
-        return ours(entry, best(curve, entry.score), *epoch) if curve.values else Cell()
+        if outcome.best is None:
+            # no score is finite, or there is none
+            return ours(entry, nan) if curve.values else Cell()
+        return ours(entry, entry.score.shown(outcome.best), f"epoch {outcome.best_epoch}")
 
     def paper(outcome: Outcome) -> Cell:
         return Cell() if outcome.number is None else Cell(f"{outcome.number:.4g}", outcome.metric)
