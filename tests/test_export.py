@@ -162,6 +162,40 @@ def test_a_file_is_compared_at_other_sizes_than_the_examples_too(tmp_path, monke
         rnnorm.export.onnx(nn.Linear(3, 2).eval(), (torch.randn(4, 3),), tmp_path / "layer.onnx")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", ["batch", None])
+def test_autocast_changes_no_file(norm, dtype, tmp_path):
+    layer = prepared(rnnorm.LSTM(3, 4, norm=norm), torch.float32)
+    model, x = nn.Sequential(nn.Linear(3, 3), layer).eval(), torch.randn(4, 2, 3)
+    with torch.autocast("cpu", dtype):
+        rnnorm.export.onnx(model, (x,), tmp_path / "model.onnx")
+        assert torch.is_autocast_enabled("cpu")
+    with torch.no_grad():
+        torch.testing.assert_close(run(tmp_path / "model.onnx", x)[0], model(x)[0])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_model_in_training_is_exported_in_any_mode_of_gradients(mode, tmp_path):
+    layer = prepared(rnnorm.LSTM(3, 4, norm="batch"), torch.float32).train()
+    with mode():
+        x = torch.randn(4, 2, 3)
+        rnnorm.export.onnx(layer, (x,), tmp_path / "layer.onnx")
+    assert layer.training
+    with torch.no_grad():
+        torch.testing.assert_close(run(tmp_path / "layer.onnx", x)[0], layer.eval()(x)[0])
+
+
+def test_an_autocast_to_bfloat16_within_the_model_is_an_error(tmp_path):
+    class Within(nn.Linear):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x)
+
+    with pytest.raises(RuntimeError, match="bfloat16, as within an autocast of the model's own"):
+        rnnorm.export.onnx(Within(3, 4), (torch.randn(2, 3),), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_inputs_may_have_gradients(tmp_path):
     x = torch.randn(4, 3, requires_grad=True)
     rnnorm.export.onnx(nn.Linear(3, 2).eval(), (x,), tmp_path / "layer.onnx")

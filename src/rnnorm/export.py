@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def onnx(
     """Writes a model in evaluation as an ONNX file, one ``Scan`` for each layer and direction.
 
     What it returns in onnxruntime is compared with the model before the file gets its name: for
-    the example, and again with every size that may change enlarged by one.
+    the example, and again with every size that may change enlarged by one. Autocast is off
+    meanwhile: the file computes in the model's own dtypes.
 
     Args:
         model: with layers of rnnorm, any cell and norm; a frozen copy is exported.
@@ -109,7 +111,8 @@ def onnx(
 
     Raises:
         ImportError: onnx, onnxscript or onnxruntime is missing (``rnnorm[export]``).
-        RuntimeError: torch cannot export the model, or onnxruntime returns something else.
+        RuntimeError: torch cannot export the model, or onnxruntime cannot run it or returns
+            something else.
         TypeError: the example is no tuple, does not fit ``model.forward``, has a PackedSequence, or
             is taken by its ``**kwargs``; or something is bfloat16.
         FileNotFoundError: there is no such folder.
@@ -126,7 +129,7 @@ def onnx(
     if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *_tensors(example, kwargs))):
         raise TypeError(
             "model and example must not be bfloat16, in which onnxruntime has no matrix product on "
-            "a CPU: export model.float()"
+            "a CPU: export model.float() with an example in float32"
         )
     frozen, path = freeze(model), Path(path)
     if not path.parent.is_dir():
@@ -145,7 +148,7 @@ def onnx(
         )
     if dynamic_shapes is None:
         dynamic_shapes = {name: every_size(value) for name, value in given.items()}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _without_autocast(example, named):
         # torch's, of its own code and of sizes with two names
         warnings.simplefilter("ignore")
         with for_onnx():
@@ -163,7 +166,14 @@ def onnx(
     partial = path.with_name(f"{path.name}.partial")
     try:
         program.save(partial, external_data=False)
-        session = onnxruntime.InferenceSession(partial, providers=["CPUExecutionProvider"])
+        try:
+            session = onnxruntime.InferenceSession(partial, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise RuntimeError(
+                "onnxruntime cannot run what the model computes; in bfloat16, as within an "
+                "autocast of the model's own forward, it has no matrix product on a CPU: "
+                f"{error}"
+            ) from error
         sizes = {put.name: [*map(_size, put.shape)] for put in session.get_inputs()}
         # here the model warns of what it lacks, as a stream without step
         _compare(frozen, session, example, named)
@@ -191,6 +201,16 @@ def _size(size: int | str) -> int | str:
 
 def _tensors(*inputs: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+
+
+@contextmanager
+def _without_autocast(*inputs: Any) -> Iterator[None]:
+    """Lets a model compute in its own dtypes on the CPU and on the devices of its inputs."""
+    with ExitStack() as stack:
+        for kind in {"cpu", *(tensor.device.type for tensor in _tensors(inputs))}:
+            if torch.amp.is_autocast_available(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _enlarged(
@@ -227,7 +247,8 @@ def _compare(
     Raises:
         RuntimeError: it returns something else.
     """
-    wanted = [tensor.cpu() for tensor in _tensors(model(*example, **named))]
+    with _without_autocast(example, named):
+        wanted = [tensor.cpu() for tensor in _tensors(model(*example, **named))]
     names = [put.name for put in session.get_inputs()]
     feed = dict(zip(names, _tensors(example, named), strict=True))
     outputs = session.run(None, {name: tensor.numpy(force=True) for name, tensor in feed.items()})
