@@ -40,6 +40,30 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"rnnorm {rnnorm.__version__}\n"
 
 
+def test_the_package_is_the_command():
+    def run(*words):
+        command = [sys.executable, "-m", "rnnorm", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    ran = run("--version")
+    assert (ran.returncode, ran.stdout) == (0, f"rnnorm {rnnorm.__version__}\n")
+    ran = run("trian")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("usage: rnnorm COMMAND")
+
+
+def test_the_package_names_what_the_command_lacks():
+    code = (
+        "import runpy, sys\nfrom importlib import util\nfind = util.find_spec\n"
+        "util.find_spec = lambda name: find(name) if name.startswith('rnnorm') else None\n"
+        "sys.argv = ['rnnorm', 'fit', 'demo']\nrunpy.run_module('rnnorm', run_name='__main__')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert 'pip install ".[experiments]"' in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.parametrize("words", [["--help"], ["recipes"]])
 def test_a_reader_who_leaves_is_no_failure(words):
     code = f"import sys\nfrom rnnorm.experiments.commands.cli import main\nsys.exit(main({words}))"
