@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import rnnorm
+from rnnorm.tracing import RELEASE
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -83,6 +84,32 @@ def test_a_file_gives_the_values_of_the_layer(layer, dtype, names, tmp_path):
         found = run(tmp_path / "layer.onnx", x, *given.values())
         tolerance = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 5e-3}[dtype]
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+@torch.no_grad()
+def test_openvino_gives_the_values_of_the_layer(norm, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    layer, path = prepared(rnnorm.LSTM(3, 4, norm=norm), torch.float32), tmp_path / "lstm.onnx"
+    rnnorm.export.onnx(layer, (torch.randn(4, 2, 3),), path)
+    x = torch.randn(11, 5, 3)
+    compiled = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    torch.testing.assert_close(torch.from_numpy(compiled([x.numpy()])[0]), layer(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(RELEASE < (2, 13), reason="torch's scan cannot be exported")
+@torch.no_grad()
+def test_executorch_gives_the_values_of_a_frozen_layer():
+    exir = pytest.importorskip("executorch.exir", exc_type=ImportError)
+    runtime = pytest.importorskip("executorch.runtime", exc_type=ImportError)
+    layer, x = prepared(rnnorm.LSTM(3, 4, norm="batch"), torch.float32), torch.randn(4, 2, 3)
+    frozen = rnnorm.freeze(layer)
+    with rnnorm.use_backend("scan"):
+        program = torch.export.export(frozen, (x,))
+    file = exir.to_edge(program).to_executorch().buffer
+    forward = runtime.Runtime.get().load_program(file).load_method("forward")
+    torch.testing.assert_close(forward.execute([x])[0], layer(x)[0])
 
 
 @torch.no_grad()
