@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from rnnorm.experiments.bench.drawn import NORMS, Case, Mode, draw, layers
 from rnnorm.experiments.bench.examine import LIMIT, Verdict, examine
@@ -32,20 +34,39 @@ TIMED = (
     Shape(16, 64, 128, 512),
     Shape(8, 100, 50, 1000),
 )
+#: seconds after which no more cases are examined; on a GPU most of them compile a kernel
+BUDGETS = {"cpu": 120.0, "cuda": 600.0}
 # failed cases that are told, all others being in the file
 _TOLD = 20
+# seconds between lines of progress where there is no terminal
+_QUIET = 10.0
 
 
 class DeviceMissingError(RuntimeError):
     """What is to be checked is not there."""
 
 
+class OutOfTimeError(RuntimeError):
+    """Nothing was wrong in the cases that there was time for, but they are not all."""
+
+
 def all_cases() -> Iterator[Case]:
-    """Those that ``check`` examines, layer by layer."""
+    """Those that ``check`` examines: one of each layer, then a second of each, and so on.
+
+    The first few of a layer have different modes, numbers of rows, units and dtypes.
+    """
+    by_layer = [list(cases) for _, cases in groupby(_cases(), key=_layer_of)]
+    # five has no factor in common with the three or four modes
+    spread = [[case for i in range(5) for case in cases[i::5]] for cases in by_layer]
+    for each in zip_longest(*spread):
+        yield from (case for case in each if case is not None)
+
+
+def _cases() -> Iterator[Case]:
     for cell, norm in layers():
         # whose step is the same with statistics or without
         modes = MODES if isinstance(resolve(NORMS[norm]), BatchNorm) else MODES[:3]
-        # where relu's input is zero but for rounding either result is right: few are drawn
+        # relu differs from tanh in one line of a kernel
         relu, whole = cell == "RNN relu", norm in WHOLE
         for B in ROWS if whole and not relu else (5, 129):
             yield from (Case(cell, norm, mode, Shape(4, B, INPUTS, 13)) for mode in modes)
@@ -69,26 +90,34 @@ def check(
     cases: Iterable[Case] | None = None,
     timed: Sequence[Shape] = TIMED,
     seconds: float = 1.0,
+    budget: float | None = None,
 ) -> bool:
     """Examine every fused kernel that runs on a device, time those that are right, and print.
+
+    One case of each layer is examined in any case, the others while there is time.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
         out: JSON file for all that is printed, and every fault.
-        cases: what is examined, those of a layer together; None for ``all_cases()``.
+        cases: what is examined, in this order; None for ``all_cases()``.
         timed: shapes of which a training step is timed.
         seconds: how long each of them is.
+        budget: seconds after which no more cases are examined; None for that of ``BUDGETS``.
 
     Returns:
         whether there was a kernel to examine, and nothing wrong with any.
 
     Raises:
         DeviceMissingError: torch sees no such device.
-        ValueError: ``device`` is another one.
+        OutOfTimeError: nothing was wrong, but not all cases were examined.
+        ValueError: ``device`` is another one, or ``budget`` is negative or NaN.
         OSError: ``out`` cannot be written.
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    budget = BUDGETS[device] if budget is None else budget
+    if not budget >= 0:
+        raise ValueError(f"seconds of examining must be 0 or more, got {budget:g}")
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceMissingError(f"torch {torch.__version__} sees no CUDA device here")
     if out is not None:
@@ -107,13 +136,15 @@ def check(
         print(f"{name}: {reason or 'examined'}")
     if device == "cpu":
         print("CUDA graphs: not examined, the CPU has none")
-    print(f"\nlargest error as a multiple of the reference's, at most {LIMIT:g}")
+    wanted = list(all_cases() if cases is None else cases)
+    print(f"\nlargest error as a multiple of the scale of rounding, at most {LIMIT:g}", flush=True)
+    found = _examined(wanted, kernels, place, begin + budget)
+    examined = sum(map(len, found.values()))
     lines: list[Record] = []
     faults: list[Record] = []
-    for (cell, norm), group in groupby(all_cases() if cases is None else cases, key=_layer_of):
-        verdicts = [(case, examine(case, kernels, place)) for case in group]
+    for (cell, norm), verdicts in found.items():
         for kernel in kernels:
-            own = [(case, found[kernel]) for case, found in verdicts if kernel in found]
+            own = [(case, each[kernel]) for case, each in verdicts if kernel in each]
             if own:
                 names = {"kernel": kernel, "cell": cell, "norm": norm}
                 wrong = [{**names, **fault} for case, v in own for fault in _faults(case, v)]
@@ -123,14 +154,18 @@ def check(
     right = [kernel for kernel in kernels if kernel not in wrong_kernels]
     times = step_times(place, right, timed, seconds, faults)
     _tell(faults)
-    summary = _summary(about, reasons, lines, faults, time.perf_counter() - begin)
-    passed = bool(lines) and not faults
+    left = len(wanted) - examined
+    summary = _summary(about, reasons, lines, faults, left, time.perf_counter() - begin)
+    right_so_far = bool(lines) and not faults
+    passed = right_so_far and not left
     if out is not None:
         report = {
             "passed": passed,
             "summary": summary,
             "machine": about,
             "limit": LIMIT,
+            "examined": examined,
+            "cases": len(wanted),
             "kernels": reasons,
             "lines": lines,
             "faults": faults,
@@ -139,7 +174,29 @@ def check(
         text = json.dumps(report, indent=1, allow_nan=False)
         write_whole(Path(out), f"{text}\n".encode())
     print(f"\n{summary}")
+    if right_so_far and left:
+        raise OutOfTimeError(f"{left} of {len(wanted)} cases were not examined")
     return passed
+
+
+def _examined(
+    cases: Sequence[Case], kernels: Sequence[str], device: torch.device, end: float
+) -> dict[tuple[str, str], list[tuple[Case, dict[str, Verdict]]]]:
+    """Verdicts by layer; once time is over, of layers that had no case yet alone."""
+    found: dict[tuple[str, str], list[tuple[Case, dict[str, Verdict]]]] = {}
+    terminal = sys.stderr.isatty()
+    begin = said = time.perf_counter()
+    with tqdm(cases, disable=not terminal, unit="case", leave=False) as bar:
+        for i, case in enumerate(bar):
+            now = time.perf_counter()
+            if now > end and _layer_of(case) in found:
+                continue
+            if not terminal and now - said > _QUIET:
+                said = now
+                print(f"{i} of {len(cases)} cases, {now - begin:.0f} s", flush=True)
+            verdicts = examine(case, kernels, device)
+            found.setdefault(_layer_of(case), []).append((case, verdicts))
+    return found
 
 
 def _layer_of(case: Case) -> tuple[str, str]:
@@ -206,6 +263,7 @@ def _summary(
     reasons: Mapping[str, str],
     lines: Sequence[Record],
     faults: Sequence[Record],
+    left: int,
     seconds: float,
 ) -> str:
     """All that a report of a bug has to say first."""
@@ -227,5 +285,8 @@ def _summary(
         verdict += f"; first {first['cell']} {first['norm']} {first['case']}: {first['tensor']}"
         verdict += f" {first['what']})"
     else:
-        verdict = f"passed ({cases} cases of {kernels}, worst {worst['worst']:.2f} of {LIMIT:g})"
+        verdict = f"{cases} cases of {kernels}, worst {worst['worst']:.2f} of {LIMIT:g}"
+        verdict = f"OUT OF TIME (nothing wrong in {verdict})" if left else f"passed ({verdict})"
+    if left:
+        verdict += f", {left} more cases NOT EXAMINED for want of time (--seconds)"
     return f"rnnorm check: {verdict} on {where}; {place}; {seconds:.0f} s"
