@@ -27,7 +27,6 @@ def test_lines_have_their_places(tmp_path):
     path = tmp_path / "text"
     assert list(placed_lines(path)) == [
         (f"{path}, line 1", "a"),
-        (f"{path}, line 2", ""),
         (f"{path}, line 3", "b"),
     ]
 
@@ -59,6 +58,46 @@ def test_byte_order_mark_and_carriage_returns_are_no_symbols(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
     assert read_text(path) == TEXT
+
+
+@pytest.mark.parametrize("code", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_says_the_encoding(tmp_path, code):
+    path = tmp_path / "text"
+    path.write_bytes(TEXT.replace("\n", "\r\n").encode(code))
+    assert read_text(path) == TEXT
+    for big in ("utf-16-be", "utf-32-be"):
+        path.write_bytes(f"\ufeff{TEXT}".encode(big))
+        assert read_text(path) == TEXT
+    path.write_bytes("ab\x01".encode(code))
+    at = len("ab".encode(code))
+    with pytest.raises(BrokenFileError, match=f"text is binary: it has 01 at byte {at}"):
+        read_text(path)
+    path.write_bytes("".encode(code))
+    with pytest.raises(BrokenFileError, match="text is empty"):
+        read_text(path)
+
+
+def test_a_text_that_is_cut_within_a_character_of_utf_16_is_named(tmp_path):
+    (tmp_path / "text").write_bytes(TEXT.encode("utf-16")[:-1])
+    with pytest.raises(BrokenFileError, match="text is truncated: it ends in the middle of a char"):
+        read_text(tmp_path / "text")
+
+
+def test_carriage_returns_end_lines_where_nothing_else_does(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"a b\rc\r")
+    assert read_text(path) == "a b\nc\n"
+    # within a line, as some published corpora have it
+    path.write_bytes(b"a\rb\r\nc\r\n")
+    assert read_text(path) == "a\rb\nc\n"
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_text_in_a_folder_of_its_name_is_found(tmp_path, ending):
+    path = tmp_path / "text" / f"text{ending}"
+    path.parent.mkdir()
+    path.touch()
+    assert find_text(tmp_path, "text") == path
 
 
 def test_the_place_of_a_character():

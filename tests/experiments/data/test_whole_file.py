@@ -1,12 +1,15 @@
 import gzip
+import io
 import lzma
+import os
+import socket
 import tracemalloc
 import zipfile
 
 import pytest
 
 from rnnorm.experiments.data import whole_file
-from rnnorm.experiments.data.whole_file import BrokenFileError, unpack
+from rnnorm.experiments.data.whole_file import BrokenFileError, check_size, read_into, unpack
 
 DATA = bytes(range(256)) * 4
 
@@ -114,3 +117,72 @@ def test_an_impossible_date_in_a_zip_does_not_matter(tmp_path, field):
         data[place : place + 2] = b"\xff\xff"
     path.write_bytes(data)
     assert unpack(path) == DATA
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zip"])
+def test_the_first_bytes_say_how_a_file_is_compressed(tmp_path, ending):
+    data = packed(tmp_path / f"data{ending}", DATA).read_bytes()
+    for name in ("data", "data.gz", "data.GZ"):
+        (tmp_path / name).write_bytes(data)
+        assert unpack(tmp_path / name) == DATA
+        assert unpack(tmp_path / name, "") == data
+
+
+def test_gzip_of_several_members(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"one ") + gzip.compress(b"two"))
+    assert unpack(tmp_path / "a.gz") == b"one two"
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_zip_that_was_packed_again(tmp_path, forced):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.mkdir("top") if hasattr(archive, "mkdir") else archive.writestr("top/", "")
+        with archive.open("top/data", "w", force_zip64=forced) as file:
+            file.write(DATA)
+        for name in ("__MACOSX/top/._data", "top/.DS_Store", "top/._data", "Thumbs.db"):
+            archive.writestr(name, b"\0\5\x16\7")
+    assert unpack(tmp_path / "a.zip") == DATA
+
+
+def test_the_limits_can_be_raised(tmp_path, monkeypatch):
+    path = packed(tmp_path / "data.gz", DATA)
+    for limit in (100, 511):
+        with pytest.raises(BrokenFileError, match=f"than {limit} bytes, .*; RNNORM_LIMITS=2 in"):
+            unpack(path, limit=limit)
+    monkeypatch.setenv("RNNORM_LIMITS", "2")
+    assert unpack(path, limit=512) == DATA
+    with pytest.raises(BrokenFileError, match=r"than 1,022 bytes, .*; RNNORM_LIMITS=4 in"):
+        unpack(path, limit=511)
+    with pytest.raises(BrokenFileError, match=r"it is too large: it has more than 6 words, the"):
+        check_size(7, "it", 3, "words")
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "nan", "inf", "many", "1e7"])
+def test_what_is_no_factor_of_the_limits_is_named(monkeypatch, given):
+    monkeypatch.setenv("RNNORM_LIMITS", given)
+    with pytest.raises(ValueError, match=f"RNNORM_LIMITS must be a number above 0.*got '{given}'"):
+        check_size(1, "it")
+
+
+def test_a_stream_without_an_end_is_left_at_the_limit():
+    with open("/dev/zero", "rb") as zeros, pytest.raises(BrokenFileError, match="it is too large"):
+        read_into(bytearray(), zeros, "it", 1 << 20)
+    read_into(found := bytearray(), io.BytesIO(DATA), "it")
+    assert found == DATA
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, monkeypatch, linked):
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        monkeypatch.chdir(tmp_path)
+        bound.bind("socket")
+        for name, kind in (("pipe", "pipe"), ("socket", "socket"), ("/dev/zero", "device")):
+            path = tmp_path / name
+            if linked:
+                (tmp_path / kind).with_suffix(".gz").symlink_to(path)
+                path = (tmp_path / kind).with_suffix(".gz")
+            with pytest.raises(BrokenFileError, match=f"{path} is a {kind}, not a file"):
+                unpack(path)
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        unpack(tmp_path)

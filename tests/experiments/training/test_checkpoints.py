@@ -1,11 +1,13 @@
 import errno
 import os
+import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import torch
 
+from rnnorm.experiments.training import checkpoint_file
 from rnnorm.experiments.training.checkpoint_file import (
     WholeFiles,
     newest_checkpoint,
@@ -260,3 +262,47 @@ def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path):
     with pytest.raises(ValueError, match="no whole checkpoint"):
         read_checkpoint(tmp_path / "bad.ckpt")
     assert not (tmp_path / "harm").exists()
+
+
+def special(path, kind):
+    """A named pipe, or a link to a device without an end."""
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "last.ckpt"
+    special(path, kind)
+    for read in (read_checkpoint, lambda path: newest_checkpoint(path.parent)):
+        with pytest.raises(ValueError, match=rf"^{path} is a {kind}, not a file"):
+            read(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_the_one_before_serves_where_the_last_is_no_file(tmp_path, capsys, kind):
+    state = {"state_dict": {}, "epoch": 1, "global_step": 7}
+    WholeFiles().save_checkpoint(state, tmp_path / "previous.ckpt")
+    special(tmp_path / "last.ckpt", kind)
+    assert newest_checkpoint(tmp_path)[1]["global_step"] == 7
+    assert f"last.ckpt is a {kind}, not a file" in capsys.readouterr().err
+    WholeFiles().save_checkpoint(state, tmp_path / "last.ckpt")
+    assert read_checkpoint(tmp_path / "last.ckpt")["epoch"] == 1
+
+
+def test_what_is_or_unpacks_to_more_than_the_limit_is_not_loaded(tmp_path, monkeypatch):
+    path = tmp_path / "last.ckpt"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=r"last\.ckpt is too large.* 17,179,869,184 bytes, the"):
+        read_checkpoint(path)
+    torch.save({"state_dict": {"a": torch.zeros(10000)}, "epoch": 1, "global_step": 7}, path)
+    with zipfile.ZipFile(path) as stored, zipfile.ZipFile(path.with_name("b.ckpt"), "w") as packed:
+        for each in stored.infolist():
+            packed.writestr(each, stored.read(each), zipfile.ZIP_DEFLATED)
+    monkeypatch.setattr(checkpoint_file, "_LIMIT", 20_000)
+    with pytest.raises(ValueError, match=r"b\.ckpt, unpacked, is too large"):
+        read_checkpoint(path.with_name("b.ckpt"))

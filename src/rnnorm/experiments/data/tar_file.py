@@ -7,9 +7,9 @@ import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from rnnorm.experiments.data.users_folder import added_by_system
 from rnnorm.experiments.data.whole_file import BrokenFileError, check_size, unpack
 
-_STARTS = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz"}
 # what tarfile raises where a header is broken; an error of its own is the first alone
 _BROKEN = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError)
 
@@ -21,7 +21,7 @@ def read_members(
 
     Args:
         path: the archive; its first bytes say whether it is compressed, by gzip or xz.
-        choose: of the names of all members, returns those to read.
+        choose: of the names of all members but those that systems add, returns those to read.
 
     Yields:
         A file's name and its bytes.
@@ -31,10 +31,8 @@ def read_members(
             is no file, such as a link.
         FileNotFoundError: there is no such archive.
     """
-    with path.open("rb") as file:
-        ending = _STARTS.get(file.read(2), "")
     # all of it, before a member is read: the checksum comes last
-    data = unpack(path, ending)
+    data = unpack(path)
     try:
         archive = tarfile.TarFile(fileobj=io.BytesIO(data), encoding="utf-8", errors="replace")
         members = list(_forwards(archive))
@@ -44,10 +42,12 @@ def read_members(
         raise BrokenFileError(
             f"{path} is corrupted: no header of a member at byte {archive.offset}"
         )
-    chosen = choose([PurePosixPath(member.name) for member in members])
+    named = [(PurePosixPath(member.name), member) for member in members]
+    named = [(name, member) for name, member in named if not added_by_system(name)]
+    chosen = choose([name for name, _ in named])
     size = 0
-    for member in members:
-        if (name := PurePosixPath(member.name)) in chosen:
+    for name, member in named:
+        if name in chosen:
             # a sparse member has any size, whatever it takes in the archive
             size += member.size
             check_size(size, f"{path}, unpacked up to {name},")

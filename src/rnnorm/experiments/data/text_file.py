@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rnnorm.experiments.data.whole_file import BrokenFileError, unpack
+from rnnorm.experiments.data.whole_file import BrokenFileError, is_there, unpack
 
 ENDINGS = ("", ".gz", ".xz", ".zip")
 # what no text holds: control characters other than tab, line feed, form feed and return
 _BINARY = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+# the longest first: that of UTF-32 begins with that of UTF-16
+_MARKS = {
+    codecs.BOM_UTF8: "UTF-8-sig",
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 
 
 def find_text(folder: Path, name: str) -> Path | None:
-    """The file of a published name in a folder, plain or with the ending of a compressed one."""
-    paths = (folder / f"{name}{ending}" for ending in ENDINGS)
-    return next((path for path in paths if path.is_file()), None)
+    """The file of a published name in a folder, plain or with the ending of a compressed one.
+
+    It may also be in a folder of its own name, as some programs unpack an archive.
+    """
+    names = [f"{name}{ending}" for ending in ENDINGS]
+    paths = (place / each for place in (folder, folder / name) for each in names)
+    return next((path for path in paths if is_there(path)), None)
 
 
 def find_texts(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path]:
@@ -39,13 +52,13 @@ def find_texts(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path
 
 
 def read_text(path: str | Path) -> str:
-    """Read a whole UTF-8 text, from a plain file or one that ends with .gz, .xz or .zip.
+    """Read a whole UTF-8 text, from a plain file or a compressed one (gzip, .xz or .zip).
 
     Args:
         path: the file; a .zip must hold one file alone.
 
     Returns:
-        The text, without a byte order mark, and with line feeds alone at the ends of lines.
+        The text, as :func:`as_text` has it.
 
     Raises:
         BrokenFileError: the file is empty, truncated, corrupted, binary, not UTF-8 or too large.
@@ -58,40 +71,50 @@ def read_text(path: str | Path) -> str:
 def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """Where each line of a text stands, such as ``words.txt, line 3``, and the line.
 
+    Blank lines are left out.
+
     Raises:
         BrokenFileError, FileNotFoundError: as :func:`read_text`.
     """
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        yield f"{path}, line {number}", line
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if line.strip():
+            yield f"{path}, line {number}", line
 
 
 def as_text(data: bytes, path: object) -> str:
     """A file's bytes as a text.
 
     Args:
-        data: the bytes.
+        data: the bytes, in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
         path: the file, for the error.
 
+    Returns:
+        The text without its byte order mark, with line feeds alone at the ends of lines. Carriage
+        returns alone end lines where there is no line feed.
+
     Raises:
-        BrokenFileError: they are none, binary or not UTF-8.
+        BrokenFileError: they are none, binary or not of that encoding.
     """
-    # a byte order mark is none of it
-    if not data.removeprefix(b"\xef\xbb\xbf"):
-        raise BrokenFileError(f"{path} is empty: it has no text at byte 0")
+    code = next((code for mark, code in _MARKS.items() if data.startswith(mark)), "UTF-8")
     try:
-        text = data.decode("utf-8")
+        text = data.decode(code)
     except UnicodeDecodeError as error:
-        if error.end >= len(data) and "unexpected end" in error.reason:
+        if error.end >= len(data) and error.reason in ("unexpected end of data", "truncated data"):
             raise BrokenFileError(
                 f"{path} is truncated: it ends in the middle of a character at byte {error.start}"
             ) from None
         raise BrokenFileError(
-            f"{path} is no UTF-8 text: it has {data[error.start]:02x} at byte {error.start}"
+            f"{path} is no {code.removesuffix('-sig')} text: it has {data[error.start]:02x} at "
+            f"byte {error.start}"
         ) from None
+    if not text:
+        raise BrokenFileError(f"{path} is empty: it has no text at byte 0")
     if bad := _BINARY.search(text):
-        at = len(text[: bad.start()].encode())
+        at = len(text[: bad.start()].encode(code))
         raise BrokenFileError(f"{path} is binary: it has {ord(bad.group()):02x} at byte {at}")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n")
+    # one within a line of a text that has line feeds would part it from its translation
+    return text if "\n" in text else text.replace("\r", "\n")
 
 
 def place(text: str, position: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rnnorm.experiments.data.whole_file import unpack
+from rnnorm.experiments.data.whole_file import is_there, unpack
 from rnnorm.experiments.training.score import SAMPLING_ERROR, Metric
 from rnnorm.experiments.training.write_whole import write_whole
 
@@ -65,7 +65,7 @@ def read_measurements(folder: str | Path) -> list[Measurement]:
         ValueError: the file is broken.
     """
     path = Path(folder) / FILE
-    if not path.is_file():
+    if not is_there(path):
         return []
     try:
         found = [_measurement(row) for row in json.loads(unpack(path, "", _LIMIT))]

@@ -13,7 +13,7 @@ from rnnorm.experiments.data.text.parallel import words_of_lines
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.word_numbers import WordNumbers
 from rnnorm.experiments.data.text_file import as_text, read_text
-from rnnorm.experiments.data.whole_file import check_size
+from rnnorm.experiments.data.whole_file import read_into
 from rnnorm.experiments.measuring.kinds import expect
 from rnnorm.experiments.measuring.loading import load_trained
 from rnnorm.experiments.tasks.translation.model import Translator
@@ -75,6 +75,6 @@ def _read(source: str | Path) -> tuple[str, str]:
     """The text of a file or of standard input, and what to call it."""
     if str(source) != "-":
         return read_text(source), str(source)
-    data, name = sys.stdin.buffer.read(), "standard input"
-    check_size(len(data), name)
-    return as_text(data, name), name
+    data, name = bytearray(), "standard input"
+    read_into(data, sys.stdin.buffer, name)
+    return as_text(bytes(data), name), name

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.data.text_file import as_text
-from rnnorm.experiments.data.whole_file import unpack
+from rnnorm.experiments.data.whole_file import is_there, unpack
 from rnnorm.experiments.measuring.curve import read_curve
 from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
-from rnnorm.experiments.reporting.results_files import read_recorded
+from rnnorm.experiments.reporting.results_files import RECORDS, read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
 from rnnorm.experiments.reporting.results_picture import (
     curves_of,
@@ -50,7 +50,7 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
             other changes, or be another seed of it.
     """
     folder, page = Path(docs) / "results", Path(docs) / "results.md"
-    before = {path: path.read_bytes() for path in folder.glob("*.json")}
+    before = {path: unpack(path, "") for path in folder.glob(RECORDS)}
     try:
         for run in map(str, runs):
             if is_storage(run):
@@ -61,10 +61,10 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
         text = page_of(folder)
     except BaseException:
         # a record that is lost, or of no table, would be so in every later page
-        for path in set(folder.glob("*.json")) - before.keys():
+        for path in set(folder.glob(RECORDS)) - before.keys():
             path.unlink()
         for path, content in before.items():
-            if not path.is_file() or path.read_bytes() != content:
+            if not is_there(path) or unpack(path, "") != content:
                 write_whole(path, content)
         raise
     write_whole(page, text.encode())
@@ -91,10 +91,10 @@ def record(run: str | Path, folder: Path) -> Path:
         ValueError: a file of it is broken, or it would replace a run with other changes, or be
             another seed of it.
     """
-    if (Path(run) / STUDY).is_file():
+    if is_there(Path(run) / STUDY):
         return _record_search(read_search(run), folder)
     outcome, written = read_outcome(run), Path(run) / "sentences.txt"
-    lines = as_text(unpack(written, ""), written).splitlines() if written.is_file() else []
+    lines = as_text(unpack(written, ""), written).splitlines() if is_there(written) else []
     score = score_of(rebuild(Path(run))[0].model)
     curve = read_curve(Path(run), score, outcome.label, 0)
     content = {

@@ -20,6 +20,8 @@ from rnnorm.experiments.training.yaml_file import read_yaml
 
 # bytes of a recorded file
 _LIMIT = 1 << 24
+#: what the files of runs are called, unlike the hidden ones that macOS adds
+RECORDS = "[!.]*.json"
 
 
 class RecordedRun(NamedTuple):
@@ -98,7 +100,7 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
         ValueError: a file is broken, or a recorded run is in no table.
     """
     text, tables = _read_tables(folder / "tables.yaml")
-    files = sorted(folder.glob("*.json"))
+    files = sorted(folder.glob(RECORDS))
     runs = {path: _read(path) for path in files if not path.name.startswith("search-")}
     searches = {path: _read_search(path) for path in files if path not in runs}
     named = {path: run.outcome.recipe for path, run in runs.items()}

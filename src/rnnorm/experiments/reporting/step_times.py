@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rnnorm.experiments.data.text_file import as_text
+from rnnorm.experiments.data.users_folder import files_below
 from rnnorm.experiments.data.whole_file import unpack
 from rnnorm.experiments.measuring.outcome import Outcome
 
@@ -44,7 +45,7 @@ def read_steps(folder: Path) -> Steps:
         ValueError: a file is none of ``rnnorm bench RECIPE``, or has a ratio that another has.
     """
     steps: Steps = {}
-    for path in sorted(folder.rglob("*.csv")):
+    for path in files_below(folder, ".csv"):
         rows = _rows(path)
         kernels = {row["recipe"]: row["kernels"] for row in rows}
         for row in rows:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from optuna.storages.journal import JournalFileSymlinkLock
 
+from rnnorm.experiments.data.whole_file import check_size, refuse_special
+
 # as optuna begins each
 _START = b'{"op_code":'
 
@@ -23,6 +25,7 @@ def check_journal(path: Path) -> tuple[int, int] | None:
         ValueError: a line is none of a journal.
     """
     begins = 0
+    check_size(refuse_special(path), path)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):

@@ -15,6 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from rnnorm.experiments.data.whole_file import is_there, refuse_special
 from rnnorm.experiments.searching.journal import check_journal, cut_unfinished
 
 _JOURNAL = "journal:"
@@ -95,8 +96,10 @@ def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     name, path = shown(url), _file(url)
-    if not new and path is not None and not path.is_file():
+    if not new and path is not None and not is_there(path):
         raise FileNotFoundError(f"there is no study in {name}: there is no such file")
+    if path is not None and is_there(path):
+        refuse_special(path)
     if path is not None and url.startswith(_JOURNAL):
         path.parent.mkdir(parents=True, exist_ok=True)
         with named(name):

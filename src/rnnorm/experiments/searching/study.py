@@ -15,7 +15,7 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from rnnorm.experiments.data.whole_file import check_size
+from rnnorm.experiments.data.whole_file import check_size, is_there, refuse_special
 from rnnorm.experiments.searching.storage import let_go, named, open_storage, shown
 from rnnorm.experiments.training.aligned import aligned
 from rnnorm.experiments.training.score import Metric, Score
@@ -130,9 +130,9 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
 def _check_database(path: Path) -> None:
     """Refuse what is no study, before optuna writes tables of its own into it."""
     # an empty one was cut off before it began
-    if not path.is_file() or not path.stat().st_size:
+    if not path.exists() or not (size := refuse_special(path)):
         return
-    check_size(path.stat().st_size, path)
+    check_size(size, path)
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as database:
         found = set(database.execute("SELECT type, name FROM sqlite_master"))
     # optuna makes neither views nor triggers, which could run for ever
@@ -148,9 +148,9 @@ def read_search(folder: str | Path) -> Search:
         ValueError: the file is no study, or was cut off before it began.
     """
     path = Path(folder) / FILE
-    if not path.is_file():
+    if not is_there(path):
         raise FileNotFoundError(f"there is no study in {folder}: it lacks {FILE}")
-    if not path.stat().st_size:
+    if not refuse_special(path):
         raise ValueError(f"{path} is empty: it was cut off before it began")
     with _storage(path) as storage, named(path):
         return search_of(optuna.load_study(study_name=_NAME, storage=storage), folder)

@@ -15,6 +15,7 @@ from zipfile import ZipFile
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from rnnorm.experiments.data.whole_file import BrokenFileError, check_size, unpack
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.one_line import one_line
 from rnnorm.experiments.training.write_whole import write_whole
@@ -22,6 +23,8 @@ from rnnorm.experiments.training.write_whole import write_whole
 # what a checkpoint ends with, as the comment of its zip archive: the digest of all before it
 _DIGEST = b"sha256:"
 _COMMENT = len(_DIGEST) + 64
+# bytes of a checkpoint
+_LIMIT = 1 << 34
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -111,9 +114,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
         # read once, so that what is loaded is what was checked
-        data = path.read_bytes()
+        data = unpack(path, "", _LIMIT)
         _check_sum(data)
+        with ZipFile(BytesIO(data)) as archive:
+            size = sum(each.file_size for each in archive.infolist())
+        check_size(size, f"{path}, unpacked,", _LIMIT)
         state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+    except BrokenFileError:
+        raise
     except Exception as error:
         raise ValueError(f"{path} is no whole checkpoint: {one_line(error)}") from error
     if not isinstance(state, dict):

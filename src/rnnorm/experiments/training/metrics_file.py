@@ -104,11 +104,13 @@ def _rows(path: Path) -> list[list[str]]:
     text = as_text(unpack(path, ""), path)
     # a last line without its end was cut off when the disk was full or the process killed
     lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+    # what an editor adds is no number
+    filled = ([value.strip() for value in row] for row in lines if "".join(row).strip())
     rows: list[list[str]] = []
     try:
-        if (head := next(lines, list(COLUMNS))) != list(COLUMNS):
+        if (head := next(filled, list(COLUMNS))) != list(COLUMNS):
             raise ValueError(f"it must begin with {','.join(COLUMNS)}, not {','.join(head)[:80]}")
-        for row in lines:
+        for row in filled:
             if len(row) != len(COLUMNS):
                 raise ValueError(f"it must have {len(COLUMNS)} values, got {len(row)}")
             step, epoch, seconds, _, value = row

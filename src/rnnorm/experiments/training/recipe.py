@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rnnorm.experiments.data.whole_file import is_there
 from rnnorm.experiments.training.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parents[1] / "recipes"
@@ -106,7 +107,7 @@ def recipe_file(name: str) -> Path:
         ValueError: there is no such recipe.
     """
     path = Path(name) if name.endswith(ENDINGS) else FOLDER / f"{name}.yaml"
-    if not path.is_file():
+    if not is_there(path):
         raise ValueError(_unknown(name))
     return path
 

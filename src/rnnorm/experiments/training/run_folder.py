@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import rnnorm
-from rnnorm.experiments.data.whole_file import unpack
+from rnnorm.experiments.data.whole_file import is_there, unpack
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.recipe import (
     ENDINGS,
@@ -102,7 +102,7 @@ def read_run(
             broken.
     """
     config = folder / "config.yaml"
-    if not config.is_file() or not (folder / "run.json").is_file():
+    if not is_there(config) or not is_there(folder / "run.json"):
         raise FileNotFoundError(f"there is no run in {folder}: it lacks config.yaml or run.json")
     about = read_about(folder)
     _check_version(folder, about)
@@ -121,7 +121,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         ValueError: it is broken.
     """
     path = folder / "run.json"
-    if not path.is_file():
+    if not is_there(path):
         lacks = "it lacks run.json" if folder.is_dir() else "it is no folder"
         raise FileNotFoundError(f"there is no run in {folder}: {lacks}")
     try:

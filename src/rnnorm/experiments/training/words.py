@@ -6,13 +6,14 @@ import difflib
 import shlex
 from pathlib import Path
 
+from rnnorm.experiments.data.whole_file import is_there
 from rnnorm.experiments.training.checkpoint_names import BEST, LAST
 from rnnorm.experiments.training.recipe import ENDINGS, recipe_file, recipe_names
 
 
 def is_recipe(word: str) -> bool:
     """Whether there is a recipe of that name."""
-    return word in recipe_names() or (word.endswith(ENDINGS) and Path(word).is_file())
+    return word in recipe_names() or (word.endswith(ENDINGS) and is_there(Path(word)))
 
 
 def shell_word(path: str | Path) -> str:
@@ -23,7 +24,7 @@ def shell_word(path: str | Path) -> str:
 
 def is_run(folder: str | Path) -> bool:
     """Whether a folder is that of a run."""
-    return (Path(folder) / "run.json").is_file()
+    return is_there(Path(folder) / "run.json")
 
 
 def refuse_unknown_recipe(word: str) -> None:
@@ -92,7 +93,7 @@ def has_checkpoint(run: str | Path) -> bool:
 
 def _kept(run: str | Path) -> Path | None:
     paths = (Path(run) / "checkpoints" / name for name in (BEST, LAST))
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if is_there(path)), None)
 
 
 def _runs(word: str | Path) -> list[Path]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rnnorm.experiments.data.whole_file import unpack
+from rnnorm.experiments.data.whole_file import allowed, how_to_raise, unpack
 
 # bytes of a file, and values with every alias in its full length: nine nested ones make a billion
 _LIMIT = 1 << 18
@@ -32,8 +32,10 @@ def read_yaml(path: Path, trusted: bool = False) -> Any:
         # bytes, so that text that cannot be decoded is an error of the same kind
         loader = (_FAST if trusted else yaml.SafeLoader)(data)
         node = loader.get_single_node()
-        if (values := _values(node, {})) > _MOST_VALUES:
-            raise ValueError(f"it has {values:,} values, more than the limit of {_MOST_VALUES:,}")
+        if (values := _values(node, {})) > (most := allowed(_MOST_VALUES)):
+            raise ValueError(
+                f"it has {values:,} values, more than the limit of {most:,}; {how_to_raise()}"
+            )
         return None if node is None else loader.construct_document(node)
     # of what a tag says that is not so, yaml lets python's own errors through
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -48,7 +50,7 @@ def _values(node: Any, known: dict[int, int]) -> int:
         return 1
     if id(node) not in known:
         # until it is known it is inside itself
-        known[id(node)] = _MOST_VALUES + 1
+        known[id(node)] = allowed(_MOST_VALUES) + 1
         parts = node.value
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in parts for part in pair]

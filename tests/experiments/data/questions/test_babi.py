@@ -42,7 +42,9 @@ def test_each_story_has_a_number_through_all_tasks(tmp_path):
     assert [q.story for q in read_babi(tmp_path, [12, 1], "train")] == [1, 1, 2, 3, 3, 4]
 
 
-@pytest.mark.parametrize("inner", [".", "en-10k", "tasks_1-20_v1-2/en-10k"])
+@pytest.mark.parametrize(
+    "inner", [".", "en-10k", "tasks_1-20_v1-2/en-10k", "again/en-10k", "a/tasks_1-20_v1-2/en-10k"]
+)
 def test_published_folders(tmp_path, inner):
     write(tmp_path / inner, 2, "test")
     write(tmp_path / inner, 2, "train", "broken")
@@ -58,6 +60,14 @@ def test_an_archive_is_read_where_it_is(tmp_path, name, mode):
 def test_of_the_published_archive_the_larger_english_set_is_read(tmp_path):
     archive(tmp_path / "a.tar.gz", [f"t/{s}/qa1_a_test.txt" for s in ("en", "en-10k", "hn-10k")])
     assert "t/en-10k/qa1" in next(read_babi(tmp_path, [1], "test")).source
+
+
+@pytest.mark.parametrize(("name", "mode"), [("a.tar.gz", "w"), ("a.tar", "w"), ("a.tgz", "w:gz")])
+def test_an_archive_that_was_unpacked_or_packed_again(tmp_path, name, mode):
+    macos = ["./._en-10k", "./en-10k/._qa1_a_train.txt", "__MACOSX/en-10k/qa1_a_train.txt"]
+    archive(tmp_path / name, [*macos, "./again/en-10k/qa1_a_train.txt"], mode=mode)
+    (tmp_path / f"._{name}").write_bytes(b"\0\5\x16\7")
+    assert len(list(read_babi(tmp_path, [1], "train"))) == 3
 
 
 def test_an_archive_without_it_is_refused(tmp_path):

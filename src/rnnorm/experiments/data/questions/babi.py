@@ -9,11 +9,14 @@ from pathlib import Path, PurePosixPath
 from rnnorm.experiments.data.questions.question import Question, check_question, numbered_lines
 from rnnorm.experiments.data.tar_file import read_members
 from rnnorm.experiments.data.text_file import as_text, read_text
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.data.users_folder import added_by_system
+from rnnorm.experiments.data.whole_file import BrokenFileError, allowed, how_to_raise
 
 _NAME = re.compile(r"qa([0-9]{1,2})_.*_(train|test)\.txt")
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s]")
-_ARCHIVES = ("*.tar.gz", "*.tgz", "*.tar.xz")
+# also with a folder above it, or as a browser leaves what it has unpacked
+_FILES = ("qa*.txt", "en-10k/qa*.txt", "*/en-10k/qa*.txt", "*/*/en-10k/qa*.txt")
+_ARCHIVES = ("*.tar.gz", "*.tgz", "*.tar.xz", "*.tar")
 # words of all documents of a file: each question repeats those of its story
 _MOST_WORDS = 1 << 27
 
@@ -23,7 +26,8 @@ def read_babi(folder: Path, tasks: Sequence[int], part: str) -> Iterator[Questio
 
     Args:
         folder: holds ``qaN_*_train.txt`` and ``qaN_*_test.txt``, itself or in a folder ``en-10k``
-            (also that of ``tasks_1-20_v1-2``), or one archive (.tar.gz, .tgz, .tar.xz) of them.
+            (also that of ``tasks_1-20_v1-2``), or one archive (.tar.gz, .tgz, .tar.xz, .tar) of
+            them.
         tasks: their numbers.
         part: ``"train"`` or ``"test"``.
 
@@ -81,10 +85,10 @@ def stories(text: str, source: str) -> Iterator[Question]:
                 f"{source} has {len(answer)} fields behind the question of line {i}"
             )
         words_in_all += words_before
-        if words_in_all > _MOST_WORDS:
+        if words_in_all > (most := allowed(_MOST_WORDS)):
             raise BrokenFileError(
-                f"{source} is too large: up to line {i} its documents have more than "
-                f"{_MOST_WORDS:,} words, the limit"
+                f"{source} is too large: up to line {i} its documents have more than {most:,} "
+                f"words, the limit; {how_to_raise()}"
             )
         yield check_question(
             Question(
@@ -98,18 +102,23 @@ def stories(text: str, source: str) -> Iterator[Question]:
 
 def _texts(folder: Path, tasks: Sequence[int], part: str) -> dict[int, tuple[str, str]]:
     """Source and text of each task."""
-    for inner in (".", "en-10k", "tasks_1-20_v1-2/en-10k"):
+    for pattern in _FILES:
         found = {
             int(name.group(1)): path
-            for path in sorted((folder / inner).glob("qa*.txt"))
+            for path in _glob(folder, pattern)
             if (name := _NAME.fullmatch(path.name)) and name.group(2) == part
         }
         if found:
             return {t: (str(p), read_text(p)) for t, p in found.items() if t in tasks}
-    archives = sorted(path for ending in _ARCHIVES for path in folder.glob(ending))
+    archives = [path for ending in _ARCHIVES for path in _glob(folder, ending)]
     if len(archives) != 1:
         return {}
     return _from_archive(archives[0], tasks, part)
+
+
+def _glob(folder: Path, pattern: str) -> list[Path]:
+    found = sorted(folder.glob(pattern))
+    return [path for path in found if not added_by_system(path.relative_to(folder))]
 
 
 def _from_archive(path: Path, tasks: Sequence[int], part: str) -> dict[int, tuple[str, str]]:

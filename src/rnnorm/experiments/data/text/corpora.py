@@ -12,7 +12,7 @@ from rnnorm.experiments.data.text.text8 import check_text8, split
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text_file import find_texts, read_text
 from rnnorm.experiments.data.users_folder import users_file, users_folder
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.data.whole_file import BrokenFileError, is_there
 
 Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
 #: the symbol that ends a sentence or a line, of texts that have one
@@ -86,7 +86,7 @@ def _ptb(dataset: str, data_dir: str | Path | None) -> Corpus:
 def _one_file(dataset: str, data_dir: str | Path | None, file: str | Path | None) -> Corpus:
     if file is not None:
         path = users_file(data_dir, file)
-        if not path.is_file():
+        if not is_there(path):
             raise FileNotFoundError(f"there is no text file {path}")
     elif dataset == "text":
         raise ValueError("file must name the text for dataset 'text', got None")

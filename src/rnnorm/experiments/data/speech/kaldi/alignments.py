@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rnnorm.experiments.data.speech.kaldi.model import read_pdf_ids
 from rnnorm.experiments.data.speech.kaldi.vectors import read_int_vectors
+from rnnorm.experiments.data.whole_file import is_there
 
 
 class Alignments(NamedTuple):
@@ -43,7 +44,7 @@ def read_alignments(folder: str | Path) -> Alignments:
     ids = sorted(folder.glob("ali.*"))
     pdfs = sorted([*folder.glob("pdf.*"), *folder.glob("ali_pdf.*")])
     models = [f / "final.mdl" for f in (folder, folder.parent)]
-    model = next((path for path in models if path.is_file()), None)
+    model = next((path for path in models if is_there(path)), None)
     if ids and model is not None:
         pdf_of = read_pdf_ids(model)
         states = _read(ids, len(pdf_of) - 1, f"transition ids of {model}", least=1)

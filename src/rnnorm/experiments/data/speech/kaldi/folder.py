@@ -10,6 +10,7 @@ from rnnorm.experiments.data.speech.kaldi.matrix import index_archive, matrix_sh
 from rnnorm.experiments.data.speech.kaldi.scp import Place, read_scp
 from rnnorm.experiments.data.speech.utterances import Features, Speech, Utterance, pair
 from rnnorm.experiments.data.users_folder import users_folder
+from rnnorm.experiments.data.whole_file import is_there
 
 _PARTS = ("train", "dev", "test")
 
@@ -82,10 +83,10 @@ def one_width(widths: dict[int, str]) -> int:
 
 
 def _places(folder: Path) -> dict[str, Place]:
-    if (scp := folder / "feats.scp").is_file():
+    if is_there(scp := folder / "feats.scp"):
         return read_scp(scp)
     for archive in (folder / "feats.ark", folder / "feats.ark.gz"):
-        if archive.is_file():
+        if is_there(archive):
             places: dict[str, Place] = {}
             for name, place in index_archive(archive):
                 if name in places:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.speech.kaldi.scp import LONGEST_NAME, Place
-from rnnorm.experiments.data.whole_file import check_size, unpack
+from rnnorm.experiments.data.whole_file import check_size, open_file, unpack
 
 # bytes of a value, and of what stands before the values: once, and for each column
 _LAYOUTS = {
@@ -99,7 +99,7 @@ def index_archive(path: str | Path) -> Iterator[tuple[str, Place]]:
 
 
 def _opened(place: Place) -> BinaryIO:
-    file: BinaryIO = place.path.open("rb") if place.data is None else io.BytesIO(place.data)
+    file = open_file(place.path) if place.data is None else io.BytesIO(place.data)
     size = file.seek(0, io.SEEK_END)
     if place.offset and place.offset >= size:
         file.close()
@@ -112,7 +112,7 @@ def _name(file: BinaryIO, path: Path) -> str:
     """The utterance before a matrix, empty at the end of the archive."""
     start = file.tell()
     letters, space, _ = file.read(LONGEST_NAME).partition(b" ")
-    name = letters.decode(errors="replace").strip()
+    name = letters.strip().decode(errors="replace")
     # a text archive may end with an empty line
     if (space and not name) or (not space and len(letters) == LONGEST_NAME):
         raise ValueError(f"{path} has no utterance before the matrix at byte {start}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.whole_file import unpack
+from rnnorm.experiments.data.whole_file import check_size, unpack
 
 # for each phone and each of its states, the states that its transitions go to
 Topology = dict[int, list[list[int]]]
@@ -51,8 +51,7 @@ def read_pdf_ids(path: str | Path) -> NDArray[np.int32]:
         except (KeyError, IndexError):
             raise reader.error(f"phone {phone} has no state {state}") from None
         pdfs += [loop if target == state else forward for target in targets]
-        if len(pdfs) > _MOST_TRANSITIONS:
-            raise reader.error(f"it has more than {_MOST_TRANSITIONS:,} transitions, the limit")
+        check_size(len(pdfs), path, _MOST_TRANSITIONS, "transitions")
     reader.expect(f"</{kind}")
     return np.array(pdfs, dtype=np.int32)
 
