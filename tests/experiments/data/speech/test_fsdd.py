@@ -122,6 +122,8 @@ def test_where_the_recordings_are_looked_for(spoken):
     (spoken / "free-spoken-digit-dataset").mkdir()
     (spoken / "elsewhere").rename(spoken / "free-spoken-digit-dataset/recordings")
     assert len(load(spoken).test) == 15
+    (spoken / "free-spoken-digit-dataset").rename(spoken / "free-spoken-digit-dataset-master")
+    assert len(load(spoken).test) == 15
     with pytest.raises(FileNotFoundError, match="--data-dir"):
         load(None)
 

@@ -102,12 +102,56 @@ def test_a_format_of_which_no_cut_would_be_seen_is_refused(folder, kind):
         read(folder, NAMES[:1])
 
 
-def test_a_wav_that_was_written_into_a_pipe_is_read(folder):
+@pytest.mark.parametrize(
+    ("riff", "size"),
+    [
+        *((n, n) for n in (0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0)),
+        (0x7FFFF024, 0x7FFFF000),
+        # a header that was whole before the first sample
+        (36, 0),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "order"), [("WAV", "little"), ("WAVEX", "little"), ("WAV", "big")]
+)
+def test_a_wav_that_was_written_into_a_pipe_is_read(folder, riff, size, kind, order):
+    path = folder / NAMES[0]
+    given = np.random.RandomState(0).randn(300) / 10
+    soundfile.write(path, given, RATE, format=kind, subtype="PCM_16", endian=order)
+    data, whole = path.read_bytes(), read(folder, NAMES[:1])[NAMES[0]]
+    at = data.index(b"data")
+    listed = b"LIST" + (3).to_bytes(4, order) + b"abc\0"
+    for before in (b"", listed, listed[:-1]):
+        sizes = [n.to_bytes(4, order) for n in (riff, size)]
+        path.write_bytes(
+            data[:4] + sizes[0] + data[8:at] + before + b"data" + sizes[1] + data[at + 8 :]
+        )
+        np.testing.assert_array_equal(read(folder, NAMES[:1])[NAMES[0]], whole)
+
+
+def test_a_recording_without_a_sample_has_none_although_something_follows(folder):
+    path = folder / NAMES[0]
+    write(path, np.zeros(0))
+    data = path.read_bytes() + b"LIST" + (4).to_bytes(4, "little") + b"abcd"
+    path.write_bytes(data[:4] + (len(data) - 8).to_bytes(4, "little") + data[8:])
+    assert len(read(folder, NAMES[:1])[NAMES[0]]) == 0
+
+
+@pytest.mark.parametrize("wrong", [-8, 1, 8])
+def test_the_samples_alone_must_be_whole(folder, wrong):
     path, whole = folder / NAMES[0], read(folder, NAMES[:1])
-    data = path.read_bytes()
-    at = data.index(b"data") + 4
-    path.write_bytes(data[:4] + 4 * b"\xff" + data[8:at] + 4 * b"\xff" + data[at + 4 :])
+    data = path.read_bytes() + b"LIST" + (40).to_bytes(4, "little") + b"cut"
+    path.write_bytes(data[:4] + (len(data) - 8 + wrong).to_bytes(4, "little") + data[8:])
     np.testing.assert_array_equal(read(folder, NAMES[:1])[NAMES[0]], whole[NAMES[0]])
+
+
+@pytest.mark.parametrize("mode", [None, "w:gz"])
+def test_names_in_another_case_and_what_macos_adds(folder, mode):
+    (folder / "deeper").mkdir()
+    (folder / NAMES[0]).rename(folder / "deeper" / NAMES[0].upper())
+    (folder / f"._{NAMES[0]}").write_bytes(b"\0\5\x16\7")
+    (folder / "deeper" / NAMES[1]).write_bytes(b"a copy that is less near")
+    assert set(read(folder if mode is None else pack(folder, mode))) == set(NAMES)
 
 
 def test_flac_is_read_and_refused_where_it_was_cut(folder):
@@ -179,5 +223,7 @@ def test_a_recording_of_hours_is_refused_by_its_header(folder):
     soundfile.write(folder / "long.flac", np.zeros(3601 * RATE, np.int16), RATE)
     packed = (folder / "long.flac").read_bytes()
     (folder / NAMES[0]).write_bytes(packed)
-    with pytest.raises(ValueError, match=r"0_ann_0\.wav is too large.* limit of 3600 seconds"):
+    with pytest.raises(
+        ValueError, match=r"0_ann_0\.wav is too large.* limit of 3600 seconds; RNNORM_LIMITS=2"
+    ):
         read(folder)

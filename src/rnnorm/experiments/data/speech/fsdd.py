@@ -74,7 +74,8 @@ def find_recordings(folder: Path) -> Path:
         FileNotFoundError: there is none.
     """
     archives = [f"fsdd-recordings.tar{ending}" for ending in ("", ".xz", ".gz")]
-    for parent in (folder, folder / "fsdd", folder / "free-spoken-digit-dataset"):
+    # a copy that is no clone is called after its branch or version
+    for parent in (folder, folder / "fsdd", *sorted(folder.glob("free-spoken-digit-dataset*"))):
         for path in (parent / name for name in ("recordings", *archives)):
             if path.exists():
                 return path

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Literal
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.tar_file import read_members
-from rnnorm.experiments.data.whole_file import unpack
+from rnnorm.experiments.data.users_folder import files_below
+from rnnorm.experiments.data.whole_file import allowed, how_to_raise, unpack
+
+_Name = TypeVar("_Name", bound=PurePath)
 
 # of a recording: some formats hold hours of silence in a few bytes
 _MOST_SECONDS = 3600
+# bytes of samples that a wav file of a pipe says it has, at the least (SoX): no hour has as many
+_PIPED = 0x7FFFF000
 # formats that announce how long they are, or whose blocks do
 _FORMATS = ("WAV", "WAVEX", "NIST", "FLAC")
 # a number in the header of a NIST file, such as TIMIT's
@@ -29,7 +34,8 @@ def read_recordings(
 
     Args:
         path: a folder of wav files, or a tar archive of them, compressed or not.
-        names: of the files, such as ``"0_theo_1.wav"``.
+        names: of the files, such as ``"0_theo_1.wav"``; a file may have its name in another case,
+            and be in a folder within.
         rate: samples of a second that each must have.
 
     Yields:
@@ -41,10 +47,10 @@ def read_recordings(
         FileNotFoundError: one is missing.
     """
     path, wanted = Path(path), set(names)
-    for name, data in _files(path, wanted) if path.is_dir() else _members(path, wanted):
+    for name, where, data in _files(path, wanted) if path.is_dir() else _members(path, wanted):
         if name in wanted:
             wanted.remove(name)
-            yield name, _samples(data, f"{path}/{name}", rate)
+            yield name, _samples(data, where, rate)
     if wanted:
         raise FileNotFoundError(
             f"{path} lacks {len(wanted)} of {len(names)} recordings, such as {min(wanted)}"
@@ -66,61 +72,84 @@ def read_recording(path: str | Path, rate: int) -> NDArray[np.float32]:
     return _samples(unpack(Path(path), ""), str(path), rate)
 
 
-def _files(folder: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
-    for name in sorted(names):
-        if (folder / name).is_file():
-            yield name, unpack(folder / name, "")
+def _files(folder: Path, names: set[str]) -> Iterator[tuple[str, str, bytes]]:
+    for path, name in sorted(_named(files_below(folder), names).items(), key=lambda item: item[1]):
+        yield name, str(path), unpack(path, "")
 
 
-def _members(path: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
-    def choose(members: Sequence[PurePosixPath]) -> set[PurePosixPath]:
-        return {member for member in members if member.name in names}
+def _members(path: Path, names: set[str]) -> Iterator[tuple[str, str, bytes]]:
+    found: dict[PurePosixPath, str] = {}
 
-    return ((member.name, data) for member, data in read_members(path, choose))
+    def choose(members: Sequence[PurePosixPath]) -> Collection[PurePosixPath]:
+        found.update(_named(members, names))
+        return found
+
+    for member, data in read_members(path, choose):
+        yield found[member], f"{path}/{member}", data
 
 
-def _announced(data: bytes) -> int:
-    """How many bytes a wav or NIST file says that it has; 0 if it does not."""
+def _named(there: Iterable[_Name], names: set[str]) -> dict[_Name, str]:
+    """The files that have one of these names, in any case where none has its own."""
+    # of several the one that is least deep
+    in_order = sorted(there, key=lambda path: len(path.parts), reverse=True)
+    exact = {path.name: path for path in in_order}
+    folded = {path.name.lower(): path for path in in_order}
+    found = {name: exact.get(name, folded.get(name.lower())) for name in names}
+    return {path: name for name, path in found.items() if path is not None}
+
+
+def _whole(data: bytes, where: str) -> bytes:
+    """The bytes of a recording, with their number in the header of a wav that lacks it.
+
+    Raises:
+        ValueError: it is shorter than it says: libsndfile takes what there is.
+    """
+    announced = 0
     if data[:4] in (b"RIFF", b"RIFX"):
         order: Literal["little", "big"] = "little" if data[:4] == b"RIFF" else "big"
 
         def size_at(byte: int) -> int:
-            size = int.from_bytes(data[byte : byte + 4], order)
-            # all ones where it was written into a pipe
-            return size if size < 2**32 - 1 else 0
+            return int.from_bytes(data[byte : byte + 4], order)
 
-        at, end = 12, size_at(4) + 8
-        # the first number is 0 where the recorder was killed
+        at, announced = 12, size_at(4) + 8
         while at + 8 <= len(data):
-            size = size_at(at + 4)
+            size, begin = size_at(at + 4), at + 8
             if data[at : at + 4] == b"data":
-                return max(end, at + 8 + size)
-            at += 8 + size + size % 2
-        return end
-    if data[:7] == b"NIST_1A":
+                # nothing, where it was killed before it could say how much
+                unsaid = size == 0 and abs(announced - len(data)) > 1
+                if size >= _PIPED or unsaid:
+                    sizes = (n.to_bytes(4, order) for n in (len(data) - 8, len(data) - begin))
+                    return data[:4] + next(sizes) + data[8 : at + 4] + next(sizes) + data[begin:]
+                # what stands behind the samples is not read
+                announced = begin + size
+                break
+            end = begin + size
+            # some writers leave out the byte that fills a chunk of odd size
+            if size % 2 and data[end : end + 4] == b"data":
+                data = data[:end] + b"\0" + data[end:]
+            at = end + size % 2
+    elif data[:7] == b"NIST_1A":
         header = data[:1024].decode("ascii", "replace")
         fields = {name: int(n) for name, n in _NIST.findall(header)}
         size = fields.get("sample_count", 0) * fields.get("sample_n_bytes", 2)
-        return 1024 + size * fields.get("channel_count", 1)
-    return 0
+        announced = 1024 + size * fields.get("channel_count", 1)
+    if len(data) < announced:
+        raise ValueError(f"{where} is truncated: it ends at byte {len(data)}, not {announced}")
+    return data
 
 
 def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
     import soundfile
 
-    # libsndfile takes what there is of a file that was cut short
-    announced = _announced(data)
-    if len(data) < announced:
-        raise ValueError(f"{where} is truncated: it ends at byte {len(data)}, not {announced}")
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
+        with soundfile.SoundFile(io.BytesIO(_whole(data, where))) as file:
             if file.format not in _FORMATS:
                 raise ValueError(f"{where} must be one of {', '.join(_FORMATS)}, got {file.format}")
             found = file.samplerate
-            if file.frames > _MOST_SECONDS * rate:
+            if file.frames > rate * (most := allowed(_MOST_SECONDS)):
                 raise ValueError(
                     f"{where} is too large: it has {file.frames} samples, more than the limit of "
-                    f"{_MOST_SECONDS} seconds"
+                    f"{most} seconds; {how_to_raise()}"
                 )
             samples = file.read(dtype="float32", always_2d=True)
             if len(samples) < file.frames:
