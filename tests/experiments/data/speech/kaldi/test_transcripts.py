@@ -19,12 +19,18 @@ def test_a_line_is_an_utterance_and_its_words(tmp_path):
     assert read_transcripts(tmp_path / "text") == {"a": "NO YES", "b": "YES"}
 
 
+def test_an_utterance_may_have_no_words_and_a_name_what_ascii_has_not(tmp_path):
+    text = "a\n\nb \t\n spk\u00a01-ü|x:y/z \t ja\u3000nein  NO\t\nc YES"
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    said = {"a": "", "b": "", "spk\u00a01-ü|x:y/z": "ja\u3000nein NO", "c": "YES"}
+    assert read_transcripts(tmp_path / "text") == said
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("a NO\nb \n", "line 2 must be an utterance and its words, got 'b '"),
-        ("a NO\n\n", "line 2 must be an utterance and its words, got ''"),
         ("a NO\na YES\n", "line 2 names utterance 'a' a second time"),
+        ("a\n\na YES\n", "line 3 names utterance 'a' a second time"),
         ("", "is empty"),
     ],
 )
@@ -59,6 +65,12 @@ def test_what_lacks_words_or_features_is_left_out_and_counted(tmp_path):
     assert len(parts.train) == 11
     assert [note.partition(": ")[2] for note in parts.notes] == [
         "1 utterances without words, such as train3",
+        "1 of text without features, such as other",
+    ]
+    text.write_text(text.read_text().replace("train5 NO YES", "train5\t"))
+    parts = load_kaldi_text(tmp_path, "words")
+    assert [note.partition(": ")[2] for note in parts.notes] == [
+        "2 utterances without words, such as train3",
         "1 of text without features, such as other",
     ]
     text.write_text("other NO\n")

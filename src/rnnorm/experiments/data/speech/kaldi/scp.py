@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rnnorm.experiments.data.text_file import placed_lines
+from rnnorm.experiments.data.whole_file import is_there, refuse_special
 
 #: bytes of an utterance's name
 LONGEST_NAME = 4096
@@ -52,7 +53,7 @@ def read_scp(path: str | Path) -> dict[str, Place]:
     places: dict[str, Place] = {}
     archives: dict[str, Path] = {}
     for where, line in placed_lines(path):
-        fields = line.strip().split(maxsplit=1)
+        fields = split_fields(line, 1)
         if len(fields) < 2:
             raise ValueError(f"{where} must be an utterance and its archive, got {line[:80]!r}")
         name, value = fields
@@ -76,9 +77,15 @@ def read_scp(path: str | Path) -> dict[str, Place]:
     return places
 
 
+def split_fields(line: str, most: int = -1) -> list[str]:
+    """What has spaces or tabs between; as in Kaldi, a name may hold spaces that ASCII has not."""
+    return [field.decode() for field in line.encode().strip().split(maxsplit=most)]
+
+
 def _find(archive: str, scp: Path, where: str) -> Path:
     for path in (scp.parent / archive, Path(archive)):
-        if path.is_file():
+        if is_there(path):
+            refuse_special(path)
             return path
     raise FileNotFoundError(
         f"{where} names {archive}, which is neither in {scp.parent} nor in the working directory"

@@ -7,6 +7,7 @@ from typing import Literal
 
 from rnnorm.experiments.data.held_out import fixed_tenth
 from rnnorm.experiments.data.speech.kaldi.folder import list_features, one_width
+from rnnorm.experiments.data.speech.kaldi.scp import split_fields
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.text_file import placed_lines
 from rnnorm.experiments.data.users_folder import users_folder
@@ -22,17 +23,15 @@ def read_transcripts(path: str | Path) -> dict[str, str]:
         path: the file, plain or compressed.
 
     Returns:
-        What was said, words with a space between, by utterance.
+        What was said, words with a space between, by utterance; of a line without words nothing.
 
     Raises:
-        BrokenFileError: a line has no words, or an utterance stands twice.
+        BrokenFileError: an utterance stands twice.
         FileNotFoundError: there is no such file.
     """
     said: dict[str, str] = {}
     for where, line in placed_lines(path):
-        name, *words = line.split() or [""]
-        if not words:
-            raise BrokenFileError(f"{where} must be an utterance and its words, got {line[:80]!r}")
+        name, *words = split_fields(line)
         if name in said:
             raise BrokenFileError(f"{where} names utterance {name!r} a second time")
         said[name] = " ".join(words)
@@ -74,14 +73,14 @@ def load_kaldi_text(data_dir: str | Path | None, units: Units) -> SpokenParts:
 def _part(folder: Path, units: Units, widths: dict[int, str], notes: list[str]) -> list[Spoken]:
     said, features = read_transcripts(folder / "text"), list_features(folder, widths)
     found = [
-        Spoken(name, read, rows, tuple(said[name].split() if units == "words" else said[name]))
+        Spoken(name, read, rows, tuple(said[name].split(" ") if units == "words" else said[name]))
         for name, (rows, read) in features.items()
-        if name in said
+        if said.get(name)
     ]
     if not found:
         raise ValueError(f"{folder}: no utterance has both features and words")
-    if silent := [name for name in features if name not in said]:
+    if silent := [name for name in features if not said.get(name)]:
         notes.append(f"{folder}: {len(silent)} utterances without words, such as {silent[0]}")
-    if unheard := set(said) - {each.name for each in found}:
+    if unheard := said.keys() - features.keys():
         notes.append(f"{folder}: {len(unheard)} of text without features, such as {min(unheard)}")
     return found

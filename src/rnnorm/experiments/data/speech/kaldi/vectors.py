@@ -40,7 +40,7 @@ def read_int_vectors(path: str | Path) -> dict[str, NDArray[np.int32]]:
             raise ValueError(f"{path} is no archive of integers: no utterance at byte {position}")
         if space < 0:
             raise ValueError(f"{path} is truncated: it ends in the utterance at byte {position}")
-        name = data[position:space].decode(errors="replace").strip()
+        name = data[position:space].strip().decode(errors="replace")
         if not name or "\n" in name:
             raise ValueError(f"{path} is no archive of integers: no utterance at byte {position}")
         if name in vectors:
@@ -69,7 +69,10 @@ def _text(data: bytes, start: int, path: Path) -> tuple[NDArray[np.int32], int]:
     """A vector on one line, and the byte behind it."""
     end = data.find(b"\n", start)
     if end < 0:
-        raise ValueError(f"{path} is truncated: its last line, at byte {start}, has no end")
+        raise ValueError(
+            f"{path} is truncated: its last line, at byte {start}, has no end: add a "
+            "line feed if nothing is missing"
+        )
     check_size(end - start, f"the line at byte {start} of {path}", _LONGEST_LINE)
     try:
         return np.array(data[start:end].split(), dtype=np.int32), end + 1
