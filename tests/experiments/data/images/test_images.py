@@ -76,6 +76,29 @@ def test_files_are_found_in_the_folder_or_below_it(tmp_path, name):
     assert mnist_files(tmp_path) == {file: tmp_path / name / file for file in SHA256}
 
 
+@pytest.mark.parametrize("place", [".", "mnist", "MNIST/raw", "raw"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "{name}-{kind}-ubyte.gz",
+        "{name}-{kind}-ubyte",
+        "{name}.{kind}-ubyte",
+        "{name}-{kind}-ubyte/{name}-{kind}-ubyte",
+        "{name}-{kind}-ubyte/{name}.{kind}-ubyte",
+    ],
+)
+def test_files_are_found_as_torchvision_and_kaggle_leave_them(tmp_path, place, name):
+    for file in SHA256:
+        first, _, kind = file.removesuffix("-ubyte.gz").rpartition("-")
+        path = tmp_path / place / name.format(name=first, kind=kind)
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.touch()
+    found = mnist_files(tmp_path)
+    assert found.keys() == SHA256.keys()
+    assert all(path.is_file() for path in found.values())
+    assert found["t10k-labels-idx1-ubyte.gz"].name.startswith("t10k-labels")
+
+
 def test_failed_download_names_address_and_way_out(monkeypatch, tmp_path):
     import pooch
 

@@ -89,6 +89,11 @@ def test_a_folder_is_read_in_the_order_of_its_names_one_file_at_a_time(tmp_path)
         next(questions)
 
 
+def test_what_macos_adds_is_no_question(tmp_path):
+    write(tmp_path).with_name("._a.question").write_bytes(b"\0\5\x16\7")
+    assert len(list(read_cnn_part(tmp_path))) == 1
+
+
 def test_a_folder_without_questions_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no \.question file"):
         read_cnn_part(tmp_path / "training")

@@ -39,7 +39,7 @@ def test_phones_are_folded_and_the_glottal_stop_is_none(tmp_path):
     [
         ("0 800 h#\n800 900 xx\n", "line 2 has the phone 'xx', which is none of the 61"),
         ("0 800\n", "line 1 must be two samples and a phone"),
-        ("0 800 h#\n\n", "line 2 must be two samples and a phone"),
+        ("0 800 h#\n800\n", "line 2 must be two samples and a phone"),
         ("0 8e2 h#\n", "line 1 must be two samples and a phone"),
         ("0 0 h#\n", "line 1 is from sample 0 to 0"),
         ("9 20 h#\n8 20 ix\n", "line 2 is from sample 8 to 20, the line before from 9"),
@@ -92,3 +92,14 @@ def test_a_recording_of_another_rate_is_refused(tmp_path):
     soundfile.write(path, np.zeros(900), 8000, format="WAV", subtype="PCM_16")
     with pytest.raises(ValueError, match=r"SX37\.WAV must have 16000 samples a second, got 8000"):
         load_timit(folder)
+
+
+@pytest.mark.parametrize("above", [".", "timit", "TIMIT", "data", "timit/TIMIT", "lisa/data/timit"])
+@pytest.mark.parametrize("ending", [".WAV", ".wav", ".Wav", ".WAV.wav"])
+def test_the_layouts_that_archives_have(tmp_path, above, ending):
+    folder = write_timit(tmp_path / above)
+    for path in sorted(folder.rglob("*.WAV")):
+        path.rename(path.with_suffix(ending))
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7")
+        path.with_name(f"._{path.stem}.PHN").write_bytes(b"\0\5\x16\7")
+    assert [len(part) for part in load_timit(tmp_path)[:3]] == [2, 2, 2]

@@ -91,6 +91,24 @@ def test_a_line_of_iam(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("code", "declared"),
+    [
+        ("iso-8859-1", '<?xml version="1.0" encoding="ISO-8859-1"?>'),
+        ("windows-1252", '<?xml version="1.0" encoding="windows-1252"?>'),
+        ("utf-8-sig", '<?xml version="1.0"?>\n<!DOCTYPE WhiteboardCaptureSession SYSTEM "a.dtd">'),
+        ("utf-8", "<!DOCTYPE a [<!ATTLIST Point x CDATA #REQUIRED>]>"),
+        ("utf-16", '<?xml version="1.0"?>'),
+        ("utf-8", '\n\n<?xml version="1.0"?>\r\n'),
+    ],
+)
+def test_a_line_of_iam_in_any_encoding_that_it_declares(tmp_path, code, declared):
+    path, body = tmp_path / "a.xml", IAM[IAM.index("<White") :]
+    for text in (body, body.replace("\n", "\r\n")):
+        path.write_bytes(f"{declared}<!-- größer -->{text}".encode(code))
+        assert read_iam(path).offsets.tolist() == [[0, 0], [3, 4], [-8, 0]]
+
+
+@pytest.mark.parametrize(
     ("old", "new", "what"),
     [
         ("</StrokeSet>", "", "is no whole xml: mismatched tag"),
@@ -123,6 +141,16 @@ def test_a_form_is_in_one_part(tmp_path):
     assert len(forms[0] | forms[1] | forms[2]) == sum(map(len, forms)) == 30
     with pytest.raises(ValueError, match="xml files of three forms or more, got 2"):
         load_iam(_two(tmp_path))
+
+
+def test_forms_in_another_folder_and_case_and_what_macos_adds(tmp_path):
+    for form in "abcd":
+        path = tmp_path / f"again/LINESTROKES/{form}01/{form}01-01.XML"
+        path.parent.mkdir(parents=True)
+        path.write_text(IAM)
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7")
+    (tmp_path / "again/other.xml").write_text("no line")
+    assert sum(map(len, load_iam(tmp_path / "again"))) == 4
 
 
 def _two(folder):

@@ -1,4 +1,4 @@
-"""Reader of gzipped idx files, the format of MNIST."""
+"""Reader of idx files, gzipped or not, the format of MNIST."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMIT = 1 << 26
 
 
 def read_idx(path: str | Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read an array of unsigned bytes from a gzipped idx file.
+    """Read an array of unsigned bytes from an idx file, gzipped or not.
 
     Args:
         path: the file, for example ``train-images-idx3-ubyte.gz``.
@@ -29,7 +29,7 @@ def read_idx(path: str | Path, dimensions: int) -> NDArray[np.uint8]:
             unsigned bytes with that many dimensions.
         FileNotFoundError: there is no such file.
     """
-    data = unpack(Path(path), ".gz", _LIMIT)
+    data = unpack(Path(path), limit=_LIMIT)
     magic, expected = data[:4], bytes((0, 0, 8, dimensions))
     if magic != expected:
         raise BrokenFileError(

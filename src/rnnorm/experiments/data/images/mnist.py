@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from rnnorm.experiments.data.whole_file import is_there
+
 # the address that torchvision downloads from
 ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
@@ -22,14 +24,18 @@ SHA256 = {
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
     ),
 }
+# the folders that are looked into, torchvision's among them; an error names the first two
+_PLACES = (".", "mnist", "MNIST", "raw", "MNIST/raw", "mnist/raw")
 
 
 def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
     """Paths of the four idx-gz files of MNIST.
 
     Args:
-        data_dir: a folder that holds them, itself or in a sub-folder ``mnist``. Without it they
-            are downloaded once into the user's cache and checked by sha256.
+        data_dir: a folder that holds them, itself or in a sub-folder ``mnist``, or as torchvision
+            keeps them in ``MNIST/raw``; unpacked or not, also by the names that Kaggle has
+            (``train-images.idx3-ubyte``). Without it they are downloaded once into the user's cache
+            and checked by sha256.
 
     Returns:
         The path of each file by its published name.
@@ -42,17 +48,26 @@ def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
         return _download()
     folder = Path(data_dir).expanduser()
     lacking = {}
-    for place in (folder, folder / "mnist"):
-        files = {name: place / name for name in SHA256}
-        missing = [name for name, path in files.items() if not path.is_file()]
-        if not missing:
+    for inner in _PLACES:
+        found = {name: _find(folder / inner, name) for name in SHA256}
+        files = {name: path for name, path in found.items() if path is not None}
+        if len(files) == len(SHA256):
             return files
-        lacking[place] = missing
-    said = " and ".join(f"{place} lacks {', '.join(names)}" for place, names in lacking.items())
+        lacking[folder / inner] = [name for name in SHA256 if name not in files]
+    told = list(lacking.items())[:2]
+    said = " and ".join(f"{place} lacks {', '.join(names)}" for place, names in told)
     raise FileNotFoundError(
         f"{said}: download them from {ADDRESS} into one of these folders, or leave --data-dir out "
         "and they are downloaded for you"
     )
+
+
+def _find(place: Path, name: str) -> Path | None:
+    plain = name.removesuffix(".gz")
+    names = [name, plain, plain.replace("-idx", ".idx"), name.replace("-idx", ".idx")]
+    # some programs unpack a file into a folder of its name
+    paths = [place / inner / each for inner in (".", *names) for each in names]
+    return next((path for path in paths if is_there(path)), None)
 
 
 def _download() -> dict[str, Path]:

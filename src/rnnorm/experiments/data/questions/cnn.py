@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rnnorm.experiments.data.questions.question import Question, check_question
 from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.users_folder import files_below
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 PLACEHOLDER = "@placeholder"
@@ -64,10 +65,10 @@ def read_cnn_part(folder: Path) -> Iterator[Question]:
         FileNotFoundError: there is no such folder, or it has no such file.
         BrokenFileError: a file is broken.
     """
-    names = sorted(path.name for path in folder.glob("*.question"))
-    if not names:
+    paths = files_below(folder, ".question")
+    if not paths:
         raise FileNotFoundError(f"{folder} has no .question file: name its folder with --data-dir")
-    return (read_cnn_question(folder / name) for name in names)
+    return (read_cnn_question(path) for path in paths)
 
 
 def split_sentences(words: list[str]) -> list[list[str]]:

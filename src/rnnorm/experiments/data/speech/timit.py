@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rnnorm.experiments.data.speech.filter_banks import FEATURES, filter_banks_of
@@ -9,7 +10,7 @@ from rnnorm.experiments.data.speech.recordings import read_recording
 from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
 from rnnorm.experiments.data.speech.utterances import held
 from rnnorm.experiments.data.text_file import placed_lines
-from rnnorm.experiments.data.users_folder import users_folder
+from rnnorm.experiments.data.users_folder import files_below, inner_folder, users_folder
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 RATE = 16000
@@ -94,32 +95,32 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
         FileNotFoundError: a folder or a recording is missing.
     """
     folder = users_folder(data_dir, "TIMIT's TRAIN and TEST")
-    folder = _inner(folder, "timit") or folder
+    # archives of it have a folder above, and one above that
+    while inner_folder(folder, "train") is None and (
+        inner := inner_folder(folder, "timit", "data", "lisa")
+    ):
+        folder = inner
     parts: dict[str, list[Spoken]] = {"train": [], "val": [], "test": []}
     for name in ("train", "test"):
-        place = _inner(folder, name)
+        place = inner_folder(folder, name)
         if place is None:
             raise FileNotFoundError(f"{folder} lacks the folder {name.upper()}")
-        for path in sorted(p for p in place.rglob("*") if p.suffix.lower() == ".phn"):
+        there = {str(path).lower(): path for path in files_below(place)}
+        for path in there.values():
+            if path.suffix.lower() != ".phn":
+                continue
             speaker = path.parent.name.lower()
             if path.stem.lower() not in ("sa1", "sa2"):
                 part = name if name == "train" or speaker in CORE else "val"
-                parts[part].append(_utterance(path, speaker))
+                parts[part].append(_utterance(path, speaker, there))
     if empty := [part for part, found in parts.items() if not found]:
         raise ValueError(f"{folder} has no utterance for {', '.join(empty)}")
     return SpokenParts(parts["train"], parts["val"], parts["test"], FEATURES, [])
 
 
-def _utterance(path: Path, speaker: str) -> Spoken:
-    for ending in (".WAV", ".wav", ".WAV.wav"):
-        if (recording := path.with_suffix(ending)).is_file():
-            break
-    else:
+def _utterance(path: Path, speaker: str, there: Mapping[str, Path]) -> Spoken:
+    named = (str(path.with_suffix(ending)).lower() for ending in (".wav", ".wav.wav"))
+    if (recording := next((there[name] for name in named if name in there), None)) is None:
         raise FileNotFoundError(f"{path.with_suffix('.WAV')} is missing beside {path.name}")
     frames = filter_banks_of(recording, read_recording(recording, RATE), RATE)
     return Spoken(f"{speaker}-{path.stem.lower()}", held(frames), len(frames), read_phones(path))
-
-
-def _inner(folder: Path, name: str) -> Path | None:
-    found = (folder / spelt for spelt in (name, name.upper()))
-    return next((path for path in found if path.is_dir()), None)
