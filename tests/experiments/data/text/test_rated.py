@@ -27,11 +27,25 @@ def test_columns_are_found_by_their_names(tmp_path):
     assert [each[:2] for each in read] == [('good, "very"\ngood', 1.0), ("bad", -2.0)]
 
 
+def test_what_a_spreadsheet_leaves_is_no_row(tmp_path):
+    text = "\n text , label,,\ngood,1,,\n,,,\n\nbad,-1,,\n,,,\n"
+    assert [each[:2] for each in read_rated_csv(written(tmp_path, text))] == [
+        ("good", 1.0),
+        ("bad", -1.0),
+    ]
+
+
+def test_the_limit_of_a_text_can_be_raised(tmp_path, monkeypatch):
+    monkeypatch.setenv("RNNORM_LIMITS", "2")
+    path = written(tmp_path, f"text,label\n{'a' * 200_000},1\n")
+    assert len(read_rated_csv(path)[0].text) == 200_000
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ("1\t2\tgood\n2\t1\n", "line 2 must be an id, a rating and a text"),
-        ("1\t2\tgood\n\n2\t1\tgood\n", "line 2 must be an id, a rating and a text"),
+        ("1\t2\tgood\n\n2 1 good\n", "line 3 must be an id, a rating and a text"),
         ("1\tgood\tgood\n", "line 1 must have a finite number as its rating, got 'good'"),
         ("1\tnan\tgood\n", "line 1 must have a finite number as its rating, got 'nan'"),
         ("1\t1e999\tgood\n", "line 1 must have a finite number"),
@@ -55,7 +69,7 @@ def test_a_broken_published_file_is_refused(tmp_path, text, what):
         ("text,label\na,1\nb,positive\n", "line 3 must have a finite number as its rating, got 'p"),
         ("text,label\n,1\n", "line 2 has no text"),
         ('text,label\n"a,1\n', "line 2: unexpected end of data"),
-        (f"text,label\n{'a' * 200_000},1\n", "line 2: field larger than field limit"),
+        (f"text,label\n{'a' * 200_000},1\n", "line 2: field larger than field limit.*; RNNORM_LIM"),
     ],
 )
 def test_a_broken_csv_is_refused(tmp_path, text, what):

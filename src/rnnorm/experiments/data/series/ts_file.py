@@ -33,8 +33,8 @@ def read_ts(path: str | Path) -> tuple[list[NDArray[np.float32]], list[str]]:
         raise BrokenFileError(f"{path} is no .ts file: it has no line '@data'")
     header = {}
     for line in lines[:start]:
-        name, _, value = line.strip().lower().partition(" ")
-        header[name] = value.strip()
+        name, *value = line.lower().split(maxsplit=1) or [""]
+        header[name] = "".join(value).strip()
     if header.get("@timestamps", "false") != "false":
         raise BrokenFileError(f"{path} has time stamps, which are not read")
     if not header.get("@classlabel", "").startswith("true"):
@@ -45,7 +45,7 @@ def read_ts(path: str | Path) -> tuple[list[NDArray[np.float32]], list[str]]:
     for number, line in enumerate(lines[start + 1 :], start + 2):
         if not line.strip():
             continue
-        *dimensions, label = line.strip().split(":")
+        *dimensions, label = (part.strip() for part in line.split(":"))
         if label.lower() not in classes:
             raise BrokenFileError(
                 f"{path} has the class {label[:40]!r} in line {number}, not in its header"

@@ -9,12 +9,13 @@ from rnnorm.experiments.data.text_file import place
 from rnnorm.experiments.data.whole_file import BrokenFileError
 
 END = "<eos>"
+_LINE_ENDS = re.compile(r"\n+")
 # two symbols that no space separates
 _JOINED = re.compile(r"[^ \n]{2}")
 
 
 def sentence_words(text: str, path: Path) -> list[str]:
-    """Words of ``ptb.{train,valid,test}.txt``, with an end symbol for each line.
+    """Words of ``ptb.{train,valid,test}.txt``, with an end symbol for each line that has words.
 
     Args:
         text: the file's text: words separated by spaces.
@@ -24,11 +25,14 @@ def sentence_words(text: str, path: Path) -> list[str]:
         BrokenFileError: the last line has no end.
     """
     _check_end(text, path)
-    return text.replace("\n", f" {END} ").split()
+    sentences = (line.split() for line in text.split("\n"))
+    return [word for words in sentences if words for word in (*words, END)]
 
 
 def sentence_characters(text: str, path: Path) -> str:
     """Characters of ``ptb.char.{train,valid,test}.txt``, the line end among them.
+
+    Blank lines are left out.
 
     Args:
         text: the file's text: characters separated by spaces, ``_`` for the space between words.
@@ -43,7 +47,7 @@ def sentence_characters(text: str, path: Path) -> str:
             "separated by spaces"
         )
     _check_end(text, path)
-    return text.replace(" ", "")
+    return _LINE_ENDS.sub("\n", text.replace(" ", "")).lstrip("\n")
 
 
 def _check_end(text: str, path: Path) -> None:
@@ -51,5 +55,5 @@ def _check_end(text: str, path: Path) -> None:
     if not text.rstrip(" ").endswith("\n"):
         raise BrokenFileError(
             f"{path} is truncated: it ends in {place(text, len(text))}, where its last line has "
-            "no end"
+            "no end: add a line feed if nothing is missing"
         )

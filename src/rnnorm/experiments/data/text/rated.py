@@ -12,9 +12,11 @@ from typing import Literal, NamedTuple
 from rnnorm.experiments.data.held_out import two_held_out
 from rnnorm.experiments.data.text_file import find_texts, placed_lines, read_text
 from rnnorm.experiments.data.users_folder import users_file, users_folder
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.data.whole_file import BrokenFileError, allowed, how_to_raise
 
 RatedDataset = Literal["movies", "tweets", "products", "csv"]
+# characters of a text of one's own
+_LONGEST = 1 << 17
 _FILES = {
     "movies": "movieReviewSnippets_GroundTruth.txt",
     "tweets": "tweets_GroundTruth.txt",
@@ -65,7 +67,8 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
     """Read a file of one's own: comma-separated values with the columns ``text`` and ``label``.
 
     Args:
-        path: the file, plain or compressed; its first line names the columns, others are ignored.
+        path: the file, plain or compressed; its first line names the columns, others are ignored,
+            and so are lines without a value.
 
     Raises:
         BrokenFileError: the file is broken: a column is missing or there twice, a line has more or
@@ -73,18 +76,19 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
             finite number.
         FileNotFoundError: there is no such file.
     """
+    csv.field_size_limit(allowed(_LONGEST))
     lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     found = []
     try:
-        columns = next(lines)
+        rows = (row for row in lines if any(value.strip() for value in row))
+        columns = [name.strip() for name in next(rows, [])]
         if missing := {"text", "label"} - set(columns):
-            raise BrokenFileError(
-                f"{path}, line 1 must name the columns {' and '.join(sorted(missing))}"
-            )
-        if len(set(columns)) < len(columns):
-            twice = next(name for name in columns if columns.count(name) > 1)
-            raise BrokenFileError(f"{path}, line 1 names the column {twice!r} twice")
-        for values in lines:
+            lacking = " and ".join(sorted(missing))
+            raise BrokenFileError(f"{path}, line {lines.line_num} must name the columns {lacking}")
+        # a spreadsheet leaves columns without a name
+        if twice := next((name for name in columns if name and columns.count(name) > 1), None):
+            raise BrokenFileError(f"{path}, line {lines.line_num} names the column {twice!r} twice")
+        for values in rows:
             where = f"{path}, line {lines.line_num}"
             if len(values) != len(columns):
                 raise BrokenFileError(
@@ -93,7 +97,8 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
             row = dict(zip(columns, values, strict=True))
             found.append(_rated(row["text"], row["label"], str(lines.line_num), where))
     except csv.Error as error:
-        raise BrokenFileError(f"{path}, line {lines.line_num}: {error}") from None
+        told = f"; {how_to_raise()}" if "limit" in str(error) else ""
+        raise BrokenFileError(f"{path}, line {lines.line_num}: {error}{told}") from None
     return found
 
 
@@ -108,7 +113,7 @@ def _rated(text: str, rating: str, story: str, where: str) -> Rated:
         raise BrokenFileError(
             f"{where} must have a finite number as its rating, got {rating[:80]!r}"
         )
-    return Rated(text, number, story)
+    return Rated(text.strip(), number, story)
 
 
 class RatedParts(NamedTuple):

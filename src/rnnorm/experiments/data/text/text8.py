@@ -17,8 +17,8 @@ def check_text8(text: str, path: Path) -> str:
     Raises:
         BrokenFileError: it has another character.
     """
-    # some copies end with a line feed
-    text = text.removesuffix("\n")
+    # some copies end with line feeds
+    text = text.rstrip("\n")
     if other := _OTHER.search(text):
         raise BrokenFileError(
             f"{path} is not text8: it has {other.group()!r} in {place(text, other.start())}, "
