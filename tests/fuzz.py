@@ -211,8 +211,43 @@ def formats(folder):
     yield "study.db", study(folder), lambda path: read_search(path.parent).table()
 
 
+def packed_again(data):
+    """A zip of the file in a folder, with what macOS and Windows add."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("again/", b"")
+        for name, content in {
+            "again/file": data,
+            "__MACOSX/again/._file": b"\0\5\x16\7",
+            "again/.DS_Store": b"\0",
+            "Thumbs.db": b"\xd0\xcf",
+        }.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+#: what people's tools make of a whole file
+TOOLS = (
+    lambda data: b"\xef\xbb\xbf" + data,
+    lambda data: data.decode("latin-1").encode("utf-16"),
+    lambda data: data.replace(b"\n", b"\r\n"),
+    lambda data: data.replace(b"\n", b"\r"),
+    lambda data: data.replace(b"\n", b"\n\n"),
+    lambda data: data.replace(b"\n", b" \t\n"),
+    lambda data: data.rstrip(b"\n"),
+    lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:]),
+    lzma.compress,
+    packed_again,
+)
+
+
 def changed(data, draw):
-    """The data with one to four changes."""
+    """The data with one to four changes, one file in six also as a tool leaves it."""
+    if draw.random() < 1 / 6:
+        data = draw.choice(TOOLS)(data)
+        # half of these are otherwise whole
+        if draw.random() < 0.5:
+            return data
     data = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         at, size = draw.randrange(len(data) + 1), draw.choice((1, 2, 4, 8, 40))

@@ -67,8 +67,9 @@ def read_measurements(folder: str | Path) -> list[Measurement]:
     path = Path(folder) / FILE
     if not is_there(path):
         return []
+    data = unpack(path, "", _LIMIT)
     try:
-        found = [_measurement(row) for row in json.loads(unpack(path, "", _LIMIT))]
+        found = [_measurement(row) for row in json.loads(data)]
         # a list in place of a number
         hash(tuple(map(_what, found)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -124,8 +124,9 @@ def read_about(folder: Path) -> dict[str, Any]:
     if not is_there(path):
         lacks = "it lacks run.json" if folder.is_dir() else "it is no folder"
         raise FileNotFoundError(f"there is no run in {folder}: {lacks}")
+    data = unpack(path, "", _LIMIT)
     try:
-        about = json.loads(unpack(path, "", _LIMIT))
+        about = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(about, dict):

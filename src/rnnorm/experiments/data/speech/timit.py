@@ -95,11 +95,10 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
         FileNotFoundError: a folder or a recording is missing.
     """
     folder = users_folder(data_dir, "TIMIT's TRAIN and TEST")
-    # archives of it have a folder above, and one above that
-    while inner_folder(folder, "train") is None and (
-        inner := inner_folder(folder, "timit", "data", "lisa")
-    ):
-        folder = inner
+    # archives of it have up to three folders above
+    for _ in range(3):
+        if inner_folder(folder, "train") is None:
+            folder = inner_folder(folder, "timit", "data", "lisa") or folder
     parts: dict[str, list[Spoken]] = {"train": [], "val": [], "test": []}
     for name in ("train", "test"):
         place = inner_folder(folder, name)

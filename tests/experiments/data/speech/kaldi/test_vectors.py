@@ -35,6 +35,12 @@ def test_plain_and_gzipped(tmp_path, write):
     same(read_int_vectors(tmp_path / "ali.1.gz"))
 
 
+def test_what_an_editor_adds_to_a_text(tmp_path):
+    data = text(tmp_path / "ali.txt").replace(b"\n", b"\r\n\r\n")
+    (tmp_path / "ali.txt").write_bytes(b"\xef\xbb\xbf" + data)
+    same(read_int_vectors(tmp_path / "ali.txt"))
+
+
 @pytest.mark.parametrize("write", [binary, text])
 def test_an_archive_cut_anywhere_is_an_error_but_between_utterances(tmp_path, write):
     path = tmp_path / "ali.ark"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import struct
 from collections.abc import Iterator
@@ -89,6 +90,9 @@ def index_archive(path: str | Path) -> Iterator[tuple[str, Place]]:
     path = Path(path)
     data = unpack(path) if path.suffix == ".gz" else None
     with _opened(Place(path, 0, data)) as file:
+        # what an editor adds to a text
+        if file.read(3) != codecs.BOM_UTF8:
+            file.seek(0)
         while name := _name(file, path):
             place = Place(path, file.tell(), data)
             if file.read(2) == b"\0B":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import struct
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def read_pdf_ids(path: str | Path) -> NDArray[np.int32]:
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
-    data = unpack(path)
+    # what an editor adds to a text
+    data = unpack(path).removeprefix(codecs.BOM_UTF8)
     reader = _Binary(data, path) if data[:2] == b"\0B" else _Text(data, path)
     reader.expect("<TransitionModel>", "<Topology>")
     topology, loops_apart = reader.topology()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +32,16 @@ def read_int_vectors(path: str | Path) -> dict[str, NDArray[np.int32]]:
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
-    data = unpack(path)
+    # what an editor adds to a text
+    data = unpack(path).removeprefix(codecs.BOM_UTF8)
     vectors: dict[str, NDArray[np.int32]] = {}
     position = 0
     while position < len(data):
         space = data.find(b" ", position, position + LONGEST_NAME)
         if space < 0 and len(data) > position + LONGEST_NAME:
             raise ValueError(f"{path} is no archive of integers: no utterance at byte {position}")
+        if space < 0 and not data[position:].strip():
+            break
         if space < 0:
             raise ValueError(f"{path} is truncated: it ends in the utterance at byte {position}")
         name = data[position:space].strip().decode(errors="replace")
