@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
+from rnnorm import tracing
 from rnnorm.kernels import dispatch, passes, reference
 from rnnorm.kernels.cpu import forward
 from rnnorm.kernels.cpu import layer as cpu
@@ -243,6 +244,7 @@ def test_the_third_derivative_is_that_of_the_reference(cell, norm):
     torch.testing.assert_close(third("cpu"), third("reference"))
 
 
+@pytest.mark.skipif(tracing.RELEASE < (2, 13), reason="an older graph breaks at every layer")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(
     ("cell", "dropout", "lengths"), [("LSTM", "none", None), ("LSTM-all", "every", RAGGED)]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import rnnorm
+from rnnorm import tracing
 
 INPUT_SIZE = 3
 HIDDEN_SIZE = 4
@@ -166,20 +167,23 @@ def same(request: pytest.FixtureRequest) -> Iterator[Callable[[Any, Any], None]]
         yield partial(_assert_same, rtol=1e-10, atol=1e-12)
 
 
-def _error(call: Callable[[], Any]) -> tuple[type[Exception], str]:
+def _error(call: Callable[[], Any]) -> tuple[type[Exception], str] | None:
     try:
         call()
     except Exception as error:
         return type(error), str(error)
-    raise AssertionError("the call raised nothing")
+    return None
 
 
 @pytest.fixture
 def same_error() -> Callable[[Callable[[], Any], Callable[[], Any]], None]:
-    """Both calls raise an error of the same type and text."""
+    """Both calls raise an error of the same type and text; or neither, under an older torch."""
 
     def compare(ours: Callable[[], Any], theirs: Callable[[], Any]) -> None:
-        assert _error(ours) == _error(theirs)
+        expected = _error(theirs)
+        assert _error(ours) == expected
+        # torch 2.6 takes some values that later ones refuse
+        assert expected or tracing.RELEASE < (2, 13), "the call raised nothing"
 
     return compare
 

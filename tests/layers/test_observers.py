@@ -26,7 +26,7 @@ def draw(steps=5, rows=4):
 
 
 @pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_a_traced_layer_gives_the_same_values_at_other_sizes(layer, grad):
     with torch.set_grad_enabled(grad):
         traced = torch.jit.trace(layer, (draw(),), check_trace=False)
@@ -35,7 +35,7 @@ def test_a_traced_layer_gives_the_same_values_at_other_sizes(layer, grad):
         torch.testing.assert_close(traced(x), layer(x))
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_tracing_refuses_what_it_would_freeze(layer):
     class WithLengths(nn.Module):
         def __init__(self):
@@ -53,7 +53,7 @@ def test_tracing_refuses_what_it_would_freeze(layer):
         torch.jit.trace(rnnorm.LSTMCell(3, 4, norm="batch", **F64), (draw()[0],))
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_a_traced_layer_keeps_no_sizes_of_a_packed_sequence(layer, backend):
     if rnnorm.backends()[backend]:
@@ -81,10 +81,7 @@ def test_a_traced_layer_keeps_no_sizes_of_a_packed_sequence(layer, backend):
 
 def test_scripting_names_what_takes_its_place(layer):
     for model in (layer, nn.Sequential(rnnorm.LSTMCell(3, 4))):
-        with (
-            pytest.warns(DeprecationWarning, match="torch.jit.script"),
-            pytest.raises(RuntimeError, match=r"does not take LSTM.* rnnorm\.fold"),
-        ):
+        with pytest.raises(RuntimeError, match=r"does not take LSTM.* rnnorm\.fold"):
             torch.jit.script(model)
 
 
@@ -101,7 +98,6 @@ def test_a_symbolic_trace_needs_the_layer_as_a_leaf(layer):
 
 
 @pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_forward_mode_derivatives_are_right(layer, grad):
     x, direction, small = draw(), draw(), 1e-6
     with torch.set_grad_enabled(grad), forward_ad.dual_level():

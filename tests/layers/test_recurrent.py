@@ -248,7 +248,7 @@ def test_it_is_exported():
     x = torch.randn(5, 6, 3, dtype=torch.float64)
     ligru(x)
     ligru.eval()
-    program = torch.export.export(ligru, (x,))
+    program = torch.export.export(ligru, (x,), strict=False)
     torch.testing.assert_close(program.module()(x), ligru(x))
 
 
