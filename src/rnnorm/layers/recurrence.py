@@ -104,8 +104,9 @@ class Recurrence(nn.Module):
             warnings.warn(_NO_STATISTIC, stacklevel=_caller())
         if not streams or self._asked_for_step:
             return
-        self._asked_for_step = any(population.differs_by_step() for population in mine)
-        if self._asked_for_step:
+        if any(population.differs_by_step() for population in mine):
+            # not before: torch.export of torch 2.6 takes no attribute that is new
+            self._asked_for_step = True
             warnings.warn(
                 "hx was given without step in evaluation: the first frame gets the statistics of "
                 "step 0. Pass step, the number of frames before it (0 where a sequence begins, or "
