@@ -19,6 +19,7 @@ struct rnnorm_site {
   const void* beta;           // cell alone
   const void* constant_mean;  // statistics of steps without one of their own
   const void* constant_var;
+  int64_t constant_last;  // the last step with constants of its own, which all later ones share
   int64_t constant_step;  // elements from one step's constants to the next
   int64_t constant_row;   // and from one row's to the next, 0 where rows share them
   // statistics taken, (T, features) or (1, features); of rows the mean and, as var, one over the

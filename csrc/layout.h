@@ -182,7 +182,7 @@ struct Layer {
       const int64_t at = whole ? 0 : smaller(t, last_good) * features;
       return {static_cast<const T*>(site.mean) + at, static_cast<const T*>(site.var) + at, 0};
     }
-    const int64_t at = t * site.constant_step;
+    const int64_t at = smaller(t, site.constant_last) * site.constant_step;
     return {static_cast<const T*>(site.constant_mean) + at,
             static_cast<const T*>(site.constant_var) + at, site.constant_row};
   }

@@ -93,7 +93,8 @@ class Layer {
       for (int64_t b = 0; own && b < n; ++b)
         var += (z[b * features + k] - mean) * (z[b * features + k] - mean) / double(n);
       for (int64_t b = 0; b < n; ++b) {
-        const int64_t at = t * site.constant_step + b * site.constant_row + k;
+        const int64_t step = t < site.constant_last ? t : site.constant_last;
+        const int64_t at = step * site.constant_step + b * site.constant_row + k;
         if (earlier) {
           // a constant, so the kernel's own: it is compared where it was taken
           mean = fixed(site.mean, last_good * features + k);

@@ -172,10 +172,12 @@ bool run(const Case& c, int64_t threads) {
     const int64_t rows = c.own_age && site.scope == RNNORM_FRAME ? c.B : 1;
     site.gamma = memory.numbers(features);
     site.beta = k == RNNORM_CELL ? memory.numbers(features) : nullptr;
-    site.constant_mean = memory.numbers(steps * rows * features);
-    site.constant_var = memory.positive(steps * rows * features);
+    const int64_t apart = 1 + below(steps);
+    site.constant_mean = memory.numbers(apart * rows * features);
+    site.constant_var = memory.positive(apart * rows * features);
     site.constant_row = rows > 1 ? features : 0;
-    site.constant_step = steps > 1 ? rows * features : 0;
+    site.constant_step = rows * features;
+    site.constant_last = apart - 1;
     const bool row = site.scope == RNNORM_ROW;
     if (row) site.constant_mean = site.constant_var = nullptr;
     const int64_t blocks = k != RNNORM_CELL && c.cell == RNNORM_GRU ? 2 : 1;

@@ -11,6 +11,7 @@ from rnnorm.cells.cell import Weights
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
+from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
 
 PEEPHOLES = {f"LSTM-{seen}": LSTM(seen) for seen in ("output", "all")}
@@ -52,7 +53,11 @@ def lengths_to_sizes(lengths):
 
 @dataclass
 class Problem:
-    """Drawn in float64; ``age`` says whose constants: "shared" by all rows, or each row's own."""
+    """Drawn in float64; ``age`` says whose constants: "shared" by all rows, or each row's own.
+
+    From the step ``apart`` on all steps share one. A kernel is given them without repetition if it
+    is not the definition.
+    """
 
     cell: str
     norm: str
@@ -60,6 +65,7 @@ class Problem:
     lengths: list[int] | None = None
     min_rows: int | None = 2
     age: str = "shared"
+    apart: int | None = None
     bias: bool = True
     seed: int = 0
     dropout: str = "none"
@@ -95,7 +101,7 @@ class Problem:
                 continue
             whole = getattr(norm, site) == "sequence"
             rows = B if self.age == "own" and not whole else 1
-            size = (1 if whole else T, rows, features)
+            size = (1 if whole else min(T, self.apart or T), rows, features)
             self.constants[site] = (0.2 * draw(*size), 0.5 + draw(*size).abs())
         if "cell" in self.sites:
             leaves["beta_cell"] = 0.1 * draw(H)
@@ -118,6 +124,11 @@ class Problem:
         own = {name: leaves[name] for name in self.peepholes}
         weights = Weights(*(leaves.get(name) for name in Weights._fields[:-1]), own)
         dtype = torch.promote_types(leaves["x"].dtype, torch.float32)
+        constants = {site: tuple(m.to(dtype) for m in c) for site, c in self.constants.items()}
+        if kernel is reference.layer:
+            steps = torch.arange(len(leaves["x"]), device=self.device)
+            for site, pair in constants.items():
+                constants[site] = tuple(m[steps.clamp(max=len(m) - 1)] for m in pair)
         call = LayerCall(
             self.its_cell,
             NORMS[self.norm],
@@ -127,7 +138,7 @@ class Problem:
             weights,
             {site: leaves[f"gamma_{site}"] for site in self.sites},
             {"cell": leaves["beta_cell"]} if "cell" in self.sites else {},
-            {site: tuple(m.to(dtype) for m in pair) for site, pair in self.constants.items()},
+            constants,
             self.min_rows,
             masks=self.masks if masks is None else masks,
         )

@@ -138,6 +138,16 @@ def test_rows_at_different_ages(cell, lengths):
     assert_same(problem.results(cpu.layer, torch.float64), expected, 1e-9)
 
 
+@pytest.mark.parametrize("min_rows", [None, 100])
+@pytest.mark.parametrize("age", ["shared", "own"])
+@pytest.mark.parametrize("apart", [1, 2, 8])
+@pytest.mark.parametrize(("cell", "norm"), [*[(cell, "all") for cell in CELLS], ("LSTM", "joint")])
+def test_late_steps_share_the_last_constants(cell, norm, apart, age, min_rows):
+    problem = Problem(cell, norm, (9, 7, 5, 13), SHAPES["ragged"][1], min_rows, age, apart)
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(cpu.layer, torch.float64), expected, 1e-9)
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("cell", CELLS)
 def test_long_sums_keep_their_precision(cell, seed):

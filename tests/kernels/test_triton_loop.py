@@ -22,6 +22,9 @@ CASES = {
     "lstm": {"cell": "LSTM", "norm": "all", **RAGGED},
     "lstm-dense": {"cell": "LSTM", "norm": "joint-cell", "shape": (4, 3, 2, 5)},
     "lstm-ages": {"cell": "LSTM", "norm": "all", **RAGGED, "age": "own", "min_rows": None},
+    "lstm-late": {"cell": "LSTM", "norm": "all", **RAGGED, "apart": 3, "min_rows": None},
+    "lstm-late-ages": {"cell": "LSTM", "norm": "all", "shape": (6, 3, 2, 5), "age": "own"}
+    | {"apart": 4, "min_rows": None},
     "lstm-layer": {"cell": "LSTM", "norm": "layer", **RAGGED},
     "gru": {"cell": "GRU", "norm": "all", **RAGGED, "min_rows": 2},
     "gru-none": {"cell": "GRU", "norm": "none", **RAGGED},

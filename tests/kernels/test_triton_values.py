@@ -23,6 +23,10 @@ CASES = {
     "lstm-no-statistic": {"cell": "LSTM", "norm": "all", "min_rows": 100, **RAGGED},
     "lstm-evaluation": {"cell": "LSTM", "norm": "all", **RAGGED, **EVALUATION},
     "lstm-ages": {"cell": "LSTM", "norm": "all", "age": "own", **RAGGED, **EVALUATION},
+    "lstm-late": {"cell": "LSTM", "norm": "all", "apart": 3, **RAGGED, **EVALUATION},
+    "lstm-late-ages": {"cell": "LSTM", "norm": "all", "age": "own", "apart": 2, **RAGGED}
+    | EVALUATION,
+    "lstm-late-training": {"cell": "LSTM", "norm": "all", "apart": 2, "min_rows": 100, **RAGGED},
     "lstm-sequence": {"cell": "LSTM", "norm": "sequence", **RAGGED},
     "lstm-sequence-constant": {"cell": "LSTM", "norm": "sequence", "min_rows": 100, **RAGGED},
     "lstm-sequence-evaluation": {"cell": "LSTM", "norm": "sequence", **DENSE, **EVALUATION},
@@ -41,6 +45,7 @@ CASES = {
     "gru-sequence": {"cell": "GRU", "norm": "sequence", "bias": False, **DENSE},
     "gru-recurrent": {"cell": "GRU", "norm": "recurrent", "min_rows": 4, **RAGGED},
     "gru-ages": {"cell": "GRU", "norm": "all", "age": "own", **RAGGED, **EVALUATION},
+    "gru-late": {"cell": "GRU", "norm": "all", "apart": 1, **DENSE, **EVALUATION},
     "gru-none": {"cell": "GRU", "norm": "none", **RAGGED},
     "gru-layer": {"cell": "GRU", "norm": "layer", **RAGGED},
     "gru-layer-input": {"cell": "GRU", "norm": "layer-input", **DENSE},

@@ -600,10 +600,40 @@ def test_consecutive_steps_are_served_as_each_alone(start, first, gradient):
     population = layer.population_recurrent_l0
     with torch.set_grad_enabled(gradient):
         mean, var = population.consecutive(first, 2)
-    assert mean.shape == var.shape == (2, 1, 3)
+    assert len(mean) == len(var) == (2 if first < start + 3 else 1)
     for k in range(2):
-        assert torch.equal(mean[k, 0], population.at(torch.tensor(first + k))[0])
-        assert torch.equal(var[k, 0], population.at(torch.tensor(first + k))[1])
+        served = population.at(torch.tensor(first + k))
+        assert torch.equal(mean[min(k, len(mean) - 1), 0], served[0])
+        assert torch.equal(var[min(k, len(var) - 1), 0], served[1])
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("first", [0, 3, 9, torch.tensor([9, 1, 2]), torch.tensor([7, 8])], ids=str)
+@pytest.mark.parametrize("horizon", [None, 7])
+def test_a_long_sequence_asks_for_no_more_rows_than_have_an_estimate(
+    horizon, first, frozen, gradient
+):
+    layer = rnnorm.RNN(2, 3, norm=BatchNorm(horizon=horizon))
+    layer(torch.randn(4, 6, 2))
+    layer = rnnorm.freeze(layer) if frozen else layer.eval()
+    population = layer.population_recurrent_l0
+    with torch.set_grad_enabled(gradient):
+        mean, var = population.consecutive(first, 1000)
+    earliest = int(torch.as_tensor(first).min())
+    assert len(mean) == len(var) == max(1, 4 - earliest)
+    steps = torch.arange(len(mean) + 5).unsqueeze(1) + first
+    for got, want in zip((mean, var), population.at(steps), strict=True):
+        assert torch.equal(got[torch.arange(len(want)).clamp(max=len(got) - 1)], want)
+
+
+def test_in_evaluation_without_gradient_rows_in_a_row_are_no_copy():
+    layer = rnnorm.RNN(2, 3, norm="batch")
+    layer(torch.randn(4, 6, 2))
+    population = layer.eval().population_recurrent_l0
+    with torch.no_grad():
+        mean, _ = population.consecutive(1, 1000)
+    assert mean.data_ptr() == population.mean[1].data_ptr()
 
 
 @pytest.mark.parametrize("norm", ["batch", BatchNorm(population="shared"), "bn-e*"])

@@ -62,8 +62,8 @@ class LayerCall(NamedTuple):
         gamma: scale of each site, ``(F,)``.
         beta: shift of the cell and carry sites, ``(H,)``.
         constants: mean and variance of each site for steps without a statistic of their own,
-            ``(T, 1, F)``, or ``(T, B, F)`` for rows at different ages; ``(1, 1, F)`` for
-            sequence scope.
+            ``(R, 1, F)``, or ``(R, B, F)`` for rows at different ages; the last of at most T
+            serves all later steps.
         min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
         step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
         masks: of recurrent dropout: what ``"hidden"`` and ``"candidate"`` are multiplied by, and

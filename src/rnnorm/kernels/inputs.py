@@ -25,9 +25,9 @@ _BY_NAME: Mapping[str, Cell] = {cell.name: cell for cell in CELLS}
 class Inputs(NamedTuple):
     """The tensors that both passes take: contiguous, of one type, ``sizes`` int64.
 
-    The hidden site is the recurrent or the joint one. Constants are ``(T, 1, F)``,
-    ``(T, B, F)`` or ``(1, 1, F)``, None where no step can need them. Masks are bool ``(T, B, H)``
-    with T and B or ones. What the cell or the layer does not have is None.
+    The hidden site is the recurrent or the joint one. Constants are ``(R, 1, F)`` or ``(R, B, F)``,
+    the last of at most T serving all later steps, None where no step can need them. Masks are bool
+    ``(T, B, H)`` with T and B or ones. What the cell or the layer does not have is None.
     """
 
     x: Tensor
@@ -209,10 +209,11 @@ def check_shapes(inputs: Inputs, gates: int) -> None:
         if mean is None or var is None:
             continue
         shape = mean.shape
-        if var.shape != shape or shape not in ((T, 1, width), (T, B, width), (1, 1, width)):
+        steps = min(len(mean), T)
+        if not steps or var.shape != shape or shape not in ((steps, 1, width), (steps, B, width)):
             raise RuntimeError(
-                f"mean and var of a population must have {width} features for each of {T} steps, "
-                f"got {tuple(shape)} and {tuple(var.shape)}"
+                f"mean and var of a population must have {width} features for each of at most {T} "
+                f"steps, got {tuple(shape)} and {tuple(var.shape)}"
             )
 
 

@@ -53,6 +53,11 @@ def layer(call: LayerCall) -> LayerResult:
             site: (mean.to(wide), scale_of(gamma[site], var.to(wide), eps))
             for site, (mean, var) in call.constants.items()
         }
+        for site, (mean, scale) in statistics.items():
+            if not _is_one(mean.size(0)) and mean.size(0) != T:
+                # each step goes through the loop with its own
+                row = torch.arange(T, device=x.device).clamp(max=mean.size(0) - 1)
+                statistics[site] = mean[row], scale[row]
     masked = {place: mask.numbers(wide)[0] for place, mask in (call.masks or {}).items()}
     zones = [masked.get(f"zoneout_{name}") for name in cell.states]
 

@@ -26,8 +26,8 @@ class BatchSite:
         gamma: ``(F,)``.
         shift: ``(F,)``, or None where nothing is added.
         eps: added to the variance.
-        constants: mean and variance ``(T, 1, F)``, ``(T, B, F)`` for rows at different ages, or
-            ``(1, 1, F)`` where one row serves all steps; None where no step needs them.
+        constants: mean and variance ``(R, 1, F)``, or ``(R, B, F)`` for rows at different ages, the
+            last of which serves all later steps; None where no step needs them.
         min_rows: fewest rows that a statistic is taken of, or None.
         steps: how many of them room is made for at once.
     """
@@ -96,7 +96,7 @@ class BatchSite:
                     f"first, got {z.size(0)} in step {t} of the call, and no earlier step has a "
                     "statistic"
                 )
-            # one row may serve all steps
+            # the last one serves all later steps
             mean, var = (rows[min(t, len(rows) - 1)][: z.size(0)] for rows in self._constants)
         return normalise_by(z, mean, scale_of(self.gamma, var, self.eps), self.shift)
 

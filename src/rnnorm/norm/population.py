@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import known, unobserved
+from rnnorm.tracing import jit_tracing, known, unobserved
 
 _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
 
@@ -158,11 +158,15 @@ class Population(nn.Module):
         return mean, var
 
     def consecutive(self, first: int | Tensor, steps: int) -> Moments:
-        """The same for ``steps`` steps in a row, ``(steps, 1, F)`` each; ``(1, 1, F)`` if shared.
+        """The same for ``steps`` steps in a row, ``(R, 1, F)`` each, R at most ``steps``.
+
+        All steps from the R-th on are served by the last of these, so that a long sequence costs no
+        more than the rows that there are. In traced code, whose number of steps may become another,
+        there are as many as steps, or one.
 
         Args:
             first: index of the first of them, or ``(B,)`` int64 for rows at different ages: the
-                result is then ``(steps, B, F)``.
+                result is then ``(R, B, F)``.
             steps: how many.
         """
         if self.shared:
@@ -172,15 +176,26 @@ class Population(nn.Module):
         # rows need no copy, where no backward pass has to find them unchanged
         in_place = not torch.is_grad_enabled() and self._held("mean").is_cpu
         if isinstance(first, int) and in_place and unobserved([self._held("mean")]):
-            stop = first + steps
-            if stop <= len(self):
-                mean, var, batches = self.rows_of(
-                    first, stop, ("mean", "var", "num_batches_tracked")
-                )
-                if batches.min().item() > 0:
-                    return mean.unsqueeze(1), var.unsqueeze(1)
+            start, stop = min(first, len(self) - 1), min(first + steps, len(self))
+            mean, var, batches = self.rows_of(start, stop, ("mean", "var", "num_batches_tracked"))
+            if batches.min().item() > 0:
+                return mean.unsqueeze(1), var.unsqueeze(1)
         offset = first.to(self.mean.device) if isinstance(first, Tensor) else first
+        steps = self._apart(first, steps)
         return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
+
+    def _apart(self, first: int | Tensor, steps: int) -> int:
+        """How many of so many steps need rows of their own, as that of the last serves the rest."""
+        if may_become_another(steps):
+            return steps
+        ages = first if isinstance(first, Tensor) else None
+        last, earliest = len(self) - 1, first if isinstance(first, int) else 0
+        # on a GPU, to look at a number is to wait for it
+        if self._held("mean").is_cpu and unobserved([self._held("mean"), ages]):
+            counted = self._held("num_batches_tracked").nonzero()
+            last = int(counted[-1]) if len(counted) else last
+            earliest = int(ages.min()) if ages is not None and len(ages) else earliest
+        return min(steps, max(1, last + 1 - earliest))
 
     def _held(self, name: str) -> Tensor:
         """A buffer, without the search that a module makes of its attributes."""
@@ -245,3 +260,8 @@ class Population(nn.Module):
             setattr(self, name, getattr(self, name).to(torch.int64))
         self.resize(self.horizon or len(self))
         self._checked = False
+
+
+def may_become_another(steps: int) -> bool:
+    """Whether traced code may run with another number of steps than it is traced with."""
+    return not isinstance(steps, int) or torch.compiler.is_dynamo_compiling() or jit_tracing()

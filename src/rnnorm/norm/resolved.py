@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.population import Population
-from rnnorm.tracing import jit_tracing
+from rnnorm.norm.population import Population, may_become_another
 
 
 class Resolved(Population):
@@ -48,7 +47,7 @@ class Resolved(Population):
         return mean, var
 
     def consecutive(self, first: int | Tensor, steps: int) -> Moments:
-        """The same for ``steps`` steps in a row, ``(steps, 1, F)`` each, or one row for them all.
+        """The same for steps in a row, as ``Population.consecutive``, without copies.
 
         Args:
             first: as that of ``Population.consecutive``.
@@ -58,12 +57,9 @@ class Resolved(Population):
         rows = mean.size(0)
         if rows == 1:
             return mean.unsqueeze(1), var.unsqueeze(1)
-        # a traced number of steps may become another
-        if isinstance(first, int) and isinstance(steps, int) and not _traced():
-            if first + steps <= rows:
-                return mean[first : first + steps, None], var[first : first + steps, None]
-            if first >= rows - 1:
-                return mean[-1:, None], var[-1:, None]
+        if isinstance(first, int) and not may_become_another(steps):
+            first = min(first, rows - 1)
+            return mean[first : first + steps, None], var[first : first + steps, None]
         return super().consecutive(first, steps)
 
     def grow(self, steps: int, agreed: bool = False) -> NoReturn:
@@ -96,7 +92,3 @@ def unresolved(model: nn.Module) -> list[Population]:
         for module in model.modules()
         if isinstance(module, Population) and not isinstance(module, Resolved)
     ]
-
-
-def _traced() -> bool:
-    return torch.compiler.is_dynamo_compiling() or jit_tracing()

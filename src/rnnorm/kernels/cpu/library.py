@@ -36,6 +36,7 @@ class Site(ctypes.Structure):
         ("beta", _POINTER),
         ("constant_mean", _POINTER),
         ("constant_var", _POINTER),
+        ("constant_last", _INT),
         ("constant_step", _INT),
         ("constant_row", _INT),
         ("mean", _POINTER),

@@ -96,8 +96,8 @@ def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Lay
         if mean is not None:
             steps, rows, features = mean.shape
             site.constant_mean, site.constant_var = address(mean), address(var)
+            site.constant_last, site.constant_step = steps - 1, rows * features
             site.constant_row = features if rows > 1 else 0
-            site.constant_step = rows * features if steps > 1 else 0
     if inputs.beta_cell is not None:
         layer.site[2].beta = inputs.beta_cell.data_ptr()
     for k, drawn in enumerate(inputs.masks):

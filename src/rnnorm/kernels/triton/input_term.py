@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]
         ends = torch.arange(2, device=taken[0].device) * plan.frames
         yield plan.source(0, 0, taken), ends, 0
         return
-    for first, stop in ((0, plan.taking), (plan.taking, plan.T)):
+    for first, stop in pairwise(sorted({0, plan.taking, *plan.kept(0), plan.T})):
         for k in range(first, stop, _MOST):
             yield plan.source(0, k, taken), plan.first_frames[k : min(k + _MOST, stop) + 1], k
 

@@ -102,7 +102,14 @@ class Plan:
         if not self._looped(back):
             return [(t, t + 1) for t in range(self.T)]
         # the first one follows no frame, and those that take statistics are of another variant
-        return list(pairwise(sorted({0, min(1, self.T), self.taking, self.T})))
+        starts = {0, min(1, self.T), self.taking, *self.kept(0), *self.kept(1), *self.kept(2)}
+        return list(pairwise(sorted({*starts, self.T})))
+
+    def kept(self, site: int) -> list[int]:
+        """The first step, if any, that is served by the constants of an earlier one."""
+        mean = self._inputs.constants[2 * site]
+        used = mean is not None and not self.taking and 1 < len(mean) < self.T
+        return [len(mean)] if used else []  # type: ignore[arg-type]
 
     def _looped(self, back: bool) -> bool:
         """Whether a launch has many steps: as was measured on an H200, with up to 128 rows.
@@ -163,8 +170,8 @@ class Plan:
         given = self._inputs.constants[2 * site : 2 * site + 2]
         mean, var = [moment for moment in given if moment is not None]
         steps, rows, _ = mean.shape
-        skip = rows if steps > 1 else 0
-        return Source("given", mean.flatten(0, 1), var.flatten(0, 1), t * skip, int(rows > 1), skip)
+        row, skip = min(t, steps - 1) * rows, rows if t < steps - 1 else 0
+        return Source("given", mean.flatten(0, 1), var.flatten(0, 1), row, int(rows > 1), skip)
 
     def sites(self, t: int, taken: Sequence[Moments]) -> tuple[Source, Source, list[Tensor]]:
         """Whence the hidden site and that on the way out have theirs, and tensors of both."""
