@@ -6,8 +6,11 @@ import pytest
 import torch
 from problems import CELLS, DROPOUTS, NORMS, PEEPHOLES, Problem, assert_same
 
+from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels import reference
 from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cpu.problem import forward_shapes
+from rnnorm.kernels.inputs import Inputs, options_of
 
 SHAPES = {
     "one-row-one-step": ((1, 1, 1, 1), None),
@@ -146,6 +149,16 @@ def test_late_steps_share_the_last_constants(cell, norm, apart, age, min_rows):
     problem = Problem(cell, norm, (9, 7, 5, 13), SHAPES["ragged"][1], min_rows, age, apart)
     expected = problem.results(reference.layer, torch.float64)
     assert_same(problem.results(cpu.layer, torch.float64), expected, 1e-9)
+
+
+def test_in_evaluation_no_term_is_kept_for_a_statistic_of_all_frames():
+    arguments, leaves = (LSTM(), NORMS["sequence"]), Problem("LSTM", "none", (50, 2, 4, 18)).leaves
+    inputs = Inputs._make([leaves.get(name) for name in Inputs._fields])
+    kept = {
+        min_rows: forward_shapes(inputs, options_of(*arguments, min_rows), save=False)[9]
+        for min_rows in (2, None)
+    }
+    assert kept == {2: (100, 4 * 20), None: (0,)}
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -318,13 +318,18 @@ def options_of(
     """What is not a tensor; ``min_rows`` and ``masks`` as those of ``layer``."""
     active = cell.active_sites(norm)
     batch = isinstance(norm, BatchNorm)
-    scopes = [
-        (getattr(norm, site) if batch else "row") if site in active else "off"
-        for site in sites_of(active)
-    ]
+
+    def scope(site: str) -> str:
+        if site not in active:
+            return "off"
+        if not batch:
+            return "row"
+        # without a statistic of all frames their terms need not be kept
+        return "frame" if min_rows is None else str(getattr(norm, site))
+
     return Options(
         cell.name,
-        ",".join(scopes),
+        ",".join(map(scope, sites_of(active))),
         "joint" in active,
         norm.eps if norm else 1.0,
         -1 if min_rows is None or not (batch and active) else min_rows,
