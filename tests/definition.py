@@ -228,10 +228,10 @@ class Normaliser:
             return taken[-1].mean, taken[-1].var
         if taken:
             return taken[-1].mean.detach(), taken[-1].var.detach()
-        before = self.steps[0] + t - 1
-        row = population_row(self.module.get_submodule(f"population_{site}_{self.suffix}"), before)
-        if before < 0 or row is None:
-            raise ValueError(f"{len(z)} rows at step {t}, and no earlier statistic")
+        population = self.module.get_submodule(f"population_{site}_{self.suffix}")
+        row = population_row(population, self.steps[0] + t)
+        if row is None:
+            raise ValueError(f"{len(z)} rows at step {t}, and no statistic yet")
         return row
 
     def constants(self, site: str, step: int, z: Tensor) -> tuple[Tensor, Tensor]:

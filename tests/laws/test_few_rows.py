@@ -1,8 +1,12 @@
 """Law 3: a step with fewer than `min_rows` active rows takes no statistic."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 import torch
 from cases import (
+    TORCH,
     Case,
     any_case,
     assert_all_close,
@@ -11,12 +15,22 @@ from cases import (
     gradients,
     law,
     run,
+    tuple_of,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 import definition
-from rnnorm import LSTM, BatchNorm
+from rnnorm import (
+    LSTM,
+    BatchNorm,
+    GRUCell,
+    LSTMCell,
+    RNNCell,
+    freeze,
+    update_bn,
+    use_backend,
+)
 
 INPUT_ONLY = {"recurrent": None, "cell": None}
 
@@ -115,7 +129,7 @@ def test_min_rows_is_the_fewest_that_a_statistic_needs(min_rows):
 
 @pytest.mark.parametrize("cell", ["RNN_TANH", "LSTM", "GRU"])
 @pytest.mark.parametrize("lengths", [(3,), (1,)])
-def test_a_batch_of_one_row_raises_in_training(cell, lengths):
+def test_a_batch_of_one_row_raises_before_any_statistic(cell, lengths):
     case = Case(cell, BatchNorm(), lengths)
     module = case.module()
     before = buffers(module)
@@ -126,20 +140,111 @@ def test_a_batch_of_one_row_raises_in_training(cell, lengths):
     assert before.keys() == after.keys()
 
 
-def test_a_batch_of_one_row_raises_after_training_too():
+SERVED = "ignore:norm.*expected at least 2 active"
+# a module of one that takes no part in the first step asks for its statistics later
+ONE_ROW = [*TORCH, "LiGRU", "ClockworkRNN"]
+
+
+@pytest.mark.parametrize("backend", [None, "reference"])
+@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize(
+    "norm", [BatchNorm(), BatchNorm(population="shared"), BatchNorm(input=None)]
+)
+@pytest.mark.parametrize("cell", ONE_ROW)
+@pytest.mark.filterwarnings(SERVED)
+def test_after_training_a_batch_of_one_row_is_served_as_in_evaluation(cell, norm, step, backend):
+    case = Case(cell, norm, bidirectional=step == 0)
+    module = case.module()
+    run(module, case.sequences(), case.hx())
+    before, one = buffers(module), replace(case, lengths=(9,), seed=7)
+
+    def results():
+        sequences, hx = one.sequences(), one.hx()
+        with use_backend(backend) if backend else nullcontext():
+            outputs, states = run(module, sequences, hx, step=step)
+        return outputs, states, gradients(module, sequences, hx, outputs, states)
+
+    found = results()
+    assert_all_close(buffers(module), before, 0)
+    module.eval()
+    for got, want in zip(found, results(), strict=True):
+        assert_all_close(got, want)
+
+
+def test_it_is_said_once_that_one_row_was_served_and_what_to_do():
+    case = Case(norm=BatchNorm(), num_layers=2)
+    module = case.module()
+    run(module, case.sequences())
+    with pytest.warns(UserWarning, match="got 1: .*as in evaluation.*drop_last.*layer") as said:
+        run(module, case.sequences()[:1])
+    assert len(said) == 1
+    assert said[0].filename.endswith("cases.py")
+    run(module, case.sequences()[:1])
+
+
+@pytest.mark.parametrize("cell", [RNNCell, LSTMCell, GRUCell])
+def test_a_cell_serves_one_row_as_in_evaluation(cell):
+    module, x = cell(3, 4, norm="batch"), torch.randn(5, 3)
+    with pytest.raises(ValueError, match="expected at least 2 active rows at step 0 in training"):
+        module(x[:1])
+    module(x)
+    before = buffers(module)
+    with pytest.warns(UserWarning, match="as in evaluation"):
+        got = module(x[:1], step=3)
+    assert_all_close(buffers(module), before, 0)
+    assert_all_close(tuple_of(got), tuple_of(module.eval()(x[:1], step=3)))
+
+
+@pytest.mark.parametrize("cell", ["RNN_TANH", "LSTM", "GRU", "ClockworkRNN"])
+@pytest.mark.filterwarnings("ignore:evaluation before any statistic")
+def test_without_gradients_one_row_passes_before_any_statistic(cell):
+    """As where a container finds out a layer's sizes."""
+    case = Case(cell, BatchNorm(), lengths=(5,))
+    module = case.module()
+    before = buffers(module)
+    with torch.no_grad():
+        with pytest.warns(UserWarning, match="got 1: mean and variance are 0 and 1.*drop_last"):
+            found = run(module, case.sequences(), case.hx())
+        run(module, case.sequences(), case.hx())
+        assert_all_close(buffers(module), before, 0)
+        for got, want in zip(found, run(module.eval(), case.sequences(), case.hx()), strict=True):
+            assert_all_close(got, want)
+    module.train()
+    # later it is another matter
+    run(module, replace(case, lengths=(4, 4)).sequences())
+    with pytest.warns(UserWarning, match="as in evaluation"):
+        run(module, case.sequences(), case.hx())
+
+
+def test_a_frozen_copy_refuses_one_row_in_training_too():
     case = Case(norm=BatchNorm())
     module = case.module()
     run(module, case.sequences())
-    before = buffers(module)
-    with pytest.raises(ValueError, match=r"(?i)row"):
-        run(module, case.sequences()[:1])
-    assert_all_close(buffers(module), before, 0)
+    with pytest.raises(RuntimeError, match="a frozen model cannot train"):
+        run(freeze(module).train(), case.sequences()[:1])
+
+
+@pytest.mark.filterwarnings(SERVED)
+def test_update_bn_passes_over_a_minibatch_of_one_row():
+    module, x = LSTM(3, 4, norm="batch", initial_noise=0.0), torch.randn(6, 9, 3)
+    update_bn([x[:, :4], x[:, 4:8]], module)
+    want = buffers(module)
+    update_bn([x[:, :4], x[:, 4:8], x[:, 8:]], module)
+    assert_all_close(buffers(module), want, 0)
+    with pytest.raises(ValueError, match="loader must have a minibatch of at least two rows"):
+        update_bn([x[:, :1], x[:, 1:2]], module)
+    assert_all_close(buffers(module), want, 0)
 
 
 def test_one_frame_is_too_few_for_the_sequence_scope():
     norm = BatchNorm(input="sequence", recurrent=None, cell=None)
-    with pytest.raises(ValueError, match=r"(?i)row|frame"):
-        run(Case(norm=norm).module(), Case(lengths=(1,)).sequences())
+    module, frame = Case(norm=norm).module(), Case(lengths=(1,)).sequences()
+    with pytest.raises(ValueError, match=r"expected at least 2 active frames"):
+        run(module, frame)
+    run(module, Case().sequences())
+    with pytest.warns(UserWarning, match="at least 2 active frames .*as in evaluation"):
+        outputs, _ = run(module, frame)
+    assert_all_close(outputs, run(module.eval(), frame)[0])
 
 
 def test_one_row_of_many_frames_is_enough_for_the_sequence_scope():
@@ -154,7 +259,8 @@ def test_one_row_of_many_frames_is_enough_for_the_sequence_scope():
     any_case(bidirectional=False, population="per_step", horizon=None, given_state=True),
     st.integers(1, 7),
 )
-def test_a_later_window_of_few_rows_uses_the_row_of_the_population_before_it(case, step):
+@pytest.mark.filterwarnings(SERVED)
+def test_a_later_window_of_one_row_uses_the_row_that_serves_it(case, step):
     module = case.module()
     run(module, case.sequences(), case.hx())
     few = case.__class__(**{**vars(case), "lengths": (3,), "seed": case.seed + 9})

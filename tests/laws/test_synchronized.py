@@ -135,6 +135,22 @@ def check_few_rows(rank, group, world):
     equals_one_process(replace(case, norm=BatchNorm(input="sequence")), [1] * 10, rank, group)
 
 
+def check_one_row(rank, group, world):
+    """On the last rank, and of one frame."""
+    for norm in (BatchNorm(), BatchNorm(input="sequence")):
+        alone = with_room(Case("LSTM", norm).module(), 4)
+        alone(torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0)).double())
+        x = torch.ones(1, 1, 3).double()
+        for backend in (nullcontext(), dispatch.use_backend("reference")):
+            module = synchronize(copy.deepcopy(alone), group)
+            with backend, pytest.warns(UserWarning, match="got 1: .*as in evaluation"):
+                got, _ = module(x if rank == world - 1 else x[:, :0])
+            want, _ = copy.deepcopy(alone).eval()(x)
+            if got.numel():
+                assert_close("output", got, want, 1e-12)
+            assert_all_close(buffers(module), buffers(alone), 0)
+
+
 def check_cells(rank, group, world):
     torch.manual_seed(0)
     alone = with_room(LSTMCell(3, 4, norm="batch", dtype=torch.float64), 3)

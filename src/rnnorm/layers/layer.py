@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rnnorm.cells.cell import Cell, State, Weights
+from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.layers.autocast import in_products, without_autocast
@@ -17,7 +17,7 @@ from rnnorm.layers.recurrence import Recurrence
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
-from rnnorm.norm.spec import CELL_SITES, BatchNorm, Norm, field_of
+from rnnorm.norm.spec import CELL_SITES, BatchNorm, field_of
 from rnnorm.norm.update import update
 from rnnorm.tracing import holds, known
 
@@ -59,7 +59,7 @@ def run_layer(
         output ``(T, B, H_out)`` and the final state.
 
     Raises:
-        ValueError: in training, too few rows for a statistic.
+        ValueError: in training with gradients, too few rows for a statistic, and no estimate.
     """
     if masks and "input" in masks:
         x = x * masks["input"].numbers(x.dtype)
@@ -78,7 +78,7 @@ def run_layer(
             # a minibatch that is smaller from the start still trains
             most = x.size(1) if rows is None else int(rows.each[:, 0].sum())
             min_rows = max(2, min(norm.min_rows, most))
-    constants, counts = _statistics(cell, norm, populations, x, batch_sizes, min_rows, step, rows)
+    constants, counts = _statistics(module, populations, x, batch_sizes, min_rows, step, rows)
     weights, gamma, beta = _parameters(module, active, suffix)
     moments = [m for pair in constants.values() for m in pair]
     own = [*weights.own.values(), *gamma.values(), *beta.values()]
@@ -114,8 +114,7 @@ def run_layer(
 
 
 def _statistics(
-    cell: Cell,
-    norm: Norm | None,
+    module: Recurrence,
     populations: Mapping[str, Population],
     x: Tensor,
     batch_sizes: Tensor | None,
@@ -126,7 +125,7 @@ def _statistics(
     """The population's moments that steps need, and the rows behind those that are taken.
 
     Raises:
-        ValueError: in training, too few rows for a statistic.
+        ValueError: in training with gradients, too few rows for a statistic, and no estimate.
     """
     T, B, _ = x.shape
     constants: dict[str, Moments] = {}
@@ -134,7 +133,7 @@ def _statistics(
     taken: dict[bool, Tensor] = {}
     active_rows = batch_sizes if rows is None else rows.each.sum(0)
     for site, population in populations.items():
-        whole = getattr(norm, field_of(site)) == "sequence"
+        whole = getattr(module.norm, field_of(site)) == "sequence"
         if min_rows is None:
             constants[site] = population.consecutive(*((0, 1) if whole else (step, T)))
             continue
@@ -149,22 +148,49 @@ def _statistics(
             taken[whole] = torch.where(count >= min_rows, count, 0)
         counts[site] = taken[whole]
         first = known(count[0])
-        if first is None or first < min_rows:
-            expected = f"norm.{site}: expected at least 2 active {'frames' if whole else 'rows'}"
-            served = (count[0] >= 2) | population.counted_before(step)
-            if not holds(served, expected):
-                before = ", and no earlier step has a statistic" if step else ""
-                raise ValueError(
-                    f"{expected} at step {step} in training, got {int(count[0])}{before}: leave "
-                    "out a last minibatch that is too small (DataLoader's drop_last), or choose "
-                    'norm="layer", which needs no other rows'
-                )
-            constants[site] = population.consecutive(step - 1, count.size(0))
-        elif cell.reads_frames and known(population.counted_before(step)) != 0:
+        # where none is taken no room is needed for it
+        few = first is not None and first < min_rows
+        population.grow(0 if few else step + T, agreed=rows is not None)
+        if few or first is None:
+            _check_estimate(module, site, population, count[0], step)
+            constants[site] = population.consecutive(step, count.size(0))
+        elif module.cell.reads_frames and known(population.num_batches_tracked.any()) != 0:
             # which may ask for a site first where fewer rows are left
             constants[site] = population.consecutive(step, count.size(0))
-        population.grow(step + T, agreed=rows is not None)
     return constants, counts
+
+
+def _check_estimate(
+    module: Recurrence, site: str, population: Population, count: Tensor, step: int
+) -> None:
+    """Warns, the first time only, where too few rows make an estimate serve in training.
+
+    Without gradients, as where a model's shapes are found out, mean 0 and variance 1 may serve.
+
+    Raises:
+        ValueError: there are gradients and no estimate.
+    """
+    whole = getattr(module.norm, field_of(site)) == "sequence"
+    estimate = population.num_batches_tracked.any()
+    first, estimated = known(count), known(estimate)
+    expected = f"norm.{site}: expected at least 2 active {'frames' if whole else 'rows'}"
+    remedy = (
+        "leave out a last minibatch that is too small (DataLoader's drop_last), or choose "
+        'norm="layer", which needs no other rows'
+    )
+    unknown = torch.is_grad_enabled() and (first is None or estimated == 0)
+    if unknown and not holds((count >= 2) | estimate, expected):
+        raise ValueError(
+            f"{expected} at step {step} in training, got {first}, and the population has no "
+            f"estimate yet that could serve: {remedy}"
+        )
+    if first is not None and estimated is not None:
+        served = "the population's statistics, as in evaluation" if estimated else "0 and 1"
+        module.warn_of_few_rows(
+            bool(estimated),
+            f"{expected} in training, got {first}: mean and variance are {served}, and no "
+            f"statistic is taken; {remedy}",
+        )
 
 
 def _parameters(

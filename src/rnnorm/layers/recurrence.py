@@ -43,6 +43,7 @@ class Recurrence(nn.Module):
     ranks: Ranks | None = None
     _frozen = False
     _asked_for_step = False
+    _few_rows: tuple[bool, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuses another norm, and a module of a subclass in the place of the cell or norm."""
@@ -114,6 +115,17 @@ class Recurrence(nn.Module):
                 'norm=BatchNorm(population="shared"), the same statistics at every step',
                 stacklevel=_caller(),
             )
+
+    def warn_of_few_rows(self, estimated: bool, text: str) -> None:
+        """Warns, the first time only, where in training the population serves too few rows.
+
+        Args:
+            estimated: whether there is an estimate: with one and without one it is said once each.
+            text: of the warning.
+        """
+        if estimated not in self._few_rows:
+            self._few_rows += (estimated,)
+            warnings.warn(text, stacklevel=_caller())
 
 
 def _caller() -> int:

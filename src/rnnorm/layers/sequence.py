@@ -176,7 +176,7 @@ class Sequence(Recurrence, nn.RNNBase):
         Raises:
             ValueError: ``lengths`` with a PackedSequence or unbatched input; ``step`` that is
                 negative or above 2**62, that is nonzero with ``bidirectional``, or a tensor in
-                training; in training, too few rows for a statistic.
+                training; in training with gradients, too few rows for a statistic, and no estimate.
             RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
             TypeError: ``step`` or ``lengths`` that are no integers.
         """

@@ -38,7 +38,7 @@ def run_stack(
         products: the dtype of matrix products, where autocast chooses it.
 
     Raises:
-        ValueError: in training, too few rows for a statistic.
+        ValueError: in training with gradients, too few rows for a statistic, and no estimate.
     """
     output, sizes = batch.x, batch.batch_sizes
     steps, rows = output.size(0), None

@@ -68,7 +68,8 @@ class Step(Recurrence, nn.RNNCellBase):
 
         Raises:
             ValueError: an input or state of wrong rank; ``step`` that is negative or above 2**62,
-                or a tensor in training; in training, too few rows for a statistic.
+                or a tensor in training; in training with gradients, too few rows for a statistic,
+                and no estimate.
             RuntimeError: sizes that do not fit.
             TypeError: ``step`` that is no integer.
         """

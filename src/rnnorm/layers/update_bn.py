@@ -54,8 +54,8 @@ def update_bn(
             first element; ``batch`` is then passed as it comes from the loader.
 
     Raises:
-        ValueError: ``loader`` has no minibatch, or without ``forward`` one of more than two
-            elements.
+        ValueError: ``loader`` has no minibatch, none that a statistic could be taken of, or without
+            ``forward`` one of more than two elements.
         TypeError: the input cannot be moved to ``device``: a dict, say, which needs ``forward``.
         RuntimeError: all that has statistics is frozen.
     """
@@ -90,9 +90,14 @@ def update_bn(
             for module in populations:
                 if module not in one:
                     sum_over_ranks(module)
-        for module in populations:
-            if isinstance(module, Population):
-                module.forget_rare_steps()
+        own = [module for module in populations if isinstance(module, Population)]
+        if own and not any([module.num_batches_tracked.any() for module in own]):
+            raise ValueError(
+                "loader must have a minibatch of at least two rows that runs through the layers of "
+                "model: no statistic could be taken"
+            )
+        for module in own:
+            module.forget_rare_steps()
     except BaseException:
         for module, buffers in before.items():
             put_buffers(module, buffers)

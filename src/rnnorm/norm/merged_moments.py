@@ -80,7 +80,10 @@ class MergedSite(BatchSite):
         sizes = [len(term) for term in terms]
         z = torch.cat(terms)
         if whole:
-            return torch.split(self._merge(z, [0], self._rows.sum(1, keepdim=True)), sizes)
+            rows = self._rows.sum(1, keepdim=True)
+            few = int(rows.sum()) < self.min_rows
+            z = self._by_constants(z, 0) if few else self._merge(z, [0], rows)
+            return torch.split(z, sizes)
         # active rows never grow, so steps with enough of them come first
         enough = int((self._rows.sum(0) >= self.min_rows).sum())
         merged: list[Tensor] = []

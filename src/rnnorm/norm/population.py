@@ -217,10 +217,6 @@ class Population(nn.Module):
         """Whether more than one step has an estimate; False in traced code."""
         return not self.shared and (known((self.num_batches_tracked > 0).sum()) or 0) > 1
 
-    def counted_before(self, step: int) -> Tensor:
-        """Whether some row before ``step`` has an estimate, ``()`` bool."""
-        return (self.num_batches_tracked[:step] > 0).any()
-
     def __len__(self) -> int:
         return self._held("mean").size(0)
 
