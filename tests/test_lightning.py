@@ -116,15 +116,49 @@ def test_only_minibatches_of_the_training_are_taken(options, tmp_path):
     assert (model.rnn.population_input_l0.rows == 16).all()
 
 
-def test_a_training_without_an_end_is_limited(tmp_path):
-    class Endless(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            while True:
-                yield from zip(*loader().dataset.tensors, strict=True)
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            yield from zip(*loader().dataset.tensors, strict=True)
 
+
+def test_a_training_without_an_end_is_limited(tmp_path):
     model = Model()
     fit(model, DataLoader(Endless(), 8), tmp_path, limit_train_batches=3)
     assert (model.rnn.population_input_l0.rows == 24).all()
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_of_a_loader_without_an_end_as_many_are_taken_as_since_the_last_validation(size, tmp_path):
+    class Own(OwnLoader):
+        def __iter__(self):
+            while True:
+                yield from super().__iter__()
+
+    model, seen = Model(), []
+
+    class Seen(lightning.Callback):
+        def on_validation_end(self, trainer, pl_module):
+            seen.append(int(pl_module.rnn.population_input_l0.rows[0]))
+
+    train = Own() if size else DataLoader(Endless(), 8)
+    callbacks = [exact.ExactStatistics(batch_size=size), Seen()]
+    fit(
+        model,
+        train,
+        tmp_path,
+        max_epochs=-1,
+        max_steps=5,
+        val_check_interval=2,
+        callbacks=callbacks,
+    )
+    assert seen == [16, 16]
+
+
+def test_of_a_loader_of_unknown_length_an_epoch_is_all(tmp_path):
+    model = Model()
+    fit(model, DataLoader(Rows(), 8), tmp_path, max_epochs=2)
+    assert (model.rnn.population_input_l0.rows == 40).all()
 
 
 class Fixed(Model):

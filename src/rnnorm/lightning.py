@@ -50,7 +50,9 @@ class ExactStatistics(Callback):
 
     Args:
         batches: how many minibatches of the epoch's order, or None for all that the training takes
-            (``limit_train_batches``); a loader without an end needs one of the two.
+            in an epoch (``limit_train_batches``). Of a loader that does not tell its length, and
+            may have no end, None takes no more than the training has taken since the last
+            validation; where that is none, the statistics stay as they are.
         batch_size: rows of these minibatches, or None for as many as in training. Statistics of
             few rows are noisy, and a recurrence carries their noise from step to step: where
             training takes small minibatches at a high learning rate, larger ones are needed here.
@@ -74,9 +76,12 @@ class ExactStatistics(Callback):
         check_int("batches", batches, 1, optional=True)
         check_int("batch_size", batch_size, 2, optional=True)
         self._batches, self._batch_size = batches, batch_size
+        # by the training, since the last validation
+        self._trained = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse several loaders, one whose rows cannot be changed, and weights of later on."""
+        self._trained = 0
         populations = unresolved(pl_module)
         if not populations:
             return
@@ -95,15 +100,24 @@ class ExactStatistics(Callback):
                 "the norm a horizon, or population='shared'"
             )
 
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+        """Count the minibatch."""
+        self._trained += 1
+
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Estimate them, of the weights that are validated."""
         if trainer.sanity_checking or not unresolved(pl_module) or trainer.train_dataloader is None:
             return
         train = trainer.train_dataloader
-        most = trainer.num_training_batches
+        most, trained = trainer.num_training_batches, self._trained
+        self._trained = 0
+        if math.isinf(most):
+            most = trained
         if self._batch_size is not None:
             most = most * train.batch_size / self._batch_size
-        count = self._batches or (None if math.isinf(most) else math.ceil(most))
+        count = self._batches or math.ceil(most)
+        if count == 0:
+            return
         minibatches = islice(iter(self.minibatches(train)), count)
 
         def transferred(batch: Any) -> Any:

@@ -46,8 +46,9 @@ def update_bn(
 
     Args:
         loader: minibatches, as mixed as those of training, and better larger than smaller: the
-            noise in statistics of few rows is in the average too. Of a pair the first element is
-            the input, a PackedSequence is one input.
+            noise in statistics of few rows is in the average too. All are taken: of a loader
+            without an end give a part, as ``itertools.islice(loader, 100)`` is. Of a pair the first
+            element is the input, a PackedSequence is one input.
         model: holds the layers.
         device: where the inputs are moved to, if given.
         forward: ``forward(model, batch)`` in place of the call, where a model needs more than the
