@@ -33,6 +33,13 @@ def test_a_line_that_was_cut_off_is_left_out(read):
         (HEAD + "4,0,1.250,val/loss,half\n", "in line 2: could not convert"),
         (HEAD + "4.5,0,1.250,val/loss,0.5\n", "in line 2: invalid literal"),
         (HEAD + f"4,0,1.250,{'x' * 140_000},0.5\n", "in line 2: field larger than field limit"),
+        (HEAD + "4,-1,1.250,val/loss,0.5\n", "in line 2: epoch must be from 0 to .*, got -1"),
+        (HEAD + "-1,0,1.250,val/loss,0.5\n", "in line 2: step must be from 0 to .*, got -1"),
+        (HEAD + f"{2**63},0,1,val/loss,0.5\n", f"in line 2: step must be .*, got {2**63}"),
+        (HEAD + f"4,{'9' * 400},1,val/loss,0.5\n", "in line 2: epoch must be from 0 to .*, got 9"),
+        (HEAD + "4,0,-1,val/loss,0.5\n", "in line 2: seconds must be a finite number of .*got -1"),
+        (HEAD + "4,0,nan,val/loss,0.5\n", "in line 2: seconds must be a finite .*, got nan"),
+        (HEAD + "4,0,inf,val/loss,0.5\n", "in line 2: seconds must be a finite .*, got inf"),
         ("epoch,step,seconds,name,value\n" + LINE, "in line 1: it must begin with step,epoch"),
     ],
 )

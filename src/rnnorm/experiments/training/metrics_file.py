@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,10 @@ from rnnorm.experiments.training.write_whole import write_whole
 COLUMNS = ("step", "epoch", "seconds", "name", "value")
 # the number that is there if the training diverged
 DIVERGED = "diverged"
+# bytes of the file, two million lines: each takes ten times its size in memory
+_LIMIT = 1 << 27
+# what a counter of steps or epochs holds
+_MOST = 2**63 - 1
 
 
 class Point(NamedTuple):
@@ -101,7 +106,7 @@ def read_metrics(path: str | Path) -> dict[str, list[Point]]:
 def _rows(path: Path) -> list[list[str]]:
     if not path.exists():
         return []
-    text = as_text(unpack(path, ""), path)
+    text = as_text(unpack(path, "", _LIMIT), path)
     # a last line without its end was cut off when the disk was full or the process killed
     lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
     # what an editor adds is no number
@@ -114,7 +119,12 @@ def _rows(path: Path) -> list[list[str]]:
             if len(row) != len(COLUMNS):
                 raise ValueError(f"it must have {len(COLUMNS)} values, got {len(row)}")
             step, epoch, seconds, _, value = row
-            int(step), int(epoch), float(seconds), float(value)
+            for name, count in (("step", int(step)), ("epoch", int(epoch))):
+                if not 0 <= count <= _MOST:
+                    raise ValueError(f"{name} must be from 0 to {_MOST}, got {count!s:.40}")
+            if not 0 <= float(seconds) < math.inf:
+                raise ValueError(f"seconds must be a finite number of at least 0, got {seconds}")
+            float(value)
             rows.append(row)
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{path} is broken in line {lines.line_num}: {error}") from None
