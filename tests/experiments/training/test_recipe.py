@@ -7,6 +7,7 @@ import torch
 import yaml
 
 from rnnorm.experiments.models.ways.last_steps import LastSteps
+from rnnorm.experiments.searching.space import space_of
 from rnnorm.experiments.training.building import Built
 from rnnorm.experiments.training.recipe import read_recipe, recipe_names
 from rnnorm.experiments.training.recipe_table import recipe_table
@@ -561,3 +562,31 @@ def test_a_recipe_that_says_nothing_about_itself(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("about:\nmodel: {}\ndata: {}\n")
     assert read_recipe(str(path)).about == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1e-4", 1e-4), ("1E-3", 1e-3), (".5e-2", 5e-3), ("+1e-3", 1e-3)]
+)
+def test_a_number_is_the_same_wherever_it_stands(tmp_path, text, number):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        f"base: demo/digits-bn\nabout: {{metric: loss, number: {text}}}\n"
+        f"search: {{trials: 1, space: {{optimizer.lr: {{low: {text}, high: 1e1}}}}}}\n"
+        f"model: {{init_args: {{norm: batch, norm_options: {{eps: {text}}}}}}}\n"
+    )
+    recipe = read_recipe(str(path))
+    assert recipe.about["number"] == number
+    assert space_of(recipe.search["space"])["optimizer.lr"].low == number
+    options = [f"--optimizer.lr={text}", f"--model.norm_options.gamma={text}"]
+    whole = Built(recipe.config, options).as_dict()
+    assert whole["optimizer"]["init_args"]["lr"] == number
+    given = {"eps": number, "gamma": number}
+    assert whole["model"]["init_args"]["norm_options"] == given
+    # as a run folder keeps it
+    assert Built(whole).as_dict() == whole
+
+
+@pytest.mark.parametrize("text", ["1:30", "0b11", "1e", "'64'x"])
+def test_text_is_no_number_on_the_command_line_either(text):
+    with pytest.raises(ValueError, match=f'"batch_size": Expected a .*int.*{text}'):
+        Built(read_recipe("demo/digits-bn").config, [f"--data.batch_size={text}"])

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
+from jsonargparse import _loaders_dumpers
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
@@ -21,6 +23,7 @@ from rnnorm.experiments.training.checkpoint_file import WholeFiles
 from rnnorm.experiments.training.overrides import why_refused, with_single_options
 from rnnorm.experiments.training.recipe import OverrideError
 from rnnorm.experiments.training.stop_after import StopAfter
+from rnnorm.experiments.training.yaml_file import YamlLoader, dump_yaml
 
 #: arguments of data that are files of a user's own, in ``data_dir`` if there is one
 FILES = ("file", "source", "target")
@@ -52,8 +55,8 @@ class Built(LightningCLI):
         # what a user has asked for by a profiler, or by verbose
         for name in ("profilers", "callbacks"):
             logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
-        with _old_jsonargparse():
-            try:
+        try:
+            with _jsonargparse():
                 super().__init__(
                     subclass_mode_model=True,
                     subclass_mode_data=True,
@@ -68,11 +71,11 @@ class Built(LightningCLI):
                     run=False,
                     load_from_checkpoint_support=False,
                 )
-            except (ArgumentError, ValueError, TypeError) as error:
-                kind = OverrideError if isinstance(error, ArgumentError) else ValueError
-                raise kind(
-                    why_refused(str(error), overrides, lambda: Built(config).as_dict())
-                ) from None
+        except (ArgumentError, ValueError, TypeError) as error:
+            kind = OverrideError if isinstance(error, ArgumentError) else ValueError
+            raise kind(
+                why_refused(str(error), overrides, lambda: Built(config).as_dict())
+            ) from None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed for weights and data, and limits of minibatches that may be counted."""
@@ -163,13 +166,13 @@ class Built(LightningCLI):
 
     def as_yaml(self) -> str:
         """The whole configuration, defaults included."""
-        with _old_jsonargparse():
+        with _jsonargparse():
             text: str = self.parser.dump(self.config, skip_none=False, skip_link_targets=False)
         return text
 
     def as_dict(self) -> dict[str, Any]:
         """The same, in plain types."""
-        config: dict[str, Any] = yaml.safe_load(self.as_yaml())
+        config: dict[str, Any] = yaml.load(self.as_yaml(), YamlLoader)
         return config
 
     def summary(self) -> str:
@@ -189,9 +192,16 @@ def _arguments(hparams: Any) -> str:
 
 
 @contextmanager
-def _old_jsonargparse() -> Iterator[None]:
-    """Silence its deprecations: Lightning calls functions that have other names by now."""
-    with warnings.catch_warnings():
+def _jsonargparse() -> Iterator[None]:
+    """Let it read and write YAML as all else here does, and silence its deprecations.
+
+    Lightning calls functions that have other names by now.
+    """
+    with (
+        patch.object(_loaders_dumpers, "yaml_default_loader", YamlLoader),
+        patch.dict(_loaders_dumpers.dumpers, yaml=dump_yaml),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 

@@ -12,6 +12,7 @@ import yaml
 
 from rnnorm.experiments.training.options import option_values
 from rnnorm.experiments.training.recipe import FROM_FIT, NO_EFFECT, ONE_SEED
+from rnnorm.experiments.training.yaml_file import YamlLoader, dump_yaml
 
 #: options of the trainer that a training has from fit alone
 FIT_SETS = re.compile(rf"--trainer\.({'|'.join(FROM_FIT)})\b")
@@ -36,8 +37,8 @@ def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> 
         if match := _OPTION.fullmatch(override):
             arguments = _init_args(whole, "model")
             try:
-                value = yaml.safe_load(match[3])
-            except yaml.YAMLError:
+                value = yaml.load(match[3], YamlLoader)
+            except (yaml.YAMLError, ValueError):
                 raise ArgumentError(None, f"{override} has no value that YAML reads") from None
             arguments[match[1]] = {**(arguments.get(match[1]) or {}), match[2]: value}
         elif match := _PATH.fullmatch(override):
@@ -51,7 +52,7 @@ def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> 
             raise ArgumentError(None, f"{override} {ONE_SEED}: --seed_everything")
         else:
             rest.append(override)
-    return [yaml.safe_dump(whole, sort_keys=False), *rest]
+    return [dump_yaml(whole), *rest]
 
 
 def _init_args(whole: dict[str, Any], part: str) -> dict[str, Any]:
