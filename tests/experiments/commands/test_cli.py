@@ -364,6 +364,7 @@ def test_a_number_out_of_range_is_refused_before_there_is_a_run_folder(option, s
             [
                 "--lr_scheduler=torch.optim.lr_scheduler.LambdaLR",
                 "--lr_scheduler.lr_lambda=os.getcwd",
+                "--trust",
             ],
             "getcwd() takes no arguments",
         ),

@@ -45,6 +45,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--backend", metavar="NAME", help="run the recipes' layers on this kernel (each its own)"
     )
     parser.add_argument("--out", metavar="DIR", help="folder for a table (CSV) and a picture")
+    options.trust(parser)
     options.overrides(parser)
 
 

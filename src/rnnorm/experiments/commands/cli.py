@@ -136,9 +136,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
     from rnnorm.experiments.training.recipe import OverrideError
     from rnnorm.experiments.training.stopped import Stopped
+    from rnnorm.experiments.training.trust import trusting
     from rnnorm.experiments.training.words import checkpoint_of, shell_word
 
     given = _parse(parser, words)
+    trust = given.pop("trust", False)
     # what is timed has the memory of a user's own process
     if command not in (bench, check):
         keep_freed_memory()
@@ -146,7 +148,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         if "checkpoint" in given:
             # found before torch is imported
             given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
-        status = command.run(**given)
+        with trusting(trust):
+            status = command.run(**given)
     except OverrideError as error:
         parser.error(str(error))
     except BrokenPipeError:
@@ -159,8 +162,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Stopped as stop:
         from rnnorm.experiments.training.processes import first
 
-        status = stop.status
-        on = f"fit --resume {shell_word(stop.folder)}" if first() else None
+        status, again = stop.status, f"fit --resume {shell_word(stop.folder)}"
+        on = again + " --trust" * trust if first() else None
     else:
         return status or 0
     if on := shlex.join([name, *words]) if name in _GO_ON else on:
@@ -244,9 +247,11 @@ def _list_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     if recipe is None or parser.get_default("overrides") is None:
         return 0
     from rnnorm.experiments.training.option_list import option_list
+    from rnnorm.experiments.training.trust import trusting
 
     try:
-        print(option_list(recipe))
+        with trusting("--trust" in words):
+            print(option_list(recipe))
     except (ValueError, OSError) as error:
         print(f"{parser.prog}: {message(error)}", file=sys.stderr)
         return 1

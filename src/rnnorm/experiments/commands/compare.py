@@ -49,6 +49,7 @@ def add_options(parser: ArgumentParser) -> None:
         type=float,
         help="give steps and seconds to this score (the best of the first model)",
     )
+    options.trust(parser)
     options.overrides(parser)
 
 

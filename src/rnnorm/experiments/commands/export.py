@@ -26,6 +26,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     options.data_dir(parser, "read where inputs are scaled by them alone")
     options.scale(parser)
+    options.trust(parser)
     options.overrides_of_a_run(parser)
 
 

@@ -40,6 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
         dest="every_n_steps",
         help="steps between checkpoints, besides one after every epoch (100)",
     )
+    options.trust(parser)
     options.overrides(parser)
 
 

@@ -87,6 +87,16 @@ def scale(parser: ArgumentParser) -> None:
     )
 
 
+def trust(parser: ArgumentParser) -> None:
+    """Whether recipes and run folders may name classes of any package."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="let recipes and run folders name classes of other packages than rnnorm, torch and "
+        "lightning, whose code runs",
+    )
+
+
 def training(parser: ArgumentParser) -> None:
     """What is changed most often in a training."""
     parser.add_argument(

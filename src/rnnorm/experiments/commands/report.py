@@ -24,6 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", default="runs/report.html", help="the page (runs/report.html)"
     )
+    options.trust(parser)
 
 
 def run(**given: Any) -> None:

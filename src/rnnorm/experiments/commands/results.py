@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
+from rnnorm.experiments.commands import options
+
 HELP = "write the page of results anew, with more runs"
 USAGE = ("[RUN ...] [options]",)
 
@@ -20,6 +22,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--docs", metavar="DIR", default="docs", help="holds results.md and results/ (docs)"
     )
+    options.trust(parser)
 
 
 def run(**given: Any) -> None:

@@ -43,6 +43,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--pruner", choices=("median", "hyperband"), help="end trials early that promise little"
     )
     parser.add_argument("--status", action="store_true", help="say what a storage's workers do")
+    options.trust(parser)
     but = ", but those that the search draws"
     options.overrides(parser, "--trainer.gradient_clip_val=5 --model.hidden_size=50", but)
 

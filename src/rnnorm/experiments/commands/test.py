@@ -35,6 +35,7 @@ def add_options(parser: ArgumentParser) -> None:
         default=[],
         help="measure on windows of each of these lengths (texts read in windows alone)",
     )
+    options.trust(parser)
     options.overrides_of_a_run(parser)
 
 

@@ -73,6 +73,7 @@ def add_options(parser: ArgumentParser) -> None:
         type=int,
         help="begin with the first N points of as many validation drawings (0)",
     )
+    options.trust(parser)
     options.overrides_of_a_run(parser)
 
 

@@ -29,6 +29,7 @@ from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.subnormals import flush_subnormals
+from rnnorm.experiments.training.trust import trusting, trusts
 
 
 def search(
@@ -146,7 +147,7 @@ def search(
         "pruner": pruner,
     }
     context = multiprocessing.get_context("spawn")
-    args = (recipe, out, max(1, torch.get_num_threads() // workers))
+    args = (recipe, out, max(1, torch.get_num_threads() // workers), trusts())
     processes = [context.Process(target=_work, args=args, kwargs=given) for _ in range(workers)]
     if run_workers(processes):
         raise Stopped(signal.SIGTERM, out)
@@ -164,13 +165,14 @@ def search(
     return found
 
 
-def _work(recipe: str, out: str | Path, threads: int, **given: Any) -> None:
+def _work(recipe: str, out: str | Path, threads: int, trust: bool, **given: Any) -> None:
     """What a worker does, in a process of its own: set as that of the command, with its threads."""
     torch.set_num_threads(threads)
     keep_freed_memory()
     flush_subnormals()
     try:
-        search(recipe, out, **given)
+        with trusting(trust):
+            search(recipe, out, **given)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"a worker stops: {one_line(error)}", file=sys.stderr)
         sys.exit(1)

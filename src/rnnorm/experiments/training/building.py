@@ -23,6 +23,7 @@ from rnnorm.experiments.training.checkpoint_file import WholeFiles
 from rnnorm.experiments.training.overrides import why_refused, with_single_options
 from rnnorm.experiments.training.recipe import OverrideError
 from rnnorm.experiments.training.stop_after import StopAfter
+from rnnorm.experiments.training.trust import UntrustedError, only_trusted_classes
 from rnnorm.experiments.training.yaml_file import YamlLoader, dump_yaml
 
 #: arguments of data that are files of a user's own, in ``data_dir`` if there is one
@@ -43,6 +44,8 @@ class Built(LightningCLI):
 
     Raises:
         OverrideError: an option or its type is unknown to the recipe.
+        UntrustedError: a class is of another package than rnnorm, torch and lightning, and its code
+            is not trusted (:mod:`rnnorm.experiments.training.trust`).
         ValueError: model or data refuse an argument.
     """
 
@@ -56,7 +59,7 @@ class Built(LightningCLI):
         for name in ("profilers", "callbacks"):
             logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
         try:
-            with _jsonargparse():
+            with _jsonargparse(), only_trusted_classes():
                 super().__init__(
                     subclass_mode_model=True,
                     subclass_mode_data=True,
@@ -71,6 +74,8 @@ class Built(LightningCLI):
                     run=False,
                     load_from_checkpoint_support=False,
                 )
+        except UntrustedError:
+            raise
         except (ArgumentError, ValueError, TypeError) as error:
             kind = OverrideError if isinstance(error, ArgumentError) else ValueError
             raise kind(
