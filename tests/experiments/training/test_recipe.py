@@ -590,3 +590,34 @@ def test_a_number_is_the_same_wherever_it_stands(tmp_path, text, number):
 def test_text_is_no_number_on_the_command_line_either(text):
     with pytest.raises(ValueError, match=f'"batch_size": Expected a .*int.*{text}'):
         Built(read_recipe("demo/digits-bn").config, [f"--data.batch_size={text}"])
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--data.batch_size=null", r"data\.init_args\.batch_size must be of type int, got null"),
+        (f"--data.batch_size={'9' * 20}", r"data\.init_args\.batch_size must be from .*, got 9"),
+        ("--optimizer.lr=.nan", r"optimizer\.init_args\.lr must be a finite number, got nan"),
+        ("--optimizer.lr=null", r"optimizer\.init_args\.lr must be .*, got null"),
+        ("--model.hidden_size=0", "hidden_size must be at least 1, got 0"),
+        ("--model.num_classes=-1", "num_classes must be at least 0, got -1"),
+        (f"--trainer.max_epochs={'9' * 20}", r"trainer\.max_epochs must be from .*, got 9"),
+        (f"--trainer.devices={'9' * 20}", r"trainer\.devices must be from .*, got 9"),
+        ("--model.norm_options.eps=.inf", r"norm_options\.eps must be a finite number, got inf"),
+    ],
+)
+def test_values_of_no_sense_are_refused_by_name(option, said):
+    with pytest.raises(ValueError, match=said):
+        Built(read_recipe("demo/digits-bn").config, ["--model.norm=batch", option])
+
+
+@pytest.mark.parametrize("option", ["--model.norm=null", "--trainer.precision=null"])
+def test_null_is_taken_where_a_signature_has_none(option):
+    assert Built(read_recipe("demo/digits-bn").config, [option]).model
+
+
+def test_what_a_schedule_refuses_names_it():
+    name = "rnnorm.experiments.training.schedule.DecayAfter"
+    option = f"--lr_scheduler={{class_path: {name}, init_args: {{epochs: 0, divisor: 2}}}}"
+    with pytest.raises(ValueError, match=r"^optimizer or lr_scheduler cannot be made: epochs and"):
+        Built(read_recipe("demo/digits-bn").config, [option])

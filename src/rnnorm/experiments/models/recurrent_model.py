@@ -9,6 +9,7 @@ import lightning.pytorch as lightning
 import torch
 from torch import Tensor
 
+from rnnorm.experiments.data.at_least import check_at_least
 from rnnorm.experiments.models.layers import recurrent
 from rnnorm.experiments.models.sampling_error import SamplingError
 from rnnorm.experiments.training import processes
@@ -45,8 +46,9 @@ class RecurrentModel(lightning.LightningModule):
             is no gradient.
 
     Raises:
-        ValueError: boundaries are to be sampled that nothing would teach, or the ``dropout`` of a
-            subclass is out of its range.
+        ValueError: boundaries are to be sampled that nothing would teach, a size or a number of
+            layers is less than 1 or one of classes less than 0, or the ``dropout`` of a subclass
+            is out of its range.
     """
 
     score: Score
@@ -74,6 +76,10 @@ class RecurrentModel(lightning.LightningModule):
             )
         # those of the subclass as well
         self.save_hyperparameters()
+        # a regression has no classes
+        for least, endings in ((0, "classes"), (1, ("size", "layers"))):
+            given = self.hparams.items()
+            check_at_least(least, **{name: n for name, n in given if name.endswith(endings)})
         if not 0 <= (rate := self.hparams.get("dropout", 0.0)) <= 1:
             raise ValueError(f"dropout must be from 0 to 1, got {rate}")
         self.sampling_error = SamplingError()

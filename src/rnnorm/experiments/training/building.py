@@ -20,14 +20,20 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from rnnorm.experiments.training.checkpoint_file import WholeFiles
+from rnnorm.experiments.training.one_line import one_line
 from rnnorm.experiments.training.overrides import why_refused, with_single_options
 from rnnorm.experiments.training.recipe import OverrideError
 from rnnorm.experiments.training.stop_after import StopAfter
 from rnnorm.experiments.training.trust import UntrustedError, only_trusted_classes
+from rnnorm.experiments.training.values import check_values
 from rnnorm.experiments.training.yaml_file import YamlLoader, dump_yaml
 
 #: arguments of data that are files of a user's own, in ``data_dir`` if there is one
 FILES = ("file", "source", "target")
+
+
+class OptimizerError(ValueError):
+    """The recipe's optimiser or schedule refuses an argument."""
 
 
 class Built(LightningCLI):
@@ -74,13 +80,24 @@ class Built(LightningCLI):
                     run=False,
                     load_from_checkpoint_support=False,
                 )
-        except UntrustedError:
+        except (UntrustedError, OptimizerError):
             raise
-        except (ArgumentError, ValueError, TypeError) as error:
+        # torch has an error of its own for sizes that no memory holds
+        except (ArgumentError, ValueError, TypeError, RuntimeError, OverflowError) as error:
             kind = OverrideError if isinstance(error, ArgumentError) else ValueError
             raise kind(
                 why_refused(str(error), overrides, lambda: Built(config).as_dict())
             ) from None
+
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        """Name optimiser and schedule in what they raise: they are made here."""
+        try:
+            super()._add_configure_optimizers_method_to_model(subcommand)
+        # torch's classes have one of these for one argument or another
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise OptimizerError(
+                f"optimizer or lr_scheduler cannot be made: {one_line(error)}"
+            ) from error
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed for weights and data, and limits of minibatches that may be counted."""
@@ -97,6 +114,7 @@ class Built(LightningCLI):
             raise ValueError(f"seed_everything must be a number, got {str(seed).lower()}")
         if seed is not None and not 0 <= seed < 2**32:
             raise ValueError(f"seed_everything must be from 0 to {2**32 - 1}, got {seed}")
+        check_values(self.config)
         trainer = self.config["trainer"]
         for name in ("callbacks", "plugins"):
             # Lightning takes one without a list

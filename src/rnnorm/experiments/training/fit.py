@@ -257,10 +257,6 @@ def _train(
     except DivergedError as error:
         raise DivergedError(f"{error}. {_kept(keep)}") from None
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, TypeError) and last is None and not accepted.done:
-            raise ValueError(
-                f"optimizer or lr_scheduler cannot be made: {one_line(error)}"
-            ) from error
         if last is None or accepted.done:
             raise
         reason = f"{type(error).__name__}: {one_line(error)}"

@@ -83,7 +83,7 @@ def why_refused(
                 return _unknown(option, whole())
     before, found, report = message.partition("Does not validate against any of the Union subtypes")
     if not found:
-        return message
+        return " ".join(message.split())
     errors = report.partition("Errors:")[2].partition("Given value type:")[0]
     each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
     # every part of a recipe might also be None

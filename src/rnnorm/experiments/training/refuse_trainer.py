@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import StochasticWeightAveraging, Timer
 
 from rnnorm.experiments.training.building import Built
 
@@ -41,6 +42,12 @@ def refuse_trainer(built: Built) -> None:
             f"trainer.overfit_batches must be 0, got {few}: the order of each epoch is another, so "
             "that it would not take the same minibatches"
         )
+    try:
+        Timer(given["max_time"])
+    except MisconfigurationException:
+        raise ValueError(
+            f"trainer.max_time must be of the form DD:HH:MM:SS, got {given['max_time']!r}"
+        ) from None
     clip = given["gradient_clip_val"]
     if clip is not None and not clip >= 0:
         raise ValueError(f"trainer.gradient_clip_val must be 0 (no clipping) or above, got {clip}")

@@ -56,13 +56,12 @@ def only_trusted_classes() -> Iterator[None]:
         # what comes from signatures, not from values, is code that is here already
         if options.get("check_path") is False:
             return load(name, *args, **options)
-        if isinstance(name, str) and name.partition(".")[0] in _PACKAGES:
-            found = load(name, *args, **options)
-            if _is_trusted(found):
-                return found
-        elif not isinstance(name, str) or "." not in name:
-            # jsonargparse says what it is instead
+        parts = name.split(".") if isinstance(name, str) else []
+        if len(parts) < 2 or not all(map(str.isidentifier, parts)):
+            # a number, a file: jsonargparse says what it is instead
             return load(name, *args, **options)
+        if parts[0] in _PACKAGES and _is_trusted(found := load(name, *args, **options)):
+            return found
         refused.append(name)
         # jsonargparse tries other types of the option, if it has some
         raise ImportError(name)
