@@ -32,16 +32,26 @@ HUGE = "99999999999999999999"
 VALUES = ("null", "-1", "0", HUGE, "1e308", "nan", "inf", ".nan", "-.inf", "", "text", "[1, 2]")
 SMALL = ["--model.hidden_size=4", "--trainer.accelerator=cpu"]
 RECIPE = "demo/digits-bn"
-# what torch calls some
-ALIASES = {"lr": "learning rate", "eps": "epsilon"}
+# what messages call some
+ALIASES = {
+    "lr": "learning rate",
+    "eps": "epsilon",
+    "betas": "beta parameter",
+    "ckpt": "checkpoint",
+    "start": "there is no ",
+    "out": "name a file",
+}
+OWN = f"""base: {RECIPE}
+search: {{trials: 2, space: {{optimizer.lr: {{low: 1e-4, high: 1e-2}}}}}}
+"""
 # what each command is given besides
 WORDS = {
     "fit": [RECIPE, "--run-dir=new"],
     "test": [RECIPE, "--ckpt=nothing.ckpt"],
     "write": [RECIPE, "--ckpt=nothing.ckpt"],
     "export": [RECIPE, "--ckpt=nothing.ckpt", "--out=new.onnx"],
-    "compare": [RECIPE, "rnnorm/pmnist", "--out=new"],
-    "search": ["laurent2015/digits-lstm", "--out=new"],
+    "compare": [RECIPE, "--vary=model.norm=batch,null", "--out=new"],
+    "search": ["own.yaml", "--out=new"],
 }
 
 
@@ -106,13 +116,20 @@ def called(name, option, value):
     words = WORDS[name]
     words = [word for word in words if not word.startswith(f"{option}=")]
     said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-        try:
-            status = main([name, *words, f"{option}={value}"])
-        except SystemExit as error:
-            status = error.code
+    with tempfile.TemporaryDirectory(dir=".") as folder, working_in(folder):
+        Path("own.yaml").write_text(OWN)
+        status = quietly(said, [name, *words, f"{option}={value}"])
     if status:
         raise ValueError(said.getvalue().strip().splitlines()[-1])
+
+
+def quietly(said, words):
+    """The exit status of a command, whose errors are caught."""
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return main(words)
+        except SystemExit as error:
+            return error.code
 
 
 @contextlib.contextmanager

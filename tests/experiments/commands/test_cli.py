@@ -568,3 +568,23 @@ def test_an_option_value_is_not_taken_for_a_recipe(capsys, tiny):
     assert main(["fit", "demo/digits-bn", "--run-dir", "run", *tiny]) == 0
     assert main(["fit", "--resume", "run", "--trainer.max_epochs", "4"]) == 0
     assert "epoch 4/4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compare", "demo/digits-bn", f"--seeds={10**20}"], "seeds must be at most 10,000, got 1"),
+        (["test", "demo/digits-bn", "--ckpt="], ". is no whole checkpoint: "),
+    ],
+)
+def test_arguments_of_no_sense_end_in_one_line(words, said, capsys):
+    assert said in failure(words, capsys)
+
+
+def test_a_search_has_no_more_trials_than_a_study_holds(tmp_path, capsys):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "base: demo/digits-bn\n"
+        f"search: {{trials: {10**20}, space: {{optimizer.lr: {{low: 1e-4, high: 1e-2}}}}}}\n"
+    )
+    assert "trials must be at most 100,000" in failure(["search", str(path), "--out=out"], capsys)

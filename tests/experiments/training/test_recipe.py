@@ -621,3 +621,24 @@ def test_what_a_schedule_refuses_names_it():
     option = f"--lr_scheduler={{class_path: {name}, init_args: {{epochs: 0, divisor: 2}}}}"
     with pytest.raises(ValueError, match=r"^optimizer or lr_scheduler cannot be made: epochs and"):
         Built(read_recipe("demo/digits-bn").config, [option])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("about: {metric: loss, number: .nan}", r"about\.number must be a finite number, got nan"),
+        ("about: {metric: loss, number: true}", r"about\.number must be a number, got True"),
+        ("search: {trials: true, space: {}}", r"search\.trials must be int, got True"),
+    ],
+)
+def test_numbers_of_no_sense_in_a_recipes_own_keys_are_refused(tmp_path, text, said):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"base: demo/digits-bn\n{text}\n")
+    with pytest.raises(ValueError, match=said):
+        read_recipe(str(path))
+
+
+@pytest.mark.parametrize("low", [True, None, float("nan"), -float("inf"), "text", 10**400])
+def test_a_range_has_finite_ends(low):
+    with pytest.raises(ValueError, match=r"search\.space\.lr: "):
+        space_of({"lr": {"low": low, "high": 1}})

@@ -88,6 +88,9 @@ def compare(
     """
     budget, out = Budget(epochs, minutes), Path(out)
     check_at_least(1, seeds=seeds)
+    # each has its place in the comparison before the first one is trained
+    if seeds > 10_000:
+        raise ValueError(f"seeds must be at most 10,000, got {seeds:,}")
     if out.is_file():
         raise NotADirectoryError(f"{out} is no folder")
     if reach is not None and not isfinite(reach):

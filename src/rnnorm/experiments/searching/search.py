@@ -31,6 +31,8 @@ from rnnorm.experiments.training.stopped import Stopped
 from rnnorm.experiments.training.subnormals import flush_subnormals
 from rnnorm.experiments.training.trust import trusting, trusts
 
+_MOST_TRIALS = 100_000
+
 
 def search(
     recipe: str,
@@ -90,6 +92,9 @@ def search(
     trials = chosen.search["trials"] if trials is None else trials
     check_at_least(1, trials=trials, epochs=epochs, workers=workers)
     check_at_least(0, seed=seed)
+    # each has its place in the study before the first one begins
+    if trials > _MOST_TRIALS:
+        raise ValueError(f"trials must be at most {_MOST_TRIALS:,}, got {trials:,}")
     if not 0 < lease < math.inf:
         raise ValueError(f"lease must be a number of seconds above 0, got {lease}")
     if workers > 1 and storage is None:

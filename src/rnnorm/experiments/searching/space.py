@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +26,12 @@ def _distribution(option: str, given: Any) -> BaseDistribution:
         if keys == {"choices"} and isinstance(given["choices"], list):
             return CategoricalDistribution(given["choices"])
         if {"low", "high"} <= keys <= {"low", "high", "log"}:
+            for name in ("low", "high"):
+                number = given[name]
+                if isinstance(number, bool) or not math.isfinite(number):
+                    raise ValueError(f"{name} must be a finite number")
             return FloatDistribution(**given)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"search.space.{option}: {error}, got {given}") from None
     raise ValueError(f"search.space.{option} must have 'choices', or 'low' and 'high', got {given}")
 

@@ -103,7 +103,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def _whole_beside(path: Path) -> Iterator[tuple[Path, int]]:
     """The other checkpoints of a broken one's run, with their steps."""
-    for other in (path.with_name(name) for name in (LAST, PREVIOUS, BEST)):
+    for other in (path.parent / name for name in (LAST, PREVIOUS, BEST)):
         if other != path:
             with contextlib.suppress(ValueError, OSError):
                 yield other, _read(other)["global_step"]

@@ -9,6 +9,7 @@ what differs from it.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,10 +131,15 @@ def check_keys(key: str, given: dict[str, Any], path: Path) -> None:
     if missing := [name for name in _NEEDED.get(key, ()) if name not in given]:
         raise ValueError(f"{path}: {key} lacks {', '.join(missing)}")
     for name, kind in _TYPES[key].items():
-        if name in given and not isinstance(given[name], kind):
+        # true is a number to python
+        wrong = isinstance(given.get(name), bool) or not isinstance(given.get(name), kind)
+        if name in given and wrong:
             what = getattr(kind, "__name__", "a number")
             raise ValueError(f"{path}: {key}.{name} must be {what}, got {_short(given[name])}")
-    if key == "about" and given.get("number") is not None and "metric" not in given:
+    number = given.get("number") if key == "about" else None
+    if number is not None and not -math.inf < number < math.inf:
+        raise ValueError(f"{path}: about.number must be a finite number, got {number}")
+    if number is not None and "metric" not in given:
         raise ValueError(f"{path}: about.number is given, and about lacks metric, what it is of")
 
 
