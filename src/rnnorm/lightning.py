@@ -43,9 +43,8 @@ class ExactStatistics(Callback):
     minibatches (:func:`rnnorm.update_bn`), and so they are in the checkpoints. A model that needs
     more than the first element of a minibatch has a method ``statistics_step(batch)``, which runs
     it over a minibatch as a training step gets it: on the device, after the hooks of the transfer,
-    in the trainer's precision. Behind a ``WeightAveraging`` they are those of the averaged weights;
-    with statistics of each step it needs a ``horizon``, since it cannot average what grows. The
-    training's loader is passed over once more, so its data set has to begin anew each time: an
+    in the trainer's precision. Behind a ``WeightAveraging`` they are those of the averaged weights.
+    The training's loader is passed over once more, so its data set has to begin anew each time: an
     iterator that is shared between passes would be used up for the training.
 
     Args:
@@ -64,8 +63,7 @@ class ExactStatistics(Callback):
         TypeError: ``batches`` or ``batch_size`` is no int.
         ValueError: ``batches`` is less than 1 or ``batch_size`` less than 2; or, as training
             starts, the loader is none of these, or there are several, or a ``WeightAveraging``
-            stands behind this callback, or is to average statistics of each step without
-            ``horizon``.
+            stands behind this callback.
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
@@ -82,8 +80,7 @@ class ExactStatistics(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse several loaders, one whose rows cannot be changed, and weights of later on."""
         self._trained = 0
-        populations = unresolved(pl_module)
-        if not populations:
+        if not unresolved(pl_module):
             return
         self._check(trainer.train_dataloader)
         own = trainer.callbacks  # type: ignore[attr-defined]
@@ -93,12 +90,6 @@ class ExactStatistics(Callback):
                     f"ExactStatistics must stand behind {type(callback).__name__} in callbacks: it "
                     "would take the statistics of weights that are not validated"
                 )
-        averaged = any(isinstance(callback, WeightAveraging) for callback in own)
-        if averaged and any(p.horizon is None and not p.shared for p in populations):
-            raise ValueError(
-                "a WeightAveraging cannot average statistics of each step that become more: give "
-                "the norm a horizon, or population='shared'"
-            )
 
     def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         """Count the minibatch."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import jit_tracing, known, unobserved
+from rnnorm.tracing import constant, jit_tracing, known, unobserved
 
 _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
+# deep copies, which grow along: no part of the module, so that none is pickled with another
+_copies: WeakKeyDictionary[Population, list[ref[Population]]] = WeakKeyDictionary()
 
 
 class Population(nn.Module):
@@ -88,8 +92,21 @@ class Population(nn.Module):
             which = steps.view(-1, *[1] * (buffer.dim() - 1))
             buffer.copy_(torch.where(which, value, buffer))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Population:
+        """A copy that grows whenever this one does, as averages of models need buffers alike."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
+        twins = _copies.setdefault(self, [])
+        twins.append(ref(twin, twins.remove))
+        return twin
+
     def resize(self, rows: int) -> None:
-        """Keeps the first ``rows`` rows, and adds rows without a count where there are fewer."""
+        """Keeps the first ``rows`` rows, and adds rows without a count where there are fewer.
+
+        Copies get as many, but lose none.
+        """
+        self._grow_copies(rows)
         if rows == len(self):
             # who shares the buffers goes on doing so
             return
@@ -100,6 +117,13 @@ class Population(nn.Module):
             )
             for name, extra in zip(_BUFFERS, more, strict=True):
                 setattr(self, name, torch.cat([getattr(self, name)[:rows], extra]))
+
+    # a compiler need not see it
+    @constant
+    def _grow_copies(self, rows: int) -> None:
+        for twin in [each() for each in _copies.get(self, [])]:
+            if twin is not None and len(twin) < rows:
+                twin.resize(rows)
 
     def grow(self, steps: int, agreed: bool = False) -> None:
         """Makes room for ``steps`` steps, as far as the horizon goes.

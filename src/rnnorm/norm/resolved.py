@@ -62,6 +62,9 @@ class Resolved(Population):
             return mean[first : first + steps, None], var[first : first + steps, None]
         return super().consecutive(first, steps)
 
+    def _grow_copies(self, rows: int) -> None:
+        """Leaves them alone: rows without a count would serve."""
+
     def grow(self, steps: int, agreed: bool = False) -> NoReturn:
         """Refuses training.
 

@@ -1,0 +1,155 @@
+"""Buffers that grow while somebody else holds a copy of the model or a checkpoint of it."""
+
+import copy
+import gc
+import pickle
+import threading
+import weakref
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import rnnorm
+from rnnorm import BatchNorm
+
+
+def model(horizon=None):
+    norm = BatchNorm(horizon=horizon)
+    return torch.nn.Sequential(rnnorm.LSTM(2, 3, norm=norm, initial_noise=0.0))
+
+
+def train(network, steps):
+    network(torch.randn(steps, 8, 2))
+
+
+def steps_of(network):
+    (steps,) = {len(buffer) for buffer in network.buffers() if buffer.dim()}
+    return steps
+
+
+@pytest.mark.parametrize("average", [None, get_ema_multi_avg_fn(0.9)], ids=["swa", "ema"])
+@pytest.mark.parametrize("use_buffers", [False, True])
+def test_an_average_made_before_the_first_minibatch_goes_on(use_buffers, average):
+    network = model()
+    averaged = AveragedModel(network, multi_avg_fn=average, use_buffers=use_buffers)
+    for steps in (4, 7, 3, 9):
+        train(network, steps)
+        averaged.update_parameters(network)
+        assert steps_of(averaged.module) == steps_of(network) == max(4, steps_of(network))
+    rnnorm.update_bn([torch.randn(9, 40, 2)], averaged)
+    assert averaged.module[0].population_cell_l0.rows.tolist() == [40] * 9
+
+
+def test_a_copy_grows_along_and_keeps_what_serves_its_steps():
+    network = model()
+    train(network, 4)
+    twin = copy.deepcopy(network).eval()
+    x = torch.randn(12, 3, 2)
+    before = twin(x)[0]
+    train(network, 9)
+    assert steps_of(twin) == 9
+    assert torch.equal(twin(x)[0], before)
+    # and has statistics of its own
+    train(twin.train(), 11)
+    assert (steps_of(twin), steps_of(network)) == (11, 9)
+    train(network, 10)
+    assert (steps_of(twin), steps_of(network)) == (11, 10)
+
+
+def test_copies_of_a_copy_grow_though_the_first_is_gone():
+    network = model()
+    twin = copy.deepcopy(network)
+    grandchild = copy.deepcopy(twin)
+    train(network, 4)
+    assert steps_of(twin) == steps_of(grandchild) == 4
+    del network
+    gc.collect()
+    train(twin, 6)
+    assert steps_of(grandchild) == 6
+    del twin
+    gc.collect()
+    train(grandchild, 8)
+
+
+def test_a_copy_is_not_kept_alive():
+    network = model()
+    twin = copy.deepcopy(network[0].population_cell_l0)
+    gone = []
+    weakref.finalize(twin, gone.append, True)
+    del twin
+    gc.collect()
+    assert gone == [True]
+    train(network, 4)
+
+
+def test_a_longer_checkpoint_makes_room_in_copies_and_a_shorter_one_takes_none():
+    long, short, network = model(), model(), model()
+    train(long, 9)
+    train(short, 3)
+    twin = copy.deepcopy(network)
+    network.load_state_dict(long.state_dict())
+    assert steps_of(twin) == 9
+    network.load_state_dict(short.state_dict())
+    assert (steps_of(network), steps_of(twin)) == (3, 9)
+
+
+def test_a_copy_is_no_part_of_a_pickle_or_a_state_dict():
+    network = model()
+    alone, names = len(pickle.dumps(network)), set(network.state_dict())
+    twins = [copy.deepcopy(network) for _ in range(3)]
+    assert len(pickle.dumps(network)) == alone
+    assert set(network.state_dict()) == names
+    again = pickle.loads(pickle.dumps(network))
+    train(network, 4)
+    assert [steps_of(each) for each in (*twins, again)] == [4, 4, 4, 1]
+
+
+def test_a_frozen_copy_does_not_follow():
+    network = model()
+    train(network, 4)
+    frozen = rnnorm.freeze(network)
+    other = copy.deepcopy(frozen)
+    train(network, 9)
+    assert steps_of(frozen) == 4
+    frozen.load_state_dict(network.state_dict())
+    assert (steps_of(frozen), steps_of(other)) == (9, 4)
+
+
+def test_copies_may_be_made_in_several_threads():
+    network, twins = model(), []
+
+    def make():
+        twins.extend(copy.deepcopy(network) for _ in range(20))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    train(network, 12)
+    assert [steps_of(twin) for twin in twins] == [12] * 80
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_distributed_checkpoint_wants_a_horizon_or_load_state_dict(tmp_path):
+    for horizon in (6, None):
+        folder = tmp_path / str(horizon)
+        network, fresh = model(horizon), model(horizon)
+        train(network, 4)
+        dcp.save({"model": network.state_dict()}, checkpoint_id=folder)
+        state = {"model": fresh.state_dict()}
+        if horizon is None:
+            # as docs/trouble.md has it
+            with pytest.raises(CheckpointException, match="Size mismatch between saved"):
+                dcp.load(state, checkpoint_id=folder)
+            dcp_to_torch_save(folder, tmp_path / "whole.pt")
+            state = torch.load(tmp_path / "whole.pt")
+        else:
+            dcp.load(state, checkpoint_id=folder)
+        fresh.load_state_dict(state["model"])
+        for name, buffer in network.state_dict().items():
+            assert torch.equal(fresh.state_dict()[name], buffer), name
