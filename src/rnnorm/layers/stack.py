@@ -48,7 +48,9 @@ def run_stack(
         rows = module.ranks.active_rows(own, output.device)
         # other ranks may have longer sequences
         missing = rows.each.size(1) - steps
-        output, sizes = pad(output, (0, 0, 0, 0, 0, missing)), pad(own, (0, missing))
+        # by hand: in torch 2.6 pad takes no rank without rows
+        output = torch.cat([output, output.new_zeros(missing, *output.shape[1:])])
+        sizes = pad(own, (0, missing))
     suffixes = module._suffixes()
     directions = 2 if module.bidirectional else 1
     final: list[State] = []
