@@ -88,8 +88,9 @@ sanitize:
 aarch64:
 	csrc/sanitize.sh aarch64 "$(CURDIR)/build/sanitize"
 
-$(TRITON)/.installed: pyproject.toml | venv
-	$(BIN)/python -m pip install --quiet --no-compile --upgrade --target $(TRITON) "$$(sed -n 's/^triton = \["\(.*\)"\]/\1/p' pyproject.toml)"
+# GPUs need Triton 3.6, whose interpreter fails with numpy 2.5: "only 0-dimensional arrays ..."
+$(TRITON)/.installed: Makefile pyproject.toml | venv
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade --target $(TRITON) "triton>=3.7"
 	@touch $@
 
 # the kernels for GPUs: interpreted, and compiled for GPUs that are not here
