@@ -20,7 +20,7 @@ ifneq ($(wildcard ../shared/data),)
 export RNNORM_DATA ?= $(abspath ../shared/data)
 endif
 
-# for `make older`: another seed draws other tests
+# for `make older floor newest`: another seed draws other tests
 SEED ?= $(shell date +%Y%m%d)
 ifneq ($(shell grep -m1 -o avx512f /proc/cpuinfo 2>/dev/null),)
 OLDER := RNNORM_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
@@ -28,11 +28,17 @@ else
 OLDER := RNNORM_CPU_ISA=portable ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
 endif
 
+# the oldest versions that are promised, on the oldest Python, and the newest that were tried
+FLOOR ?= torch==2.6.0 numpy==1.26.*
+FLOOR_PYTHON ?= $(firstword $(foreach p,python3.10 $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python) $(PYTHON),\
+	$(shell $(p) -c 'print("$(p)")' 2>/dev/null)))
+NEWEST ?= torch==2.14.1 numpy
+
 # in a folder of its own, out of the sight of torch.compile and of the other tests
 TRITON := .venv/triton
 INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop operators memory graphs)
 
-.PHONY: venv demo test lint format pytest older docs doctest wheel sanitize aarch64 triton clean
+.PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 triton clean
 
 venv: $(STAMP)
 
@@ -68,6 +74,24 @@ pytest: venv
 # kernels, layers and laws as an older processor
 older: venv
 	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --sixth $(SEED) tests/kernels tests/layers tests/laws
+
+build/floor/.installed: python = $(FLOOR_PYTHON)
+build/floor/.installed: versions = $(FLOOR)
+build/newest/.installed: python = $(PYTHON)
+build/newest/.installed: versions = $(NEWEST)
+build/floor/.installed build/newest/.installed: Makefile
+	@echo "Setting up $(@D) with $(python): $(versions)"
+	$(python) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --no-compile --only-binary :all: $(foreach v,$(versions),"$(v)") pytest pytest-xdist hypothesis
+	@touch $@
+
+# the library's tests of the wheel, with other versions of Python, torch and numpy
+floor newest: %: venv build/%/.installed
+	rm -rf build/$@/wheel
+	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/$@/wheel .
+	build/$@/bin/python -m pip install --quiet --no-deps --no-index --force-reinstall build/$@/wheel/rnnorm-*.whl
+	build/$@/bin/python -c 'import sys, numpy, torch; print("Python", sys.version.split()[0], "torch", torch.__version__, "numpy", numpy.__version__)'
+	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --sixth $(SEED) --ignore tests/experiments tests
 
 docs: venv
 	$(BIN)/sphinx-build -q -W -n -b html docs docs/_build/html
