@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rnnorm.experiments.training import checkpoint_file
+from rnnorm.experiments.training import checkpoint_file, last_and_best
 from rnnorm.experiments.training.checkpoint_file import (
     WholeFiles,
     newest_checkpoint,
@@ -115,7 +115,8 @@ class Saving:
         self.kept.append(storage_options)
 
 
-def test_a_broken_checkpoint_never_takes_the_place_of_the_one_before(tmp_path):
+def test_a_broken_checkpoint_never_takes_the_place_of_the_one_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(last_and_best, "_log", lambda trainer: None)
     keep, trainer = KeepLastAndBest(tmp_path, Score("accuracy", "max"), every_n_steps=3), Saving()
     trainer.is_last_batch = True
     keep.broken = True
