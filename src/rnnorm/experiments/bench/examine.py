@@ -114,7 +114,7 @@ def scales(case: Case, drawn: Drawn, exact: Results) -> dict[str, tuple[float, f
     """The scales of rounding by which both errors of every tensor are judged.
 
     They are how far the result in float64 moves when inputs, weights and upstream gradients are
-    off in the last bit of the case's dtype, as the root mean square of two such changes; and at
+    off in the last bit of the case's dtype, as the root mean square of four such changes; and at
     least what sums of so many terms lose.
     """
     # of which the longest are over units or over frames
@@ -123,11 +123,12 @@ def scales(case: Case, drawn: Drawn, exact: Results) -> dict[str, tuple[float, f
     # kernels for half a float sum in float32, and round less often
     half = eps > 1e-4
     part, least = (0.25, eps / 2) if half else (1.0, eps * (4 + terms**0.5 / 4))
-    one, other = (errors(exact_results(drawn.jittered(seed)), exact) for seed in (1, 2))
+    # by fewer a scale is too small by chance, now and then
+    moved = [errors(exact_results(drawn.jittered(seed)), exact) for seed in range(1, 5)]
 
     def scale(name: str) -> tuple[float, float]:
-        pairs = zip(one[name], other[name], strict=True)
-        whole, entry = (part * math.hypot(*pair) / 2**0.5 for pair in pairs)
+        kinds = zip(*(each[name] for each in moved), strict=True)
+        whole, entry = (part * math.hypot(*own) / len(moved) ** 0.5 for own in kinds)
         # the largest of many entries is off by more
         return max(whole, least), max(entry, 2 * least)
 
