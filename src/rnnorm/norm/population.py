@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import constant, jit_tracing, known, unobserved
+from rnnorm.tracing import jit_tracing, known, uncompiled, unobserved
 
 _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
 # deep copies, which grow along: no part of the module, so that none is pickled with another
@@ -37,6 +37,8 @@ class Population(nn.Module):
     var: Tensor
     rows: Tensor
     num_batches_tracked: Tensor
+    # whether it has been copied; old pickles do not tell
+    _followed = False
 
     def __init__(
         self,
@@ -53,6 +55,8 @@ class Population(nn.Module):
         self.momentum = norm.momentum
         self.min_rows = norm.min_rows
         self._checked = False
+        # a compiler looks at what a module holds itself
+        self._followed = False
         wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
         fresh = self._fresh(self.horizon or 1, features, device, wide)
         for name, value in zip(_BUFFERS, fresh, strict=True):
@@ -97,6 +101,7 @@ class Population(nn.Module):
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         twin.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
+        twin._followed, self._followed = False, True
         twins = _copies.setdefault(self, [])
         twins.append(ref(twin, twins.remove))
         return twin
@@ -106,7 +111,9 @@ class Population(nn.Module):
 
         Copies get as many, but lose none.
         """
-        self._grow_copies(rows)
+        if self._followed:
+            # a graph would keep the copies and the number that it was traced with
+            uncompiled(self._grow_copies)(rows)
         if rows == len(self):
             # who shares the buffers goes on doing so
             return
@@ -118,8 +125,6 @@ class Population(nn.Module):
             for name, extra in zip(_BUFFERS, more, strict=True):
                 setattr(self, name, torch.cat([getattr(self, name)[:rows], extra]))
 
-    # a compiler need not see it
-    @constant
     def _grow_copies(self, rows: int) -> None:
         for twin in [each() for each in _copies.get(self, [])]:
             if twin is not None and len(twin) < rows:
