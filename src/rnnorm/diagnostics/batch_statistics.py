@@ -44,7 +44,8 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
     try:
         # the layers alone, so that what lies around them stays in evaluation; nothing is random
-        with switched(layers, training=True, dropout=0.0, initial_noise=0.0, _draws=False):
+        calm = {"dropout": 0.0, "initial_noise": 0.0, "_draws": False}
+        with switched(layers, training=True, _population_serves=False, **calm):
             yield
     finally:
         for layer, buffers in zip(layers, before, strict=True):

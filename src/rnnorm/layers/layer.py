@@ -168,7 +168,7 @@ def _check_estimate(
     Without gradients, as where a model's shapes are found out, mean 0 and variance 1 may serve.
 
     Raises:
-        ValueError: there are gradients and no estimate.
+        ValueError: there are gradients and no estimate, or the population may not serve.
     """
     whole = getattr(module.norm, field_of(site)) == "sequence"
     estimate = population.num_batches_tracked.any()
@@ -178,12 +178,13 @@ def _check_estimate(
         "leave out a last minibatch that is too small (DataLoader's drop_last), or choose "
         'norm="layer", which needs no other rows'
     )
-    unknown = torch.is_grad_enabled() and (first is None or estimated == 0)
-    if unknown and not holds((count >= 2) | estimate, expected):
-        raise ValueError(
-            f"{expected} at step {step} in training, got {first}, and the population has no "
-            f"estimate yet that could serve: {remedy}"
-        )
+    enough, missing = count >= 2, ""
+    if module._population_serves:
+        enough = enough | estimate
+        missing = ", and the population has no estimate yet that could serve"
+    asked = torch.is_grad_enabled() and (first is None or estimated == 0)
+    if (asked or not module._population_serves) and not holds(enough, expected):
+        raise ValueError(f"{expected} at step {step} in training, got {first}{missing}: {remedy}")
     # late in a sequence few rows are left of many, and none is missing
     late = step > 0 and known(population.num_batches_tracked[:step].any()) != 0
     if first is not None and estimated is not None and not late:

@@ -43,6 +43,8 @@ class Recurrence(nn.Module):
     ranks: Ranks | None = None
     _frozen = False
     _asked_for_step = False
+    # whether the population may serve too few rows in training, and of what it was warned
+    _population_serves = True
     _few_rows: tuple[bool, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:

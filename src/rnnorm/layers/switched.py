@@ -15,16 +15,19 @@ def switched(modules: Iterable[nn.Module], **values: Any) -> Iterator[None]:
 
     An attribute that is a module, such as a subclass's own ``dropout``, stays as it is.
     """
-    before = [(module, _own(module, values)) for module in modules]
+    before = [(module, _own(module, values), set(vars(module))) for module in modules]
     try:
-        for module, own in before:
+        for module, own, _ in before:
             for name in own:
                 setattr(module, name, values[name])
         yield
     finally:
-        for module, own in before:
+        for module, own, names in before:
             for name, value in own.items():
                 setattr(module, name, value)
+                if name not in names:
+                    # a class has it for all
+                    vars(module).pop(name, None)
 
 
 def _own(module: nn.Module, values: Mapping[str, Any]) -> dict[str, Any]:
