@@ -75,18 +75,15 @@ pytest: venv
 older: venv
 	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --sixth $(SEED) tests/kernels tests/layers tests/laws
 
-build/floor/.installed: python = $(FLOOR_PYTHON)
-build/floor/.installed: versions = $(FLOOR)
-build/newest/.installed: python = $(PYTHON)
-build/newest/.installed: versions = $(NEWEST)
-build/floor/.installed build/newest/.installed: Makefile
-	@echo "Setting up $(@D) with $(python): $(versions)"
-	$(python) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --no-compile --only-binary :all: $(foreach v,$(versions),"$(v)") pytest pytest-xdist hypothesis
-	@touch $@
-
-# the library's tests of the wheel, with other versions of Python, torch and numpy
-floor newest: %: venv build/%/.installed
+floor: python = $(FLOOR_PYTHON)
+floor: versions = $(FLOOR)
+newest: python = $(PYTHON)
+newest: versions = $(NEWEST)
+# the library's tests of the wheel; pip fetches nothing where these versions are there
+floor newest: venv
+	test -x build/$@/bin/pip || $(python) -m venv build/$@
+	build/$@/bin/python -m pip install --quiet --no-compile --only-binary :all: $(foreach v,$(versions),"$(v)") pytest pytest-xdist hypothesis || \
+		{ echo "make $@ tested nothing: pip cannot install $(versions) with $(python)" >&2; exit 1; }
 	rm -rf build/$@/wheel
 	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/$@/wheel .
 	build/$@/bin/python -m pip install --quiet --no-deps --no-index --force-reinstall build/$@/wheel/rnnorm-*.whl
