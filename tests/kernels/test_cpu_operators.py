@@ -229,6 +229,8 @@ def test_a_graph_kept_can_be_differentiated_twice():
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
 def test_the_third_derivative_is_that_of_the_reference(cell, norm):
+    if norm == "batch" and tracing.RELEASE >= (2, 14):
+        pytest.skip("torch's batch_norm has no third derivative")
     torch.manual_seed(0)
     options = {"norm": norm, "initial_noise": 0.0, "dtype": torch.float64}
     layer = getattr(rnnorm, cell)(2, 3, **options)
