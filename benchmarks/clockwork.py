@@ -11,7 +11,7 @@ import time
 import torch
 
 import rnnorm
-from rnnorm.experiments.bench.machine import describe, machine
+from rnnorm.experiments.bench.record import describe, machine
 from rnnorm.experiments.bench.timing import torch_threads
 
 PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)

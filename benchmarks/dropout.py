@@ -14,7 +14,7 @@ import torch
 import rnnorm
 from rnnorm import CellDropout, SequenceDropout, Zoneout
 from rnnorm.experiments.bench.layers import Shape, draw_input, on_backend, read_shape, verify
-from rnnorm.experiments.bench.machine import describe, machine
+from rnnorm.experiments.bench.record import describe, machine
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 
 SHAPES = [Shape(100, 32, 64, 256), Shape(784, 100, 1, 100), Shape(50, 64, 128, 512)]

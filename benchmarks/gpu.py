@@ -28,7 +28,7 @@ from rnnorm.experiments.bench.layers import (
     run_layer,
     verify,
 )
-from rnnorm.experiments.bench.machine import describe, device_and_system, machine
+from rnnorm.experiments.bench.record import describe, device_and_system, machine
 from rnnorm.experiments.bench.timing import interleave, launched, repeated
 
 SHAPES = [

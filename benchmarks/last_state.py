@@ -22,7 +22,7 @@ from rnnorm.experiments.bench.layers import (
     run_layer,
     verify,
 )
-from rnnorm.experiments.bench.machine import describe, machine
+from rnnorm.experiments.bench.record import describe, machine
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 
 SHAPES = [Shape(T, 32, 40, 250) for T in (100, 300, 1000)]

@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rnnorm.experiments.bench.machine import describe, machine
 from rnnorm.experiments.bench.product import time_product
-from rnnorm.experiments.bench.record import Record, write
+from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import torch_threads
 
 # rows, length of the sums and panels of a step of an LSTM in benchmarks/train_step.py

@@ -15,7 +15,7 @@ from threading import Barrier
 import torch
 
 from rnnorm.experiments.bench.layers import Shape, Variant, prepare
-from rnnorm.experiments.bench.machine import describe, machine
+from rnnorm.experiments.bench.record import describe, machine
 from rnnorm.experiments.bench.timing import interleave
 
 SHAPE = Shape(784, 50, 1, 100)

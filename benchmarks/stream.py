@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import rnnorm
 from rnnorm.experiments.bench.layers import on_backend, verify
-from rnnorm.experiments.bench.machine import describe, machine
+from rnnorm.experiments.bench.record import describe, machine
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 
 FRAMES = 50

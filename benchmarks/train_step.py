@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 from rnnorm.experiments.bench.layers import Shape, Variant, draw_input, make_layer, prepare
-from rnnorm.experiments.bench.machine import describe, machine
-from rnnorm.experiments.bench.memory import kept_bytes, peak_bytes
-from rnnorm.experiments.bench.record import Record, write
-from rnnorm.experiments.bench.timing import interleave, torch_threads
+from rnnorm.experiments.bench.record import Record, describe, machine, write
+from rnnorm.experiments.bench.timing import interleave, kept_bytes, peak_bytes, torch_threads
 
 PAPERS = [
     Shape(784, 100, 1, 100),

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.utils.rnn import pad_sequence
 
 import rnnorm
-from rnnorm.experiments.data.series.series import Series, load_series
+from rnnorm.experiments.data.series import Series, load_series
 from rnnorm.experiments.data.text_file import find_text, read_text
 
 UNITS = 64

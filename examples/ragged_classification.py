@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 import rnnorm
-from rnnorm.experiments.data.series.series import load_series
+from rnnorm.experiments.data.series import load_series
 
 
 class Classifier(nn.Module):

@@ -29,29 +29,25 @@ sys.path.insert(0, str(Path(__file__).parent / "experiments"))
 from kaldi_files import binary_model, text_model, write_features
 from stroke_files import IAM, write_kanji
 
-from rnnorm.experiments.data.images.idx import read_idx
+from rnnorm.experiments.data.images import read_idx
+from rnnorm.experiments.data.kaldi.alignments import read_int_vectors
+from rnnorm.experiments.data.kaldi.archive import index_archive, read_matrix, read_scp
+from rnnorm.experiments.data.kaldi.folder import read_transcripts
+from rnnorm.experiments.data.kaldi.model import read_pdf_ids
 from rnnorm.experiments.data.questions.babi import read_babi
-from rnnorm.experiments.data.questions.cft import read_cft
-from rnnorm.experiments.data.questions.cmrc import read_cmrc
+from rnnorm.experiments.data.questions.cmrc import read_cft, read_cmrc
 from rnnorm.experiments.data.questions.cnn import read_cnn_question
-from rnnorm.experiments.data.series.ts_file import read_ts
-from rnnorm.experiments.data.series.uci_file import read_uci
-from rnnorm.experiments.data.speech.kaldi.matrix import index_archive, read_matrix
-from rnnorm.experiments.data.speech.kaldi.model import read_pdf_ids
-from rnnorm.experiments.data.speech.kaldi.scp import read_scp
-from rnnorm.experiments.data.speech.kaldi.transcripts import read_transcripts
-from rnnorm.experiments.data.speech.kaldi.vectors import read_int_vectors
+from rnnorm.experiments.data.series import read_ts, read_uci
 from rnnorm.experiments.data.speech.recordings import read_recording, read_recordings
 from rnnorm.experiments.data.speech.timit import read_phones
-from rnnorm.experiments.data.strokes.iam import read_iam
-from rnnorm.experiments.data.strokes.kanjivg import read_kanjivg
+from rnnorm.experiments.data.strokes.corpora import read_iam, read_kanjivg
 from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.data.text.parallel import read_parallel
 from rnnorm.experiments.data.text.rated import read_rated, read_rated_csv
-from rnnorm.experiments.measuring.measurement import read_measurements
+from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.searching.study import read_search
-from rnnorm.experiments.training.metrics_file import read_metrics
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.trained.measurement import read_measurements
+from rnnorm.experiments.training.metrics import read_metrics
 
 SECONDS, BYTES = 10, 2 << 30
 STORY = "1 Mary went to the hall.\n2 John went home.\n3 Where is Mary? \thall\t1\n" * 4

@@ -21,11 +21,10 @@ from unittest.mock import patch
 from lightning.pytorch import Trainer
 
 from rnnorm.experiments.commands.cli import _COMMANDS, _parser, main
-from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.options import option_values
-from rnnorm.experiments.training.overrides import FIT_SETS
-from rnnorm.experiments.training.recipe import read_recipe, recipe_names
-from rnnorm.experiments.training.refuse_trainer import refuse_trainer
+from rnnorm.experiments.recipe.options import FIT_SETS, option_values
+from rnnorm.experiments.recipe.recipe import read_recipe, recipe_names
+from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.ddp import refuse_trainer
 
 SECONDS, BYTES = 20, 4 << 30
 HUGE = "99999999999999999999"

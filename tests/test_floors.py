@@ -9,10 +9,10 @@ import rnnorm
 
 PACKAGE = Path(rnnorm.__file__).parent
 #: from the ground up: a floor may import itself and what stands before it
-FLOORS = ("tracing", "tables", "norm", "cells", "kernels", "init", "layers", "export")
+FLOORS = ("tracing", "norm", "cells", "kernels", "init", "layers", "model", "export")
 FLOORS += ("lightning", "diagnostics")
-ROOMS = ("recipes", "data", "training", "models", "bench", "searching", "tasks")
-ROOMS += ("measuring", "comparing", "reporting", "commands")
+ROOMS = ("console", "files", "recipes", "recipe", "data", "training", "models", "bench")
+ROOMS += ("searching", "tasks", "trained", "comparing", "reporting", "commands")
 
 
 def imported(path):

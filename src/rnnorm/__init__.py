@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
     from rnnorm.layers.clockwork import ClockworkRNN
-    from rnnorm.layers.fold import fold
-    from rnnorm.layers.freeze import freeze
     from rnnorm.layers.gru import GRU, GRUCell
     from rnnorm.layers.hmlstm import HMLSTM
     from rnnorm.layers.lstm import LSTM, LSTMCell
@@ -19,9 +17,11 @@ if TYPE_CHECKING:
     from rnnorm.layers.recurrent import Recurrent
     from rnnorm.layers.recurrent_dropout import CellDropout, SequenceDropout, Zoneout
     from rnnorm.layers.rnn import RNN, RNNCell
-    from rnnorm.layers.select_horizon import select_horizon
-    from rnnorm.layers.synchronize import average_population, synchronize
-    from rnnorm.layers.update_bn import update_bn
+    from rnnorm.model.fold import fold
+    from rnnorm.model.freeze import freeze
+    from rnnorm.model.select_horizon import select_horizon
+    from rnnorm.model.synchronize import average_population, synchronize
+    from rnnorm.model.update_bn import update_bn
     from rnnorm.norm.spec import BatchNorm, LayerNorm
 
 __all__ = [
@@ -60,8 +60,8 @@ _HOMES = {
     "rnnorm.cells.cell": ("Cell",),
     "rnnorm.kernels.dispatch": ("backends", "use_backend"),
     "rnnorm.layers.clockwork": ("ClockworkRNN",),
-    "rnnorm.layers.fold": ("fold",),
-    "rnnorm.layers.freeze": ("freeze",),
+    "rnnorm.model.fold": ("fold",),
+    "rnnorm.model.freeze": ("freeze",),
     "rnnorm.layers.gru": ("GRU", "GRUCell"),
     "rnnorm.layers.hmlstm": ("HMLSTM",),
     "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),
@@ -69,9 +69,9 @@ _HOMES = {
     "rnnorm.layers.recurrent": ("Recurrent",),
     "rnnorm.layers.recurrent_dropout": ("CellDropout", "SequenceDropout", "Zoneout"),
     "rnnorm.layers.rnn": ("RNN", "RNNCell"),
-    "rnnorm.layers.select_horizon": ("select_horizon",),
-    "rnnorm.layers.synchronize": ("average_population", "synchronize"),
-    "rnnorm.layers.update_bn": ("update_bn",),
+    "rnnorm.model.select_horizon": ("select_horizon",),
+    "rnnorm.model.synchronize": ("average_population", "synchronize"),
+    "rnnorm.model.update_bn": ("update_bn",),
     "rnnorm.norm.spec": ("BatchNorm", "LayerNorm"),
 }
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
-from rnnorm.layers.freeze import freeze
+from rnnorm.model.freeze import freeze
 from rnnorm.tracing import for_onnx
 
 #: largest root-mean-square difference from the model, relative to the output's

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from rnnorm.layers.hmlstm import HMLSTM
 from rnnorm.layers.ranks import Ranks
-from rnnorm.layers.synchronize import set_ranks
-from rnnorm.layers.update_bn import update_bn
-from rnnorm.norm.resolved import unresolved
+from rnnorm.model.synchronize import set_ranks
+from rnnorm.model.update_bn import update_bn
+from rnnorm.norm.frozen_population import unresolved
 from rnnorm.norm.spec import check_int, check_number
 
 

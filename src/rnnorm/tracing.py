@@ -1,4 +1,4 @@
-"""What differs in code that torch.compile or torch.export traces: the values are not there yet."""
+"""What differs in code that torch.compile or torch.export traces, and in captured CUDA graphs."""
 
 from __future__ import annotations
 
@@ -125,3 +125,13 @@ def compiled_by_new_torch(forward: Function) -> Function:
         return uncompiled(forward)(*arguments, **options)
 
     return run  # type: ignore[return-value]
+
+
+def moved(table: Tensor, device: torch.device) -> Tensor:
+    """A table of the CPU on a device, which does not wait for what was launched there before."""
+    if device.type != "cuda" or torch.compiler.is_compiling():
+        return table.to(device)
+    # a graph would read that memory again when it holds something else: refused by the former copy
+    if torch.cuda.is_current_stream_capturing():
+        return table.to(device)
+    return table.pin_memory().to(device, non_blocking=True)

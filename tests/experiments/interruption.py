@@ -4,9 +4,9 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.metrics_file import read_metrics
+from rnnorm.experiments.training.metrics import read_metrics
 
 
 class Interruption(BaseException):

@@ -2,7 +2,7 @@
 
 import torch
 
-from rnnorm.experiments.data.text.parallel_batches import ParallelBatch
+from rnnorm.experiments.data.text.parallel import ParallelBatch
 from rnnorm.experiments.tasks.translation.model import Translator
 
 WORDS = 9

@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
 from rnnorm import tracing
-from rnnorm.kernels import dispatch, passes, reference
+from rnnorm.kernels import autograd as passes
+from rnnorm.kernels import dispatch, reference
 from rnnorm.kernels.cpu import forward
 from rnnorm.kernels.cpu import layer as cpu
 

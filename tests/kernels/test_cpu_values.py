@@ -9,7 +9,7 @@ from problems import CELLS, DROPOUTS, NORMS, PEEPHOLES, Problem, assert_same
 from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels import reference
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu.problem import forward_shapes
+from rnnorm.kernels.cpu.c_struct import forward_shapes
 from rnnorm.kernels.inputs import Inputs, options_of
 
 SHAPES = {

@@ -10,7 +10,8 @@ from problems import Problem as OnCpu
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
-from rnnorm.kernels import dispatch, passes, reference
+from rnnorm.kernels import autograd as passes
+from rnnorm.kernels import dispatch, reference
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.kernels.triton import operators

@@ -299,8 +299,8 @@ def test_a_copy_from_a_machine_with_the_kernel_runs_without_it(plain, close, mon
     arguments = x, state if plain.name == "LSTM" else state[0]
     wanted = layer(*arguments, step=1)
     frozen = rnnorm.freeze(layer)
-    monkeypatch.setattr(rnnorm.layers.short_way, "UNAVAILABLE", "no such library")
-    monkeypatch.setattr(rnnorm.layers.short_way, "run_forward", None)
+    monkeypatch.setattr(rnnorm.layers.frozen_call, "UNAVAILABLE", "no such library")
+    monkeypatch.setattr(rnnorm.layers.frozen_call, "run_forward", None)
     close(frozen(*arguments, step=1), wanted)
 
 

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import (
 import rnnorm
 from rnnorm import BatchNorm, LayerNorm
 from rnnorm.diagnostics import gradient_norms
-from rnnorm.layers.boundaries import Boundaries
+from rnnorm.layers.hmlstm import Boundaries
 
 L, H, INPUTS = 3, 4, 3
 LENGTHS = (6, 6, 5, 3, 3, 2)

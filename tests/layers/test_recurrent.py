@@ -229,9 +229,9 @@ def test_a_cell_that_has_the_name_of_another_is_not_taken_for_it():
         pass
 
     mine = layer(LSTM(), 3, 4, norm="batch")
-    before = rnnorm.layers.sequence.dispatch.calls["reference"]
+    before = rnnorm.layers.sequence_layer.dispatch.calls["reference"]
     mine(torch.randn(5, 6, 3, dtype=torch.float64))
-    assert rnnorm.layers.sequence.dispatch.calls["reference"] == before + 1
+    assert rnnorm.layers.sequence_layer.dispatch.calls["reference"] == before + 1
 
 
 def test_it_is_copied_pickled_and_shown():

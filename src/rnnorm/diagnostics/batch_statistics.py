@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rnnorm.layers.recurrence import Recurrence
-from rnnorm.layers.switched import switched
-from rnnorm.norm.resolved import Resolved
+from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.temporarily import switched
+from rnnorm.norm.frozen_population import Resolved
 from rnnorm.norm.spec import BatchNorm
 
 

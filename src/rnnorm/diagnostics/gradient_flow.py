@@ -19,8 +19,8 @@ from rnnorm.kernels.dispatch import Kernel, use_backend
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.rnn import RNN
-from rnnorm.layers.sequence import Sequence
-from rnnorm.layers.synchronize import set_ranks
+from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.model.synchronize import set_ranks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

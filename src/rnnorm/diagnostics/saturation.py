@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rnnorm.kernels.dispatch import use_backend
-from rnnorm.layers.synchronize import set_ranks
+from rnnorm.model.synchronize import set_ranks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

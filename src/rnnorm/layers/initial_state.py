@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.cells.cell import State
-from rnnorm.layers.batch import Batch, mean_frame
+from rnnorm.layers.sorted_batch import Batch, mean_frame
 from rnnorm.norm.spec import BatchNorm, Norm
 
 if TYPE_CHECKING:
-    from rnnorm.layers.sequence import Sequence
+    from rnnorm.layers.sequence_layer import Sequence
 
 
 def default_noise(norm: Norm | None) -> float:

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from rnnorm.cells import lstm
+from rnnorm.layers.one_step import Step
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
-from rnnorm.layers.sequence import Sequence
-from rnnorm.layers.step import Step
+from rnnorm.layers.sequence_layer import Sequence
 from rnnorm.norm.spec import Norm
 
 

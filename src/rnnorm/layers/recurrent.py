@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
-from rnnorm.layers.sequence import Sequence
+from rnnorm.layers.sequence_layer import Sequence
 from rnnorm.norm.spec import SITES, Norm, field_of
 
 

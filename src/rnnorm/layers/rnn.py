@@ -9,9 +9,9 @@ from torch import nn
 
 from rnnorm.cells import rnn
 from rnnorm.cells.cell import Cell
+from rnnorm.layers.one_step import Step
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
-from rnnorm.layers.sequence import Sequence
-from rnnorm.layers.step import Step
+from rnnorm.layers.sequence_layer import Sequence
 from rnnorm.norm.spec import Norm
 
 _CELLS = {kind: rnn.RNN(kind) for kind in ("tanh", "relu")}

@@ -11,12 +11,12 @@ from torch.nn.functional import dropout, pad
 from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.autocast import without_autocast
-from rnnorm.layers.batch import Batch, reverse
-from rnnorm.layers.layer import run_layer
+from rnnorm.layers.one_layer import run_layer
 from rnnorm.layers.recurrent_dropout import draw_masks
+from rnnorm.layers.sorted_batch import Batch, reverse
 
 if TYPE_CHECKING:
-    from rnnorm.layers.sequence import Sequence
+    from rnnorm.layers.sequence_layer import Sequence
 
 
 def run_stack(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -290,3 +290,16 @@ class Population(nn.Module):
 def may_become_another(steps: int) -> bool:
     """Whether traced code may run with another number of steps than it is traced with."""
     return not isinstance(steps, int) or torch.compiler.is_dynamo_compiling() or jit_tracing()
+
+
+@torch.inference_mode(False)
+def copy_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of its own buffers, by name."""
+    return {name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)}
+
+
+@torch.inference_mode(False)
+def put_buffers(module: nn.Module, buffers: Mapping[str, Tensor], rows: int | None = None) -> None:
+    """Gives it these buffers, or copies of their first ``rows``."""
+    for name, buffer in buffers.items():
+        setattr(module, name, buffer if rows is None else buffer[:rows].clone())

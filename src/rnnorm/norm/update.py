@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
-from rnnorm.tables import moved
-from rnnorm.tracing import unobserved
+from rnnorm.tracing import moved, unobserved
 
 
 def update(

@@ -13,7 +13,7 @@ import rnnorm
 from rnnorm.experiments.bench import bench as module
 from rnnorm.experiments.bench import recipes as bench_recipes
 from rnnorm.experiments.bench.layers import Shape, Variant, VerificationError, prepare, read_shape
-from rnnorm.experiments.bench.on_torch import put_on_torch
+from rnnorm.experiments.bench.recipes import put_on_torch
 from rnnorm.experiments.bench.timing import interleave, torch_threads
 from rnnorm.experiments.commands.cli import main
 from rnnorm.kernels import dispatch, reference
@@ -275,7 +275,7 @@ def test_functions_run_in_turn_and_the_ratio_is_to_the_first():
 def test_memory_of_a_step_holds_what_backward_reads():
     code = """
 import torch, rnnorm
-from rnnorm.experiments.bench.memory import kept_bytes, peak_bytes
+from rnnorm.experiments.bench.timing import kept_bytes, peak_bytes
 layer, x = rnnorm.LSTM(8, 64, norm="batch"), torch.randn(400, 64, 8)
 print(kept_bytes(layer, x), peak_bytes(layer, x))
 """

@@ -13,9 +13,9 @@ import yaml
 import rnnorm
 from rnnorm.experiments.commands import cli
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.measuring.measurement import read_measurements
-from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.trained.measurement import read_measurements
+from rnnorm.experiments.training.build import Built
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from rnnorm.experiments.comparing.budget import Budget
-from rnnorm.experiments.measuring.curve import Curve
+from rnnorm.experiments.trained.curve import Curve
 
 CURVE = Curve("a", 1, [10, 20, 30], [31.0, 61.0, 91.0], [1.0, 2.0, 3.0], [1, 2, 3])
 # three validations an epoch

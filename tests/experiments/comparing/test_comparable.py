@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.comparing.comparable import data_of, differences, refuse_differences
+from rnnorm.experiments.comparing.entry import data_of, differences, refuse_differences
 
 
 def config(**arguments):

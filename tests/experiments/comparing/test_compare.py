@@ -6,9 +6,9 @@ import yaml
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
 from rnnorm.experiments.comparing.entry import from_recipe
-from rnnorm.experiments.measuring.outcome import read_outcome
+from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.recipe import read_recipe
 
 LSTM, BN = "demo/digits-lstm", "demo/digits-bn"
 TINY = [

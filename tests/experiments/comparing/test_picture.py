@@ -5,7 +5,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from rnnorm.experiments.comparing.picture import draw, draw_curves, styled_figure
-from rnnorm.experiments.measuring.curve import Curve
+from rnnorm.experiments.trained.curve import Curve
 
 # what matplotlib, XML and a legend would take for something else
 NAMES = [

@@ -1,7 +1,7 @@
 from math import inf, nan
 
 from rnnorm.experiments.comparing.table import comparison_table
-from rnnorm.experiments.measuring.curve import Curve
+from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.training.score import Score
 
 ACCURACY, BITS = Score("accuracy", "max"), Score("bits_per_character", "min")

@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.data.at_least import check_at_least
+from rnnorm.experiments.console import check_at_least
 
 
 @pytest.mark.parametrize("number", [0, -3, 0.5, float("nan")])

@@ -1,10 +1,8 @@
 import pytest
 import torch
 
-from rnnorm.experiments.data.batches import Batches
+from rnnorm.experiments.data.batches import Batches, SimilarLengths, WholeMinibatches
 from rnnorm.experiments.data.loaded_data import LoadedData
-from rnnorm.experiments.data.resumable import WholeMinibatches
-from rnnorm.experiments.data.similar_lengths import SimilarLengths
 from rnnorm.experiments.data.text.corpora import Text
 from rnnorm.experiments.data.text.windows import CarriedWindows, IndependentWindows
 

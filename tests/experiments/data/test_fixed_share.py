@@ -1,4 +1,4 @@
-from rnnorm.experiments.data.fixed_share import fixed_share
+from rnnorm.experiments.data.batches import fixed_share
 
 
 def test_a_share_is_of_the_whole_and_in_its_order():

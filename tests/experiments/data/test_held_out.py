@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.data.held_out import fixed_tenth, two_held_out
+from rnnorm.experiments.data.batches import fixed_tenth, two_held_out
 
 
 def test_the_draw_is_always_the_same():

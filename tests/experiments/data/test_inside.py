@@ -1,6 +1,6 @@
 import torch
 
-from rnnorm.experiments.data.inside import inside
+from rnnorm.experiments.data.batches import inside
 
 
 def test_a_row_is_inside_until_its_length():

@@ -5,28 +5,26 @@ import sys
 
 import pytest
 
-from rnnorm.experiments.data.images.images import load_images
-from rnnorm.experiments.data.images.mnist import SHA256
+from rnnorm.experiments.data.images import SHA256, load_images
+from rnnorm.experiments.data.kaldi.alignments import read_alignments
+from rnnorm.experiments.data.kaldi.archive import read_scp
+from rnnorm.experiments.data.kaldi.folder import list_features
 from rnnorm.experiments.data.questions.babi import read_babi
 from rnnorm.experiments.data.questions.cnn import read_cnn_part
-from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
-from rnnorm.experiments.data.speech.kaldi.folder import list_features
-from rnnorm.experiments.data.speech.kaldi.scp import read_scp
 from rnnorm.experiments.data.speech.recordings import read_recording, read_recordings
-from rnnorm.experiments.data.strokes.iam import read_iam
-from rnnorm.experiments.data.strokes.kanjivg import load_kanjivg
+from rnnorm.experiments.data.strokes.corpora import load_kanjivg, read_iam
 from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.data.text.rated import load_rated
-from rnnorm.experiments.measuring.measurement import read_measurements
+from rnnorm.experiments.recipe.recipe import read_config, read_recipe
 from rnnorm.experiments.reporting.results_files import read_recorded
 from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.storage import open_storage
 from rnnorm.experiments.searching.study import read_search
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
-from rnnorm.experiments.training.metrics_file import read_metrics
-from rnnorm.experiments.training.recipe import read_config, read_recipe
-from rnnorm.experiments.training.run_folder import read_about
-from rnnorm.experiments.training.words import checkpoint_of
+from rnnorm.experiments.trained.measurement import read_measurements
+from rnnorm.experiments.training.checkpoint import read_checkpoint
+from rnnorm.experiments.training.folder import read_about
+from rnnorm.experiments.training.metrics import read_metrics
+from rnnorm.experiments.training.run_names import checkpoint_of
 
 
 def read_storage(url):

@@ -4,9 +4,9 @@ import tarfile
 
 import pytest
 
-from rnnorm.experiments.data import whole_file
+from rnnorm.experiments import files as whole_file
 from rnnorm.experiments.data.tar_file import read_members
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 
 def pack(path, members, form=tarfile.GNU_FORMAT):

@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from rnnorm.experiments.data.text_file import find_text, place, placed_lines, read_text
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 TEXT = "größer ist π\nund ein Ende\n" * 20
 

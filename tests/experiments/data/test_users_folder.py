@@ -2,7 +2,7 @@ from pathlib import PurePath
 
 import pytest
 
-from rnnorm.experiments.data.users_folder import (
+from rnnorm.experiments.files import (
     added_by_system,
     files_below,
     inner_folder,

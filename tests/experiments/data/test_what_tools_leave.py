@@ -8,23 +8,20 @@ import numpy as np
 import pytest
 from stroke_files import IAM
 
+from rnnorm.experiments.data.kaldi.archive import read_scp
+from rnnorm.experiments.data.kaldi.folder import read_transcripts
 from rnnorm.experiments.data.questions.babi import read_babi
-from rnnorm.experiments.data.questions.cft import read_cft
-from rnnorm.experiments.data.questions.cmrc import read_cmrc
+from rnnorm.experiments.data.questions.cmrc import read_cft, read_cmrc
 from rnnorm.experiments.data.questions.cnn import read_cnn_question
-from rnnorm.experiments.data.series.ts_file import read_ts
-from rnnorm.experiments.data.series.uci_file import read_uci
-from rnnorm.experiments.data.speech.kaldi.scp import read_scp
-from rnnorm.experiments.data.speech.kaldi.transcripts import read_transcripts
+from rnnorm.experiments.data.series import read_ts, read_uci
 from rnnorm.experiments.data.speech.timit import read_phones
-from rnnorm.experiments.data.strokes.iam import read_iam
+from rnnorm.experiments.data.strokes.corpora import read_iam
+from rnnorm.experiments.data.text.corpora import check_text8, sentence_characters, sentence_words
 from rnnorm.experiments.data.text.parallel import read_parallel
-from rnnorm.experiments.data.text.ptb import sentence_characters, sentence_words
 from rnnorm.experiments.data.text.rated import read_rated, read_rated_csv
-from rnnorm.experiments.data.text.text8 import check_text8
 from rnnorm.experiments.data.text_file import read_text
-from rnnorm.experiments.training.metrics_file import read_metrics
-from rnnorm.experiments.training.yaml_file import read_yaml
+from rnnorm.experiments.recipe.recipe import read_yaml
+from rnnorm.experiments.training.metrics import read_metrics
 
 
 def with_answers(path):

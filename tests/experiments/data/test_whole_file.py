@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
-from rnnorm.experiments.data import whole_file
-from rnnorm.experiments.data.whole_file import BrokenFileError, check_size, read_into, unpack
+from rnnorm.experiments import files as whole_file
+from rnnorm.experiments.files import BrokenFileError, check_size, read_into, unpack
 
 DATA = bytes(range(256)) * 4
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rnnorm.experiments.models.cross_entropy import cross_entropy
+from rnnorm.experiments.models.measures import cross_entropy
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

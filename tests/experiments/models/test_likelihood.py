@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from rnnorm.experiments.models.likelihood import Likelihood
+from rnnorm.experiments.models.measures import Likelihood
 
 
 @pytest.mark.parametrize(

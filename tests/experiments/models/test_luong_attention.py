@@ -1,6 +1,6 @@
 import torch
 
-from rnnorm.experiments.models.luong_attention import LuongAttention
+from rnnorm.experiments.models.attention import LuongAttention
 
 
 def drawn():

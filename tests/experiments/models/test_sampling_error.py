@@ -3,7 +3,7 @@ from math import isnan
 import pytest
 import torch
 
-from rnnorm.experiments.models.sampling_error import SamplingError
+from rnnorm.experiments.models.measures import SamplingError
 
 
 def error_of(sums, terms, rows=None):

@@ -6,12 +6,17 @@ from torch.nn.functional import one_hot
 from translations import SOURCE, TARGET, WORDS, batch, calls, model
 
 from rnnorm.experiments.models import feeding
+from rnnorm.experiments.models import generation_training as last_steps
 from rnnorm.experiments.models.bleu import sentence_bleu
-from rnnorm.experiments.models.ways import last_steps
-from rnnorm.experiments.models.ways.by_name import way
-from rnnorm.experiments.models.ways.last_steps import E2E, Mixer
-from rnnorm.experiments.models.ways.scheduled import Scheduled
-from rnnorm.experiments.models.ways.teacher import Place, Teacher, likelihood_loss
+from rnnorm.experiments.models.generation_training import (
+    E2E,
+    Mixer,
+    Place,
+    Scheduled,
+    Teacher,
+    likelihood_loss,
+    way,
+)
 
 STEPS = int(TARGET.max())
 

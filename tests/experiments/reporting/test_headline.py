@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from rnnorm.experiments.comparing.entry import Entry
-from rnnorm.experiments.measuring.curve import Curve
-from rnnorm.experiments.reporting.headline import headline
+from rnnorm.experiments.reporting.table import headline
+from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.training.score import Score
 
 ACCURACY = Score("accuracy", "max")

@@ -10,11 +10,11 @@ import yaml
 
 import browser
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.measuring.measurement import Measurement, keep_measurements
-from rnnorm.experiments.measuring.outcome import read_outcome
-from rnnorm.experiments.measuring.trained_run import read_trained_run
 from rnnorm.experiments.reporting.figures import example_pictures
 from rnnorm.experiments.reporting.report import report
+from rnnorm.experiments.trained.load import read_trained_run
+from rnnorm.experiments.trained.measurement import Measurement, keep_measurements
+from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.fit import fit
 
 DIGITS = [

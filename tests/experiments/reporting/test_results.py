@@ -8,9 +8,8 @@ import torch
 import yaml
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.measuring.measure import measure
-from rnnorm.experiments.measuring.measurement import Measurement
-from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
+from rnnorm.experiments.recipe.label import changes
+from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.reporting import results_files, step_times
 from rnnorm.experiments.reporting.results import record, results
 from rnnorm.experiments.reporting.results_files import read_recorded
@@ -23,9 +22,10 @@ from rnnorm.experiments.reporting.results_picture import (
 )
 from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.search import search
+from rnnorm.experiments.trained.measurement import Measurement
+from rnnorm.experiments.trained.outcome import Outcome, read_outcome
+from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.label import changes
-from rnnorm.experiments.training.recipe import read_recipe
 
 DOCS = Path(__file__).parents[3] / "docs"
 LSTM, BN = "cooijmans2016/ptb-char-lstm", "cooijmans2016/ptb-char-bn"

@@ -10,13 +10,12 @@ from interruption import Interruption, KillAt
 from optuna.trial import TrialState
 
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.recipe.recipe import OverrideError, read_recipe
 from rnnorm.experiments.searching import trial
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.searching.study import read_search
-from rnnorm.experiments.training.lock import only_process
-from rnnorm.experiments.training.recipe import OverrideError, read_recipe
-from rnnorm.experiments.training.run_folder import read_about
+from rnnorm.experiments.training.folder import only_process, read_about
 
 RATE, ROWS = "optimizer.init_args.lr", "data.init_args.batch_size"
 PAPER = {

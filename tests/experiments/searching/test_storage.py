@@ -8,7 +8,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import _file as journals
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.searching.status import status
+from rnnorm.experiments.searching.lease import status
 from rnnorm.experiments.searching.storage import open_storage, unless_lost
 from rnnorm.experiments.searching.study import open_study, read_searches
 from rnnorm.experiments.training.score import Score
@@ -75,7 +75,7 @@ def test_what_another_process_is_writing_is_not_cut_off(journal, capsys, monkeyp
             journal.write_bytes(whole)
             return super().acquire()
 
-    monkeypatch.setattr("rnnorm.experiments.searching.journal.JournalFileSymlinkLock", Lock)
+    monkeypatch.setattr("rnnorm.experiments.searching.storage.JournalFileSymlinkLock", Lock)
     with open_storage(f"journal:{journal}"):
         pass
     assert journal.read_bytes() == whole

@@ -4,7 +4,7 @@ from contextlib import closing
 import optuna
 import pytest
 
-from rnnorm.experiments.searching.status import status
+from rnnorm.experiments.searching.lease import status
 from rnnorm.experiments.searching.study import open_study, read_search, read_searches
 from rnnorm.experiments.training.score import Score
 

@@ -20,14 +20,12 @@ import yaml
 from optuna.trial import TrialState
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.measuring.outcome import read_outcome
-from rnnorm.experiments.searching.lease import LEASE, Leases
-from rnnorm.experiments.searching.search import search
-from rnnorm.experiments.searching.status import status
+from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.searching.lease import LEASE, Leases, status
+from rnnorm.experiments.searching.search import run_workers, search
 from rnnorm.experiments.searching.storage import open_storage, shown
 from rnnorm.experiments.searching.study import open_study
-from rnnorm.experiments.searching.workers import run_workers
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.score import Score
 
 RATE = "optimizer.init_args.lr"

@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import rnnorm
-from rnnorm.experiments.data.questions.batches import NO_CANDIDATE, ClozeBatch, QuestionBatches
+from rnnorm.experiments.data.questions.encode import NO_CANDIDATE, ClozeBatch, QuestionBatches
 from rnnorm.experiments.tasks.cloze.data import ClozeData
 from rnnorm.experiments.tasks.cloze.model import ClozeReader
-from rnnorm.layers.switched import switched
+from rnnorm.layers.temporarily import switched
 
 BN = {"norm": "batch", "norm_options": {"min_rows": 4}}
 SEQUENCE = {"norm": "batch", "norm_options": {"min_rows": 4, "input": "sequence"}}

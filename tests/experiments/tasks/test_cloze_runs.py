@@ -6,8 +6,8 @@ from question_files import PLACEHOLDERS, write_questions
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
-from rnnorm.experiments.measuring.outcome import read_outcome
 from rnnorm.experiments.reporting.report import report
+from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.fit import fit
 
 PAPER = "cooijmans2016/"

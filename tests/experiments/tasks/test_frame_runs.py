@@ -11,12 +11,12 @@ from spoken import STATES, write_spoken
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
-from rnnorm.experiments.measuring.measure import measure
-from rnnorm.experiments.models.sampling_error import SamplingError
+from rnnorm.experiments.models.measures import SamplingError
 from rnnorm.experiments.reporting.report import report
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.trained.test import measure
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.metrics_file import read_metrics
+from rnnorm.experiments.training.metrics import read_metrics
 
 DIGITS = [f"laurent2015/digits-{name}" for name in ("lstm", "bn", "bn-frame", "both-bn")]
 BN = DIGITS[1]

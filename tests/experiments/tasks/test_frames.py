@@ -8,15 +8,14 @@ from spoken import STATES, write_spoken
 from torch.nn.functional import cross_entropy, pad
 
 import rnnorm
-from rnnorm.experiments.data.speech.frame_batches import FrameBatch, FrameBatches
-from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
-from rnnorm.experiments.data.speech.kaldi.matrix import read_matrix
-from rnnorm.experiments.data.speech.kaldi.scp import read_scp
+from rnnorm.experiments.data.kaldi.alignments import read_alignments
+from rnnorm.experiments.data.kaldi.archive import read_matrix, read_scp
+from rnnorm.experiments.data.speech.batches import FrameBatch, FrameBatches
 from rnnorm.experiments.data.speech.utterances import Utterance
 from rnnorm.experiments.data.text.windows import PADDING
 from rnnorm.experiments.tasks.frames.data import FrameData
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
-from rnnorm.layers.switched import switched
+from rnnorm.layers.temporarily import switched
 
 NORMS = [None, "laurent2015-sequence", "laurent2015-frame"]
 

@@ -6,12 +6,12 @@ from torch.nn.functional import pad
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.strokes.strokes import END
-from rnnorm.experiments.measuring.drawing import draw
-from rnnorm.experiments.measuring.measure import measure
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
+from rnnorm.experiments.trained.draw import draw
+from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training.fit import fit
-from rnnorm.layers.switched import switched
+from rnnorm.layers.temporarily import switched
 
 NORMS = [None, "batch", "layer"]
 TINY = [

@@ -5,10 +5,10 @@ from interruption import Interruption, KillAt, assert_resumes_alike
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.text.corpora import load_corpus
-from rnnorm.experiments.measuring.measure import measure
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.trained.test import measure
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.metrics_file import read_metrics
+from rnnorm.experiments.training.metrics import read_metrics
 
 CHARACTERS = "cooijmans2016/ptb-char-bn"
 WORDS = "laurent2015/ptb-word-small-bn"

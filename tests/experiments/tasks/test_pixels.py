@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import rnnorm
-from rnnorm.experiments.data.images.images import load_images
+from rnnorm.experiments.data.images import load_images
 from rnnorm.experiments.tasks.pixels import PixelClassifier, PixelData, step_order
 from rnnorm.experiments.training.fit import fit
 

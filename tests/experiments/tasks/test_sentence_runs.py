@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.data.text.sentences import Sentences
+from rnnorm.experiments.recipe.recipe import read_recipe, recipe_names
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.sentences import SentenceData
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.recipe import read_recipe, recipe_names
 
 NAMES = [name for name in recipe_names() if name.startswith("glinskis2017/")]
 JOINT = {

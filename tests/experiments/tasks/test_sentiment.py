@@ -4,10 +4,9 @@ from rated_files import write_rated
 from torch.nn.functional import cross_entropy, pad
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.data.series.series import Series
-from rnnorm.experiments.data.series.series_batches import SeriesBatches
-from rnnorm.experiments.measuring.measure import measure
+from rnnorm.experiments.data.series import Series, SeriesBatches
 from rnnorm.experiments.tasks.sentiment import SentimentClassifier, SentimentData
+from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training.fit import fit
 
 NORMS = [None, "batch", "layer"]

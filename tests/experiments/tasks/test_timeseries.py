@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from rnnorm.experiments.data.series.series import Series
-from rnnorm.experiments.data.series.series_batches import SeriesBatch, SeriesBatches
+from rnnorm.experiments.data.series import Series, SeriesBatch, SeriesBatches
 from rnnorm.experiments.tasks.timeseries import TimeSeriesClassifier, TimeSeriesData
 from rnnorm.experiments.training.fit import fit
 

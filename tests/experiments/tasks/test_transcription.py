@@ -7,16 +7,16 @@ from kaldi_files import write_features
 from torch.nn.functional import pad
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.data.speech.digit_strings import SPEAKERS
-from rnnorm.experiments.data.speech.spoken import Spoken
-from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatches, least_steps
+from rnnorm.experiments.data.speech.batches import TranscriptBatches, least_steps
+from rnnorm.experiments.data.speech.spoken_digits import SPEAKERS
+from rnnorm.experiments.data.speech.utterances import Spoken
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.measuring.measure import measure
-from rnnorm.experiments.measuring.transcribing import transcribe
 from rnnorm.experiments.tasks.transcription.data import SpokenData
 from rnnorm.experiments.tasks.transcription.model import Transcriber
+from rnnorm.experiments.trained.test import measure
+from rnnorm.experiments.trained.transcribe import transcribe
 from rnnorm.experiments.training.fit import fit
-from rnnorm.layers.switched import switched
+from rnnorm.layers.temporarily import switched
 
 NORMS = [None, "batch", "layer", "laurent2015-sequence"]
 TINY = [

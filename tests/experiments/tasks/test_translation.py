@@ -7,8 +7,7 @@ from torch.nn.functional import cross_entropy
 from translations import TARGET, batch, calls, lively, model
 
 from rnnorm.experiments.models.feeding import write, writing_freely
-from rnnorm.experiments.models.ways.by_name import WAYS, way
-from rnnorm.experiments.models.ways.teacher import Place, Teacher
+from rnnorm.experiments.models.generation_training import WAYS, Place, Teacher, way
 from rnnorm.experiments.tasks.translation.beam import beam_search
 from rnnorm.experiments.tasks.translation.data import TranslationData
 from rnnorm.experiments.tasks.translation.model import Translator

@@ -7,10 +7,10 @@ import torch
 from parallel_files import write_multi30k
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.measuring.measure import measure
-from rnnorm.experiments.measuring.translating import translate
-from rnnorm.experiments.models.ways.by_name import WAYS
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.models.generation_training import WAYS
+from rnnorm.experiments.trained.test import measure
+from rnnorm.experiments.trained.translate import translate
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 
 # of the small set: 6 words

@@ -1,4 +1,4 @@
-from rnnorm.experiments.training.aligned import aligned
+from rnnorm.experiments.console import aligned
 
 
 def test_columns_are_as_wide_as_their_widest_cell():

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from rnnorm.experiments.training import checkpoint_file, last_and_best
-from rnnorm.experiments.training.checkpoint_file import (
+from rnnorm.experiments.training import checkpoint as checkpoint_file
+from rnnorm.experiments.training import keep as last_and_best
+from rnnorm.experiments.training.checkpoint import (
     WholeFiles,
+    load_weights,
     newest_checkpoint,
     read_checkpoint,
 )
-from rnnorm.experiments.training.checkpoints import load_weights
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.last_and_best import KeepLastAndBest
+from rnnorm.experiments.training.keep import KeepLastAndBest
 from rnnorm.experiments.training.score import Score
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.training.duration import duration
+from rnnorm.experiments.console import duration
 
 
 @pytest.mark.parametrize(

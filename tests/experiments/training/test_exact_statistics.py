@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import rnnorm
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.lightning import ExactStatistics
 

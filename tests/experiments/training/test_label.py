@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.training.label import changes, label, whole_changes
+from rnnorm.experiments.recipe.label import changes, label, whole_changes
 
 
 def test_a_run_is_called_by_its_recipe_and_what_was_changed():

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.training import lock
+from rnnorm.experiments.training import folder as lock
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.lock import only_process
-from rnnorm.experiments.training.run_folder import start_run
+from rnnorm.experiments.training.folder import only_process, start_run
 
 RECIPE = "demo/digits-bn"
 
@@ -26,7 +25,7 @@ def holder(folder):
     """Another process that holds the lock."""
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from rnnorm.experiments.training.lock import only_process\n"
+        "from rnnorm.experiments.training.folder import only_process\n"
         "with only_process(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE)

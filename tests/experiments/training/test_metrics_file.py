@@ -1,7 +1,7 @@
 import pytest
 
 from rnnorm.experiments.training.clock import Clock
-from rnnorm.experiments.training.metrics_file import MetricsFile, read_metrics
+from rnnorm.experiments.training.metrics import MetricsFile, read_metrics
 
 HEAD = "step,epoch,seconds,name,value\n"
 LINE = "4,0,1.250,val/loss,0.5\n"

@@ -2,7 +2,7 @@ import platform
 
 import pytest
 
-from rnnorm.experiments.training import place
+from rnnorm.experiments.training import machine as place
 
 CPUINFO = """processor\t: 0
 vendor_id\t: AuthenticAMD

@@ -8,12 +8,12 @@ import sys
 import pytest
 import torch
 
-from rnnorm.experiments.data.resumable import rows_of
+from rnnorm.experiments.data.batches import rows_of
 from rnnorm.experiments.data.text.windows import Window
-from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.models.classifiers import SequenceClassifier
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.metrics_file import read_metrics
+from rnnorm.experiments.training.metrics import read_metrics
 
 RECIPE = "demo/digits-bn"
 FLOAT64 = ["--trainer.precision=64-true", "--model.init_args.initial_noise=0"]

@@ -7,7 +7,7 @@ from tqdm import tqdm
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.score import Score
-from rnnorm.experiments.training.stop_after import StopAfter
+from rnnorm.experiments.training.trainer import StopAfter
 
 
 @pytest.fixture

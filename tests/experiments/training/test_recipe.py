@@ -6,11 +6,11 @@ import pytest
 import torch
 import yaml
 
-from rnnorm.experiments.models.ways.last_steps import LastSteps
-from rnnorm.experiments.searching.space import space_of
-from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.recipe import read_recipe, recipe_names
-from rnnorm.experiments.training.recipe_table import recipe_table
+from rnnorm.experiments.models.generation_training import LastSteps
+from rnnorm.experiments.recipe.recipe import read_recipe, recipe_names
+from rnnorm.experiments.recipe.table import recipe_table
+from rnnorm.experiments.searching.trial import space_of
+from rnnorm.experiments.training.build import Built
 
 NUMBERS = {
     "cooijmans2016/smnist-lstm": 98.9,

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from rnnorm.experiments.training.recipe import FOLDER, recipe_names
-from rnnorm.experiments.training.recipe_table import recipe_table
+from rnnorm.experiments.recipe.recipe import FOLDER, recipe_names
+from rnnorm.experiments.recipe.table import recipe_table
 
 
 def recipes(*words):

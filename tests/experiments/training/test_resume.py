@@ -12,9 +12,9 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 import rnnorm
-from rnnorm.experiments.training.checkpoint_file import WholeFiles, read_checkpoint
+from rnnorm.experiments.training.checkpoint import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.metrics_file import MetricsFile, read_metrics
+from rnnorm.experiments.training.metrics import MetricsFile, read_metrics
 from rnnorm.experiments.training.stopped import Stopped
 
 RECIPE = "demo/digits-bn"
@@ -176,7 +176,7 @@ def test_a_killed_process_resumes(tmp_path, tiny, uninterrupted):
     folder = tmp_path / "run"
     code = f"""
 import os, signal, torch
-from rnnorm.experiments.training.checkpoint_file import WholeFiles
+from rnnorm.experiments.training.checkpoint import WholeFiles
 from rnnorm.experiments.training.fit import fit
 torch.set_num_threads(1)
 save = WholeFiles.save_checkpoint

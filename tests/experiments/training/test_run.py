@@ -1,10 +1,10 @@
 import pytest
 import yaml
 
-from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.folder import describe
 from rnnorm.experiments.training.run import introduction
-from rnnorm.experiments.training.run_folder import describe
 
 
 @pytest.fixture

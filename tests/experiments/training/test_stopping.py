@@ -7,12 +7,12 @@ import torch
 from lightning.pytorch import Callback
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.finite import StopIfNotFinite
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.metrics_file import MetricsFile
+from rnnorm.experiments.training.metrics import MetricsFile
+from rnnorm.experiments.training.signals import StopSignals, unbroken
 from rnnorm.experiments.training.stopped import Stopped
-from rnnorm.experiments.training.stopping import StopSignals, unbroken
 
 RECIPE = "demo/digits-bn"
 # a training of 3 epochs of 7 steps

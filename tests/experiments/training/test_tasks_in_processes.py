@@ -14,7 +14,7 @@ from spoken import STATES, write_spoken
 from stroke_files import write_kanji
 
 from rnnorm.experiments.data.text.corpora import load_corpus
-from rnnorm.experiments.training.checkpoint_file import read_checkpoint
+from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 
 EVERY = [

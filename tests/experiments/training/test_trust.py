@@ -4,10 +4,10 @@ import sys
 import pytest
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.training.building import Built
+from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.recipe.trust import UntrustedError, trusting
+from rnnorm.experiments.training.build import Built
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.recipe import read_recipe
-from rnnorm.experiments.training.trust import UntrustedError, trusting
 
 RECIPE = "demo/digits-bn"
 # what is imported leaves a file

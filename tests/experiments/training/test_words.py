@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rnnorm.experiments.training.words import (
+from rnnorm.experiments.training.run_names import (
     checkpoint_of,
     refuse_unknown,
     refuse_unknown_recipe,

@@ -1,7 +1,6 @@
 import pytest
 
-from rnnorm.experiments.training.recipe import recipe_file, recipe_names
-from rnnorm.experiments.training.yaml_file import dump_yaml, read_yaml
+from rnnorm.experiments.recipe.recipe import dump_yaml, read_yaml, recipe_file, recipe_names
 
 LAUGHS = "a0: &a0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9)

@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 
 import rnnorm
-from rnnorm.experiments.bench.drawn import Case, draw
+from rnnorm.experiments.bench.cases import Case, draw
 from rnnorm.experiments.bench.layers import Shape, Variant, prepare
-from rnnorm.experiments.bench.machine import describe, machine
-from rnnorm.experiments.bench.record import Record, refuse_file, write
+from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
 from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
 from rnnorm.kernels import dispatch
 

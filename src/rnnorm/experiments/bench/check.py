@@ -7,19 +7,28 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby, zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from rnnorm.experiments.bench.drawn import NORMS, Case, Mode, draw, layers
-from rnnorm.experiments.bench.examine import LIMIT, Verdict, examine
-from rnnorm.experiments.bench.layers import Shape
-from rnnorm.experiments.bench.machine import describe, device_and_system, machine
-from rnnorm.experiments.bench.record import Record
-from rnnorm.experiments.bench.step_times import step_times
-from rnnorm.experiments.training.write_whole import partial_of, refuse_folder, write_whole
+from rnnorm.experiments.bench.cases import NORMS, Case, Mode, draw, layers
+from rnnorm.experiments.bench.compare_kernels import LIMIT, Verdict, examine, raised
+from rnnorm.experiments.bench.layers import (
+    Shape,
+    Step,
+    Variant,
+    draw_input,
+    make_layer,
+    on_backend,
+    run_layer,
+)
+from rnnorm.experiments.bench.record import Record, describe, device_and_system, machine
+from rnnorm.experiments.bench.timing import captured, interleave, launched, repeated
+from rnnorm.experiments.files import partial_of, refuse_folder, write_whole
 from rnnorm.kernels import dispatch
 from rnnorm.norm.spec import BatchNorm, resolve
 
@@ -290,3 +299,45 @@ def _summary(
     if left:
         verdict += f", {left} more cases NOT EXAMINED for want of time (--seconds)"
     return f"rnnorm check: {verdict} on {where}; {place}; {seconds:.0f} s"
+
+
+def step_times(
+    device: torch.device,
+    kernels: Sequence[str],
+    shapes: Sequence[Shape],
+    seconds: float,
+    faults: list[Record],
+) -> list[Record]:
+    """Median seconds of training steps, printed; what is raised becomes a fault."""
+    cuda = device.type == "cuda"
+    times: list[Record] = []
+    print(
+        "\nmedian ms of a training step: torch.nn.LSTM, and an LSTM with batch norm on each kernel"
+    )
+    for shape in shapes:
+        torch.manual_seed(0)
+        data: Any = draw_input(shape)
+        data = data.to(device)
+        rival = make_layer("LSTM", shape).to(device)
+        steps: dict[str, Step] = {"torch.nn": partial(run_layer, rival, data, True)}
+        for name in ("reference", *kernels):
+            layer = make_layer("LSTM", shape, Variant("batch", name)).to(device)
+            step = partial(on_backend, name, partial(run_layer, layer, data, True))
+            own: dict[str, Step] = {name: launched(step)}
+            try:
+                own[name]()
+                if cuda and name != "reference":
+                    own |= {f"{name} graphs": repeated(step), f"{name} captured": captured(step)}
+            except Exception as error:
+                names = {"kernel": name, "cell": "LSTM", "norm": "batch"}
+                case = f"training step {shape}"
+                faults.append({**names, "case": case, "tensor": "all", "what": raised(error)})
+                continue
+            steps |= own
+        timings = interleave(steps, seconds, clock="cuda" if cuda else "wall", fewest=3)
+        if not times:
+            print(" " * 16 + "".join(name.rjust(17) for name in steps))
+        columns = "".join(f"{1000 * timing.seconds:17.2f}" for timing in timings.values())
+        print(f"{shape!s:16}{columns}", flush=True)
+        times.append({"shape": str(shape), **{n: t.seconds for n, t in timings.items()}})
+    return times

@@ -134,10 +134,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         said = f"rnnorm {name} needs {', '.join(missing)}: "
         print(f'{said}pip install ".[experiments]" in a clone of rnnorm', file=sys.stderr)
         return 1
-    from rnnorm.experiments.training.recipe import OverrideError
+    from rnnorm.experiments.recipe.recipe import OverrideError
+    from rnnorm.experiments.recipe.trust import trusting
+    from rnnorm.experiments.training.run_names import checkpoint_of, shell_word
     from rnnorm.experiments.training.stopped import Stopped
-    from rnnorm.experiments.training.trust import trusting
-    from rnnorm.experiments.training.words import checkpoint_of, shell_word
 
     given = _parse(parser, words)
     trust = given.pop("trust", False)
@@ -241,13 +241,13 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 def _list_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     """Prints the options of the recipe that is named, if the command takes them."""
-    from rnnorm.experiments.training.words import is_recipe
+    from rnnorm.experiments.training.run_names import is_recipe
 
     recipe = next((word for word in words if is_recipe(word)), None)
     if recipe is None or parser.get_default("overrides") is None:
         return 0
-    from rnnorm.experiments.training.option_list import option_list
-    from rnnorm.experiments.training.trust import trusting
+    from rnnorm.experiments.recipe.trust import trusting
+    from rnnorm.experiments.training.build import option_list
 
     try:
         with trusting("--trust" in words):

@@ -56,7 +56,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(**given: Any) -> None:
     """Compare; the function prints the table."""
     from rnnorm.experiments.comparing.compare import compare
-    from rnnorm.experiments.training.subnormals import flush_subnormals
+    from rnnorm.experiments.training.machine import flush_subnormals
 
     flush_subnormals()
     compare(**given)

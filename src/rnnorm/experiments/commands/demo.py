@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rnnorm.experiments.commands import options
 
 if TYPE_CHECKING:
-    from rnnorm.experiments.measuring.curve import Curve
+    from rnnorm.experiments.trained.curve import Curve
 
 HELP = "train LSTM, BN-LSTM and LN-LSTM side by side on data that comes along"
 USAGE = ("[options]",)
@@ -30,7 +30,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(**given: Any) -> None:
     """Run the demo, which prints."""
-    from rnnorm.experiments.training.subnormals import flush_subnormals
+    from rnnorm.experiments.training.machine import flush_subnormals
 
     flush_subnormals()
     demo(**given)

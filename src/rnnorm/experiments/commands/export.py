@@ -13,7 +13,7 @@ USAGE = ("RUN --out FILE [options]", "RECIPE --ckpt FILE --out FILE [options]")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.measuring.exporting.export`."""
+    """Those of :func:`rnnorm.experiments.trained.export.export`."""
     options.trained(parser)
     parser.add_argument(
         "--format",
@@ -38,7 +38,7 @@ def run(**given: Any) -> None:
             raise ValueError(
                 f'it needs {", ".join(needs)}: pip install ".[export]" in a clone of rnnorm'
             )
-    from rnnorm.experiments.measuring.exporting import export
+    from rnnorm.experiments.trained.export import export
 
     export(**given)
     print(f"model: {given['out']}, how to use it: {given['out']}.json")

@@ -50,8 +50,8 @@ def run(**given: Any) -> None:
         # before torch is imported
         raise ValueError("fit needs a recipe, or the run to go on with: rnnorm fit --resume RUN")
     from rnnorm.experiments.training.fit import fit
+    from rnnorm.experiments.training.machine import flush_subnormals
     from rnnorm.experiments.training.processes import first
-    from rnnorm.experiments.training.subnormals import flush_subnormals
 
     flush_subnormals()
     run = fit(**given)

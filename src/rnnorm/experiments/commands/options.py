@@ -33,21 +33,21 @@ def overrides_of_a_run(parser: ArgumentParser) -> None:
 
 def recipe_name(word: str) -> str:
     """A recipe, for ``type=``."""
-    from rnnorm.experiments.training.words import refuse_unknown_recipe
+    from rnnorm.experiments.training.run_names import refuse_unknown_recipe
 
     return _checked(refuse_unknown_recipe, word)
 
 
 def recipe_or_run(word: str) -> str:
     """A recipe, a run folder or a folder of them, for ``type=``."""
-    from rnnorm.experiments.training.words import refuse_unknown
+    from rnnorm.experiments.training.run_names import refuse_unknown
 
     return _checked(refuse_unknown, word)
 
 
 def run_folder(word: str) -> str:
     """A run folder or a folder of them, for ``type=``."""
-    from rnnorm.experiments.training.words import runs_in
+    from rnnorm.experiments.training.run_names import runs_in
 
     return _checked(runs_in, word)
 

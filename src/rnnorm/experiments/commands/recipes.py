@@ -17,6 +17,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(words: list[str]) -> None:
     """Print the table."""
-    from rnnorm.experiments.training.recipe_table import recipe_table
+    from rnnorm.experiments.recipe.table import recipe_table
 
     print(recipe_table(words))

@@ -53,7 +53,7 @@ def run(**given: Any) -> None:
     if given.pop("status"):
         if given["storage"] is None:
             raise ValueError("--status needs --storage URL")
-        from rnnorm.experiments.searching.status import status
+        from rnnorm.experiments.searching.lease import status
 
         print(status(given["storage"]))
         return
@@ -61,7 +61,7 @@ def run(**given: Any) -> None:
         if given[name] is None:
             raise ValueError(f"search needs {said}: rnnorm search RECIPE --out DIR")
     from rnnorm.experiments.searching.search import search
-    from rnnorm.experiments.training.subnormals import flush_subnormals
+    from rnnorm.experiments.training.machine import flush_subnormals
 
     flush_subnormals()
     print(search(**given).table())

@@ -13,7 +13,7 @@ USAGE = ("RUN [options]", "RECIPE --ckpt FILE [options]")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.measuring.measure.measure`."""
+    """Those of :func:`rnnorm.experiments.trained.test.measure`."""
     options.trained(parser)
     options.data_dir(parser)
     options.scale(parser)
@@ -41,7 +41,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(**given: Any) -> None:
     """Measure, and say the numbers."""
-    from rnnorm.experiments.measuring.measure import measure
+    from rnnorm.experiments.trained.test import measure
 
     # shown before they are kept, which may fail
     measure(**given, tell=partial(print, flush=True))

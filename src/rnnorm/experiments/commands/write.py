@@ -84,20 +84,20 @@ def run(recordings: list[str], source: str | None, out: str | None, **given: Any
     what = _asked_for({"WAV": recordings, "--from": source, "--out": out})
     _refuse_others(what, given)
     if what == "WAV":
-        from rnnorm.experiments.measuring.transcribing import transcribe
+        from rnnorm.experiments.trained.transcribe import transcribe
 
         print("\n".join(transcribe(recordings=recordings, **given)))
     elif what == "--from":
-        from rnnorm.experiments.measuring.translating import translate
+        from rnnorm.experiments.trained.translate import translate
 
         print("\n".join(translate(source=source or "", **_renamed(given, max_length="limit"))))
     elif what == "--out":
-        from rnnorm.experiments.measuring.drawing import draw
+        from rnnorm.experiments.trained.draw import draw
 
         named = _renamed(given, beginnings="classes", sentences="count")
         print(f"picture: {draw(out=out or '', **named)}")
     else:
-        from rnnorm.experiments.measuring.writing import write
+        from rnnorm.experiments.trained.text import write
 
         print("\n".join(write(**given)))
 

@@ -9,13 +9,12 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from rnnorm.experiments.data.at_least import check_at_least
-from rnnorm.experiments.measuring.curve import Curve
-from rnnorm.experiments.measuring.outcome import Outcome
-from rnnorm.experiments.training.accumulation import accumulating
-from rnnorm.experiments.training.callbacks_of import callbacks_of
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.trained.curve import Curve
+from rnnorm.experiments.trained.outcome import Outcome
 from rnnorm.experiments.training.clock import Clock
-from rnnorm.experiments.training.stop_after import end
+from rnnorm.experiments.training.resume import accumulating
+from rnnorm.experiments.training.trainer import callbacks_of, end
 
 
 @dataclass(frozen=True)

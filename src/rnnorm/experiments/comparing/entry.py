@@ -1,19 +1,18 @@
-"""A training that takes part in a comparison."""
+"""A training that takes part in a comparison, and whether it may be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.comparing.budget import Budget
-from rnnorm.experiments.comparing.comparable import data_of, refuse_differences
-from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.label import changes, changes_of
-from rnnorm.experiments.training.options import data_dir_option
-from rnnorm.experiments.training.recipe import read_recipe
-from rnnorm.experiments.training.run_folder import default_folder, rebuild
+from rnnorm.experiments.recipe.label import changes, changes_of, differences
+from rnnorm.experiments.recipe.options import data_dir_option
+from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.folder import default_folder, rebuild
 from rnnorm.experiments.training.score import Score, score_of
 
 
@@ -193,3 +192,46 @@ def refuse_incomparable(entries: Sequence[Entry], budget: Budget) -> None:
             # without a budget for all, the recipes' own must be the same; folders have no say
             settings[model]["budget"] = own[0] if entry.recipe is None else entry.own_budget
     refuse_differences(settings)
+
+
+# where the files are changes no number; a seed is compared with the other model's of the same seed
+_FREE = {"data_dir", "seed"}
+_DATA_OF_TRAINER = (
+    "accumulate_grad_batches",
+    "fast_dev_run",
+    "limit_train_batches",
+    "limit_val_batches",
+)
+
+
+def data_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says about the data and their order."""
+    arguments = config["data"].get("init_args") or {}
+    trainer = config.get("trainer") or {}
+    # how many rows are evaluated at once changes no number unless a text is cut into so many, or
+    # not all minibatches are taken
+    some = trainer.get("limit_val_batches")
+    cut = arguments.get("windows") == "carried" or isinstance(some, int) or some not in (None, 1.0)
+    free = _FREE if cut else _FREE | {"eval_batch_size"}
+    return {
+        "data": {
+            "class_path": config["data"]["class_path"],
+            "init_args": {k: v for k, v in arguments.items() if k not in free},
+        },
+        "trainer": {name: trainer.get(name) for name in _DATA_OF_TRAINER},
+    }
+
+
+def refuse_differences(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse trainings that cannot be compared.
+
+    Args:
+        settings: what must be the same, by the name of the training.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    (first, setting), *others = settings.items()
+    for name, other in others:
+        if found := list(differences(setting, other)):
+            raise ValueError(f"{first} and {name} cannot be compared: {'; '.join(found)}")

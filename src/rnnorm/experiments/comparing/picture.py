@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rnnorm.experiments.measuring.curve import Curve, at_shared_steps, by_model, mean_curve
-from rnnorm.experiments.training.write_whole import refuse_folder, write_whole
+from rnnorm.experiments.files import refuse_folder, write_whole
+from rnnorm.experiments.trained.curve import Curve, at_shared_steps, by_model, mean_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from rnnorm.experiments.measuring.curve import Curve, best, by_model, mean_curve, reaches
-from rnnorm.experiments.training.aligned import aligned
+from rnnorm.experiments.console import aligned
+from rnnorm.experiments.trained.curve import Curve, best, by_model, mean_curve, reaches
 from rnnorm.experiments.training.score import Score
 
 

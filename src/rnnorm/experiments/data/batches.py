@@ -1,12 +1,195 @@
-"""Minibatches of sequences held in memory, in an order that can be taken up again anywhere."""
+"""Minibatches in an order that can be taken up again anywhere, and splits of examples."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rnnorm.experiments.data.resumable import Minibatches
+Batch = TypeVar("Batch")
+
+
+class Resumable(Generic[Batch]):
+    """Iterates over minibatches whose order is a function of the seed and the epoch alone.
+
+    A loop that was stopped after some minibatches goes on with the next one after
+    :meth:`load_state_dict`. A subclass says how many there are (``__len__``), what an epoch draws
+    (:meth:`draw`) and what a minibatch is (:meth:`batch`).
+
+    Args:
+        seed: seed of the order, or None for the order in which the data stands.
+
+    Attributes:
+        process: this one's number among several that share every minibatch, and how many they are.
+    """
+
+    # lightning asks for it wherever there is a sampler
+    batch_sampler: None = None
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
+        self.epoch = 0
+        self.process = 0, 1
+        self._done = 0
+        self._loaded: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch."""
+        raise NotImplementedError
+
+    def fewest_rows(self) -> int | None:
+        """Rows of an epoch's smallest minibatch; None where that is not known beforehand."""
+        return None
+
+    def draw(self) -> Any:
+        """What is random in this epoch, drawn before its first minibatch."""
+        raise NotImplementedError
+
+    def batch(self, number: int, drawn: Any) -> Batch:
+        """A minibatch.
+
+        Args:
+            number: its place in the epoch, from 0.
+            drawn: what :meth:`draw` returned.
+        """
+        raise NotImplementedError
+
+    def random(self) -> np.random.RandomState:
+        """Random numbers of this seed and epoch, the same in all versions of numpy."""
+        return np.random.RandomState(
+            np.random.MT19937(np.random.SeedSequence((self.seed or 0, self.epoch)))
+        )
+
+    @property
+    def sampler(self) -> Resumable[Batch]:
+        """Itself: Lightning tells the sampler of a loader which epoch begins."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next loop runs through."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Start an epoch, or go on with the one whose state was loaded."""
+        loaded, self._loaded = self._loaded, None
+        return self._from(loaded)
+
+    def _from(self, loaded: tuple[int, int] | None) -> Iterator[Batch]:
+        # runs at the first next(), since Lightning calls iter() before set_epoch()
+        epoch, self._done = loaded or (self.epoch, 0)
+        if epoch != self.epoch:
+            self._done = 0
+        drawn = self.draw()
+        for number in range(self._done, len(self)):
+            self._done += 1
+            yield rows_of(self.batch(number, drawn), *self.process)
+
+    def state_dict(self) -> dict[str, int]:
+        """The epoch, and how many of its minibatches were given out."""
+        return {"epoch": self.epoch, "batch": self._done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next loop go on from a state."""
+        self.epoch = state["epoch"]
+        self._loaded = (state["epoch"], state["batch"])
+
+
+def rows_of(batch: Batch, process: int, processes: int) -> Batch:
+    """A process's rows of a minibatch.
+
+    Args:
+        batch: a tuple of tensors ``(B,)`` or ``(·, B, …)``, of lists of B, and of what is no row's.
+        process: number of the process.
+        processes: how many there are.
+
+    Raises:
+        ValueError: there are fewer rows than processes.
+    """
+    if processes == 1:
+        return batch
+    parts: Any = batch
+    mine = []
+    for part in parts:
+        if isinstance(part, Tensor):
+            rows = 0 if part.dim() == 1 else 1
+            if part.size(rows) < processes:
+                raise ValueError(
+                    f"a minibatch of {part.size(rows)} rows is too small for {processes} processes"
+                )
+            part = part.movedim(rows, 0)[process::processes].movedim(0, rows).contiguous()
+        elif isinstance(part, list):
+            part = part[process::processes]
+        mine.append(part)
+    # a named tuple has its own constructor
+    make: Any = getattr(type(batch), "_make", tuple)
+    return make(mine)  # type: ignore[no-any-return]
+
+
+def fewest_rows(rows: int, batch_size: int, count: int) -> int:
+    """Those of the smallest of ``count`` minibatches, of which only the last may differ."""
+    last = rows - (count - 1) * batch_size
+    return last if count == 1 else min(batch_size, last)
+
+
+class Minibatches(Resumable[Batch]):
+    """Minibatches of so many rows each; every row is in one of them.
+
+    Args:
+        rows: how many there are.
+        batch_size: rows of a minibatch; the last one of an epoch may have fewer. A single row that
+            is left over joins the minibatch before it.
+        seed: seed of the order, or None for the order in which the data stands.
+    """
+
+    def __init__(self, rows: int, batch_size: int, seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.rows, self.batch_size = rows, batch_size
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch."""
+        # one row alone has no variance that batch normalisation could divide by
+        whole, left = divmod(self.rows, self.batch_size)
+        return whole + (left > 1 or not whole)
+
+    def fewest_rows(self) -> int:
+        """Rows of an epoch's smallest minibatch."""
+        return fewest_rows(self.rows, self.batch_size, len(self))
+
+    def draw(self) -> list[NDArray[np.int64]]:
+        """Which rows stand in each minibatch of this epoch."""
+        order = np.arange(self.rows) if self.seed is None else self.random().permutation(self.rows)
+        return self.cut(order)
+
+    def cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Minibatches of rows in this order."""
+        return np.split(order, np.arange(1, len(self)) * self.batch_size)
+
+
+class WholeMinibatches(Minibatches[Batch]):
+    """Minibatches that are whole in training, as batch statistics want.
+
+    What does not fill a last one is left out, other rows in each epoch. Without a seed nothing is
+    left out, and the last one may have fewer.
+    """
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch."""
+        if self.seed is None:
+            return -(-self.rows // self.batch_size)
+        return max(1, self.rows // self.batch_size)
+
+    def fewest_rows(self) -> int:
+        """Rows of an epoch's smallest minibatch."""
+        whole = min(self.rows, self.batch_size)
+        return super().fewest_rows() if self.seed is None else whole
+
+    def cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Minibatches of rows in this order, the last of which are left out."""
+        return super().cut(order[: len(self) * self.batch_size])
 
 
 class Batches(Minibatches[tuple[Tensor, Tensor]]):
@@ -31,3 +214,90 @@ class Batches(Minibatches[tuple[Tensor, Tensor]]):
         """A minibatch of this order."""
         rows = drawn[number].tolist()
         return self.x[rows].transpose(0, 1).contiguous(), self.y[rows]
+
+
+# by how much of itself a sequence may be taken for longer or shorter
+_LOOSE = 0.1
+
+
+class SimilarLengths(Minibatches[Batch]):
+    """Minibatches of sequences of similar length; every sequence is in one of them.
+
+    With a seed, lengths are compared after each was changed by up to a tenth at random, and the
+    minibatches come in random order.
+
+    Args:
+        lengths: of all sequences.
+        batch_size: rows of a minibatch. One row that is left over joins the minibatch before it:
+            batch statistics want rows.
+        seed: seed of the order, or None for the order of the lengths.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int | None = None) -> None:
+        super().__init__(len(lengths), batch_size, seed)
+        self.lengths = np.array(lengths, np.int64)
+
+    def draw(self) -> list[NDArray[np.int64]]:
+        """Which sequences stand in each minibatch of this epoch."""
+        if self.seed is None:
+            return self.cut(np.argsort(self.lengths, kind="stable"))
+        random = self.random()
+        lengths = self.lengths * random.uniform(1 - _LOOSE, 1 + _LOOSE, len(self.lengths))
+        batches = self.cut(np.argsort(lengths, kind="stable"))
+        return [batches[i] for i in random.permutation(len(batches))]
+
+
+def inside(lengths: Tensor, steps: int) -> Tensor:
+    """Whether each step is one of its row ``(steps, B)``.
+
+    Args:
+        lengths: steps of each row ``(B,)``.
+        steps: how many there are with the padding.
+    """
+    return torch.arange(steps, device=lengths.device).unsqueeze(1) < lengths
+
+
+Item = TypeVar("Item")
+
+
+def fixed_share(items: Sequence[Item], size: int | None) -> list[Item]:
+    """Keep as many examples, always the same random ones, in their order.
+
+    The first ones of a file may be all of one class or speaker.
+
+    Args:
+        items: the examples.
+        size: how many; None, or as many as there are, for all.
+    """
+    if size is None:
+        return list(items)
+    chosen = np.random.RandomState(0).permutation(len(items))[:size]
+    return [items[i] for i in sorted(chosen)]
+
+
+def fixed_tenth(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Mix examples, always alike, and hold a tenth of them out, at least one.
+
+    Returns:
+        What is left, and the tenth.
+    """
+    mixed = _mixed(items)
+    tenth = max(1, len(items) // 10)
+    return mixed[tenth:], mixed[:tenth]
+
+
+def two_held_out(
+    items: Sequence[Item], share: int = 10
+) -> tuple[list[Item], list[Item], list[Item]]:
+    """Mix examples, always alike, and hold one of ``share`` parts out, twice, at least one each.
+
+    Returns:
+        What is left, a part that validates, and one that tests.
+    """
+    mixed = _mixed(items)
+    count = max(1, len(items) // share)
+    return mixed[2 * count :], mixed[:count], mixed[count : 2 * count]
+
+
+def _mixed(items: Sequence[Item]) -> list[Item]:
+    return [items[i] for i in np.random.RandomState(0).permutation(len(items))]

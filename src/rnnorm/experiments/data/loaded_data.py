@@ -7,8 +7,8 @@ from typing import Any
 
 import lightning.pytorch as lightning
 
-from rnnorm.experiments.data.at_least import check_at_least
-from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.data.batches import Resumable
 
 
 class LoadedData(lightning.LightningDataModule):

@@ -7,8 +7,7 @@ import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from rnnorm.experiments.data.users_folder import added_by_system
-from rnnorm.experiments.data.whole_file import BrokenFileError, check_size, unpack
+from rnnorm.experiments.files import BrokenFileError, added_by_system, check_size, unpack
 
 # what tarfile raises where a header is broken; an error of its own is the first alone
 _BROKEN = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError)

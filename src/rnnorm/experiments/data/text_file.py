@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rnnorm.experiments.data.whole_file import BrokenFileError, is_there, unpack
+from rnnorm.experiments.files import BrokenFileError, is_there, unpack
 
 ENDINGS = ("", ".gz", ".xz", ".zip")
 # what no text holds: control characters other than tab, line feed, form feed and return

@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 from torchmetrics import Metric
 
-from rnnorm.experiments.data.text.word_numbers import END, UNKNOWN
+from rnnorm.experiments.data.text.vocabulary import END, UNKNOWN
 
 
 def _bleu(effective_order: bool = False) -> BLEU:

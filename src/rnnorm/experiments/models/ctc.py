@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import ctc_loss
 
-from rnnorm.experiments.data.at_least import check_at_least
+from rnnorm.experiments.console import check_at_least
 
 #: number of the symbol that stands for nothing
 BLANK = 0

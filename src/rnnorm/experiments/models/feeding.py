@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rnnorm.experiments.data.text.word_numbers import END
+from rnnorm.experiments.data.text.vocabulary import END
 
 #: from scores ``(R, V)`` to K symbols of each row and their weights, ``(R, K)`` each
 Choose = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -1,7 +1,8 @@
-"""What the models of all tasks share: the words for their recurrent layers, and how they report."""
+"""What the models of all tasks share: their layers and states, and how they report."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -9,9 +10,9 @@ import lightning.pytorch as lightning
 import torch
 from torch import Tensor
 
-from rnnorm.experiments.data.at_least import check_at_least
+from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.models.layers import recurrent
-from rnnorm.experiments.models.sampling_error import SamplingError
+from rnnorm.experiments.models.measures import SamplingError
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import SAMPLING_ERROR, Score
 
@@ -155,3 +156,18 @@ class RecurrentModel(lightning.LightningModule):
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Metrics of the test set."""
         self.evaluate("test", batch)
+
+
+def each(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """All of them changed by a function."""
+    return tuple(map(function, state)) if isinstance(state, tuple) else function(state)
+
+
+def rows_of(state: Any, rows: Tensor) -> Any:
+    """Those of some rows."""
+    return each(state, lambda one: one[:, rows])
+
+
+def side_by_side(states: Tensor) -> Tensor:
+    """Those of both directions of a layer ``(2, B, H)`` as one ``(B, 2H)``."""
+    return states.transpose(0, 1).flatten(1)

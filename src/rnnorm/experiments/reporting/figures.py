@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from rnnorm import diagnostics
 from rnnorm.experiments.comparing.picture import Look, as_text, draw_curves, in_lines
-from rnnorm.experiments.measuring.batch_statistics import SeveralRows
-from rnnorm.experiments.measuring.curve import Curve
-from rnnorm.experiments.measuring.trained_run import TrainedRun
-from rnnorm.experiments.reporting.drawing import Picture, cycle, draw, or_why, shades
+from rnnorm.experiments.reporting.pictures import Picture, cycle, draw, or_why, shades
+from rnnorm.experiments.trained.curve import Curve
+from rnnorm.experiments.trained.load import TrainedRun
+from rnnorm.experiments.trained.test import SeveralRows
 from rnnorm.experiments.training.score import Score, score_of
-from rnnorm.layers.switched import switched
+from rnnorm.layers.temporarily import switched
 
 _LENGTHS = (50, 100, 200, 500, 1000)
 _SYMBOLS = 20_000

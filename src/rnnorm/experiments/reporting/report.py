@@ -16,10 +16,7 @@ from tqdm import tqdm
 
 from rnnorm.experiments.comparing.entry import Entry, from_folder, named_apart
 from rnnorm.experiments.comparing.picture import Look, looks_of
-from rnnorm.experiments.measuring.curve import Curve, best_point, read_curve
-from rnnorm.experiments.measuring.outcome import Outcome, read_outcome, read_unsaved
-from rnnorm.experiments.measuring.trained_run import read_trained_run
-from rnnorm.experiments.reporting.drawing import Picture
+from rnnorm.experiments.files import refuse_folder, write_whole
 from rnnorm.experiments.reporting.figures import (
     curve_pictures,
     example_pictures,
@@ -29,12 +26,13 @@ from rnnorm.experiments.reporting.figures import (
     spectral_pictures,
     statistics_pictures,
 )
-from rnnorm.experiments.reporting.headline import headline
-from rnnorm.experiments.reporting.report_table import columns
-from rnnorm.experiments.reporting.svg import NAMES, SHADES, in_page
+from rnnorm.experiments.reporting.pictures import NAMES, SHADES, Picture, in_page
+from rnnorm.experiments.reporting.table import columns, headline
+from rnnorm.experiments.trained.curve import Curve, best_point, read_curve
+from rnnorm.experiments.trained.load import read_trained_run
+from rnnorm.experiments.trained.outcome import Outcome, read_outcome, read_unsaved
+from rnnorm.experiments.training.run_names import has_checkpoint, runs_in
 from rnnorm.experiments.training.score import Score
-from rnnorm.experiments.training.words import has_checkpoint, runs_in
-from rnnorm.experiments.training.write_whole import refuse_folder, write_whole
 
 Item = TypeVar("Item")
 Training = tuple[Entry, Outcome, Curve]

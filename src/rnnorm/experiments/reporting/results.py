@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.data.text_file import as_text
-from rnnorm.experiments.data.whole_file import is_there, unpack
-from rnnorm.experiments.measuring.curve import read_curve
-from rnnorm.experiments.measuring.outcome import Outcome, read_outcome
+from rnnorm.experiments.files import is_there, unpack, write_whole
+from rnnorm.experiments.recipe.label import changes
+from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.reporting.results_files import RECORDS, read_recorded
 from rnnorm.experiments.reporting.results_page import page_of
 from rnnorm.experiments.reporting.results_picture import (
@@ -26,11 +26,10 @@ from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.storage import is_storage
 from rnnorm.experiments.searching.study import FILE as STUDY
 from rnnorm.experiments.searching.study import Search, read_search, read_searches
-from rnnorm.experiments.training.label import changes
-from rnnorm.experiments.training.recipe import read_recipe
-from rnnorm.experiments.training.run_folder import rebuild
+from rnnorm.experiments.trained.curve import read_curve
+from rnnorm.experiments.trained.outcome import Outcome, read_outcome
+from rnnorm.experiments.training.folder import rebuild
 from rnnorm.experiments.training.score import score_of
-from rnnorm.experiments.training.write_whole import write_whole
 
 
 def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Path:

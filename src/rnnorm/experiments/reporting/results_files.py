@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rnnorm.experiments.data.whole_file import unpack
-from rnnorm.experiments.measuring.curve import Curve
-from rnnorm.experiments.measuring.measurement import Measurement
-from rnnorm.experiments.measuring.outcome import Outcome
-from rnnorm.experiments.training.yaml_file import read_yaml
+from rnnorm.experiments.files import unpack
+from rnnorm.experiments.recipe.recipe import read_yaml
+from rnnorm.experiments.trained.curve import Curve
+from rnnorm.experiments.trained.measurement import Measurement
+from rnnorm.experiments.trained.outcome import Outcome
 
 # bytes of a recorded file
 _LIMIT = 1 << 24

@@ -8,11 +8,11 @@ from statistics import fmean
 from typing import Any
 
 from rnnorm.experiments.comparing.table import with_deviation
-from rnnorm.experiments.measuring.outcome import Outcome, score_in
+from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.reporting.results_files import Recorded, models_of, read_recorded
 from rnnorm.experiments.reporting.results_picture import curves_of, scores_of
 from rnnorm.experiments.reporting.step_times import RIVALS, Steps, read_steps, step_of
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.trained.outcome import Outcome, score_in
 
 #: stands where there is no value
 _ABSENT = "–"

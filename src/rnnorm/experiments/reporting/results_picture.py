@@ -15,9 +15,9 @@ from rnnorm.experiments.comparing.picture import (
     looks_of,
     styled_figure,
 )
-from rnnorm.experiments.measuring.curve import Curve
 from rnnorm.experiments.reporting.results_files import Recorded, models_of
 from rnnorm.experiments.reporting.step_times import Steps, step_of
+from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.training.score import Metric
 
 if TYPE_CHECKING:

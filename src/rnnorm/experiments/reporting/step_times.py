@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rnnorm.experiments.data.text_file import as_text
-from rnnorm.experiments.data.users_folder import files_below
-from rnnorm.experiments.data.whole_file import unpack
-from rnnorm.experiments.measuring.outcome import Outcome
+from rnnorm.experiments.files import files_below, unpack
+from rnnorm.experiments.trained.outcome import Outcome
 
 _TORCH, _KEPT, _FUSED = "torch.nn", "torch.nn, memory kept", "plain, fused"
 #: what the time of a step is a ratio to: the plain recipe on torch.nn's layers, the same by a

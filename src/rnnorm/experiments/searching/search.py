@@ -6,30 +6,30 @@ import math
 import multiprocessing
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
 import torch
 
-from rnnorm.experiments.data.at_least import check_at_least
+from rnnorm.experiments.console import check_at_least, one_line
+from rnnorm.experiments.recipe.options import option_name, training_options
+from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.recipe.trust import trusting, trusts
 from rnnorm.experiments.searching.lease import Leases
-from rnnorm.experiments.searching.space import any_of, as_options, draw, space_of
 from rnnorm.experiments.searching.storage import unless_lost
 from rnnorm.experiments.searching.study import Search, open_study, search_of
-from rnnorm.experiments.searching.trial import run_trial
-from rnnorm.experiments.searching.workers import run_workers
+from rnnorm.experiments.searching.trial import any_of, as_options, draw, run_trial, space_of
 from rnnorm.experiments.training.allocator import keep_freed_memory
-from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.one_line import one_line
-from rnnorm.experiments.training.options import option_name, training_options
-from rnnorm.experiments.training.recipe import read_recipe
+from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.machine import flush_subnormals
 from rnnorm.experiments.training.score import score_of
+from rnnorm.experiments.training.signals import handlers
 from rnnorm.experiments.training.stopped import Stopped
-from rnnorm.experiments.training.subnormals import flush_subnormals
-from rnnorm.experiments.training.trust import trusting, trusts
 
 _MOST_TRIALS = 100_000
 
@@ -187,3 +187,43 @@ _PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {
     "median": optuna.pruners.MedianPruner,
     "hyperband": optuna.pruners.HyperbandPruner,
 }
+
+
+# seconds that workers have to end by themselves: ``timeout`` and schedulers send a SIGTERM to them
+# too, and after a second one they would not write the checkpoint of their step
+_GRACE = 5.0
+
+
+def run_workers(processes: Sequence[BaseProcess]) -> bool:
+    """Start processes and wait for their ends; a SIGTERM is passed on to them.
+
+    Ctrl-C reaches them by itself, as it does all processes of a terminal.
+
+    Returns:
+        Whether a SIGTERM has come.
+    """
+    came: list[float] = []
+
+    def received(*_: object) -> None:
+        came.append(time.monotonic())
+
+    before = handlers().get(signal.SIGTERM)
+    if before is not None:
+        signal.signal(signal.SIGTERM, received)
+    try:
+        for process in processes:
+            process.start()
+        passed_on = 0
+        while any(process.is_alive() for process in processes):
+            time.sleep(0.2)
+            # a second one at once
+            if len(came) > max(passed_on, 1) or (
+                len(came) > passed_on and time.monotonic() - came[0] > _GRACE
+            ):
+                passed_on = len(came)
+                for process in processes:
+                    process.terminate()
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+    return bool(came)

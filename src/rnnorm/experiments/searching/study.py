@@ -15,9 +15,9 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from rnnorm.experiments.data.whole_file import check_size, is_there, refuse_special
+from rnnorm.experiments.console import aligned
+from rnnorm.experiments.files import check_size, is_there, refuse_special
 from rnnorm.experiments.searching.storage import let_go, named, open_storage, shown
-from rnnorm.experiments.training.aligned import aligned
 from rnnorm.experiments.training.score import Metric, Score
 
 FILE = "study.db"

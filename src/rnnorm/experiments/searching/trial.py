@@ -1,27 +1,30 @@
-"""One trial of a search: its training, and what the study is told of it."""
+"""One trial of a search: the options that it draws, its training, and what the study is told."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 from lightning.pytorch import Callback, LightningModule, Trainer
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
+from rnnorm.experiments.recipe.label import differences
+from rnnorm.experiments.recipe.options import data_dir_option
+from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.searching.study import WHY
-from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.differences import differences
+from rnnorm.experiments.training.build import Built
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.options import data_dir_option
-from rnnorm.experiments.training.recipe import read_recipe
-from rnnorm.experiments.training.run_folder import rebuild
+from rnnorm.experiments.training.folder import rebuild
+from rnnorm.experiments.training.run_names import is_run
 from rnnorm.experiments.training.score import Score
-from rnnorm.experiments.training.stopping import unbroken
-from rnnorm.experiments.training.words import is_run
+from rnnorm.experiments.training.signals import unbroken
 
 
 def run_trial(
@@ -135,3 +138,52 @@ def _config(built: Built) -> dict[str, Any]:
     config = built.as_dict()
     (config["data"].get("init_args") or {}).pop("data_dir", None)
     return config
+
+
+def space_of(ranges: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+    """Read a recipe's ``search.space``: for each option ``choices``, or ``low``, ``high``, ``log``.
+
+    Raises:
+        ValueError: an option has another form, or a range is none.
+    """
+    return {option: _distribution(option, given) for option, given in ranges.items()}
+
+
+def _distribution(option: str, given: Any) -> BaseDistribution:
+    keys = given.keys() if isinstance(given, dict) else set()
+    try:
+        if keys == {"choices"} and isinstance(given["choices"], list):
+            return CategoricalDistribution(given["choices"])
+        if {"low", "high"} <= keys <= {"low", "high", "log"}:
+            for name in ("low", "high"):
+                number = given[name]
+                if isinstance(number, bool) or not math.isfinite(number):
+                    raise ValueError(f"{name} must be a finite number")
+            return FloatDistribution(**given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"search.space.{option}: {error}, got {given}") from None
+    raise ValueError(f"search.space.{option} must have 'choices', or 'low' and 'high', got {given}")
+
+
+def any_of(space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """A point of the space."""
+    return {
+        name: d.choices[0] if isinstance(d, CategoricalDistribution) else d.low  # type: ignore[attr-defined]
+        for name, d in space.items()
+    }
+
+
+def draw(
+    trial: optuna.Trial, space: Mapping[str, BaseDistribution], seed: int
+) -> Mapping[str, Any]:
+    """The point of a trial, that of an earlier process if one has drawn it."""
+    sequence = np.random.SeedSequence((seed, trial.number))
+    trial.study.sampler = optuna.samplers.RandomSampler(int(sequence.generate_state(1)[0]))
+    for name, distribution in space.items():
+        trial._suggest(name, distribution)
+    return trial.params
+
+
+def as_options(point: Mapping[str, Any]) -> list[str]:
+    """A point as options of LightningCLI."""
+    return [f"--{name}={'null' if value is None else value}" for name, value in point.items()]

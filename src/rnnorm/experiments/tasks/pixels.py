@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from rnnorm.experiments.data.at_least import check_at_least
+from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.batches import Batches
-from rnnorm.experiments.data.images.images import SIDES, Images, Splits, load_images
+from rnnorm.experiments.data.images import SIDES, Images, Splits, load_images
 from rnnorm.experiments.data.loaded_data import LoadedData
-from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
+from rnnorm.experiments.models.classifiers import SequenceClassifier
 
 Permutation = Literal["none", "fixed", "published"]
 

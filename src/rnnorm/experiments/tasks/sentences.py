@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.data.batches import Resumable
 from rnnorm.experiments.data.text.corpora import ENDS, Corpus, Dataset
-from rnnorm.experiments.data.text.folding import fold
-from rnnorm.experiments.data.text.loaded_text import TextData
-from rnnorm.experiments.data.text.sentences import Sentences, split_sentences
-from rnnorm.experiments.data.text.windows import Window
+from rnnorm.experiments.data.text.sentences import Sentences, fold, split_sentences
+from rnnorm.experiments.data.text.windows import TextData, Window
 
 
 class SentenceData(TextData):
@@ -22,7 +20,7 @@ class SentenceData(TextData):
         dataset: ``"ptb-char"``, ``"ptb-word"`` or ``"text"``, see
             :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
         folded: train on sequences of two sentences, see ``fold``.
-        **shared: of :class:`rnnorm.experiments.data.text.loaded_text.TextData`.
+        **shared: of :class:`rnnorm.experiments.data.text.windows.TextData`.
 
     Raises:
         ValueError: the texts of ``dataset`` have no end symbol, or a size is less than 1.

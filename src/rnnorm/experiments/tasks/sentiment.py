@@ -8,15 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rnnorm.experiments.data.at_least import check_at_least
-from rnnorm.experiments.data.fixed_share import fixed_share
-from rnnorm.experiments.data.series.series import Series
-from rnnorm.experiments.data.series.series_batches import SeriesBatches
-from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
-from rnnorm.experiments.data.text.rated import RatedDataset, load_rated
-from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.text.words_and_signs import WORD, words_and_signs
-from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.data.batches import fixed_share
+from rnnorm.experiments.data.series import Series, SeriesBatches
+from rnnorm.experiments.data.text.rated import WORD, RatedDataset, load_rated, words_and_signs
+from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary, Vocabulary
+from rnnorm.experiments.models.classifiers import SequenceClassifier
 
 
 class SentimentData(KeepsVocabulary):
@@ -100,7 +97,7 @@ class SentimentClassifier(SequenceClassifier):
         vocabulary_size: how many numbers the data have, that of unknown words among them.
         embedding_size: width of the embedding.
         **classifier: of
-            :class:`rnnorm.experiments.models.sequence_classifier.SequenceClassifier`.
+            :class:`rnnorm.experiments.models.classifiers.SequenceClassifier`.
     """
 
     def __init__(

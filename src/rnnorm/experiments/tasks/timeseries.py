@@ -8,9 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rnnorm.experiments.data.loaded_data import LoadedData
-from rnnorm.experiments.data.series.series import load_series
-from rnnorm.experiments.data.series.series_batches import SeriesBatches
-from rnnorm.experiments.models.sequence_classifier import SequenceClassifier
+from rnnorm.experiments.data.series import SeriesBatches, load_series
+from rnnorm.experiments.models.classifiers import SequenceClassifier
 
 
 class TimeSeriesData(LoadedData):
@@ -19,7 +18,7 @@ class TimeSeriesData(LoadedData):
     Args:
         name: of the data set, which its files begin with.
         layout: of the files, ``"ts"`` or ``"uci"``
-            (:func:`rnnorm.experiments.data.series.series.load_series`).
+            (:func:`rnnorm.experiments.data.series.load_series`).
         features: of ``"uci"``: values of a time step.
         val: share of the training series that validate.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.metrics_file import DIVERGED
+from rnnorm.experiments.training.metrics import DIVERGED
 
 
 class DivergedError(RuntimeError):

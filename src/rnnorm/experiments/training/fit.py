@@ -11,41 +11,47 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from rnnorm.experiments.data.at_least import check_at_least
+from rnnorm.experiments.console import check_at_least, one_line
+from rnnorm.experiments.files import write_whole
+from rnnorm.experiments.recipe.options import data_dir_option, training_options
+from rnnorm.experiments.recipe.recipe import Recipe, read_recipe
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.accumulation import AccumulateAsScheduled
-from rnnorm.experiments.training.building import Built, quiet_lightning
-from rnnorm.experiments.training.checkpoint_file import newest_checkpoint
-from rnnorm.experiments.training.checkpoint_names import LAST
-from rnnorm.experiments.training.checkpoints import check_resumable, check_same
+from rnnorm.experiments.training.build import Built, quiet_lightning
+from rnnorm.experiments.training.checkpoint import (
+    check_resumable,
+    check_same,
+    data_state,
+    load_weights,
+    newest_checkpoint,
+    read_checkpoint,
+)
 from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.ddp import check_processes, prepare_processes, refuse_trainer
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
-from rnnorm.experiments.training.in_processes import check_processes, prepare_processes
-from rnnorm.experiments.training.last_and_best import ACCUMULATING, KeepLastAndBest
-from rnnorm.experiments.training.lock import only_process
-from rnnorm.experiments.training.metrics_file import MetricsFile
-from rnnorm.experiments.training.one_line import one_line
-from rnnorm.experiments.training.options import data_dir_option, training_options
-from rnnorm.experiments.training.other_learning import FREE, refuse_other_learning
-from rnnorm.experiments.training.place import Places
-from rnnorm.experiments.training.plateau import StepsOnPlateau
-from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
-from rnnorm.experiments.training.random_state import RandomState
-from rnnorm.experiments.training.recipe import Recipe, read_recipe
-from rnnorm.experiments.training.refuse_trainer import refuse_trainer
-from rnnorm.experiments.training.run import Run, introduction
-from rnnorm.experiments.training.run_folder import (
+from rnnorm.experiments.training.folder import (
     default_folder,
     describe,
+    only_process,
     rebuild,
     refuse_existing,
     start_run,
 )
+from rnnorm.experiments.training.keep import ACCUMULATING, KeepLastAndBest
+from rnnorm.experiments.training.machine import Places
+from rnnorm.experiments.training.metrics import MetricsFile
+from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
+from rnnorm.experiments.training.resume import (
+    FREE,
+    AccumulateAsScheduled,
+    RandomState,
+    StepsOnPlateau,
+    refuse_other_learning,
+)
+from rnnorm.experiments.training.run import Run, introduction
+from rnnorm.experiments.training.run_names import LAST, checkpoint_of, is_run
 from rnnorm.experiments.training.score import score_of
-from rnnorm.experiments.training.start import start_file, start_with
+from rnnorm.experiments.training.signals import StopSignals
 from rnnorm.experiments.training.stopped import Stopped
-from rnnorm.experiments.training.stopping import StopSignals
-from rnnorm.experiments.training.write_whole import write_whole
 
 
 def fit(
@@ -274,3 +280,28 @@ def _kept(keep: KeepLastAndBest) -> str:
     if keep.step is None:
         return "No checkpoint had been written yet"
     return f"The last good checkpoint is {keep.folder / LAST} (step {keep.step})"
+
+
+def start_file(start: str | Path) -> Path:
+    """The checkpoint that a run folder or a ``.ckpt`` file is, whole path.
+
+    Raises:
+        ValueError: it is neither.
+        FileNotFoundError: there is none yet.
+    """
+    folder = is_run(start) or Path(start).is_dir()
+    return checkpoint_of(start, None if folder else start).resolve()
+
+
+def start_with(built: Built, start: Path) -> None:
+    """Give a model whose data are loaded the weights and statistics of a checkpoint, no more.
+
+    The optimiser, and what counts epochs, begin anew.
+
+    Raises:
+        ValueError: the checkpoint is of other layers or of other data.
+        FileNotFoundError: there is none.
+    """
+    state = read_checkpoint(start)
+    load_weights(built.model, state, start)
+    built.datamodule.load_state_dict(data_state(state, built.datamodule))

@@ -12,12 +12,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from tqdm import tqdm
 
-from rnnorm.experiments.training.callbacks_of import callbacks_of
+from rnnorm.experiments.console import duration
+from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.training.clock import Clock
-from rnnorm.experiments.training.duration import duration
-from rnnorm.experiments.training.recipe import read_recipe
 from rnnorm.experiments.training.score import Metric, Score, score_of
-from rnnorm.experiments.training.stop_after import StopAfter
+from rnnorm.experiments.training.trainer import StopAfter, callbacks_of
 
 
 def progress_bars() -> list[Callback]:

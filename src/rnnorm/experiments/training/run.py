@@ -8,15 +8,13 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from rnnorm.experiments.training.building import Built
-from rnnorm.experiments.training.callbacks_of import callbacks_of
-from rnnorm.experiments.training.checkpoint_names import BEST, LAST
-from rnnorm.experiments.training.label import label
+from rnnorm.experiments.recipe.label import label
+from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.run_names import BEST, LAST, shell_word
 from rnnorm.experiments.training.score import score_of
-from rnnorm.experiments.training.stop_after import StopAfter
-from rnnorm.experiments.training.words import shell_word
+from rnnorm.experiments.training.trainer import StopAfter, callbacks_of
 from rnnorm.lightning import ExactStatistics
-from rnnorm.norm.resolved import unresolved
+from rnnorm.norm.frozen_population import unresolved
 
 
 @dataclass(frozen=True)

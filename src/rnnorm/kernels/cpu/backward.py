@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.cpu.exchange import Exchange
+from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes
 from rnnorm.kernels.cpu.library import address, run
-from rnnorm.kernels.cpu.problem import COMPUTED, describe, forward_shapes
+from rnnorm.kernels.cpu.rank_exchange import Exchange
 from rnnorm.kernels.inputs import check_call, moments_of
 from rnnorm.kernels.operators import (
     BACKWARD,

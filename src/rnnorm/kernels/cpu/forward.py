@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
-from rnnorm.kernels.cpu.exchange import Exchange
+from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes
 from rnnorm.kernels.cpu.library import run
-from rnnorm.kernels.cpu.problem import COMPUTED, describe, forward_shapes
+from rnnorm.kernels.cpu.rank_exchange import Exchange
 from rnnorm.kernels.inputs import Inputs, Options, check_call, moments_of
 from rnnorm.kernels.operators import FORWARD, contiguous, forward_parts
-from rnnorm.kernels.passes import Passes
 from rnnorm.norm.merged_moments import ActiveRows
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
+from rnnorm.kernels.cpu.c_struct import COMPUTED
 from rnnorm.kernels.cpu.forward import PASSES
-from rnnorm.kernels.cpu.problem import COMPUTED
 from rnnorm.kernels.inputs import CELLS, PLACES, inputs_of, options_of, taken_of
 
 #: what the kernel computes

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels import cpu
-from rnnorm.kernels.cpu.exchange import Exchange
+from rnnorm.kernels.cpu.rank_exchange import Exchange
 
 # in the order of the enumerations of csrc/layer.h
 CELLS = ("LSTM", "GRU", "RNN_TANH", "RNN_RELU")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call import DTYPES
 from rnnorm.kernels.inputs import Inputs, Options, check_call
 from rnnorm.kernels.operators import (
@@ -20,7 +21,6 @@ from rnnorm.kernels.operators import (
     forward_parts,
     setup_backward,
 )
-from rnnorm.kernels.passes import Passes
 from rnnorm.kernels.triton import graphs
 from rnnorm.kernels.triton.backward import run_backward
 from rnnorm.kernels.triton.forward import forward_shapes, run_forward

@@ -17,7 +17,7 @@ from rnnorm.kernels.triton.loop import Product
 from rnnorm.kernels.triton.step import Step
 from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
-from rnnorm.tables import moved
+from rnnorm.tracing import moved
 
 # a large GPU runs about as many at once
 _PROGRAMS = 128

@@ -5,8 +5,8 @@ import zlib
 import numpy as np
 import pytest
 
-from rnnorm.experiments.data.images.idx import read_idx
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.data.images import read_idx
+from rnnorm.experiments.files import BrokenFileError
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from rnnorm.experiments.data.images import mnist
-from rnnorm.experiments.data.images.images import load_images
-from rnnorm.experiments.data.images.mnist import ADDRESS, SHA256, mnist_files
+from rnnorm.experiments.data import images as mnist
+from rnnorm.experiments.data.images import ADDRESS, SHA256, load_images, mnist_files
 
 
 def rows(images):

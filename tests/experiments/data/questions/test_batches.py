@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rnnorm.experiments.data.questions.batches import NO_CANDIDATE, QuestionBatches
-from rnnorm.experiments.data.questions.numbered import NumberedQuestion
+from rnnorm.experiments.data.questions.encode import NO_CANDIDATE, NumberedQuestion, QuestionBatches
 
 FIRST = 100
 

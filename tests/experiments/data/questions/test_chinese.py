@@ -4,8 +4,7 @@ import gzip
 
 import pytest
 
-from rnnorm.experiments.data.questions.cft import read_cft
-from rnnorm.experiments.data.questions.cmrc import read_cmrc
+from rnnorm.experiments.data.questions.cmrc import read_cft, read_cmrc
 
 PASSAGES = "1 ||| 老虎 来 了 。\n2 ||| 狐狸 看见 XXXXX 。\n<qid_0> ||| 狐狸 看见 XXXXX。\n"
 SECOND = "1 ||| 猴子 爬 树 。\n<qid_1> ||| XXXXX 爬 树 。\n"

@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.data.questions.numbered import Numbering, read_raw
+from rnnorm.experiments.data.questions.encode import Numbering, read_raw
 from rnnorm.experiments.data.questions.question import BLANK, Question, is_word
 
 

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rnnorm.experiments.data.series.series import load_series
-from rnnorm.experiments.data.series.series_batches import SeriesBatches
-from rnnorm.experiments.data.series.ts_file import read_ts
-from rnnorm.experiments.data.series.uci_file import read_uci
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.data.series import SeriesBatches, load_series, read_ts, read_uci
+from rnnorm.experiments.files import BrokenFileError
 
 HEADER = "#said\n@problemName Two\n@timeStamps false\n@classLabel true up down\n@data\n"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from digit_recordings import SPEAKER, write_recordings
 
-from rnnorm.experiments.data.speech.digit_strings import WORDS, load_digit_strings
+from rnnorm.experiments.data.speech.spoken_digits import WORDS, load_digit_strings
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rnnorm.experiments.data.speech.frame_batches import FrameBatches
+from rnnorm.experiments.data.speech.batches import FrameBatches
 from rnnorm.experiments.data.speech.utterances import Utterance
 from rnnorm.experiments.data.text.windows import PADDING
 

@@ -4,11 +4,10 @@ import soundfile
 from kaldi_files import write_states
 from spoken import RATE, write_spoken
 
+from rnnorm.experiments.data.kaldi.alignments import read_alignments
+from rnnorm.experiments.data.kaldi.archive import read_matrix, read_scp
 from rnnorm.experiments.data.speech.filter_banks import filter_banks
-from rnnorm.experiments.data.speech.fsdd import load_fsdd
-from rnnorm.experiments.data.speech.kaldi.alignments import read_alignments
-from rnnorm.experiments.data.speech.kaldi.matrix import read_matrix
-from rnnorm.experiments.data.speech.kaldi.scp import read_scp
+from rnnorm.experiments.data.speech.spoken_digits import load_fsdd
 
 ALIGNMENTS = "kaldi/digits/tri1"
 

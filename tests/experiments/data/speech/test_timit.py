@@ -3,7 +3,7 @@ import pytest
 import soundfile
 
 from rnnorm.experiments.data.speech.timit import CORE, FOLDED, PHONES, load_timit, read_phones
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 SAID = "0 800 h#\n800 1600 sh\n1600 2400 ix\n2400 2500 q\n2500 3200 h#\n"
 

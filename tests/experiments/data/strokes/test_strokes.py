@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from stroke_files import IAM, crosses, write_kanji
 
-from rnnorm.experiments.data.strokes.iam import load_iam, read_iam
-from rnnorm.experiments.data.strokes.kanjivg import load_kanjivg, read_kanjivg
-from rnnorm.experiments.data.strokes.pendigits import load_pendigits
-from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatches
-from rnnorm.experiments.data.strokes.strokes import END, UP, drawing
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.data.strokes.corpora import (
+    load_iam,
+    load_kanjivg,
+    load_pendigits,
+    read_iam,
+    read_kanjivg,
+)
+from rnnorm.experiments.data.strokes.strokes import END, UP, StrokeBatches, drawing
+from rnnorm.experiments.files import BrokenFileError
 
 
 def test_strokes_become_offsets_and_end_once():

@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from rnnorm.experiments.data.text.corpora import load_corpus
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 
 def decoded(corpus, part):

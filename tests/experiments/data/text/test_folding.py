@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
-from rnnorm.experiments.data.text.folding import fold
+from rnnorm.experiments.data.text.sentences import fold
 
 
 def sentences(lengths):

@@ -1,7 +1,6 @@
 import pytest
 
-from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
-from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary, Vocabulary
 
 
 def data(symbols):

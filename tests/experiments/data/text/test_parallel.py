@@ -6,7 +6,7 @@ import pytest
 from parallel_files import write_multi30k
 
 from rnnorm.experiments.data.text.parallel import Pair, load_parallel, read_parallel
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 
 def written(folder, *texts):

@@ -6,7 +6,7 @@ import pytest
 from rated_files import write_rated
 
 from rnnorm.experiments.data.text.rated import load_rated, read_rated, read_rated_csv
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 
 def written(tmp_path, text, name="a"):

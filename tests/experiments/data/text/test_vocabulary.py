@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 
 def test_symbols_are_numbered_in_sorted_order():

@@ -1,8 +1,7 @@
 import torch
 
-from rnnorm.experiments.data.text.parallel_batches import ParallelBatches
-from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.text.word_numbers import END, UNKNOWN, WordNumbers
+from rnnorm.experiments.data.text.parallel import ParallelBatches
+from rnnorm.experiments.data.text.vocabulary import END, UNKNOWN, Vocabulary, WordNumbers
 
 
 def test_the_most_frequent_words_have_numbers_behind_the_end_and_the_unknown_word():

@@ -1,4 +1,4 @@
-from rnnorm.experiments.data.text.words_and_signs import words_and_signs
+from rnnorm.experiments.data.text.rated import words_and_signs
 
 
 def test_words_and_signs_are_split():

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from rnnorm.experiments.data.questions.question import Question, check_question, numbered_lines
 from rnnorm.experiments.data.tar_file import read_members
 from rnnorm.experiments.data.text_file import as_text, read_text
-from rnnorm.experiments.data.users_folder import added_by_system
-from rnnorm.experiments.data.whole_file import BrokenFileError, allowed, how_to_raise
+from rnnorm.experiments.files import BrokenFileError, added_by_system, allowed, how_to_raise
 
 _NAME = re.compile(r"qa([0-9]{1,2})_.*_(train|test)\.txt")
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s]")

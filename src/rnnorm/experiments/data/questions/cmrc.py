@@ -1,4 +1,4 @@
-"""The files of CMRC 2017: passages with a query, and their answers in a second file."""
+"""The files of CMRC 2017 and of the Children's Fairy Tale set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnorm.experiments.data.questions.question import (
     with_blank,
 )
 from rnnorm.experiments.data.text_file import read_text
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 _QUERY = re.compile(r"<qid_(\d+)>")
 
@@ -92,3 +92,40 @@ def _fields(line: str, path: Path, number: int) -> list[str]:
 def _check_number(mark: str, expected: int, path: Path, line: int) -> None:
     if mark != str(expected):
         raise BrokenFileError(f"{path} has {mark[:20]!r} in line {line}, not sentence {expected}")
+
+
+def read_cft(path: Path) -> Iterator[Question]:
+    """Read passages, ``n ||| sentence`` a line, the last one ``n ||| query ||| answer``.
+
+    A question whose query is left empty, as the published file of human questions has one, is left
+    out.
+
+    Args:
+        path: the file.
+
+    Raises:
+        BrokenFileError: a line is neither, a query has not one blank, or the last question is cut
+            off.
+        FileNotFoundError: there is no such file.
+    """
+    sentences: list[list[str]] = []
+    i = 0
+    for i, line in numbered_lines(read_text(path)):
+        mark, *fields = [field.strip() for field in line.split("|||")]
+        if mark != str(len(sentences) + 1):
+            raise BrokenFileError(
+                f"{path} has {mark[:20]!r} in line {i}, not sentence {len(sentences) + 1}"
+            )
+        if len(fields) == 1:
+            sentences.append(with_blank(fields[0]))
+            continue
+        if len(fields) != 2 or len(fields[1].split()) != 1:
+            raise BrokenFileError(f"{path} has no sentence, nor query and answer, in line {i}")
+        query, read = with_blank(fields[0]), sentences
+        sentences = []
+        if not query:
+            continue
+        check_blanks(query, 1, path, i)
+        yield check_question(Question(read, query, fields[1], f"{path}, line {i}"))
+    if sentences:
+        raise BrokenFileError(f"{path} is truncated: it ends in line {i} without a query")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rnnorm.experiments.data.questions.question import Question, check_question
 from rnnorm.experiments.data.text_file import read_text
-from rnnorm.experiments.data.users_folder import files_below
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError, files_below
 
 PLACEHOLDER = "@placeholder"
 ENTITY = re.compile(r"@entity\d+")

@@ -9,12 +9,11 @@ from typing import Literal
 import numpy as np
 
 from rnnorm.experiments.data.questions.babi import read_babi
-from rnnorm.experiments.data.questions.cft import read_cft
-from rnnorm.experiments.data.questions.cmrc import read_cmrc
+from rnnorm.experiments.data.questions.cmrc import read_cft, read_cmrc
 from rnnorm.experiments.data.questions.cnn import read_cnn_part
 from rnnorm.experiments.data.questions.question import Question, same_stories
 from rnnorm.experiments.data.text_file import find_texts
-from rnnorm.experiments.data.users_folder import users_folder
+from rnnorm.experiments.files import users_folder
 
 ClozeDataset = Literal["cnn", "babi", "chinese"]
 _SUB_FOLDERS = {"cnn": ("cnn", "dailymail"), "babi": ("babi", "babi_en10k")}

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.tar_file import read_members
-from rnnorm.experiments.data.users_folder import files_below
-from rnnorm.experiments.data.whole_file import allowed, how_to_raise, unpack
+from rnnorm.experiments.files import allowed, files_below, how_to_raise, unpack
 
 _Name = TypeVar("_Name", bound=PurePath)
 

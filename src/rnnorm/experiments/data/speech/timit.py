@@ -7,11 +7,9 @@ from pathlib import Path
 
 from rnnorm.experiments.data.speech.filter_banks import FEATURES, filter_banks_of
 from rnnorm.experiments.data.speech.recordings import read_recording
-from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
-from rnnorm.experiments.data.speech.utterances import held
+from rnnorm.experiments.data.speech.utterances import Spoken, SpokenParts, held
 from rnnorm.experiments.data.text_file import placed_lines
-from rnnorm.experiments.data.users_folder import files_below, inner_folder, users_folder
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError, files_below, inner_folder, users_folder
 
 RATE = 16000
 #: Lee & Hon 1989, table 3: the phones that count as another one

@@ -1,4 +1,4 @@
-"""Utterances: features that are read when they are wanted, and the state of every frame."""
+"""Utterances: features that are read when they are wanted, with states or with symbols."""
 
 from __future__ import annotations
 
@@ -88,3 +88,37 @@ def pair(
     if missing := [name for name in states if name not in features]:
         notes.append(f"{source}: {len(missing)} alignments without features, such as {missing[0]}")
     return found, notes
+
+
+class Spoken(NamedTuple):
+    """An utterance.
+
+    Attributes:
+        name: its id.
+        read: reads or computes its features ``(T, F)``.
+        frames: how many frames it has, T.
+        symbols: what was said, words, characters or phones, one or more.
+    """
+
+    name: str
+    read: Features
+    frames: int
+    symbols: tuple[str, ...]
+
+
+class SpokenParts(NamedTuple):
+    """Disjoint parts of a data set.
+
+    Attributes:
+        train: to train on.
+        val: to validate on.
+        test: to test on.
+        num_features: values of a frame.
+        notes: what was left out, in words.
+    """
+
+    train: Sequence[Spoken]
+    val: Sequence[Spoken]
+    test: Sequence[Spoken]
+    num_features: int
+    notes: Sequence[str]

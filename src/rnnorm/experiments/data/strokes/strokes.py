@@ -1,4 +1,4 @@
-"""What a pen has drawn: offsets from point to point, and where it was lifted."""
+"""What a pen has drawn: offsets from point to point, and minibatches of drawings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from rnnorm.experiments.data.batches import SimilarLengths, inside
 
 #: after a point the stroke goes on, or the pen is lifted, or it is lifted for the last time
 DOWN, UP, END = 0, 1, 2
@@ -42,3 +47,75 @@ def drawing(strokes: Sequence[NDArray[np.float64]], label: str = "") -> Drawing:
     pen[-1] = END
     offsets = np.diff(points, axis=0, prepend=points[:1]).astype(np.float32)
     return Drawing(offsets, pen, label)
+
+
+class StrokeBatch(NamedTuple):
+    """A right-padded minibatch of drawings.
+
+    Attributes:
+        x: what the model reads ``(T, B, 3)``: offset and whether the pen was lifted, of the point
+            before; at first no offset and a lifted pen.
+        offsets: where it goes ``(T, B, 2)``.
+        pen: ``DOWN``, ``UP`` or ``END`` there ``(T, B)``.
+        lengths: points of each drawing ``(B,)``.
+        classes: of the drawings ``(B,)``.
+    """
+
+    x: Tensor
+    offsets: Tensor
+    pen: Tensor
+    lengths: Tensor
+    classes: Tensor
+
+    @property
+    def inside(self) -> Tensor:
+        """Which points are not padding ``(T, B)``."""
+        return inside(self.lengths, len(self.x))
+
+
+def inputs(offsets: Tensor, pen: Tensor) -> Tensor:
+    """What a model reads before each point of a drawing, and behind the last ``(N + 1, 3)``."""
+    points = torch.cat([offsets, (pen >= UP).to(offsets).unsqueeze(1)], 1)
+    first = points.new_tensor([[0.0, 0.0, 1.0]])
+    return torch.cat([first, points])
+
+
+class StrokeBatches(SimilarLengths[StrokeBatch]):
+    """Minibatches of drawings of similar length.
+
+    Args:
+        drawings: what to draw.
+        classes: names of their classes, in order; none for drawings without.
+        scale: what offsets are divided by.
+        batch_size: rows of a minibatch.
+        seed: seed of the order, or None for the order of the lengths.
+    """
+
+    def __init__(
+        self,
+        drawings: Sequence[Drawing],
+        classes: Sequence[str],
+        scale: float,
+        batch_size: int,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__([len(each.pen) for each in drawings], batch_size, seed)
+        self.drawings, self.classes, self.scale = drawings, tuple(classes), scale
+
+    def points(self, index: int) -> tuple[Tensor, Tensor]:
+        """Scaled offsets ``(N, 2)`` and pen ``(N,)`` of a drawing."""
+        each = self.drawings[index]
+        return torch.from_numpy(each.offsets / np.float32(self.scale)), torch.from_numpy(each.pen)
+
+    def batch(self, number: int, drawn: list[NDArray[np.intp]]) -> StrokeBatch:
+        """A minibatch of this order."""
+        rows = drawn[number].tolist()
+        points = [self.points(i) for i in rows]
+        labels = [self.drawings[i].label for i in rows]
+        return StrokeBatch(
+            pad_sequence([inputs(*each)[:-1] for each in points]),
+            pad_sequence([offsets for offsets, _ in points]),
+            pad_sequence([pen for _, pen in points]),
+            torch.from_numpy(self.lengths[rows]),
+            torch.tensor([self.classes.index(label) if self.classes else 0 for label in labels]),
+        )

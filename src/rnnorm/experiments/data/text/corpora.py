@@ -2,17 +2,97 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from rnnorm.experiments.data.text.ptb import END, sentence_characters, sentence_words
-from rnnorm.experiments.data.text.text8 import check_text8, split
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.text_file import find_texts, read_text
-from rnnorm.experiments.data.users_folder import users_file, users_folder
-from rnnorm.experiments.data.whole_file import BrokenFileError, is_there
+from rnnorm.experiments.data.text_file import find_texts, place, read_text
+from rnnorm.experiments.files import BrokenFileError, is_there, users_file, users_folder
+
+END = "<eos>"
+_LINE_ENDS = re.compile(r"\n+")
+# two symbols that no space separates
+_JOINED = re.compile(r"[^ \n]{2}")
+
+
+def sentence_words(text: str, path: Path) -> list[str]:
+    """Words of ``ptb.{train,valid,test}.txt``, with an end symbol for each line that has words.
+
+    Args:
+        text: the file's text: words separated by spaces.
+        path: the file, for the error.
+
+    Raises:
+        BrokenFileError: the last line has no end.
+    """
+    _check_end(text, path)
+    sentences = (line.split() for line in text.split("\n"))
+    return [word for words in sentences if words for word in (*words, END)]
+
+
+def sentence_characters(text: str, path: Path) -> str:
+    """Characters of ``ptb.char.{train,valid,test}.txt``, the line end among them.
+
+    Blank lines are left out.
+
+    Args:
+        text: the file's text: characters separated by spaces, ``_`` for the space between words.
+        path: the file, for the error.
+
+    Raises:
+        BrokenFileError: two characters are not separated, or the last line has no end.
+    """
+    if joined := _JOINED.search(text):
+        raise BrokenFileError(
+            f"{path} has {joined.group()!r} in {place(text, joined.start())}, where characters are "
+            "separated by spaces"
+        )
+    _check_end(text, path)
+    return _LINE_ENDS.sub("\n", text.replace(" ", "")).lstrip("\n")
+
+
+def _check_end(text: str, path: Path) -> None:
+    # the published character files have a space behind the last line's end
+    if not text.rstrip(" ").endswith("\n"):
+        raise BrokenFileError(
+            f"{path} is truncated: it ends in {place(text, len(text))}, where its last line has "
+            "no end: add a line feed if nothing is missing"
+        )
+
+
+_OTHER = re.compile(r"[^a-z ]")
+
+
+def check_text8(text: str, path: Path) -> str:
+    """The text itself, if it has the letters a to z and the space alone.
+
+    Raises:
+        BrokenFileError: it has another character.
+    """
+    # some copies end with line feeds
+    text = text.rstrip("\n")
+    if other := _OTHER.search(text):
+        raise BrokenFileError(
+            f"{path} is not text8: it has {other.group()!r} in {place(text, other.start())}, "
+            "not a letter a to z or a space"
+        )
+    return text
+
+
+def split(size: int) -> tuple[slice, slice, slice]:
+    """Training, validation and test part of a text: 90, 5 and 5 per cent.
+
+    For text8 these are the first 90 million, the next 5 and the last 5 million characters.
+
+    Args:
+        size: length of the text.
+    """
+    held = size // 20
+    return slice(0, size - 2 * held), slice(size - 2 * held, size - held), slice(size - held, size)
+
 
 Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
 #: the symbol that ends a sentence or a line, of texts that have one

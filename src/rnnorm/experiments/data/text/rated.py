@@ -1,18 +1,25 @@
-"""Short texts that people have rated, and the files that they come in."""
+"""Short texts that people have rated, the files that they come in, and their words."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rnnorm.experiments.data.held_out import two_held_out
+from rnnorm.experiments.data.batches import two_held_out
 from rnnorm.experiments.data.text_file import find_texts, placed_lines, read_text
-from rnnorm.experiments.data.users_folder import users_file, users_folder
-from rnnorm.experiments.data.whole_file import BrokenFileError, allowed, how_to_raise
+from rnnorm.experiments.files import (
+    BrokenFileError,
+    allowed,
+    how_to_raise,
+    users_file,
+    users_folder,
+)
 
 RatedDataset = Literal["movies", "tweets", "products", "csv"]
 # characters of a text of one's own
@@ -185,3 +192,12 @@ def _split(read: Sequence[Rated]) -> list[list[Rated]]:
     chosen = set(train)
     parts = [[each for story in part for each in of[story]] for part in held]
     return [[each for each in read if each.story in chosen], *parts]
+
+
+#: a word, apostrophes within it, or signs that stand together, such as a smiley
+WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
+
+
+def words_and_signs(text: str) -> list[str]:
+    """Words and signs of a text, in small letters, with ``&amp;`` and the like resolved."""
+    return WORD.findall(html.unescape(text).lower())

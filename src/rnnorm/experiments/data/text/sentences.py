@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.data.resumable import WholeMinibatches
+from rnnorm.experiments.data.batches import WholeMinibatches
 from rnnorm.experiments.data.text.corpora import Text
 from rnnorm.experiments.data.text.windows import PADDING, Window
 
@@ -66,3 +66,18 @@ class Sentences(WholeMinibatches[Window]):
             step=0,
             lengths=torch.tensor([len(row) - 1 for row in rows]),
         )
+
+
+def fold(sentences: Sequence[Tensor]) -> list[Tensor]:
+    """Concatenate the shortest and the longest sentence, and so on inwards (Glinskis 2017).
+
+    Args:
+        sentences: symbols ``(N,)`` each.
+
+    Returns:
+        Half as many sequences; of an odd number the middle one stays alone.
+    """
+    ordered = sorted(sentences, key=len)
+    half = len(ordered) // 2
+    middle = ordered[half : len(ordered) - half]
+    return [torch.cat([ordered[i], ordered[-1 - i]]) for i in range(half)] + middle

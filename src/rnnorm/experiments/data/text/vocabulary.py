@@ -1,17 +1,19 @@
-"""The symbols of a text, characters or words, and their numbers."""
+"""The symbols of a text, their numbers, and data that keeps them in a checkpoint."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.text_file import place
-from rnnorm.experiments.data.whole_file import BrokenFileError
+from rnnorm.experiments.files import BrokenFileError
 
 _CODE_POINTS = 0x110000
 
@@ -125,3 +127,64 @@ class Vocabulary:
             f"the vocabulary of {source} ({len(self)} symbols) is not that of the checkpoint "
             f"({len(trained)} symbols): there are {' and '.join(parts)}"
         )
+
+
+#: the number of the end of a sentence, which also stands before its first word
+END = 0
+#: the number of every word that is not in the vocabulary
+UNKNOWN = 1
+_WORDS = UNKNOWN + 1
+
+
+class WordNumbers:
+    """Numbers words, the end of a sentence and what is unknown.
+
+    Args:
+        vocabulary: the words, whose numbers follow those two.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def __len__(self) -> int:
+        """How many numbers there are."""
+        return len(self.vocabulary) + _WORDS
+
+    def numbers(self, words: Sequence[str]) -> Tensor:
+        """Numbers ``(N,)`` of words, without an end."""
+        return self.vocabulary.numbers(words, _WORDS)
+
+    def sentence(self, numbers: Iterable[int]) -> str:
+        """The words up to the end, with spaces between; an unknown one is ``<unk>``."""
+        words = []
+        for number in numbers:
+            if number == END:
+                break
+            known = number >= _WORDS
+            words.append(self.vocabulary.symbols[number - _WORDS] if known else "<unk>")
+        return " ".join(words)
+
+
+class KeepsVocabulary(LoadedData):
+    """Data whose symbols are numbered; checkpoints with other numbers are refused.
+
+    Attributes:
+        vocabulary: the symbols, once the data are loaded.
+        source: what they are from, for the error.
+    """
+
+    vocabulary = Vocabulary(())
+    source = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the data: their vocabulary."""
+        return {"vocabulary": list(self.vocabulary.symbols)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a checkpoint whose symbols had other numbers.
+
+        Raises:
+            ValueError: the vocabularies differ.
+        """
+        if "vocabulary" in state_dict:
+            self.vocabulary.check_same(state_dict["vocabulary"], self.source)

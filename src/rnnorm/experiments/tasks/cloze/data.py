@@ -7,20 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from rnnorm.experiments.data.at_least import check_at_least
-from rnnorm.experiments.data.questions.batches import QuestionBatches
+from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.questions.cnn import ENTITY
 from rnnorm.experiments.data.questions.corpora import ClozeDataset, load_questions
-from rnnorm.experiments.data.questions.numbered import Numbering, Raw, read_raw
+from rnnorm.experiments.data.questions.encode import Numbering, QuestionBatches, Raw, read_raw
 from rnnorm.experiments.data.questions.question import BLANK, is_word, most_relevant
-from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
+from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary
 
 #: the tasks of bAbI whose answers stand in their stories; so do those of task 3, which are long
 BABI_TASKS = (1, 2, 4, 5, 11, 12, 13, 14, 16)
 
 
 class ClozeData(KeepsVocabulary):
-    """Questions in minibatches :class:`rnnorm.experiments.data.questions.batches.ClozeBatch`.
+    """Questions in minibatches :class:`rnnorm.experiments.data.questions.encode.ClozeBatch`.
 
     A training question whose answer is not in its document is left out; in validation and test it
     counts as an error. How many there are is told once, when a training starts.

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.diagnostics import plot_attention
-from rnnorm.experiments.data.questions.batches import ClozeBatch
+from rnnorm.experiments.data.questions.encode import ClozeBatch
 from rnnorm.experiments.models.attention import Attention
-from rnnorm.experiments.models.cross_entropy import cross_entropy
 from rnnorm.experiments.models.layers import initialise, set_forget_bias
-from rnnorm.experiments.models.recurrent_model import RecurrentModel
-from rnnorm.experiments.models.states import side_by_side
+from rnnorm.experiments.models.measures import cross_entropy
+from rnnorm.experiments.models.recurrent_model import RecurrentModel, side_by_side
 from rnnorm.experiments.tasks.cloze.data import ClozeData
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score

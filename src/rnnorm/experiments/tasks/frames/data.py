@@ -8,17 +8,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.fixed_share import fixed_share
+from rnnorm.experiments.data.batches import fixed_share
+from rnnorm.experiments.data.kaldi.folder import load_kaldi
 from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.data.speech.batches import FrameBatches
 from rnnorm.experiments.data.speech.filter_banks import add_deltas, normalise
-from rnnorm.experiments.data.speech.frame_batches import FrameBatches
-from rnnorm.experiments.data.speech.fsdd import Split, load_fsdd
-from rnnorm.experiments.data.speech.kaldi.folder import load_kaldi
+from rnnorm.experiments.data.speech.spoken_digits import Split, load_fsdd
 from rnnorm.experiments.data.speech.utterances import Speech
 
 
 class FrameData(LoadedData):
-    """Utterances in minibatches :class:`rnnorm.experiments.data.speech.frame_batches.FrameBatch`.
+    """Utterances in minibatches :class:`rnnorm.experiments.data.speech.batches.FrameBatch`.
 
     Args:
         dataset: ``"fsdd"``, spoken digits (``load_fsdd``), or

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from rnnorm.experiments.data.speech.frame_batches import FrameBatch
-from rnnorm.experiments.models.cross_entropy import cross_entropy
-from rnnorm.experiments.models.step_classifier import StepClassifier
+from rnnorm.experiments.data.speech.batches import FrameBatch
+from rnnorm.experiments.models.classifiers import StepClassifier
+from rnnorm.experiments.models.measures import cross_entropy
 from rnnorm.experiments.tasks.frames.data import FrameData
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score

@@ -6,12 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rnnorm.experiments.data.fixed_share import fixed_share
+from rnnorm.experiments.data.batches import fixed_share
 from rnnorm.experiments.data.loaded_data import LoadedData
-from rnnorm.experiments.data.strokes.iam import load_iam
-from rnnorm.experiments.data.strokes.kanjivg import load_kanjivg
-from rnnorm.experiments.data.strokes.pendigits import load_pendigits
-from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatches
+from rnnorm.experiments.data.strokes.corpora import load_iam, load_kanjivg, load_pendigits
+from rnnorm.experiments.data.strokes.strokes import StrokeBatches
 
 _LOADERS = {"kanjivg": load_kanjivg, "iam": load_iam, "pendigits": load_pendigits}
 

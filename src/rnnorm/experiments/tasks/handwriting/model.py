@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.diagnostics import plot_strokes
-from rnnorm.experiments.data.strokes.stroke_batches import StrokeBatch, StrokeBatches, inputs
-from rnnorm.experiments.data.strokes.strokes import END
-from rnnorm.experiments.models.cross_entropy import cross_entropy
+from rnnorm.experiments.data.strokes.strokes import END, StrokeBatch, StrokeBatches, inputs
 from rnnorm.experiments.models.feeding import draw_at
 from rnnorm.experiments.models.layers import initialise
-from rnnorm.experiments.models.likelihood import Likelihood
+from rnnorm.experiments.models.measures import Likelihood, cross_entropy
 from rnnorm.experiments.models.mixture import Mixture
-from rnnorm.experiments.models.recurrent_model import RecurrentModel
-from rnnorm.experiments.models.states import rows_of
+from rnnorm.experiments.models.recurrent_model import RecurrentModel, rows_of
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score

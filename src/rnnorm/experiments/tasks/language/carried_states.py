@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from rnnorm.experiments.data.text.windows import Window
-from rnnorm.experiments.models.states import each
+from rnnorm.experiments.models.recurrent_model import each
 from rnnorm.experiments.training import processes
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from rnnorm.experiments.data.at_least import check_at_least
-from rnnorm.experiments.data.resumable import Resumable
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.data.batches import Resumable
 from rnnorm.experiments.data.text.corpora import Corpus, Text
-from rnnorm.experiments.data.text.loaded_text import TextData
 from rnnorm.experiments.data.text.windows import (
     CarriedWindows,
     IndependentWindows,
     Stream,
+    TextData,
     Window,
 )
 
@@ -28,7 +28,7 @@ class LanguageData(TextData):
             the time step going on from the first symbol to the last.
         test_by: the same for the test text.
         eval_length: predictions of a window in validation and test; ``length`` by default.
-        **shared: of :class:`rnnorm.experiments.data.text.loaded_text.TextData`.
+        **shared: of :class:`rnnorm.experiments.data.text.windows.TextData`.
 
     Raises:
         ValueError: an argument is none of these, or less than 1.

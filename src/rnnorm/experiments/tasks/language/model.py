@@ -13,20 +13,16 @@ from torch.nn.functional import dropout, one_hot
 import rnnorm
 from rnnorm.diagnostics import plot_boundaries
 from rnnorm.experiments.data.text.corpora import ENDS
-from rnnorm.experiments.data.text.loaded_text import TextData
-from rnnorm.experiments.data.text.windows import PADDING, Window
-from rnnorm.experiments.models.cross_entropy import cross_entropy
+from rnnorm.experiments.data.text.windows import PADDING, TextData, Window
 from rnnorm.experiments.models.feeding import Feeding, Written, write
+from rnnorm.experiments.models.generation_training import Place, Task, Way, way
 from rnnorm.experiments.models.layers import initialise, normalise_weights, set_forget_bias
-from rnnorm.experiments.models.likelihood import Likelihood, Unit
-from rnnorm.experiments.models.recurrent_model import RecurrentModel
-from rnnorm.experiments.models.states import rows_of
-from rnnorm.experiments.models.ways.by_name import Way, way
-from rnnorm.experiments.models.ways.teacher import Place, Task
+from rnnorm.experiments.models.measures import Likelihood, Unit, cross_entropy
+from rnnorm.experiments.models.recurrent_model import RecurrentModel, rows_of
 from rnnorm.experiments.tasks.language.carried_states import CarriedStates
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
-from rnnorm.layers.boundaries import Boundaries
+from rnnorm.layers.hmlstm import Boundaries
 from rnnorm.norm.spec import check_number
 
 if TYPE_CHECKING:

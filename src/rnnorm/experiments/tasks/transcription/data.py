@@ -8,22 +8,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.at_least import check_at_least
-from rnnorm.experiments.data.fixed_share import fixed_share
-from rnnorm.experiments.data.speech import digit_strings, fsdd, timit
-from rnnorm.experiments.data.speech.digit_strings import load_digit_strings
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.data.batches import fixed_share
+from rnnorm.experiments.data.kaldi.folder import Units, load_kaldi_text
+from rnnorm.experiments.data.speech import spoken_digits as digit_strings
+from rnnorm.experiments.data.speech import spoken_digits as fsdd
+from rnnorm.experiments.data.speech import timit
+from rnnorm.experiments.data.speech.batches import TranscriptBatches
 from rnnorm.experiments.data.speech.filter_banks import (
     add_deltas,
     filter_banks_of,
     normalise,
     stack,
 )
-from rnnorm.experiments.data.speech.kaldi.transcripts import Units, load_kaldi_text
-from rnnorm.experiments.data.speech.spoken import Spoken, SpokenParts
+from rnnorm.experiments.data.speech.spoken_digits import load_digit_strings
 from rnnorm.experiments.data.speech.timit import load_timit
-from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatches
-from rnnorm.experiments.data.text.keeps_vocabulary import KeepsVocabulary
-from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.data.speech.utterances import Spoken, SpokenParts
+from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary, Vocabulary
 
 SpokenDataset = Literal["digits", "timit", "kaldi"]
 # samples of a second; features of one's own are of recordings that are not known

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torchmetrics.text import WordErrorRate
 
-from rnnorm.experiments.data.at_least import check_at_least
-from rnnorm.experiments.data.speech.transcript_batches import TranscriptBatch
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.data.speech.batches import TranscriptBatch
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.models.classifiers import StepClassifier
 from rnnorm.experiments.models.ctc import read_off, summed_ctc
-from rnnorm.experiments.models.step_classifier import StepClassifier
 from rnnorm.experiments.tasks.transcription.data import SpokenData
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score

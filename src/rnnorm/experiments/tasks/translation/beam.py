@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rnnorm.experiments.data.text.word_numbers import END
-from rnnorm.experiments.models.states import rows_of
+from rnnorm.experiments.data.text.vocabulary import END
+from rnnorm.experiments.models.recurrent_model import rows_of
 from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
 
 

@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 
-from rnnorm.experiments.data.at_least import check_at_least
+from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.loaded_data import LoadedData
-from rnnorm.experiments.data.text.parallel import ParallelDataset, load_parallel
-from rnnorm.experiments.data.text.parallel_batches import ParallelBatches
-from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.text.word_numbers import END, UNKNOWN, WordNumbers
+from rnnorm.experiments.data.text.parallel import ParallelBatches, ParallelDataset, load_parallel
+from rnnorm.experiments.data.text.vocabulary import END, UNKNOWN, Vocabulary, WordNumbers
 from rnnorm.experiments.models.bleu import signature
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from rnnorm.experiments.models.luong_attention import LuongAttention, Memory
-from rnnorm.experiments.models.states import rows_of
+from rnnorm.experiments.models.attention import LuongAttention, Memory
+from rnnorm.experiments.models.recurrent_model import rows_of
 
 
 class Sight(NamedTuple):

@@ -9,17 +9,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout as drop
 
-from rnnorm.experiments.data.at_least import check_at_least
-from rnnorm.experiments.data.text.parallel_batches import ParallelBatch
-from rnnorm.experiments.data.text.word_numbers import END
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.data.text.parallel import ParallelBatch
+from rnnorm.experiments.data.text.vocabulary import END
 from rnnorm.experiments.models.bleu import CorpusBleu
 from rnnorm.experiments.models.feeding import write, writing_freely
+from rnnorm.experiments.models.generation_training import (
+    Place,
+    Task,
+    Teacher,
+    Way,
+    likelihood_loss,
+    way,
+)
 from rnnorm.experiments.models.layers import initialise
-from rnnorm.experiments.models.likelihood import Likelihood
-from rnnorm.experiments.models.recurrent_model import RecurrentModel
-from rnnorm.experiments.models.states import side_by_side
-from rnnorm.experiments.models.ways.by_name import Way, way
-from rnnorm.experiments.models.ways.teacher import Place, Task, Teacher, likelihood_loss
+from rnnorm.experiments.models.measures import Likelihood
+from rnnorm.experiments.models.recurrent_model import RecurrentModel, side_by_side
 from rnnorm.experiments.tasks.translation.beam import beam_search
 from rnnorm.experiments.tasks.translation.data import TranslationData
 from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight

@@ -1,0 +1,239 @@
+"""A layer drawn with its data, and everything that a kernel computes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+import rnnorm
+from rnnorm.experiments.bench.layers import Shape
+from rnnorm.kernels.call import Request
+from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.norm.spec import BatchNorm, Norm
+
+#: classes with the options that make other cells of them
+CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "LSTM": ("LSTM", {}),
+    "GRU": ("GRU", {}),
+    "RNN": ("RNN", {}),
+    "RNN relu": ("RNN", {"nonlinearity": "relu"}),
+}
+#: by the name of a preset, or by what is normalised
+NORMS: Mapping[str, str | Norm | None] = {
+    "none": None,
+    **{name: name for name in ("batch", "bn-e*", "laurent2015-frame", "laurent2015-sequence")},
+    "recurrent": BatchNorm(input=None, cell=None),
+    "joint": "joint",
+    "joint and cell": BatchNorm(input=None, recurrent=None, joint="frame"),
+    "layer": "layer",
+}
+Mode = Literal["dense", "ragged", "evaluation", "ages"]
+# many times the rounding of relu's input in float32, and few cases have an input so near zero
+_KINK = 1e-5
+
+
+class Case(NamedTuple):
+    """What is drawn.
+
+    Attributes:
+        cell: a name of ``CELLS``.
+        norm: a name of ``NORMS``.
+        mode: ``"dense"`` and ``"ragged"`` are training, ``"evaluation"`` is dense, and ``"ages"``
+            is evaluation of a ragged batch whose rows begin at different steps.
+        shape: of layer and data.
+        dtype: of both.
+    """
+
+    cell: str
+    norm: str
+    mode: Mode
+    shape: Shape
+    dtype: torch.dtype = torch.float32
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.shape} {str(self.dtype).removeprefix('torch.')}"
+
+
+class Drawn(NamedTuple):
+    """A layer and its data.
+
+    Attributes:
+        layer: of one direction.
+        leaves: input ``(T, B, I)`` and initial states, ``(1, B, H)`` each.
+        upstream: gradients of output and last states.
+        lengths: ``(B,)`` on the CPU, or None for a dense batch.
+        step: index of the first frame, of each row in evaluation with ages.
+    """
+
+    layer: Sequence
+    leaves: list[Tensor]
+    upstream: list[Tensor]
+    lengths: Tensor | None
+    step: int | Tensor
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Drawn:
+        """A copy, with its own layer and tensors."""
+        return self._replace(
+            layer=deepcopy(self.layer).to(device, dtype),
+            leaves=[leaf.to(device, dtype, copy=True) for leaf in self.leaves],
+            upstream=[each.to(device, dtype) for each in self.upstream],
+            step=self.step.to(device) if isinstance(self.step, Tensor) else self.step,
+        )
+
+    def request(self, device: torch.device, dtype: torch.dtype) -> Request:
+        """What the layer asks for, as the copy ``to`` a device and a dtype."""
+        return Request(
+            self.layer.cell,
+            self.layer.norm,
+            device,
+            dtype,
+            padded=self.lengths is not None,
+            training=self.layer.training,
+        )
+
+    def jittered(self, seed: int) -> Drawn:
+        """A copy whose weights, leaves and upstream gradients are off by up to their last bit."""
+        copy = self._replace(layer=deepcopy(self.layer))
+        generator = torch.Generator().manual_seed(seed)
+
+        def jitter(tensor: Tensor) -> Tensor:
+            drawn = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
+            factor = 1 + torch.finfo(tensor.dtype).eps * (2 * drawn - 1)
+            return (tensor.double() * factor).to(tensor.dtype)
+
+        with torch.no_grad():
+            for parameter in copy.layer.parameters():
+                parameter.copy_(jitter(parameter))
+        leaves, upstream = ([*map(jitter, each)] for each in (self.leaves, self.upstream))
+        return copy._replace(leaves=leaves, upstream=upstream)
+
+    def results(self, backend: str) -> dict[str, Tensor]:
+        """What a backend computes.
+
+        Returns:
+            output and last states; their gradients by leaves and parameters, as ``d name``; in
+            training the population's buffers, in evaluation outputs without a gradient too.
+        """
+        leaves = [leaf.detach().requires_grad_() for leaf in self.leaves]
+        names, parameters = zip(*self.layer.named_parameters(), strict=True)
+        if self.layer.training:
+            self.layer.reset_running_stats()
+        with rnnorm.use_backend(backend):
+            outputs = list(self.outputs(leaves))
+            wanted = [*leaves, *parameters]
+            gradients = torch.autograd.grad(outputs, wanted, self.upstream)
+            found = dict(zip(("output", "h_n", "c_n"), outputs, strict=False))
+            by = [*("input", "h_0", "c_0")[: len(leaves)], *names]
+            found |= {f"d {name}": d for name, d in zip(by, gradients, strict=True)}
+            if self.layer.training:
+                found |= {name: kept.clone() for name, kept in self.layer.named_buffers()}
+            else:
+                with torch.no_grad():
+                    alone = zip(("output", "h_n", "c_n"), self.outputs(leaves), strict=False)
+                    found |= {f"{name} without a gradient": each for name, each in alone}
+        return {name: tensor.detach() for name, tensor in found.items()}
+
+    def outputs(self, leaves: list[Tensor]) -> Iterator[Tensor]:
+        """Output and last states, on the backend in force."""
+        x, *state = leaves
+        hx: Any = state if len(state) > 1 else state[0]
+        output, last = self.layer(x, hx, lengths=self.lengths, step=self.step)
+        yield output
+        yield from last if len(state) > 1 else [last]
+
+
+def layers() -> list[tuple[str, str]]:
+    """Every cell with every norm that it has; one that normalises the same again is left out."""
+    found: dict[object, tuple[str, str]] = {}
+    for cell in CELLS:
+        for name, norm in NORMS.items():
+            try:
+                layer = _layer(cell, norm, 1, 1)
+            except ValueError:
+                # a GRU has no joint site
+                continue
+            sites = layer.cell.active_sites(layer.norm)
+            scope = getattr(layer.norm, "input", None)
+            found.setdefault((cell, type(layer.norm), sites, scope), (cell, name))
+    return list(found.values())
+
+
+def draw(case: Case, seed: int = 0) -> Drawn:
+    """Draws a case on the CPU, always the same of a seed; padded positions hold NaN.
+
+    A case with relu is drawn again while an input of relu is so near zero that rounding decides
+    whether it passes.
+    """
+    drawn = _draw(case, seed)
+    while "relu" in case.cell and _nearest_to_a_kink(drawn) < _KINK:
+        seed += 1000
+        drawn = _draw(case, seed)
+    return drawn
+
+
+class _Rectified(TorchFunctionMode):
+    """Looks at the inputs of relu; ``least`` is the smallest of their absolute values."""
+
+    least: float = math.inf
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.relu:
+            self.least = min(self.least, float(args[0].abs().nan_to_num(math.inf).min()))
+        return func(*args, **(kwargs or {}))
+
+
+def _nearest_to_a_kink(drawn: Drawn) -> float:
+    exact = drawn.to(torch.device("cpu"), torch.float64)
+    seen = _Rectified()
+    with seen, torch.no_grad(), rnnorm.use_backend("reference"):
+        list(exact.outputs(exact.leaves))
+    return seen.least
+
+
+def _draw(case: Case, seed: int) -> Drawn:
+    T, B, inputs, H = case.shape[:4]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = _layer(case.cell, NORMS[case.norm], inputs, H)
+        for name, parameter in layer.named_parameters():
+            if name.startswith("gamma"):
+                parameter.data.mul_(0.5 + torch.rand(parameter.shape))
+            elif name.startswith("beta"):
+                parameter.data.normal_(0.0, 0.1)
+        layer.to(case.dtype)
+        states = len(layer.cell.states)
+
+        def leaves(rows: int) -> list[Tensor]:
+            x, *state = torch.randn(T, rows, inputs), *torch.randn(states, 1, rows, H) / 2
+            return [each.to(case.dtype) for each in (x, *state)]
+
+        own = leaves(B)
+        upstream = [torch.randn(T, B, H), *torch.randn(states, 1, B, H)]
+        lengths = None
+        if case.mode in ("ragged", "ages"):
+            lengths = torch.randint(1, T + 1, (B,))
+            lengths[0] = T
+            own[0][torch.arange(T).unsqueeze(1) >= lengths] = math.nan
+        step: int | Tensor = torch.randint(0, T, (B,)) if case.mode == "ages" else 0
+        if case.mode in ("evaluation", "ages"):
+            # a population of more rows than the case may have
+            more = Drawn(layer, leaves(32), [], None, 0)
+            with torch.no_grad(), rnnorm.use_backend("reference"):
+                list(more.outputs(more.leaves))
+            layer.eval()
+    return Drawn(layer, own, [each.to(case.dtype) for each in upstream], lengths, step)
+
+
+def _layer(cell: str, norm: str | Norm | None, inputs: int, H: int) -> Sequence:
+    name, options = CELLS[cell]
+    # noise would hide a wrong result
+    made = getattr(rnnorm, name)(inputs, H, norm=norm, initial_noise=0.0, **options)
+    return cast(Sequence, made)

@@ -1,0 +1,269 @@
+"""Kaldi's script files and archives of matrices, checked before they are decoded."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnorm.experiments.data.text_file import placed_lines
+from rnnorm.experiments.files import check_size, is_there, open_file, refuse_special, unpack
+
+#: bytes of an utterance's name
+LONGEST_NAME = 4096
+_OFFSET = re.compile("[0-9]{1,18}")
+
+
+class Place(NamedTuple):
+    """Where a matrix begins.
+
+    Attributes:
+        path: the file.
+        offset: byte of it, unpacked if it is compressed.
+        data: the whole unpacked file if it is compressed, else None.
+    """
+
+    path: Path
+    offset: int
+    data: bytes | None = None
+
+    def __str__(self) -> str:
+        unpacked = "" if self.data is None else " unpacked"
+        return f"{self.path} at byte {self.offset}{unpacked}"
+
+
+def read_scp(path: str | Path) -> dict[str, Place]:
+    """Read a script file (``feats.scp``) of lines ``utterance archive:offset``.
+
+    A relative archive is looked for in the folder of the script file, then in the working
+    directory. No command is run: a line that ends with ``|`` is refused.
+
+    Args:
+        path: the script file.
+
+    Returns:
+        The place of each utterance's matrix.
+
+    Raises:
+        ValueError: a line is a command, names a range of rows, no archive or an offset that is no
+            number, or an utterance stands twice; the message names the file and the line.
+        FileNotFoundError: there is no such file, or it names an archive that does not exist.
+    """
+    path = Path(path)
+    places: dict[str, Place] = {}
+    archives: dict[str, Path] = {}
+    for where, line in placed_lines(path):
+        fields = split_fields(line, 1)
+        if len(fields) < 2:
+            raise ValueError(f"{where} must be an utterance and its archive, got {line[:80]!r}")
+        name, value = fields
+        if "|" in (value[0], value[-1]):
+            raise ValueError(
+                f"{where} is a command, and none is run: {value[:80]!r}. Write its output to an "
+                "archive with copy-feats, and name that"
+            )
+        if value.endswith("]"):
+            raise ValueError(f"{where} names a range of rows, which is not read: {value[-80:]!r}")
+        archive, colon, offset = value.rpartition(":")
+        if not colon:
+            archive, offset = value, "0"
+        elif not _OFFSET.fullmatch(offset):
+            raise ValueError(f"{where} has the offset {offset[:80]!r}, which is no number of bytes")
+        if name in places:
+            raise ValueError(f"{where} names utterance {name!r} a second time")
+        if archive not in archives:
+            archives[archive] = _find(archive, path, where)
+        places[name] = Place(archives[archive], int(offset))
+    return places
+
+
+def split_fields(line: str, most: int = -1) -> list[str]:
+    """What has spaces or tabs between; as in Kaldi, a name may hold spaces that ASCII has not."""
+    return [field.decode() for field in line.encode().strip().split(maxsplit=most)]
+
+
+def _find(archive: str, scp: Path, where: str) -> Path:
+    for path in (scp.parent / archive, Path(archive)):
+        if is_there(path):
+            refuse_special(path)
+            return path
+    raise FileNotFoundError(
+        f"{where} names {archive}, which is neither in {scp.parent} nor in the working directory"
+    )
+
+
+# bytes of a value, and of what stands before the values: once, and for each column
+_LAYOUTS = {
+    b"FM": (4, 0, 0),
+    b"DM": (8, 0, 0),
+    b"CM": (1, 16, 8),
+    b"CM2": (2, 16, 0),
+    b"CM3": (1, 16, 0),
+}
+# bytes of a matrix of text, each number of which takes many times its size until it is one
+_LONGEST_TEXT = 1 << 26
+
+
+def matrix_shape(place: Place) -> tuple[int, int]:
+    """Rows and columns of a matrix, from its header alone unless it is text.
+
+    Args:
+        place: where it begins.
+
+    Raises:
+        ValueError: there is no whole matrix; the message names the file and the byte.
+    """
+    with _opened(place) as file:
+        if file.read(2) == b"\0B":
+            return _header(file, place)[:2]
+        rows, columns = _read_text(file, place).shape
+        return rows, columns
+
+
+def read_matrix(place: Place) -> NDArray[np.float32]:
+    """Read a matrix.
+
+    Args:
+        place: where it begins.
+
+    Returns:
+        The values ``(rows, columns)``.
+
+    Raises:
+        ValueError: there is no whole matrix, or a value is not finite; the message names the file
+            and the byte.
+    """
+    from kaldiio.matio import read_matrix_or_vector
+
+    with _opened(place) as file:
+        if file.read(2) == b"\0B":
+            _header(file, place)
+            file.seek(place.offset)
+            # what overflows is found below
+            with np.errstate(all="ignore"):
+                matrix: NDArray[np.float32] = read_matrix_or_vector(file).astype(np.float32)
+        else:
+            matrix = _read_text(file, place)
+    if not np.isfinite(matrix).all():
+        row, column = np.argwhere(~np.isfinite(matrix))[0]
+        raise ValueError(
+            f"the matrix of {place} has {matrix[row, column]} in row {row}, column {column}"
+        )
+    return matrix
+
+
+def index_archive(path: str | Path) -> Iterator[tuple[str, Place]]:
+    """Each utterance of an archive and the place of its matrix.
+
+    Of a plain binary archive the headers alone are read; one that ends with ``.gz`` is held in
+    memory.
+
+    Args:
+        path: the archive.
+
+    Raises:
+        ValueError: the archive is cut short, or holds something else.
+    """
+    path = Path(path)
+    data = unpack(path) if path.suffix == ".gz" else None
+    with _opened(Place(path, 0, data)) as file:
+        # what an editor adds to a text
+        if file.read(3) != codecs.BOM_UTF8:
+            file.seek(0)
+        while name := _name(file, path):
+            place = Place(path, file.tell(), data)
+            if file.read(2) == b"\0B":
+                file.seek(_header(file, place)[2])
+            else:
+                _read_text(file, place)
+            yield name, place
+
+
+def _opened(place: Place) -> BinaryIO:
+    file = open_file(place.path) if place.data is None else io.BytesIO(place.data)
+    size = file.seek(0, io.SEEK_END)
+    if place.offset and place.offset >= size:
+        file.close()
+        raise ValueError(f"{place.path} ends at byte {size}, before a matrix at {place.offset}")
+    file.seek(place.offset)
+    return file
+
+
+def _name(file: BinaryIO, path: Path) -> str:
+    """The utterance before a matrix, empty at the end of the archive."""
+    start = file.tell()
+    letters, space, _ = file.read(LONGEST_NAME).partition(b" ")
+    name = letters.strip().decode(errors="replace")
+    # a text archive may end with an empty line
+    if (space and not name) or (not space and len(letters) == LONGEST_NAME):
+        raise ValueError(f"{path} has no utterance before the matrix at byte {start}")
+    file.seek(start + len(letters) + len(space))
+    return name
+
+
+def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
+    """Rows, columns and the byte behind a binary matrix, whose mark has been read."""
+    start = file.read(24)
+    kind, space, rest = start.partition(b" ")
+    if not space or kind not in _LAYOUTS:
+        raise ValueError(
+            f"{place} is no matrix of type {', '.join(k.decode() for k in _LAYOUTS)}: it has "
+            f"{start[:4].hex(' ') or 'nothing'} after its mark"
+        )
+    value, fixed, column = _LAYOUTS[kind]
+    # float matrices have a size byte before each of the two numbers
+    layout = "<8xii" if fixed else "<xixi"
+    before = place.offset + 2 + len(kind) + 1
+    end = before + (fixed or 10)
+    size = file.seek(0, io.SEEK_END)
+    if size < end:
+        raise ValueError(f"{place.path} is truncated: it ends at byte {size}, inside a header")
+    if not fixed and (rest[0], rest[5]) != (4, 4):
+        raise ValueError(
+            f"the matrix of {place} has numbers of {rest[0]} and {rest[5]} bytes in its header, "
+            "not of 4"
+        )
+    rows, columns = struct.unpack_from(layout, rest)
+    if rows < 1 or columns < 1:
+        raise ValueError(f"the matrix of {place} has no values: {rows} rows, {columns} columns")
+    end += columns * column + rows * columns * value
+    if size < end:
+        raise ValueError(
+            f"{place.path} is truncated: it ends at byte {size}, its matrix of {rows} by {columns} "
+            f"at byte {place.offset} would end at {end}"
+        )
+    check_size(end - place.offset, f"the matrix of {place}")
+    return rows, columns, end
+
+
+def _read_text(file: BinaryIO, place: Place) -> NDArray[np.float32]:
+    """A matrix in brackets, a row on each line."""
+    file.seek(place.offset)
+    before, bracket, line = file.readline(_LONGEST_TEXT + 1).partition(b"[")
+    if not bracket or before.strip():
+        raise ValueError(f"{place} is no matrix: neither a binary mark nor '[' stands there")
+    rows = []
+    while True:
+        check_size(file.tell() - place.offset, f"the text matrix of {place}", _LONGEST_TEXT)
+        values, end, _ = line.partition(b"]")
+        if row := values.split():
+            rows.append(row)
+        if end:
+            break
+        line = file.readline(_LONGEST_TEXT + 1)
+        if not line:
+            raise ValueError(f"{place.path} is truncated: a text matrix at {place.offset} has no ]")
+    try:
+        matrix = np.array(rows, dtype=np.float32)
+    except ValueError as error:
+        raise ValueError(f"the text matrix of {place} is broken: {str(error)[:80]}") from None
+    if matrix.ndim != 2:
+        raise ValueError(f"the matrix of {place} has no values")
+    return matrix

@@ -1,0 +1,227 @@
+"""Questions as numbers, and minibatches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from rnnorm.experiments.data.batches import WholeMinibatches
+from rnnorm.experiments.data.questions.question import Question
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
+
+Numbers = NDArray[np.int32]
+#: what may be an answer, of the words
+Possible = Callable[[str], bool]
+
+
+class NumberedQuestion(NamedTuple):
+    """A question in numbers.
+
+    Attributes:
+        document: ``(N,)``.
+        query: ``(M,)``.
+        candidates: the numbers in the document that may be the answer, each once.
+        answer: the answer's place among them, -1 if it is not there.
+        placeholders: how many placeholders document and query have, numbered from the first on.
+    """
+
+    document: Numbers
+    query: Numbers
+    candidates: Numbers
+    answer: int
+    placeholders: int
+
+
+class Raw(NamedTuple):
+    """A question whose words are numbered as they came."""
+
+    document: Numbers
+    query: Numbers
+    answer: int
+    source: str
+
+
+def read_raw(questions: Iterable[Question], words: dict[str, int]) -> list[Raw]:
+    """Number words as they come, so that no text stays in memory.
+
+    Args:
+        questions: read one by one.
+        words: numbers of the words so far; new ones are added.
+    """
+
+    def numbers(text: Iterable[str]) -> Numbers:
+        return np.array([words.setdefault(word, len(words)) for word in text], np.int32)
+
+    return [
+        Raw(numbers(q.document), numbers(q.query), words.setdefault(q.answer, len(words)), q.source)
+        for q in questions
+    ]
+
+
+class Numbering:
+    """Numbers of words, of the unknown word, and of placeholders, in this order.
+
+    The most frequent words of the training questions are the vocabulary. Another word that may be
+    an answer is a placeholder, the same wherever it stands in a text and its query, for those that
+    come first, ``placeholders`` at most. All others are the unknown word.
+
+    Args:
+        words: all words, with the numbers that ``train`` has for them.
+        train: the training questions.
+        size: how many words the vocabulary has at most; None for all of the training questions.
+        placeholders: how many placeholders there are.
+        possible: says of a word whether it may be an answer.
+        anonymous: words that may be an answer are in no case in the vocabulary (CNN's entities).
+
+    Attributes:
+        vocabulary: the words.
+        unknown: number of the unknown word.
+        placeholders: how many there are.
+    """
+
+    def __init__(
+        self,
+        words: dict[str, int],
+        train: Iterable[Raw],
+        size: int | None,
+        placeholders: int,
+        possible: Possible,
+        anonymous: bool,
+    ) -> None:
+        names = list(words)
+        counts = np.zeros(len(names), np.int64)
+        for numbers in chain.from_iterable((q.document, q.query) for q in train):
+            np.add.at(counts, numbers, 1)
+        may = np.array([possible(name) for name in names])
+        known = counts > 0
+        if anonymous:
+            known &= ~may
+        order = sorted(np.flatnonzero(known).tolist(), key=lambda i: (-counts[i], names[i]))
+        self.vocabulary = Vocabulary(names[i] for i in order[:size])
+        self.unknown, self.placeholders = len(self.vocabulary), placeholders
+        self._table = np.where(may, -1, self.unknown).astype(np.int32)
+        for number, word in enumerate(self.vocabulary.symbols):
+            self._table[words[word]] = number
+        candidates = [not anonymous and possible(word) for word in self.vocabulary.symbols]
+        self._candidates = np.array([*candidates, False, *[True] * placeholders])
+
+    def __len__(self) -> int:
+        """How many numbers there are."""
+        return self.unknown + 1 + self.placeholders
+
+    def name(self, number: int) -> str:
+        """What a number is shown as."""
+        if number < self.unknown:
+            return self.vocabulary.symbols[number]
+        return "<unknown>" if number == self.unknown else f"@{number - self.unknown - 1}"
+
+    def question(self, raw: Raw) -> NumberedQuestion:
+        """Number a question."""
+        both = np.concatenate([raw.document, raw.query])
+        numbers = self._table[both]
+        nameless = both[numbers < 0]
+        found, first = np.unique(nameless, return_index=True)
+        found = found[np.argsort(first)][: self.placeholders]
+        place = {int(word): self.unknown + 1 + i for i, word in enumerate(found)}
+        numbers[numbers < 0] = [place.get(int(word), self.unknown) for word in nameless]
+        document, query = np.split(numbers, [len(raw.document)])
+        candidates = np.unique(document)
+        candidates = candidates[self._candidates[candidates]]
+        answer: Any = self._table[raw.answer]
+        answer = place.get(raw.answer, self.unknown) if answer < 0 else int(answer)
+        at = np.flatnonzero(candidates == answer)
+        return NumberedQuestion(
+            document, query, candidates, int(at[0]) if len(at) else -1, len(place)
+        )
+
+
+#: in place of a candidate, where a question has fewer than another
+NO_CANDIDATE = -1
+
+
+class ClozeBatch(NamedTuple):
+    """Right-padded questions.
+
+    Attributes:
+        x: documents ``(T, B)``.
+        lengths: words of each document ``(B,)``.
+        query: queries ``(Q, B)``.
+        query_lengths: words of each query ``(B,)``.
+        candidates: numbers of the words that may be the answer ``(C, B)``, or ``NO_CANDIDATE``.
+        answers: the answer's place among the candidates ``(B,)``, -1 if it is not there.
+    """
+
+    x: Tensor
+    lengths: Tensor
+    query: Tensor
+    query_lengths: Tensor
+    candidates: Tensor
+    answers: Tensor
+
+    def to(self, device: torch.device | str) -> ClozeBatch:
+        """The same on another device."""
+        return ClozeBatch(*(part.to(device) for part in self))
+
+
+class QuestionBatches(WholeMinibatches[ClozeBatch]):
+    """Questions drawn at random, with their placeholders shuffled anew in each epoch.
+
+    Args:
+        questions: one or more.
+        batch_size: rows of a minibatch.
+        placeholder: number of the first placeholder.
+        seed: seed of order and shuffles, or None for always the same ones, with nothing left out.
+    """
+
+    def __init__(
+        self,
+        questions: Sequence[NumberedQuestion],
+        batch_size: int,
+        placeholder: int,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(len(questions), batch_size, seed)
+        self.questions = questions
+        self._placeholder = placeholder
+
+    def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> ClozeBatch:
+        """A minibatch of this order."""
+        rows = [self._shuffled(i) for i in drawn[number].tolist()]
+        document, query, candidates, _, _ = zip(*rows, strict=True)
+        return ClozeBatch(
+            _padded(document),
+            torch.tensor([len(row) for row in document]),
+            _padded(query),
+            torch.tensor([len(row) for row in query]),
+            # one place at least: no document of a minibatch may have a candidate
+            _padded([*candidates, np.zeros(1, np.int32)], NO_CANDIDATE)[:, :-1],
+            torch.tensor([row.answer for row in rows]),
+        )
+
+    def _shuffled(self, index: int) -> NumberedQuestion:
+        """A question with other numbers for its placeholders, in this epoch."""
+        question = self.questions[index]
+        if question.placeholders < 2:
+            return question
+        # evaluation has shuffles, too, always the same ones, whatever its minibatches are
+        key = (0, 0, index) if self.seed is None else (self.seed, self.epoch + 1, index)
+        random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(key)))
+        order = random.permutation(question.placeholders).astype(np.int32) + self._placeholder
+
+        def renamed(numbers: Numbers) -> Numbers:
+            place = numbers - self._placeholder
+            return np.where(place < 0, numbers, order[np.maximum(place, 0)])
+
+        document, query, candidates = map(renamed, question[:3])
+        return question._replace(document=document, query=query, candidates=candidates)
+
+
+def _padded(rows: Iterable[Numbers], value: int = 0) -> Tensor:
+    return pad_sequence([torch.from_numpy(row).long() for row in rows], padding_value=value)

@@ -1,0 +1,106 @@
+"""Losses and scores: cross-entropy, likelihood, and how far a score may be off."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+
+def cross_entropy(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    """:func:`torch.nn.functional.cross_entropy`, whose options it takes."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return functional.cross_entropy(scores.to(wide), targets, **options)
+
+
+Unit = Literal["nats", "bits", "perplexity"]
+
+
+class Likelihood(Metric):
+    """Mean negative log-likelihood of a symbol, in a unit of choice.
+
+    Args:
+        unit: ``"nats"``; ``"bits"`` (per character, BPC); or ``"perplexity"``, exp of the nats.
+        **kwargs: those of :class:`torchmetrics.Metric`.
+
+    Raises:
+        ValueError: there is no such unit.
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+
+    sums: list[Tensor]
+    counts: list[Tensor]
+
+    def __init__(self, unit: Unit = "nats", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if unit not in ("nats", "bits", "perplexity"):
+            raise ValueError(f"unit must be 'nats', 'bits' or 'perplexity', got {unit!r}")
+        self.unit = unit
+        # one number a minibatch, added up in float64 at the end: some devices have no float64
+        self.add_state("sums", default=[], dist_reduce_fx="cat")
+        self.add_state("counts", default=[], dist_reduce_fx="cat")
+
+    def update(self, loss: Tensor, symbols: int) -> None:
+        """Count a minibatch.
+
+        Args:
+            loss: mean negative log-likelihood of its symbols in nats, a scalar.
+            symbols: how many they are.
+        """
+        self.sums.append(loss.detach().reshape(1) * symbols)
+        self.counts.append(torch.tensor([symbols], device=loss.device))
+
+    def compute(self) -> Tensor:
+        """The value over all minibatches so far."""
+        sums, counts = (dim_zero_cat(part).cpu().double() for part in (self.sums, self.counts))
+        nats = float(sums.sum() / counts.sum())
+        if self.unit == "bits":
+            nats /= math.log(2)
+        value = torch.tensor(nats, dtype=torch.float64)
+        return (value.exp() if self.unit == "perplexity" else value).float()
+
+
+class SamplingError(Metric):
+    """Standard error of a mean over terms that come in independent rows.
+
+    The terms of a row, the frames of a recording or the words of an utterance, are right or wrong
+    together. With a sum of a_i over the b_i terms of row i, n rows and the mean r = Σ a_i / Σ b_i
+    it is sqrt(n / (n - 1) Σ (a_i - r b_i)²) / Σ b_i, the error of a ratio (Cochran, Sampling
+    Techniques, 1977, chapter 6). Of rows with one term each that is the binomial one,
+    sqrt(r (1 - r) / (n - 1)). It is not a number for fewer than two rows.
+    """
+
+    full_state_update = False
+    sums: list[Tensor]
+    terms: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("sums", [], dist_reduce_fx="cat")
+        self.add_state("terms", [], dist_reduce_fx="cat")
+
+    def update(self, sums: Tensor, terms: Tensor) -> None:
+        """Add rows.
+
+        Args:
+            sums: of each row's terms ``(B,)``.
+            terms: how many each row has ``(B,)``.
+        """
+        self.sums.append(sums)
+        self.terms.append(terms)
+
+    def compute(self) -> Tensor:
+        """The error of all rows so far."""
+        # a device may have no float64
+        sums, terms = (dim_zero_cat(each).cpu().double() for each in (self.sums, self.terms))
+        apart = sums - sums.sum() / terms.sum() * terms
+        rows = len(terms)
+        return (rows / torch.tensor(rows - 1.0) * apart.square().sum()).sqrt() / terms.sum()

@@ -1,0 +1,173 @@
+"""Options of a recipe: what is changed most often, and why jsonargparse refused one."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from argparse import ArgumentError
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.recipe.recipe import FROM_FIT, NO_EFFECT, ONE_SEED, YamlLoader, dump_yaml
+
+
+def training_options(
+    epochs: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+) -> list[str]:
+    """The options of LightningCLI for what is changed most often, and the other overrides.
+
+    Raises:
+        ValueError: ``epochs`` or ``batch_size`` is less than 1, ``lr`` is negative or not finite,
+            ``seed`` is none that numpy takes, or one of them is among the overrides too.
+    """
+    check_at_least(1, epochs=epochs, batch_size=batch_size)
+    if lr is not None and not 0 <= lr < math.inf:
+        raise ValueError(f"lr must be a finite number of at least 0, got {lr}")
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {seed}")
+    given = {
+        "trainer.max_epochs": epochs,
+        "optimizer.init_args.lr": lr,
+        "data.init_args.batch_size": batch_size,
+        "seed_everything": seed,
+    }
+    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    refuse_twice(options, overrides)
+    if epochs is not None:
+        # a budget in epochs is one whatever the recipe's steps are
+        options.insert(1, "--trainer.max_steps=-1")
+    return [*options, *overrides]
+
+
+def refuse_twice(options: Sequence[str], more: Sequence[str]) -> None:
+    """Refuse one option that is given in two ways.
+
+    Raises:
+        ValueError: one of ``more`` sets what one of ``options`` does.
+    """
+    names = {option_name(option): option for option in options}
+    for other in more:
+        if own := names.get(option_name(other)):
+            raise ValueError(f"one option may be given once, got {own} and {other}")
+
+
+def data_dir_option(data_dir: str | Path | None) -> list[str]:
+    """The override that tells the data where its files are."""
+    return [] if data_dir is None else [f"--data.init_args.data_dir={data_dir}"]
+
+
+def option_name(option: str) -> str:
+    """What an override sets, without the ``init_args`` that may be left out."""
+    return option.lstrip("-").partition("=")[0].replace(".init_args.", ".")
+
+
+def option_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration has, by the names of the command line."""
+    found: dict[str, Any] = {}
+
+    def walk(value: Any, name: str) -> None:
+        # a dictionary of arguments is one option
+        if isinstance(value, dict) and not name.endswith("_options"):
+            for key, inner in value.items():
+                walk(inner, name if key == "init_args" else f"{name}.{key}".lstrip("."))
+        elif not name.endswith("class_path"):
+            found[f"--{name}"] = value
+
+    walk(config, "")
+    return found
+
+
+#: options of the trainer that a training has from fit alone
+FIT_SETS = re.compile(rf"--trainer\.({'|'.join(FROM_FIT)})\b")
+_OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
+_PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
+_NO_NORM = re.compile(r"(--model\.(?:init_args\.)?norm)=[Nn]one")
+_SEED = re.compile(r"--data\.(?:init_args\.)?seed\b")
+
+
+def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """YAML with single options of norm, cell or dropout and paths in it, and the other overrides.
+
+    On the command line jsonargparse would take the value null of an option for the word "None", and
+    a path that has a colon for a dictionary. ``--model.norm=none`` is no norm, as for ``--vary``.
+
+    Raises:
+        ArgumentError: the value of an option is not YAML, or an option would be without effect:
+            the data's seed apart from that of the weights, or what every training here has.
+    """
+    whole, rest = dict(config), []
+    for override in overrides:
+        if match := _OPTION.fullmatch(override):
+            arguments = _init_args(whole, "model")
+            try:
+                value = yaml.load(match[3], YamlLoader)
+            except (yaml.YAMLError, ValueError):
+                raise ArgumentError(None, f"{override} has no value that YAML reads") from None
+            arguments[match[1]] = {**(arguments.get(match[1]) or {}), match[2]: value}
+        elif match := _PATH.fullmatch(override):
+            path = None if match[2] == "null" else match[2]
+            _init_args(whole, "data")[match[1]] = path
+        elif match := _NO_NORM.fullmatch(override):
+            rest.append(f"{match[1]}=null")
+        elif FIT_SETS.match(override):
+            raise ArgumentError(None, f"{override} {NO_EFFECT}")
+        elif _SEED.match(override):
+            raise ArgumentError(None, f"{override} {ONE_SEED}: --seed_everything")
+        else:
+            rest.append(override)
+    return [dump_yaml(whole), *rest]
+
+
+def _init_args(whole: dict[str, Any], part: str) -> dict[str, Any]:
+    """The arguments in a configuration, to be changed, of a class that may have none yet."""
+    given = {"class_path": whole[part]} if isinstance(whole[part], str) else whole[part]
+    arguments = dict(given.get("init_args") or {})
+    whole[part] = {**given, "init_args": arguments}
+    return arguments
+
+
+def why_refused(
+    message: str, overrides: Sequence[str], whole: Callable[[], Mapping[str, Any]]
+) -> str:
+    """What is wrong, out of jsonargparse's report on every type that a value might have had.
+
+    Args:
+        message: the report.
+        overrides: the options that were given.
+        whole: gives the configuration without them, defaults included; not called where every
+            option is known.
+    """
+    refused = re.search(r"unrecognized arguments: (\S+)|Option '(\w+)' is not acc", message)
+    # where a class may be another one, one of them may have the option and refuse its value
+    if refused and f'Parser key "{refused[2]}"' not in message:
+        for option in overrides:
+            name = option.partition("=")[0]
+            if option == refused[1] or name.rpartition(".")[2] == refused[2]:
+                return _unknown(option, whole())
+    before, found, report = message.partition("Does not validate against any of the Union subtypes")
+    if not found:
+        return " ".join(message.split())
+    errors = report.partition("Errors:")[2].partition("Given value type:")[0]
+    each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
+    # every part of a recipe might also be None
+    told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
+    said = " ".join([*before.split(), "; ".join(told)])
+    return re.sub(rf"{found} Subtypes: .*? Errors:;? ?", "", said)
+
+
+def _unknown(option: str, config: Mapping[str, Any]) -> str:
+    """That there is no such option, and the nearest that the recipe has."""
+    name = option.partition("=")[0]
+    root, last = name.partition(".")[0], name.rpartition(".")[2]
+    own = {o.rpartition(".")[2]: o for o in option_values(config) if o.startswith(root)}
+    near = [own[found] for found in difflib.get_close_matches(last, own, n=3)]
+    return f"no option is called {name}" + (f": the nearest are {', '.join(near)}" if near else "")

@@ -1,0 +1,64 @@
+"""The recipes as a table: the paper's number, the data and the time that each needs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+
+from rnnorm.experiments.console import aligned, duration
+from rnnorm.experiments.recipe.recipe import FOLDER, Recipe, read_recipe, recipe_names
+
+_DATA = {
+    "babi": "bAbI",
+    "chinese": "CMRC, CFT",
+    "cnn": "CNN",
+    "digits": "comes along",
+    "SpokenData digits": "FSDD",
+    "fsdd": "FSDD",
+    "kaldi": "Kaldi",
+    "mnist": "MNIST",
+    "ptb-char": "PTB chars",
+    "ptb-word": "PTB words",
+    "text8": "text8",
+}
+_NOTE = """\
+Time is that of the training steps alone, by the seconds of one step on two cores of an AMD EPYC
+(AVX-512); – was not measured. --scale small, which demo/ has not, takes minutes. Digits come along,
+MNIST can be downloaded, and all else wants the folder where your files are, --data-dir."""
+
+
+def recipe_table(words: Sequence[str] = ()) -> str:
+    """The recipes, a line each.
+
+    Args:
+        words: those alone whose line has all of these, in letters of either case.
+
+    Raises:
+        ValueError: there is none.
+    """
+    with (FOLDER / "times.csv").open(newline="", encoding="utf-8") as file:
+        times = {
+            row["recipe"]: int(row["steps_per_epoch"]) * float(row["seconds_per_step"])
+            for row in csv.DictReader(file)
+        }
+    rows = [_row(read_recipe(name), times.get(name)) for name in recipe_names()]
+    found = [r for r in rows if all(word.lower() in " ".join(r).lower() for word in words)]
+    if not found:
+        raise ValueError(f"no recipe has {' '.join(words)!r} in its line: rnnorm recipes lists all")
+    rows = [("recipe", "the paper's number", "data", "time"), *found]
+    return "\n".join([*aligned(rows, " "), "", _NOTE])
+
+
+def _row(recipe: Recipe, seconds_per_epoch: float | None) -> tuple[str, str, str, str]:
+    about, data = recipe.about, recipe.config["data"]["init_args"]
+    # the set of a task that reads any set of one layout is named
+    dataset = data["dataset"] if "dataset" in data else data["name"]
+    number = about.get("number")
+    said = "–" if number is None else f"{about['metric'].replace(' per ', '/')} {number}"
+    if seconds_per_epoch is None:
+        time = "–"
+    else:
+        time = duration(seconds_per_epoch * recipe.config["trainer"]["max_epochs"])
+    kind = recipe.config["data"]["class_path"].rpartition(".")[2]
+    source = _DATA.get(f"{kind} {dataset}", _DATA.get(dataset, dataset))
+    return recipe.name, said, source, time

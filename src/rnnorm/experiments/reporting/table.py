@@ -1,0 +1,150 @@
+"""What a report says first: who won, and the table of scores and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, nan
+from statistics import fmean
+from typing import NamedTuple
+
+from rnnorm.experiments.comparing.budget import Budget
+from rnnorm.experiments.comparing.entry import Entry, refuse_incomparable
+from rnnorm.experiments.comparing.table import spread
+from rnnorm.experiments.trained.curve import Curve, best, by_model
+from rnnorm.experiments.trained.measurement import Statistics
+from rnnorm.experiments.trained.outcome import Outcome
+from rnnorm.experiments.training.score import SAMPLING_ERROR, Score
+
+
+class Headline(NamedTuple):
+    """The first two lines of a page.
+
+    Attributes:
+        title: the first one.
+        text: what must be known with it.
+    """
+
+    title: str
+    text: str
+
+
+def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
+    """Compare the models at a budget that all have used.
+
+    Args:
+        entries: the trainings.
+        curves: of each of them.
+    """
+    names, score = list(dict.fromkeys(e.model for e in entries)), entries[0].score
+    lost = {m: own for m, own in by_model(curves).items() if any(c.diverged for c in own)}
+    if len(names) > 1:
+        try:
+            refuse_incomparable(entries, Budget())
+        except ValueError as error:
+            return Headline(", ".join(names), f"No winner is named: {error}.")
+        curves = [c for c in Budget().cut(curves) if c.model not in lost]
+        names = [name for name in names if name not in lost] or names
+        if not curves:
+            return Headline(", ".join(names), "No winner is named: all diverged.")
+    if not all(c.values for c in curves):
+        notes = ["There is no validation that all have.", *map(_diverged, lost.values())]
+        return Headline(", ".join(names), " ".join(notes))
+    found = {model: [best(c, score) for c in own] for model, own in by_model(curves).items()}
+    if not all(isfinite(value) for values in found.values() for value in values):
+        return Headline(", ".join(names), "No winner is named: a score is not finite.")
+    sign = 1 if score.mode == "max" else -1
+    ranked = sorted(names, key=lambda name: -sign * fmean(found[name]))
+    name, _, unit = score.label.partition(", ")
+    # a number and its unit stay in one line
+    scores = [f"{spread(found[model], score)}\u00a0{unit}".rstrip() for model in ranked]
+    seeds = len({e.seed for e in entries})
+    notes = [f"Mean and standard deviation of {seeds} seeds."] if seeds > 1 else []
+    notes += [_diverged(own) for own in lost.values()]
+    steps = max(c.steps[-1] for c in curves)
+    if len(names) == 1:
+        return Headline(
+            f"{names[0]}: validation {name} {scores[0]}",
+            " ".join([f"The best within {steps} training steps.", *notes]),
+        )
+    ranking = ", ".join(f"{m} {s}" for m, s in zip(ranked, scores, strict=True))
+    first, second = (found[model] for model in ranked[:2])
+    if len(first) > 1 and min(sign * v for v in first) <= max(sign * v for v in second):
+        notes.insert(1, f"Those of {ranked[0]} and {ranked[1]} overlap.")
+    return Headline(
+        _won(ranked[0], ranked[1], abs(fmean(first) - fmean(second)), score),
+        " ".join([f"Best validation {name} within {steps} training steps: {ranking}.", *notes]),
+    )
+
+
+def _diverged(curves: Sequence[Curve]) -> str:
+    """Which of a model's trainings did."""
+    seeds = [str(c.seed) for c in curves if c.diverged]
+    which = f" with seed {', '.join(seeds)}" if len(seeds) < len(curves) else ""
+    return f"{curves[0].model} diverged{which}."
+
+
+def _won(first: str, second: str, by: float, score: Score) -> str:
+    name, _, unit = score.label.partition(", ")
+    if by == 0:
+        return f"{first} and {second} are equal in validation {name}"
+    points = " points" if unit == "%" else f" {unit}" if unit else ""
+    return f"{first} wins by {by:.3g}{points} in validation {name}"
+
+
+class Cell(NamedTuple):
+    """A number, empty where there is none, and what is said below it."""
+
+    value: str = ""
+    note: str = ""
+
+
+class Column(NamedTuple):
+    """A heading, and a cell for each training."""
+
+    heading: str
+    cells: list[Cell]
+
+
+def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
+    """The columns that have a value in some row."""
+    labels = {entry.score.label for entry, _, _ in trainings}
+
+    def scores(part: str) -> str:
+        return f"{part} {next(iter(labels))}" if len(labels) == 1 else part
+
+    def ours(entry: Entry, value: float, *notes: str) -> Cell:
+        unit = () if len(labels) == 1 else (entry.score.label,)
+        return Cell(f"{value:.4g}", "; ".join((*unit, *notes)))
+
+    def tested(statistics: Statistics) -> list[Cell]:
+        return [test(entry, outcome.tested(statistics)) for entry, outcome, _ in trainings]
+
+    def test(entry: Entry, metrics: dict[str, float]) -> Cell:
+        if (value := metrics.get(f"test/{entry.score.name}")) is None:
+            return Cell()
+        error = metrics.get(SAMPLING_ERROR)
+        off = () if error is None else (f"± {entry.score.shown(error):.2g} of sampling",)
+        return ours(entry, entry.score.shown(value), *off)
+
+    def validated(entry: Entry, outcome: Outcome, curve: Curve) -> Cell:
+        if outcome.best is None:
+            # no score is finite, or there is none
+            return ours(entry, nan) if curve.values else Cell()
+        return ours(entry, entry.score.shown(outcome.best), f"epoch {outcome.best_epoch}")
+
+    def paper(outcome: Outcome) -> Cell:
+        return Cell() if outcome.number is None else Cell(f"{outcome.number:.4g}", outcome.metric)
+
+    def steps(outcome: Outcome, curve: Curve) -> Cell:
+        return Cell(f"{outcome.steps}", "then diverged" if curve.diverged else "")
+
+    every = [
+        Column(scores("test"), tested("population")),
+        Column(f"{scores('test')}, batch statistics", tested("batch")),
+        Column(scores("best validation"), [validated(*training) for training in trainings]),
+        Column("the paper", [paper(o) for _, o, _ in trainings]),
+        Column("epochs", [Cell(f"{o.epochs}") for _, o, _ in trainings]),
+        Column("steps", [steps(o, curve) for _, o, curve in trainings]),
+        Column("seconds", [Cell(f"{o.seconds:.0f}") for _, o, _ in trainings]),
+    ]
+    return [column for column in every if any(cell.value for cell in column.cells)]

@@ -1,0 +1,149 @@
+"""Learning curves: validation scores against steps and against seconds, and what they tell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rnnorm.experiments.training.metrics import DIVERGED, Point, read_metrics
+from rnnorm.experiments.training.score import Score
+
+#: what of a curve has an entry for each point
+POINTS = ("steps", "seconds", "values", "epochs")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation scores of one training, one point after each validation.
+
+    Attributes:
+        model: its name.
+        seed: its seed.
+        steps: training steps until each point.
+        seconds: seconds spent in them.
+        values: the score as it is shown, an accuracy or error in per cent.
+        epochs: epochs until each point.
+        diverged: the epoch, counted from 1, in which something was not finite and the training
+            ended; 0 if none.
+    """
+
+    model: str
+    seed: int
+    steps: list[int]
+    seconds: list[float]
+    values: list[float]
+    epochs: list[float] = field(default_factory=list)
+    diverged: int = 0
+
+    def at(self, points: Iterable[int]) -> Curve:
+        """Some of its points, by their indices."""
+        chosen = list(points)
+        # an older record has no seconds or epochs
+        kept: dict[str, Any] = {
+            name: [own[i] for i in chosen] for name in POINTS if (own := getattr(self, name))
+        }
+        return replace(self, **kept)
+
+    def until(self, points: int) -> Curve:
+        """Its first points."""
+        return self.at(range(min(points, len(self.steps))))
+
+
+def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
+    """The curve of a run folder.
+
+    Args:
+        folder: the run folder.
+        score: the metric.
+        model: what to call it.
+        seed: its seed.
+
+    Raises:
+        ValueError: its ``metrics.csv`` is broken.
+    """
+    metrics = read_metrics(folder / "metrics.csv")
+    points = metrics.get(f"val/{score.name}", [])
+    # where an epoch is validated at its end
+    an_epoch = max(((point.step + 1) / (point.epoch + 1) for point in points), default=1.0)
+    return Curve(
+        model,
+        seed,
+        steps=[point.step + 1 for point in points],
+        seconds=[point.seconds for point in points],
+        values=[score.shown(point.value) for point in points],
+        epochs=[round((point.step + 1) / an_epoch, 6) for point in points],
+        diverged=metrics[DIVERGED][0].epoch + 1 if DIVERGED in metrics else 0,
+    )
+
+
+def best_point(folder: Path, score: Score) -> Point | None:
+    """The best validation of a run folder, the first of those that are equal.
+
+    Raises:
+        ValueError: its ``metrics.csv`` is broken.
+    """
+    points = read_metrics(folder / "metrics.csv").get(f"val/{score.name}", [])
+    finite = [point for point in points if math.isfinite(point.value)]
+    choose = max if score.mode == "max" else min
+    return choose(finite, key=lambda point: point.value, default=None)
+
+
+def at_shared_steps(curves: Sequence[Curve]) -> list[Curve]:
+    """The points of each seed after a step at which all of them were validated.
+
+    Their last points too where each ended at a step of its own, as a budget in minutes makes them.
+    """
+    shared = set.intersection(*(set(c.steps) for c in curves))
+    ended_apart = all(c.steps and c.steps[-1] not in shared for c in curves)
+    steps = [shared | ({c.steps[-1]} if ended_apart else set()) for c in curves]
+    return [
+        c.at(i for i, step in enumerate(c.steps) if step in own)
+        for c, own in zip(curves, steps, strict=True)
+    ]
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Point by point the mean over the seeds, where all of them have one."""
+    seeds = at_shared_steps(curves)
+    means: dict[str, Any] = {
+        # empty where a seed has none
+        name: [statistics.fmean(at) for at in zip(*(getattr(c, name) for c in seeds), strict=False)]
+        for name in POINTS
+    }
+    means["steps"] = [round(step) for step in means["steps"]]
+    return Curve(curves[0].model, curves[0].seed, **means)
+
+
+def best(curve: Curve, score: Score) -> float:
+    """The best value of a curve that has one, nan if none is finite."""
+    finite = filter(math.isfinite, curve.values)
+    return (max if score.mode == "max" else min)(finite, default=math.nan)
+
+
+def reaches(curve: Curve, score: Score, goal: float) -> int | None:
+    """Index of the first point that is as good as ``goal``, if there is one."""
+    sign = 1 if score.mode == "max" else -1
+    return next((i for i, v in enumerate(curve.values) if sign * (v - goal) >= 0), None)
+
+
+def by_model(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
+    """The curves of each model, in the order of their first ones."""
+    models = dict.fromkeys(c.model for c in curves)
+    return {model: [c for c in curves if c.model == model] for model in models}
+
+
+def as_csv(curves: Sequence[Curve], score: Score) -> str:
+    """All points, one a line."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("model", "seed", "step", "seconds", f"validation {score.label}"))
+    for c in curves:
+        for step, seconds, value in zip(c.steps, c.seconds, c.values, strict=True):
+            writer.writerow((c.model, c.seed, step, f"{seconds:.3f}", f"{value:.5g}"))
+    return text.getvalue()

@@ -1,0 +1,145 @@
+"""A trained model as a file that runs elsewhere: what ``rnnorm export`` does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+from torchmetrics import Metric
+
+import rnnorm
+from rnnorm.experiments.data.loaded_data import LoadedData
+from rnnorm.experiments.files import refuse_folder, write_whole
+from rnnorm.experiments.models.classifiers import SequenceClassifier
+from rnnorm.experiments.models.recurrent_model import each
+from rnnorm.experiments.tasks.frames.model import FrameClassifier
+from rnnorm.experiments.tasks.language.model import LanguageModel
+from rnnorm.experiments.tasks.sentiment import SentimentClassifier
+from rnnorm.experiments.trained.load import load_trained
+from rnnorm.experiments.training.checkpoint import data_state
+
+Format = Literal["onnx", "pt2", "folded"]
+# of the example; all of them may change
+_STEPS, _ROWS = 5, 3
+
+
+def export(
+    run: str | Path,
+    out: str | Path,
+    format: Format = "onnx",
+    checkpoint: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write a trained model as one file, and beside it a JSON file of how to use it.
+
+    Args:
+        run: the run folder, or the recipe of a model.
+        out: the file; the other has its name and ``.json``.
+        format: ``"onnx"`` for onnxruntime, ``"pt2"`` for ``torch.export.load`` (both of a model
+            that reads sequences of any length), or ``"folded"``: a ``torch.nn.ModuleDict`` of
+            plain layers, for ``torch.load``.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default.
+        data_dir: where the data set's files are; asked for where the inputs are scaled by them.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        overrides: options of LightningCLI.
+
+    Returns:
+        What the JSON file holds.
+
+    Raises:
+        ValueError: the format or the task is none of those that are covered, the model cannot be
+            folded, or the inputs are scaled by data that are not given.
+        FileNotFoundError: there is no such checkpoint or folder.
+        IsADirectoryError: ``out`` is a folder, or the JSON file's name is that of one.
+        RuntimeError: as :func:`rnnorm.export.onnx`.
+    """
+    out = Path(out)
+    if format not in ("onnx", "pt2", "folded"):
+        raise ValueError(f"format must be 'onnx', 'pt2' or 'folded', got {format!r}")
+    refuse_folder(out)
+    refuse_folder(beside := out.with_name(f"{out.name}.json"))
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} into")
+    trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
+    model, data = trained.built.model.eval(), trained.built.datamodule
+    if not isinstance(model, (SequenceClassifier, FrameClassifier, LanguageModel)):
+        raise ValueError(
+            f"the model must be one of images, series, frames or texts, got {type(model).__name__}"
+        )
+    assert isinstance(data, LoadedData)
+    about: dict[str, Any] = {
+        "rnnorm": rnnorm.__version__,
+        "format": format,
+        "task": type(model).__name__,
+        "model": {name: value for name, value in model.hparams.items() if value is not None},
+        "preprocessing": data.preprocessing(data_state(trained.state, data)),
+    }
+    # they are of training
+    for name, child in list(model.named_children()):
+        if isinstance(child, Metric):
+            delattr(model, name)
+    about |= _write(model, out, format)
+    text = json.dumps(about, indent=2, ensure_ascii=False)
+    write_whole(beside, f"{text}\n".encode())
+    return about
+
+
+def _write(model: LightningModule, out: Path, format: Format) -> dict[str, Any]:
+    """Write the file; what is to be known of it."""
+    stream = BytesIO()
+    if format == "folded":
+        layers = dict(rnnorm.fold(model).named_children())
+        torch.save(nn.ModuleDict(layers).requires_grad_(False), stream)
+        write_whole(out, stream.getvalue())
+        return {"layers": list(layers)}
+    named = _example(model)
+    if format == "onnx":
+        sizes = rnnorm.export.onnx(model, (), out, kwargs=named)
+        return {"inputs": sizes, **_streams(model, named)}
+    sizes = {name: rnnorm.export.every_size(value) for name, value in named.items()}
+    program = torch.export.export(rnnorm.freeze(model), (), named, dynamic_shapes=sizes)
+    torch.export.save(program, stream)
+    write_whole(out, stream.getvalue())
+    fused = any("rnnorm" in str(node.target) for node in program.graph.nodes)
+    return {"inputs": list(named), "imports": ["rnnorm"] * fused, **_streams(model, named)}
+
+
+def _example(model: LightningModule) -> dict[str, Any]:
+    """Inputs by name: of a stream where the model reads forwards and gives every output."""
+    given = model.hparams
+    x = torch.zeros(_STEPS, _ROWS, given.get("input_size", 1))
+    if isinstance(model, (LanguageModel, SentimentClassifier)):
+        x = torch.zeros(_STEPS, _ROWS, dtype=torch.int64)
+    whole = given.get("bidirectional") or given.get("learn_initial_state") == "from_input"
+    if isinstance(model, SequenceClassifier) or whole:
+        return {"x": x, "lengths": torch.full((_ROWS,), _STEPS)}
+    with torch.no_grad():
+        state = each(model(x)[1], torch.zeros_like)
+    return {"x": x, "state": state, "step": torch.zeros(_ROWS, dtype=torch.int64)}
+
+
+def _streams(model: LightningModule, named: dict[str, Any]) -> dict[str, Any]:
+    """How a stream is fed, where it is one, and what it begins with, where that was learned."""
+    if "state" not in named:
+        return {}
+    rnn: Any = model.rnn
+    about: dict[str, Any] = {
+        "stream": "state: that of the call before, at first zeros, or first_state for every row; "
+        "step: frames that each row has had before"
+    }
+    if rnn.learn_initial_state:
+        state = named["state"] if isinstance(named["state"], tuple) else (named["state"],)
+        about["first_state"] = [
+            getattr(rnn, f"{name}_0").view(len(like), *like.shape[2:]).tolist()
+            for name, like in zip(rnn.cell.states, state, strict=True)
+        ]
+    return about

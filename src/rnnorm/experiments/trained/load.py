@@ -1,0 +1,213 @@
+"""A trained model, from its run folder, or from its recipe and a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch import nn
+
+from rnnorm.experiments.recipe.options import data_dir_option
+from rnnorm.experiments.recipe.recipe import OverrideError, read_recipe
+from rnnorm.experiments.tasks.handwriting.model import Writer
+from rnnorm.experiments.tasks.language.model import LanguageModel
+from rnnorm.experiments.tasks.transcription.model import Transcriber
+from rnnorm.experiments.tasks.translation.model import Translator
+from rnnorm.experiments.trained.outcome import Outcome, read_outcome
+from rnnorm.experiments.training.build import FILES, Built
+from rnnorm.experiments.training.checkpoint import (
+    check_same,
+    data_state,
+    load_weights,
+    read_checkpoint,
+)
+from rnnorm.experiments.training.folder import rebuild
+from rnnorm.experiments.training.run_names import BEST, checkpoint_of, is_run
+
+# what may differ between training and use
+_FREE = (
+    "data_dir",
+    *FILES,
+    "batch_size",
+    "beam",
+    "eval_batch_size",
+    "eval_length",
+    "eval_size",
+    "limit",
+    "seed",
+    "statistics",
+    "test_by",
+    "train_size",
+    "val_by",
+)
+_TRAINING = re.compile(
+    r"--(optimizer\b|lr_scheduler\b|trainer\.(max|min|gradient|accumulate_grad|limit_train|limit_val"
+    r"|overfit|val_check|check_val|log_every|devices\b|num_nodes\b|strategy\b))"
+)
+
+
+class Trained(NamedTuple):
+    """A trained model.
+
+    Attributes:
+        built: model and data; the data are not read.
+        state: all that the checkpoint holds.
+        checkpoint: its file.
+        folder: the run folder, or None for a checkpoint that is none of its own.
+    """
+
+    built: Built
+    state: dict[str, Any]
+    checkpoint: Path
+    folder: Path | None
+
+    def kept(self, name: str) -> Any:
+        """What the checkpoint holds of its data, such as their ``"vocabulary"``.
+
+        Raises:
+            ValueError: it holds none.
+        """
+        data = self.built.datamodule
+        held = data_state(self.state, data)
+        if not isinstance(held, dict) or name not in held:
+            what = type(data).__name__
+            raise ValueError(f"{self.checkpoint} is no checkpoint of {what}: it has no {name}")
+        return held[name]
+
+
+def load_trained(
+    run: str | Path,
+    checkpoint: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Trained:
+    """Build a training's model and data, and load the weights; the data are not read.
+
+    Args:
+        run: the run folder, which knows its recipe, scale and overrides; or the recipe.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. Where it lies in a
+            run folder, that folder's ``config.yaml`` is what the recipe was.
+        data_dir: where the data set's files are.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        overrides: options of LightningCLI.
+
+    Raises:
+        OverrideError: an option is one of training, and ``run`` or its checkpoint's folder a run.
+        ValueError: the checkpoint is not one of this model and data.
+        FileNotFoundError: there is no such checkpoint.
+    """
+    checkpoint = checkpoint_of(run, checkpoint)
+    state, options = read_checkpoint(checkpoint), [*data_dir_option(data_dir), *overrides]
+    folder, recipe = (Path(run), None) if is_run(run) else (checkpoint.parent.parent, str(run))
+    if is_run(folder):
+        for override in overrides:
+            if _TRAINING.match(override):
+                raise OverrideError(f"{override} has no effect: the run in {folder} is trained")
+        built, _ = rebuild(folder, recipe, scale, options)
+    else:
+        built = Built(read_recipe(str(run), scale or "paper").config, options)
+    check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
+    load_weights(built.model, state, checkpoint)
+    own = is_run(folder) and checkpoint.resolve().parent == (folder / "checkpoints").resolve()
+    return Trained(built, state, checkpoint, folder if own else None)
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a report draws from.
+
+    Attributes:
+        name: what it is called.
+        outcome: what came out of it.
+        weights: which weights the model has, such as ``epoch 7``.
+        model: the model.
+        data: the data, loaded if there is a minibatch.
+        batch: a training minibatch, or None.
+        why: why there is none.
+    """
+
+    name: str
+    outcome: Outcome
+    weights: str
+    model: LightningModule
+    data: LightningDataModule
+    batch: Any
+    why: str
+
+
+def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None) -> TrainedRun:
+    """Read a run folder, with the weights of its best epoch if there was a validation.
+
+    Nothing is downloaded: data that are neither named here nor in the run nor come along are not
+    there.
+
+    Args:
+        folder: the run folder; nothing in it is written.
+        name: what to call it.
+        data_dir: where the data set's files are.
+
+    Raises:
+        FileNotFoundError: there is no run, or it has no checkpoint yet.
+        ValueError: a file of it is broken or of another version.
+    """
+    outcome = read_outcome(folder)
+    built, state, checkpoint, _ = load_trained(folder, data_dir=data_dir)
+    data, batch, why = built.datamodule, None, ""
+    given = dict(data.hparams)
+    named = any(given.get(name) for name in ("data_dir", *FILES))
+    if "data_dir" in given and not named and given.get("dataset") != "digits":
+        why = "the data are not given: name their folder with --data-dir"
+    else:
+        try:
+            built.set_up("fit")
+            data.load_state_dict(data_state(state, data))
+            batch = next(iter(data.train_dataloader()))
+        except (ValueError, OSError) as error:
+            why = f"the data cannot be read: {error}"
+    best = checkpoint.name == BEST
+    return TrainedRun(
+        name,
+        outcome,
+        f"epoch {state['epoch'] + 1}" if best else f"step {state['global_step']}",
+        built.model,
+        data,
+        batch,
+        why,
+    )
+
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+# what a model is called, and how it is asked
+_KINDS: dict[type[nn.Module], tuple[str, str]] = {
+    LanguageModel: ("one of characters or words", "continues a text: write RUN --begin TEXT"),
+    Translator: ("a translator", "translates: write RUN --from FILE"),
+    Transcriber: ("one that transcribes", "transcribes recordings: write RUN WAV ..."),
+    Writer: ("one of handwriting", "draws: write RUN --out PICTURE"),
+}
+
+
+def expect(kind: type[Kind], model: nn.Module, run: str | Path) -> Kind:
+    """The model, of a kind.
+
+    Args:
+        kind: its class.
+        model: the model.
+        run: where it is from, for the message.
+
+    Raises:
+        ValueError: it is of another kind; the message says how to let it write, if it can.
+    """
+    if isinstance(model, kind):
+        return model
+    others = (how for other, (_, how) in _KINDS.items() if isinstance(model, other))
+    raise ValueError(
+        f"the model must be {_KINDS[kind][0]}, that of {run} is not; it "
+        f"{next(others, 'writes nothing')}"
+    )

@@ -1,0 +1,201 @@
+"""What came out of a training: its run folder, read into a few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rnnorm.experiments.recipe.label import changes, whole_changes
+from rnnorm.experiments.recipe.recipe import read_config
+from rnnorm.experiments.trained.measurement import Measurement, Statistics, read_measurements
+from rnnorm.experiments.training.checkpoint import newest_checkpoint
+from rnnorm.experiments.training.folder import read_about
+from rnnorm.experiments.training.metrics import DIVERGED, read_metrics
+from rnnorm.experiments.training.run_names import BEST
+from rnnorm.experiments.training.score import SAMPLING_ERROR
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A training, finished or not, beside the paper's number.
+
+    Attributes:
+        recipe: its name.
+        scale: ``"paper"`` or ``"small"``.
+        title: what the row is.
+        paper: where it is from.
+        metric: what the paper's number is, such as ``test accuracy, %``.
+        number: the paper's number, or None.
+        small: what ``--scale small`` has made smaller, or None.
+        epochs: whole epochs so far.
+        steps: training steps so far.
+        seconds: time in training steps, whatever else the machine did meanwhile.
+        best: best validation score, as it is logged, or None without validation.
+        best_epoch: the epoch that had it, counted from 1.
+        tests: what ``rnnorm test`` has measured, of whatever checkpoint, oldest first.
+        versions: of rnnorm and torch.
+        seed: of weights and data, or None for a record that does not say.
+        changes: what makes it another training than its recipe's, besides the scale.
+        overrides: the same, by the whole names of the options.
+        best_step: the step of the best validation score, or None for a record that does not say.
+        minutes: the budget in minutes of training steps that it had in ``rnnorm compare``, if any.
+        places: where its parts ran, each with ``processor``, ``threads``, ``commit`` and
+            ``kernels``.
+    """
+
+    recipe: str
+    scale: str
+    title: str
+    paper: str
+    metric: str
+    number: float | None
+    small: str | None
+    epochs: int
+    steps: int
+    seconds: float
+    best: float | None
+    best_epoch: int
+    tests: tuple[Measurement, ...]
+    versions: dict[str, str]
+    seed: int | None = None
+    changes: tuple[str, ...] = ()
+    minutes: float | None = None
+    places: tuple[dict[str, str], ...] = ()
+    overrides: tuple[str, ...] = ()
+    best_step: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The recipe, and what was changed of it."""
+        return ", ".join([self.recipe, *self.changes])
+
+    def tested(
+        self, statistics: Statistics | None = "population", length: int | None = None
+    ) -> dict[str, float]:
+        """Test metrics of the best epoch, measured on the recipe's own test set.
+
+        Args:
+            statistics: with which ones; a model without batch statistics has only
+                ``"population"``.
+            length: steps of each test window; None for the recipe's own test set.
+
+        Returns:
+            The metrics by name; empty if they were not measured.
+        """
+        found: dict[str, float] = {}
+        for test in self.tests:
+            same = (test.checkpoint, test.epoch) == (BEST, self.best_epoch) and (
+                None in (test.step, self.best_step) or test.step == self.best_step
+            )
+            kind = (test.statistics or "population", test.length)
+            if same and kind == (statistics, length) and not test.overrides and not test.estimated:
+                found = test.metrics
+        return found
+
+    def ours(self, statistics: Statistics = "population") -> float | None:
+        """Our number in the unit of the paper's: on the validation or on the test set.
+
+        Args:
+            statistics: with which ones. Validation is with those of the population.
+
+        Returns:
+            The number, or None if it was not measured.
+        """
+        if self.metric.startswith("validation"):
+            value = self.best if statistics == "population" else None
+        else:
+            value = score_in(self.tested(statistics))
+        return self.in_papers_unit(value)
+
+    @property
+    def sampling_error(self) -> float | None:
+        """Standard error of our number on the test set, in its unit, where rows are independent."""
+        if self.metric.startswith("validation"):
+            return None
+        return self.in_papers_unit(self.tested("population").get(SAMPLING_ERROR))
+
+    def in_papers_unit(self, value: float | None) -> float | None:
+        """A score as the paper gives it, where that is in per cent."""
+        return 100 * value if value is not None and self.metric.endswith("%") else value
+
+
+def score_in(metrics: dict[str, float]) -> float | None:
+    """The score among test metrics: what there is beside the loss, else the loss."""
+    beside = ("test/loss", SAMPLING_ERROR)
+    found = [value for name, value in metrics.items() if name not in beside]
+    return found[0] if found else metrics.get("test/loss")
+
+
+def read_outcome(folder: str | Path) -> Outcome:
+    """Read a run folder.
+
+    Raises:
+        FileNotFoundError: there is no run, or it has no checkpoint yet.
+        ValueError: a file of it is broken.
+    """
+    folder = Path(folder)
+    run = read_about(folder)
+    last, state = newest_checkpoint(folder / "checkpoints")
+    try:
+        clock, kept = (state["callbacks"][name] for name in ("Clock", "KeepLastAndBest"))
+        progress = {
+            "epochs": state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"],
+            "steps": clock["steps"],
+            "seconds": clock["seconds"],
+            "best": kept["best"],
+            "best_epoch": kept["best_epoch"],
+            # an older checkpoint does not say
+            "best_step": kept.get("best_step"),
+            # a training may have neither
+            "minutes": state["callbacks"].get("StopAfterSeconds", {}).get("minutes"),
+            "places": tuple(state["callbacks"].get("Places", {}).get("places", [])),
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{last} is no checkpoint of rnnorm fit: {reason}") from None
+    return _outcome(folder, run, progress)
+
+
+def read_unsaved(folder: str | Path) -> Outcome:
+    """Read a run folder without a checkpoint: of a training that has just begun, or diverged.
+
+    Raises:
+        FileNotFoundError: there is no run.
+        ValueError: a file of it is broken.
+    """
+    folder = Path(folder)
+    run = read_about(folder)
+    points = [
+        # a line names the step before it, counted from 0, but where the training diverged
+        (point.step + (name != DIVERGED), point.seconds)
+        for name, found in read_metrics(folder / "metrics.csv").items()
+        for point in found
+    ]
+    steps, seconds = (max(values) for values in zip((0, 0.0), *points, strict=True))
+    # one is written at the end of every epoch
+    return _outcome(
+        folder,
+        run,
+        {"epochs": 0, "steps": steps, "seconds": seconds, "best": None, "best_epoch": 0},
+    )
+
+
+def _outcome(folder: Path, run: dict[str, Any], progress: dict[str, Any]) -> Outcome:
+    """What its files say about a run, and how far it came."""
+    about, given, start = run["about"], run.get("overrides", ()), run.get("start")
+    return Outcome(
+        recipe=run["recipe"],
+        scale=run["scale"],
+        title=about.get("title", run["recipe"]),
+        paper=about.get("paper", ""),
+        metric=about.get("metric", ""),
+        number=about.get("number"),
+        small=about.get("small"),
+        tests=tuple(read_measurements(folder)),
+        versions={name: run[name] for name in ("rnnorm", "torch") if name in run},
+        seed=read_config(folder / "config.yaml").get("seed_everything"),
+        changes=changes(given, start=start),
+        overrides=whole_changes(given, start),
+        **progress,
+    )

@@ -1,0 +1,201 @@
+"""Measure a trained model on the test set: what ``rnnorm test`` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from rnnorm.diagnostics import batch_normalised, batch_statistics
+from rnnorm.experiments.trained.load import load_trained
+from rnnorm.experiments.trained.measurement import Measurement, Statistics, keep_measurements
+from rnnorm.experiments.training.build import Built, quiet_lightning
+from rnnorm.experiments.training.checkpoint import data_state
+from rnnorm.experiments.training.progress import progress_bars
+from rnnorm.experiments.training.run_names import is_run
+from rnnorm.experiments.training.score import SAMPLING_ERROR
+from rnnorm.experiments.training.signals import OwnHandlers, put_back
+from rnnorm.lightning import ExactStatistics, estimate_statistics
+
+
+def measure(
+    run: str | Path,
+    checkpoint: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    scale: str | None = None,
+    estimate: bool = False,
+    statistics: Statistics | None = None,
+    lengths: Sequence[int] = (),
+    overrides: Sequence[str] = (),
+    tell: Callable[[Measurement], object] | None = None,
+) -> list[Measurement]:
+    """Measure a trained model on the test set.
+
+    Where the checkpoint is one of the run folder's own, the results are kept there at the end; a
+    line on stderr says so where they are not, or where the folder cannot be written to.
+
+    Args:
+        run: the run folder, which knows its recipe, scale and overrides; or the recipe.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default.
+        data_dir: where the data set's files are; MNIST is downloaded without it.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        estimate: first take the population statistics anew, as the exact average over the
+            training set (:func:`rnnorm.update_bn`), in minibatches of as many rows as the
+            recipe's ``ExactStatistics`` takes.
+        statistics: ``"population"``, or ``"batch"`` for those of each test minibatch, which
+            leaves out minibatches of too few rows. By default both, where there are batch
+            statistics.
+        lengths: measure on windows of each of these lengths instead, every one from the initial
+            state (language alone). What is left of the text is left out.
+        overrides: options of LightningCLI.
+        tell: called with each measurement as soon as it is there, before anything is written.
+
+    Returns:
+        A measurement for each length and each kind of statistics.
+
+    Raises:
+        ValueError: the checkpoint is not one of this model and data; batch statistics were
+            asked for and there are none; or the trainer refuses its arguments.
+        FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
+    """
+    built, state, path, folder = load_trained(
+        run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
+    )
+    built.set_up("test")
+    built.datamodule.load_state_dict(data_state(state, built.datamodule))
+    loaders = _loaders(built, lengths)
+    kinds = _kinds(built, statistics, loaders[0][1])
+    if estimate:
+        given = built.config_init["trainer"]["callbacks"] or []
+        exact = next((c for c in given if isinstance(c, ExactStatistics)), ExactStatistics())
+        minibatches = exact.minibatches(built.datamodule.train_dataloader())
+        estimate_statistics(minibatches, built.model)
+    measured = []
+    for length, loader in loaders:
+        for kind in kinds:
+            measurement = Measurement(
+                checkpoint=path.resolve().name,
+                epoch=state["epoch"] + 1,
+                statistics=kind,
+                length=length,
+                estimated=estimate,
+                overrides=tuple(overrides),
+                metrics=_test(built, loader, kind),
+                step=state["global_step"],
+            )
+            measured.append(measurement)
+            if tell is not None:
+                tell(measurement)
+    if folder is not None:
+        try:
+            keep_measurements(folder, measured)
+        except OSError as error:
+            # a run may be another user's, or on a disk that is read alone
+            print(error.strerror, file=sys.stderr, flush=True)
+    else:
+        where = Path(run) / "checkpoints" if is_run(run) else "a run folder"
+        print(f"not kept: {path} does not lie in {where}", file=sys.stderr, flush=True)
+    return measured
+
+
+def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Iterable[Any]]]:
+    """The test set, or its windows of each length."""
+    if not lengths:
+        return [(None, built.datamodule.test_dataloader())]
+    windows = getattr(built.datamodule, "test_windows", None)
+    if windows is None:
+        raise ValueError(
+            "lengths are for a text that is read in windows: this recipe's data have lengths of "
+            "their own"
+        )
+    # the same minibatches for both kinds of statistics
+    loaders = [(length, SeveralRows(windows(length))) for length in lengths]
+    for length, loader in loaders:
+        if next(iter(loader), None) is None:
+            raise ValueError(
+                "lengths must leave a minibatch (data.eval_batch_size) at least 2 windows of the "
+                f"test text, got {length}"
+            )
+    return list(loaders)
+
+
+def _kinds(
+    built: Built, asked: Statistics | None, loader: Iterable[Any]
+) -> Sequence[Statistics | None]:
+    """Which statistics to measure with."""
+    if not batch_normalised(built.model):
+        if asked is not None:
+            raise ValueError(f"statistics must be None, got {asked!r}: the model has none")
+        return [None]
+    rows = next(iter(SeveralRows(loader)), None) is not None
+    if asked == "batch" and not rows:
+        raise ValueError(
+            "statistics must be 'population' where no minibatch has two rows, got 'batch'. A text "
+            "that is one stream can be measured by windows, with lengths; other data have as many "
+            "rows as data.eval_batch_size says"
+        )
+    if asked is None:
+        return ["population", "batch"] if rows else ["population"]
+    return [asked]
+
+
+def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
+    batch = statistics == "batch"
+    signals = OwnHandlers()
+    callbacks = [*progress_bars(), *([BatchStatistics()] if batch else []), signals]
+    # whatever it was trained on
+    trainer = built.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
+    loader = SeveralRows(loader) if batch else loader
+    try:
+        with quiet_lightning():
+            metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from None
+    except SystemExit as ended:
+        # what Lightning makes of Ctrl-C
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        put_back(signals.before)
+    if not metrics:
+        raise ValueError("trainer.limit_test_batches leaves none of the test set's minibatches")
+    # of a single row there is no sampling error
+    return {n: v for n, v in metrics[0].items() if n != SAMPLING_ERROR or isfinite(v)}
+
+
+class BatchStatistics(Callback):
+    """Tests with those of each minibatch: the trainer puts the whole model into evaluation."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Switch them on."""
+        self._stack.enter_context(batch_statistics(pl_module))
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Switch them off."""
+        self._stack.close()
+
+
+class SeveralRows:
+    """The minibatches of a loader that have rows enough for statistics.
+
+    Args:
+        loader: minibatches whose first element is ``(T, B, ...)``.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        """In the loader's order."""
+        return (batch for batch in self.loader if batch[0].shape[1] >= 2)

@@ -1,0 +1,58 @@
+"""Let a trained model transcribe recordings: what ``rnnorm write RUN WAV`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.data.speech.recordings import read_recording
+from rnnorm.experiments.tasks.transcription.data import SpokenData
+from rnnorm.experiments.tasks.transcription.model import Transcriber
+from rnnorm.experiments.trained.load import expect, load_trained
+
+
+@torch.no_grad()
+def transcribe(
+    run: str | Path,
+    recordings: Sequence[str | Path],
+    checkpoint: str | Path | None = None,
+    *,
+    beam: int | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> list[str]:
+    """What is said in recordings, each read by itself.
+
+    Args:
+        run: the run folder of a model of recordings, or its recipe.
+        recordings: files of one channel and the rate that the model was trained with.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+            needed.
+        beam: prefixes that are kept; the model's by default.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        overrides: options of LightningCLI.
+
+    Returns:
+        The words, characters or phones of each.
+
+    Raises:
+        ValueError: the recipe is none of recordings, one is broken, too short or of another rate,
+            ``beam < 1``, or the checkpoint is not one of the model.
+        FileNotFoundError: there is no such checkpoint or recording.
+    """
+    trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
+    model, data = expect(Transcriber, trained.built.model, run), trained.built.datamodule
+    assert isinstance(data, SpokenData)
+    check_at_least(1, beam=beam)
+    vocabulary = trained.kept("vocabulary")
+    model.eval()
+    written = []
+    for path in recordings:
+        features = data.features(path, read_recording(path, data.rate))
+        steps = torch.from_numpy(features).unsqueeze(1)
+        (numbers,) = model.symbols(model(steps)[0], torch.tensor([len(steps)]), beam)
+        written.append(data.text(tuple(vocabulary[number] for number in numbers)))
+    return written

@@ -1,0 +1,78 @@
+"""Let a trained model translate: what ``rnnorm write RUN --from FILE`` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from rnnorm.experiments.data.text.parallel import words_of_lines
+from rnnorm.experiments.data.text.vocabulary import Vocabulary, WordNumbers
+from rnnorm.experiments.data.text_file import as_text, read_text
+from rnnorm.experiments.files import read_into
+from rnnorm.experiments.tasks.translation.model import Translator
+from rnnorm.experiments.trained.load import expect, load_trained
+
+# sentences that are translated at a time
+_ROWS = 64
+
+
+def translate(
+    run: str | Path,
+    checkpoint: str | Path | None = None,
+    *,
+    source: str | Path,
+    beam: int | None = None,
+    limit: int | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> list[str]:
+    """Translate the sentences of a file.
+
+    Args:
+        run: the run folder of a translator, or its recipe.
+        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+            needed.
+        source: a file, or ``"-"`` for standard input, with a sentence a line, tokenised as those of
+            the training: with spaces between words. A word that the training had not is read as
+            unknown.
+        beam: hypotheses of beam search; the model's own by default.
+        limit: most words of a translation, its end among them; the model's own by default.
+        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        overrides: options of LightningCLI.
+
+    Returns:
+        The translations, one for each line.
+
+    Raises:
+        ValueError: a number is out of range, the model does not translate, or the checkpoint is
+            not one of the model.
+        BrokenFileError: the file or a line of it is empty, binary or not UTF-8.
+        FileNotFoundError: there is no such checkpoint or file.
+    """
+    given = {"beam": beam, "limit": limit}
+    options = [f"--model.init_args.{n}={value}" for n, value in given.items() if value is not None]
+    trained = load_trained(run, checkpoint, scale=scale, overrides=[*overrides, *options])
+    model, data = expect(Translator, trained.built.model, run), trained.built.datamodule
+    words, target = (WordNumbers(Vocabulary(trained.kept(side))) for side in ("source", "target"))
+    sentences = words_of_lines(*_read(source), data.hparams["lower"])
+    model.eval()
+    written: list[str] = []
+    for first in range(0, len(sentences), _ROWS):
+        numbers = [words.numbers(sentence) for sentence in sentences[first : first + _ROWS]]
+        lengths = torch.tensor([len(each) for each in numbers])
+        found = model.translate(pad_sequence(numbers), lengths)
+        written += [target.sentence(row) for row in found.T.tolist()]
+    return written
+
+
+def _read(source: str | Path) -> tuple[str, str]:
+    """The text of a file or of standard input, and what to call it."""
+    if str(source) != "-":
+        return read_text(source), str(source)
+    data, name = bytearray(), "standard input"
+    read_into(data, sys.stdin.buffer, name)
+    return as_text(bytes(data), name), name

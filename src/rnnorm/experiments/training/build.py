@@ -1,0 +1,258 @@
+"""From a recipe and overrides to a model, its data, its optimiser and a trainer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from argparse import ArgumentError
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+from jsonargparse import _loaders_dumpers
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from rnnorm.experiments.console import one_line
+from rnnorm.experiments.recipe.options import (
+    FIT_SETS,
+    option_values,
+    why_refused,
+    with_single_options,
+)
+from rnnorm.experiments.recipe.recipe import OverrideError, YamlLoader, dump_yaml, read_recipe
+from rnnorm.experiments.recipe.trust import UntrustedError, only_trusted_classes
+from rnnorm.experiments.recipe.values import check_values
+from rnnorm.experiments.training.checkpoint import WholeFiles
+from rnnorm.experiments.training.trainer import StopAfter
+
+#: arguments of data that are files of a user's own, in ``data_dir`` if there is one
+FILES = ("file", "source", "target")
+
+
+class OptimizerError(ValueError):
+    """The recipe's optimiser or schedule refuses an argument."""
+
+
+class Built(LightningCLI):
+    """Model, data and configuration of a recipe, checked; the trainer is made later.
+
+    Args:
+        config: what LightningCLI reads.
+        overrides: command line options of LightningCLI that come after it, such as
+            ``"--trainer.max_epochs=3"``.
+
+    Attributes:
+        model: the model; its ``configure_optimizers`` is the recipe's optimiser.
+        datamodule: the data.
+
+    Raises:
+        OverrideError: an option or its type is unknown to the recipe.
+        UntrustedError: a class is of another package than rnnorm, torch and lightning, and its code
+            is not trusted (:mod:`rnnorm.experiments.recipe.trust`).
+        ValueError: model or data refuse an argument.
+    """
+
+    model: LightningModule
+    datamodule: LightningDataModule
+
+    def __init__(self, config: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
+        for name in ("lightning.pytorch", "lightning.fabric"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        # what a user has asked for by a profiler, or by verbose
+        for name in ("profilers", "callbacks"):
+            logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
+        try:
+            with _jsonargparse(), only_trusted_classes():
+                super().__init__(
+                    subclass_mode_model=True,
+                    subclass_mode_data=True,
+                    save_config_callback=None,
+                    seed_everything_default=1,
+                    parser_kwargs={
+                        "prog": "rnnorm",
+                        "exit_on_error": False,
+                        "allow_abbrev": False,
+                    },
+                    args=["--config", *with_single_options(config, overrides)],
+                    run=False,
+                    load_from_checkpoint_support=False,
+                )
+        except (UntrustedError, OptimizerError):
+            raise
+        # torch has an error of its own for sizes that no memory holds
+        except (ArgumentError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+            kind = OverrideError if isinstance(error, ArgumentError) else ValueError
+            raise kind(
+                why_refused(str(error), overrides, lambda: Built(config).as_dict())
+            ) from None
+
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        """Name optimiser and schedule in what they raise: they are made here."""
+        try:
+            super()._add_configure_optimizers_method_to_model(subcommand)
+        # torch's classes have one of these for one argument or another
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise OptimizerError(
+                f"optimizer or lr_scheduler cannot be made: {one_line(error)}"
+            ) from error
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """One seed for weights and data, and limits of minibatches that may be counted."""
+        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+        for action in parser._actions:
+            if _LIMIT.fullmatch(action.dest):
+                # jsonargparse reads the trainer's own type float first, which makes 1 all of them
+                action._typehint = int | float | None  # type: ignore[attr-defined]
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse ``args`` alone; LightningCLI would warn about those of the process."""
+        self.config = parser.parse_args(args)
+        if isinstance(seed := self.config["seed_everything"], bool):
+            raise ValueError(f"seed_everything must be a number, got {str(seed).lower()}")
+        if seed is not None and not 0 <= seed < 2**32:
+            raise ValueError(f"seed_everything must be from 0 to {2**32 - 1}, got {seed}")
+        check_values(self.config)
+        trainer = self.config["trainer"]
+        for name in ("callbacks", "plugins"):
+            # Lightning takes one without a list
+            if trainer[name] and not isinstance(trainer[name], list):
+                trainer[name] = [trainer[name]]
+        # a run folder finds its data wherever it is used from; a file lies in data_dir if named
+        given = self.config["data"].get("init_args") or {}
+        for name in ["data_dir"] if given.get("data_dir") else FILES:
+            if given.get(name):
+                given[name] = str(Path(given[name]).expanduser().resolve())
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        """Nothing yet: :meth:`make_trainer` does it, when there is a run folder."""
+        return None
+
+    def make_trainer(
+        self,
+        callbacks: Sequence[Callback],
+        before: Sequence[Callback] = (),
+        one_process: bool = False,
+        **kwargs: Any,
+    ) -> Trainer:
+        """The trainer of the recipe, without a logger.
+
+        Args:
+            callbacks: added to the recipe's.
+            before: likewise, but called before them.
+            one_process: refuse more than one.
+            **kwargs: arguments of the trainer that take precedence over the recipe's.
+
+        Raises:
+            ValueError: the trainer refuses its arguments, or has several processes.
+        """
+        given = self.config_init["trainer"]
+        extra = [*before, *(given.get("callbacks") or []), *callbacks]
+        if given["max_steps"] >= 0:
+            extra.append(StopAfter(given["max_steps"]))
+            kwargs = {"max_epochs": given["max_epochs"] or -1, "max_steps": -1, **kwargs}
+        try:
+            trainer = super().instantiate_trainer(
+                logger=False,
+                callbacks=extra,
+                plugins=[WholeFiles(), *(given.get("plugins") or [])],
+                enable_checkpointing=any(isinstance(c, Checkpoint) for c in extra),
+                enable_progress_bar=any(isinstance(c, ProgressBar) for c in extra),
+                enable_model_summary=False,
+                num_sanity_val_steps=0,
+                **kwargs,
+            )
+        except (MisconfigurationException, ImportError, TypeError) as error:
+            raise ValueError(f"the trainer cannot be made: {error}") from None
+        if one_process and trainer.world_size > 1:
+            raise ValueError(
+                f"trainer.devices must be 1 but for rnnorm fit, got {trainer.world_size}"
+            )
+        return trainer
+
+    def set_up(self, stage: str) -> None:
+        """Load the data, and let a model that wants to see whether they fit it.
+
+        Args:
+            stage: ``"fit"`` or ``"test"``.
+
+        Raises:
+            ValueError: the data are broken, or do not fit the model.
+            FileNotFoundError: a file is missing.
+        """
+        self.datamodule.prepare_data()
+        self.datamodule.setup(stage)
+        if check := getattr(self.model, "check_data", None):
+            check(self.datamodule)
+
+    def as_yaml(self) -> str:
+        """The whole configuration, defaults included."""
+        with _jsonargparse():
+            text: str = self.parser.dump(self.config, skip_none=False, skip_link_targets=False)
+        return text
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same, in plain types."""
+        config: dict[str, Any] = yaml.load(self.as_yaml(), YamlLoader)
+        return config
+
+    def summary(self) -> str:
+        """Model, size, data and what there is to know of them."""
+        parameters = sum(p.numel() for p in self.model.parameters())
+        model, data = (_arguments(x.hparams) for x in (self.model, self.datamodule))
+        lines = [f"model: {model}; {parameters} parameters", f"data: {data}"]
+        return "\n".join([*lines, *getattr(self.datamodule, "notes", ())])
+
+
+_LIMIT = re.compile(r"trainer\.limit_\w+_batches")
+
+
+def _arguments(hparams: Any) -> str:
+    shown = {k: v for k, v in dict(hparams).items() if v is not None and not k.startswith("_")}
+    return ", ".join(f"{k}={v}" for k, v in shown.items())
+
+
+@contextmanager
+def _jsonargparse() -> Iterator[None]:
+    """Let it read and write YAML as all else here does, and silence its deprecations.
+
+    Lightning calls functions that have other names by now.
+    """
+    with (
+        patch.object(_loaders_dumpers, "yaml_default_loader", YamlLoader),
+        patch.dict(_loaders_dumpers.dumpers, yaml=dump_yaml),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence what Lightning's trainer warns about although the user can do nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        warnings.filterwarnings("ignore", "GPU available but not used")
+        # the budget of a comparison is none of a training that goes on without it
+        warnings.filterwarnings("ignore", ".*add the following callbacks: .*StopAfterSeconds")
+        yield
+
+
+def option_list(recipe: str) -> str:
+    """Every option that a recipe takes, with its value there, as a text."""
+    whole = Built(read_recipe(recipe).config).as_dict()
+    lines = [f"options of {recipe}, with its values at the paper's scale:"]
+    for name, value in option_values(whole).items():
+        # a list of callbacks or the like is not for the command line, and there is one seed
+        if isinstance(value, list) or FIT_SETS.match(name) or name == "--data.seed":
+            continue
+        fields = value.items() if isinstance(value, dict) else ()
+        for option, given in [(f"{name}.{key}", field) for key, field in fields] or [(name, value)]:
+            lines.append(f"  {option}={'null' if given is None else given}")
+    return "\n".join(lines)

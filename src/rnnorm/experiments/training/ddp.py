@@ -1,0 +1,106 @@
+"""What a training asks of Lightning's trainer, in one process or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging, Timer
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+
+from rnnorm import synchronize
+from rnnorm.experiments.training.build import Built
+
+
+def prepare_processes(built: Built, trainer: Trainer) -> None:
+    """Let model and data train in the trainer's processes, where there are several.
+
+    Raises:
+        ValueError: they do not train by Lightning's strategy ``ddp``, or the model or the data
+            cannot be in so many.
+    """
+    if trainer.world_size == 1:
+        return
+    launcher = trainer.strategy.launcher
+    if type(trainer.strategy) is not DDPStrategy or (
+        launcher is not None and not isinstance(launcher, _SubprocessScriptLauncher)
+    ):
+        given = built.config_init["trainer"]["strategy"]
+        raise ValueError(f"trainer.strategy must be ddp with several devices, got {given}")
+    if not getattr(built.model, "in_processes", False):
+        name = type(built.model).__name__
+        raise ValueError(f"trainer.devices must be 1 for {name}, got {trainer.world_size}")
+    if check := getattr(built.datamodule, "check_processes", None):
+        check(trainer.world_size)
+    if (
+        built.model.hparams.get("learn_initial_state")
+        and built.datamodule.hparams.get("windows") == "carried"
+    ):
+        # windows that go on from the one before do not use the initial state
+        trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
+    synchronize(built.model)
+
+
+def check_processes(random: Mapping[str, Any], path: Path, count: int) -> None:
+    """Refuse a checkpoint's random states, of a training with another number of processes.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    trained = len(random.get("processes", [None]))
+    if trained != count:
+        raise ValueError(
+            f"{path} is of a training with {trained} processes, and this has {count}: each has a "
+            "random state of its own, so go on with as many (--trainer.devices, "
+            "--trainer.num_nodes)"
+        )
+
+
+# what of the trainer may not be 0; of its ends any number below is no limit, the counts have none
+_ENDS = ("max_epochs", "max_steps")
+_COUNTS = (
+    "accumulate_grad_batches",
+    "check_val_every_n_epoch",
+    "limit_train_batches",
+    "val_check_interval",
+)
+
+
+def refuse_trainer(built: Built) -> None:
+    """Refuse a trainer that would take no step, that Lightning divides by, or that cannot clip.
+
+    And one whose average no checkpoint would hold, or whose minibatches would not be the same.
+
+    Raises:
+        ValueError: it is such a one; the message names the argument.
+    """
+    given = built.config_init["trainer"]
+    if any(isinstance(c, StochasticWeightAveraging) for c in given["callbacks"] or []):
+        raise ValueError(
+            "trainer.callbacks may not hold StochasticWeightAveraging, which takes its average for "
+            "the weights after the last checkpoint: lightning.pytorch.callbacks.EMAWeightAveraging "
+            "is in every checkpoint"
+        )
+    for name in (*_ENDS, *_COUNTS):
+        value = given[name]
+        counted = isinstance(value, int | float)
+        if counted and (value == 0 or (value < 0 and name in _COUNTS)):
+            raise ValueError(f"trainer.{name} must be above 0 in a training, got {value}")
+    if few := given["overfit_batches"]:
+        raise ValueError(
+            f"trainer.overfit_batches must be 0, got {few}: the order of each epoch is another, so "
+            "that it would not take the same minibatches"
+        )
+    try:
+        Timer(given["max_time"])
+    except MisconfigurationException:
+        raise ValueError(
+            f"trainer.max_time must be of the form DD:HH:MM:SS, got {given['max_time']!r}"
+        ) from None
+    clip = given["gradient_clip_val"]
+    if clip is not None and not clip >= 0:
+        raise ValueError(f"trainer.gradient_clip_val must be 0 (no clipping) or above, got {clip}")

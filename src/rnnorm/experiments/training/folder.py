@@ -1,0 +1,241 @@
+"""The folder that a training writes into, and that one process at a time may."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rnnorm
+from rnnorm.experiments.files import is_there, partial_of, stale_partials, unpack, write_whole
+from rnnorm.experiments.recipe.recipe import (
+    ENDINGS,
+    OverrideError,
+    Recipe,
+    check_keys,
+    read_config,
+)
+from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.run_names import shell_word
+
+# bytes of a run.json
+_LIMIT = 1 << 20
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """Where a recipe runs if no folder is named."""
+    name = Path(recipe.name).stem if recipe.name.endswith(ENDINGS) else recipe.name
+    small = "-small" if recipe.scale == "small" else ""
+    return Path("runs") / (name.replace("/", "-") + small)
+
+
+def refuse_existing(folder: Path) -> None:
+    """Leave what is there alone.
+
+    Raises:
+        FileExistsError: the folder exists, or is a file.
+    """
+    if folder.is_file():
+        raise FileExistsError(f"{folder} is a file: name a run folder with --run-dir")
+    if folder.exists():
+        raise FileExistsError(
+            f"the run folder {folder} exists: go on with it by --resume "
+            f"{shell_word(folder)}, or name another with --run-dir"
+        )
+
+
+def describe(recipe: Recipe, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What ``run.json`` says about the recipe, and what was changed of it."""
+    return {
+        "recipe": recipe.name,
+        "scale": recipe.scale,
+        "overrides": list(overrides),
+        "about": recipe.about,
+    }
+
+
+def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
+    """Create the folder with its ``run.json`` and ``config.yaml``, or not at all.
+
+    Raises:
+        FileExistsError: the folder exists.
+    """
+    refuse_existing(folder)
+    for stale in stale_partials(folder):
+        shutil.rmtree(stale, ignore_errors=True)
+    versions = {"rnnorm": rnnorm.__version__, "torch": torch.__version__}
+    # a date of YAML has no form of its own in JSON
+    text = json.dumps({**about, **versions}, indent=2, default=str)
+    # killed at any moment, it leaves no folder under the name itself
+    partial = partial_of(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial.mkdir()
+    try:
+        write_whole(partial / "run.json", f"{text}\n".encode())
+        write_whole(partial / "config.yaml", config.encode())
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        # another process was quicker
+        refuse_existing(folder)
+        raise
+
+
+def read_run(
+    folder: Path, recipe: str | None, scale: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Configuration and ``run.json`` of a training.
+
+    Args:
+        folder: its run folder.
+        recipe: the recipe that it should be of, if any was named.
+        scale: the scale that it should have, if any was named.
+
+    Raises:
+        FileNotFoundError: the folder holds no training.
+        ValueError: the training is of another recipe, scale or version, or one of the files is
+            broken.
+    """
+    config = folder / "config.yaml"
+    if not is_there(config) or not is_there(folder / "run.json"):
+        raise FileNotFoundError(f"there is no run in {folder}: it lacks config.yaml or run.json")
+    about = read_about(folder)
+    _check_version(folder, about)
+    if recipe is not None and recipe != about["recipe"]:
+        raise ValueError(f"the run in {folder} is of recipe {about['recipe']}, not of {recipe}")
+    if scale is not None and scale != about["scale"]:
+        raise ValueError(f"the run in {folder} has the scale {about['scale']}, not {scale}")
+    return read_config(config), about
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """``run.json`` of a run folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is broken.
+    """
+    path = folder / "run.json"
+    if not is_there(path):
+        lacks = "it lacks run.json" if folder.is_dir() else "it is no folder"
+        raise FileNotFoundError(f"there is no run in {folder}: {lacks}")
+    data = unpack(path, "", _LIMIT)
+    try:
+        about = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(about, dict):
+        raise ValueError(f"{path} is of no run: it must be an object, got {json.dumps(about):.20}")
+    for name, kind in (("recipe", str), ("scale", str), ("about", dict)):
+        if not isinstance(about.get(name), kind):
+            raise ValueError(
+                f"{path} is of no run: it needs the key {name!r}, with a value of type "
+                f"{kind.__name__}"
+            )
+    check_keys("about", about["about"], path)
+    overrides = about.get("overrides", [])
+    if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
+        got = json.dumps(overrides)
+        raise ValueError(f"{path} is of no run: overrides must be a list of words, got {got:.40}")
+    if not isinstance(start := about.get("start", ""), str):
+        raise ValueError(f"{path} is of no run: start must be a path, got {json.dumps(start):.40}")
+    return about
+
+
+def rebuild(
+    folder: Path,
+    recipe: str | None = None,
+    scale: str | None = None,
+    overrides: Sequence[str] = (),
+) -> tuple[Built, dict[str, Any]]:
+    """Model and data of a training, and its ``run.json``.
+
+    Args:
+        folder: its run folder.
+        recipe: the recipe that it should be of, if any was named.
+        scale: the scale that it should have, if any was named.
+        overrides: options of LightningCLI.
+
+    Raises:
+        OverrideError: an override is none that the recipe knows.
+        ValueError: as :func:`read_run`, or the configuration is none that this version knows.
+    """
+    config, about = read_run(folder, recipe, scale)
+    try:
+        return Built(config, overrides), about
+    except OverrideError:
+        try:
+            Built(config)
+        except OverrideError as error:
+            raise ValueError(
+                f"{folder / 'config.yaml'} was written by rnnorm {about['rnnorm']}, and this is "
+                f"rnnorm {rnnorm.__version__}, which cannot read it: it is of an older layout, or "
+                f"was edited. {error}"
+            ) from None
+        raise
+
+
+def _check_version(folder: Path, about: dict[str, Any]) -> None:
+    """Raise a ValueError if another version of rnnorm wrote a run."""
+    wrote, here = about.get("rnnorm"), rnnorm.__version__
+    if not isinstance(wrote, str) or wrote.split(".")[:2] != here.split(".")[:2]:
+        what = f"is of rnnorm {wrote}" if "rnnorm" in about else "does not say of which version"
+        raise ValueError(
+            f"the run in {folder} {what}, and this is rnnorm {here}: go on with it with the "
+            "version that started it. Nothing in it was changed"
+        )
+
+
+_TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a run folder, until this one leaves it or dies.
+
+    The lock is on ``run.json`` itself and the system's own, which a kill does not leave behind.
+    Partial files that a kill has left behind are removed. A file system that has no locks is named
+    in a line on stderr.
+
+    Raises:
+        BlockingIOError: another process trains there.
+    """
+    with (folder / "run.json").open("r+b") as file:
+        try:
+            _lock(file.fileno())
+        except OSError as error:
+            if error.errno in _TAKEN:
+                message = f"another process trains in {folder}: wait for it, or name another folder"
+                raise BlockingIOError(errno.EAGAIN, message) from None
+            print(
+                f"{folder} cannot be locked ({error.strerror}): see to it that nothing else trains "
+                "there",
+                file=sys.stderr,
+                flush=True,
+            )
+        for written in ("checkpoints/*", "config.yaml.*", "metrics.csv.*"):
+            for partial in folder.glob(f"{written}.partial"):
+                partial.unlink()
+        yield
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open file; closing it releases the lock."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        # other processes cannot read what is locked here: a byte behind the end
+        os.lseek(descriptor, 1 << 30, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,130 @@
+"""Logger: one line for every number, in one CSV file that only ever grows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning.pytorch.loggers import Logger
+
+from rnnorm.experiments.data.text_file import as_text
+from rnnorm.experiments.files import unpack, write_whole
+from rnnorm.experiments.training.clock import Clock
+
+COLUMNS = ("step", "epoch", "seconds", "name", "value")
+# the number that is there if the training diverged
+DIVERGED = "diverged"
+# bytes of the file, two million lines: each takes ten times its size in memory
+_LIMIT = 1 << 27
+# what a counter of steps or epochs holds
+_MOST = 2**63 - 1
+
+
+class Point(NamedTuple):
+    """A number, and when it was taken.
+
+    Attributes:
+        step: the training step before it, counted from 0.
+        epoch: the epoch that it is in, counted from 0.
+        seconds: time spent in training steps until then.
+        value: the number.
+    """
+
+    step: int
+    epoch: int
+    seconds: float
+    value: float
+
+
+class MetricsFile(Logger):
+    """Appends ``step, epoch, seconds, name, value`` to a CSV file.
+
+    ``seconds`` is the time spent in training steps (see ``Clock``).
+    Lines reach the disk at the end of each call, so that a kill loses none.
+
+    Args:
+        path: the file.
+        clock: where the seconds come from.
+        keep_until: drop lines of later steps first, those that a resumed training writes again.
+    """
+
+    def __init__(self, path: Path, clock: Clock, keep_until: int) -> None:
+        super().__init__()
+        self.path = path
+        self._clock = clock
+        lines = [row for row in _rows(path) if int(row[0]) < keep_until]
+        self._epoch = int(lines[-1][1]) if lines else 0
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([COLUMNS, *lines])
+        write_whole(path, text.getvalue().encode())
+
+    @property
+    def name(self) -> str:
+        """Name of the logger."""
+        return "metrics"
+
+    @property
+    def version(self) -> int:
+        """There is one version."""
+        return 0
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Append a line for each number."""
+        values = dict(metrics)
+        # a callback that logs by itself does not say the epoch
+        self._epoch = epoch = int(values.pop("epoch", self._epoch))
+        seconds = f"{self._clock.seconds:.3f}"
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            rows = ((step, epoch, seconds, name, f"{v:.9g}") for name, v in values.items())
+            csv.writer(file, lineterminator="\n").writerows(rows)
+
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
+        """Hyper-parameters stand in the run folder's ``config.yaml``."""
+
+
+def read_metrics(path: str | Path) -> dict[str, list[Point]]:
+    """Read such a file: for each name its numbers in order.
+
+    Raises:
+        ValueError: it is none; the message names the file and the line.
+    """
+    curves: dict[str, list[Point]] = {}
+    for step, epoch, seconds, name, value in _rows(Path(path)):
+        point = Point(int(step), int(epoch), float(seconds), float(value))
+        curves.setdefault(name, []).append(point)
+    return curves
+
+
+def _rows(path: Path) -> list[list[str]]:
+    if not path.exists():
+        return []
+    text = as_text(unpack(path, "", _LIMIT), path)
+    # a last line without its end was cut off when the disk was full or the process killed
+    lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+    # what an editor adds is no number
+    filled = ([value.strip() for value in row] for row in lines if "".join(row).strip())
+    rows: list[list[str]] = []
+    try:
+        if (head := next(filled, list(COLUMNS))) != list(COLUMNS):
+            raise ValueError(f"it must begin with {','.join(COLUMNS)}, not {','.join(head)[:80]}")
+        for row in filled:
+            if len(row) != len(COLUMNS):
+                raise ValueError(f"it must have {len(COLUMNS)} values, got {len(row)}")
+            step, epoch, seconds, _, value = row
+            for name, count in (("step", int(step)), ("epoch", int(epoch))):
+                if not 0 <= count <= _MOST:
+                    raise ValueError(f"{name} must be from 0 to {_MOST}, got {count!s:.40}")
+            if not 0 <= float(seconds) < math.inf:
+                raise ValueError(f"seconds must be a finite number of at least 0, got {seconds}")
+            float(value)
+            rows.append(row)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is broken in line {lines.line_num}: {error}") from None
+    return rows

@@ -1,0 +1,217 @@
+"""One layer in one direction: statistics in, kernel, statistics out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rnnorm.cells.cell import State, Weights
+from rnnorm.kernels import dispatch
+from rnnorm.kernels.call import LayerCall, Mask
+from rnnorm.layers.autocast import in_products, without_autocast
+from rnnorm.layers.checks import check_device
+from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.norm.merged_moments import ActiveRows
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.population import Population
+from rnnorm.norm.spec import CELL_SITES, BatchNorm, field_of
+from rnnorm.norm.update import update
+from rnnorm.tracing import holds, known
+
+
+def parameter(module: nn.Module, name: str) -> Any:
+    """What ``getattr(module, name, None)`` is, sooner for a plain parameter."""
+    own = module._parameters.get(name)
+    # a parametrization or weight_norm keeps it elsewhere
+    return getattr(module, name, None) if own is None else own
+
+
+def run_layer(
+    module: Recurrence,
+    kernel: dispatch.Kernel,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    state: State,
+    suffix: str = "",
+    step: int | Tensor = 0,
+    masks: Mapping[str, Mask] | None = None,
+    rows: ActiveRows | None = None,
+    products: torch.dtype | None = None,
+) -> tuple[Tensor, State]:
+    """Runs a layer whose parameters and populations are attributes of ``module``.
+
+    Args:
+        module: holds ``weight_ih{suffix}`` and so on, names the cell and what is normalised.
+        kernel: what runs it.
+        x: ``(T, B, I)``, the longest row first.
+        batch_sizes: ``(T,)`` int64 on the CPU, or None if every row is active at every step.
+        state: ``(B, ·)`` each.
+        suffix: of the parameters' names.
+        step: index of the first frame, in evaluation also ``(B,)``.
+        masks: of recurrent dropout.
+        rows: those of all ranks, whose statistics are taken; ``batch_sizes`` are then given.
+        products: the dtype of matrix products, where autocast chooses it.
+
+    Returns:
+        output ``(T, B, H_out)`` and the final state.
+
+    Raises:
+        ValueError: in training with gradients, too few rows for a statistic, and no estimate.
+    """
+    if masks and "input" in masks:
+        x = x * masks["input"].numbers(x.dtype)
+        # which no kernel knows
+        masks = {place: mask for place, mask in masks.items() if place != "input"}
+    cell, norm = module.cell, module.norm
+    active = cell.active_sites(norm)
+    populations: dict[str, Population] = {}
+    min_rows = None
+    if isinstance(norm, BatchNorm):
+        populations = {
+            site: module._modules[f"population_{site}{suffix}"]  # type: ignore[misc]
+            for site in active
+        }
+        if module.training:
+            # a minibatch that is smaller from the start still trains
+            most = x.size(1) if rows is None else int(rows.each[:, 0].sum())
+            min_rows = max(2, min(norm.min_rows, most))
+    constants, counts = _statistics(module, populations, x, batch_sizes, min_rows, step, rows)
+    weights, gamma, beta = _parameters(module, active, suffix)
+    moments = [m for pair in constants.values() for m in pair]
+    own = [*weights.own.values(), *gamma.values(), *beta.values()]
+    for tensor in (*weights[:-1], *own, *moments):
+        if tensor is not None:
+            check_device("parameter", tensor, x)
+    layer = kernel.layer if rows is None else kernel.synchronized
+    assert layer is not None
+    if products is not None:
+        x = x if x.dtype == torch.float64 else x.to(products)
+        weights = in_products(weights, products)
+    with without_autocast(x.device, products):
+        call = LayerCall(
+            cell,
+            norm,
+            x,
+            batch_sizes,
+            state,
+            weights,
+            gamma,
+            beta,
+            constants,
+            min_rows,
+            step,
+            masks,
+            rows,
+        )
+        output, state, taken = layer(call)
+    if taken:
+        assert isinstance(step, int)
+        update(populations, taken, counts, step)
+    return output, state
+
+
+def _statistics(
+    module: Recurrence,
+    populations: Mapping[str, Population],
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    min_rows: int | None,
+    step: int | Tensor,
+    rows: ActiveRows | None,
+) -> tuple[dict[str, Moments], dict[str, Tensor | int]]:
+    """The population's moments that steps need, and the rows behind those that are taken.
+
+    Raises:
+        ValueError: in training with gradients, too few rows for a statistic, and no estimate.
+    """
+    T, B, _ = x.shape
+    constants: dict[str, Moments] = {}
+    counts: dict[str, Tensor | int] = {}
+    taken: dict[bool, Tensor] = {}
+    active_rows = batch_sizes if rows is None else rows.each.sum(0)
+    for site, population in populations.items():
+        whole = getattr(module.norm, field_of(site)) == "sequence"
+        if min_rows is None:
+            constants[site] = population.consecutive(*((0, 1) if whole else (step, T)))
+            continue
+        assert isinstance(step, int)
+        if active_rows is None and min_rows <= B and not torch.compiler.is_compiling():
+            counts[site] = T * B if whole else B
+            population.grow(step + T)
+            continue
+        count = torch.full((T,), B, device="cpu") if active_rows is None else active_rows
+        count = count.sum(0, keepdim=True) if whole else count
+        if whole not in taken:
+            taken[whole] = torch.where(count >= min_rows, count, 0)
+        counts[site] = taken[whole]
+        first = known(count[0])
+        # where none is taken no room is needed for it
+        few = first is not None and first < min_rows
+        population.grow(0 if few else step + T, agreed=rows is not None)
+        if few or first is None:
+            _check_estimate(module, site, population, count[0], step)
+            constants[site] = population.consecutive(step, count.size(0))
+        elif module.cell.reads_frames and known(population.num_batches_tracked.any()) != 0:
+            # which may ask for a site first where fewer rows are left
+            constants[site] = population.consecutive(step, count.size(0))
+    return constants, counts
+
+
+def _check_estimate(
+    module: Recurrence, site: str, population: Population, count: Tensor, step: int
+) -> None:
+    """Warns, the first time only, where too few rows make an estimate serve in training.
+
+    Without gradients, as where a model's shapes are found out, mean 0 and variance 1 may serve.
+
+    Raises:
+        ValueError: there are gradients and no estimate, or the population may not serve.
+    """
+    whole = getattr(module.norm, field_of(site)) == "sequence"
+    estimate = population.num_batches_tracked.any()
+    first, estimated = known(count), known(estimate)
+    expected = f"norm.{site}: expected at least 2 active {'frames' if whole else 'rows'}"
+    remedy = (
+        "leave out a last minibatch that is too small (DataLoader's drop_last), or choose "
+        'norm="layer", which needs no other rows'
+    )
+    enough, missing = count >= 2, ""
+    if module._population_serves:
+        enough = enough | estimate
+        missing = ", and the population has no estimate yet that could serve"
+    asked = torch.is_grad_enabled() and (first is None or estimated == 0)
+    if (asked or not module._population_serves) and not holds(enough, expected):
+        raise ValueError(f"{expected} at step {step} in training, got {first}{missing}: {remedy}")
+    # late in a sequence few rows are left of many, and none is missing
+    late = step > 0 and known(population.num_batches_tracked[:step].any()) != 0
+    if first is not None and estimated is not None and not late:
+        served = "the population's statistics, as in evaluation" if estimated else "0 and 1"
+        module.warn_of_few_rows(
+            bool(estimated),
+            f"{expected} in training, got {first}: mean and variance are {served}, and no "
+            f"statistic is taken; {remedy}",
+        )
+
+
+def _parameters(
+    module: Recurrence, active: Sequence[str], suffix: str
+) -> tuple[Weights, dict[str, Tensor], dict[str, Tensor]]:
+    """Weights, γ and β.
+
+    Raises:
+        RuntimeError: a γ or β is None.
+    """
+    own = {name: parameter(module, name + suffix) for name in module.own_weights}
+    # those of torch.nn, then the cell's own
+    weights = Weights._make([*[parameter(module, n + suffix) for n in Weights._fields[:-1]], own])
+    gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
+    shifted = [site for site in active if field_of(site) in CELL_SITES]
+    beta = {site: parameter(module, f"beta_{site}{suffix}") for site in shifted}
+    for kind, found in (("gamma", gamma), ("beta", beta)):
+        for site, value in found.items():
+            if value is None:
+                raise RuntimeError(f"{kind}_{site}{suffix} must be a parameter, got None")
+    return weights, gamma, beta

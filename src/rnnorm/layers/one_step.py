@@ -1,0 +1,133 @@
+"""What the one-step classes share: a sequence of one frame."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rnnorm.kernels import dispatch
+from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
+from rnnorm.layers.checks import check_tensors, check_traced, checked_step
+from rnnorm.layers.norm_parameters import register_norm, reset_norm
+from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.one_layer import run_layer
+from rnnorm.norm.spec import BatchNorm, Norm, resolve
+from rnnorm.tracing import compiled_by_new_torch, uncompiled
+
+
+class Step(Recurrence, nn.RNNCellBase):
+    """Base of RNNCell, LSTMCell and GRUCell; a subclass names its cell and torch.nn's class."""
+
+    torch_class: ClassVar[type[nn.RNNCellBase]]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        norm: str | Norm | None,
+    ) -> None:
+        norm = resolve(norm)
+        if isinstance(norm, BatchNorm) and norm.input == "sequence":
+            raise ValueError(
+                f"norm.input must be 'frame' or None in {type(self).__name__}, got 'sequence': "
+                "a cell sees one frame at a time"
+            )
+        super().__init__(
+            input_size, hidden_size, bias, sum(self.cell.gates), device=device, dtype=dtype
+        )
+        self.norm = norm
+        register_norm(self, self.cell, norm, hidden_size, device=device, dtype=dtype)
+
+    def reset_parameters(self) -> None:
+        """Draws the weights as torch.nn does; γ and β get their initial values."""
+        super().reset_parameters()
+        reset_norm(self, self.cell, getattr(self, "norm", None))
+
+    def extra_repr(self) -> str:
+        """Torch's own, then the norm if there is one."""
+        return super().extra_repr() + (f", norm={self.norm}" if self.norm is not None else "")
+
+    @compiled_by_new_torch
+    def forward(self, input: Tensor, hx: Any = None, step: int | Tensor | None = None) -> Any:
+        """Runs one step.
+
+        Args:
+            input: ``(B, I)`` or ``(I,)``.
+            hx: the state as torch.nn takes it, zeros if None.
+            step: index of this frame, which says whose statistics are taken and used; in
+                evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
+                evaluation, with ``hx`` and statistics that differ between steps, it warns once.
+
+        Returns:
+            the next state, in the form of torch.nn.
+
+        Raises:
+            ValueError: an input or state of wrong rank; ``step`` that is negative or above 2**62,
+                or a tensor in training; in training with gradients, too few rows for a statistic,
+                and no estimate.
+            RuntimeError: sizes that do not fit.
+            TypeError: ``step`` that is no integer.
+        """
+        # what is no tensor fails as in torch.nn
+        input.dim()
+        kernel, traceable = self._choose(input, one_step=True)
+        run = self._run if traceable else uncompiled(self._run)
+        return run(kernel, input, hx, step)
+
+    def _run(
+        self, kernel: dispatch.Kernel, input: Tensor, hx: Any, step: int | Tensor | None
+    ) -> Any:
+        dim = input.dim()
+        rest = () if hx is None else (hx,)
+        states = len(self.cell.states)
+        given = tuple(hx) if hx is not None and states > 1 else rest
+        batched = dim == 2
+        x = input if batched else input.unsqueeze(0)
+        rows = x.size(0)
+        shape = (rows, self.hidden_size)
+        state = given if batched else tuple(s.unsqueeze(0) for s in given)
+        fits = (
+            dim in (1, 2) and x.size(1) == self.input_size and (hx is None or len(given) == states)
+        )
+        if not fits or any(s.dim() != 2 or s.shape != shape for s in state):
+            self.torch_class.forward(self, input, *rest)
+            raise RuntimeError(f"hx must have shape {shape}, got {[tuple(s.shape) for s in given]}")
+        streams = step is None and bool(given)
+        step = 0 if step is None else step
+        step = checked_step(step, rows, self.training)
+        if not self.training:
+            self._warn(streams)
+
+        if kernel.layer is None:
+            return self.torch_class.forward(self, input, *rest)
+        products = autocast_dtype(x.device)
+        if x.dtype != self.weight_ih.dtype and products is None:
+            self.torch_class.forward(self, input, *rest)
+            raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
+        check_tensors(x, given)
+        check_traced(self.training and isinstance(self.norm, BatchNorm))
+        dtypes = result_dtypes(self.torch_class, products, input, self.weight_ih, given, states)
+        # no narrower than they are returned
+        state = state or in_dtypes((x.new_zeros(shape),) * states, dtypes)
+        sizes = active = None
+        if self.training and self.synchronized():
+            assert self.ranks is not None
+            sizes = torch.tensor([rows], device="cpu")
+            active = self.ranks.active_rows(sizes, x.device)
+        _, state = run_layer(
+            self,
+            kernel,
+            x.unsqueeze(0),
+            sizes,
+            state,
+            step=step,
+            rows=active,
+            products=products,
+        )
+        state = in_dtypes([s if batched else s.squeeze(0) for s in state], dtypes)
+        return state if states > 1 else state[0]

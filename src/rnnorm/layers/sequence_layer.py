@@ -1,0 +1,323 @@
+"""What the sequence classes share: layers, directions, initial states, packing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from rnnorm.cells.cell import State, Weights
+from rnnorm.kernels import dispatch
+from rnnorm.layers import sorted_batch as batches
+from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
+from rnnorm.layers.checks import check_tensors, check_traced, checked_step
+from rnnorm.layers.initial_state import (
+    check_learned,
+    default_noise,
+    initial_state,
+    register_initial_state,
+)
+from rnnorm.layers.norm_parameters import register_norm, reset_norm
+from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.one_layer import parameter
+from rnnorm.layers.recurrent_dropout import (
+    RecurrentDropout,
+    check_recurrent_dropout,
+    masked_places,
+)
+from rnnorm.layers.stack import run_stack
+from rnnorm.norm.spec import Norm, check_number, resolve
+from rnnorm.tracing import compiled_by_new_torch, uncompiled
+
+if TYPE_CHECKING:
+    from rnnorm.layers.frozen_call import ShortWay
+
+
+class Sequence(Recurrence, nn.RNNBase):
+    """Base of RNN, LSTM, GRU and Recurrent.
+
+    Constructor, checks, parameters and repr are those of ``torch.nn.RNNBase``. A subclass names
+    its cell and the class of torch.nn whose forward runs where nothing is normalised.
+    """
+
+    weight_ih_l0: Tensor
+    torch_class: ClassVar[type[nn.RNNBase]]
+    # whether training draws masks and boundaries: statistics are taken without
+    _draws = True
+    # a frozen layer's
+    _short: ShortWay | None = None
+
+    def __init__(
+        self,
+        # named, so that jsonargparse knows which of a subclass's arguments it is
+        mode: str,
+        *args: Any,
+        norm: str | Norm | None = None,
+        learn_initial_state: bool | Literal["from_input"] = False,
+        initial_noise: float | None = None,
+        recurrent_dropout: RecurrentDropout | None = None,
+        **kwargs: Any,
+    ) -> None:
+        norm = resolve(norm)
+        check_learned(learn_initial_state)
+        if initial_noise is None:
+            initial_noise = default_noise(norm)
+        check_number("initial_noise", initial_noise, 0.0)
+        super().__init__(mode, *args, **kwargs)
+        check_recurrent_dropout(recurrent_dropout, self.cell)
+        like = self.weight_ih_l0
+        self.norm = norm
+        self.learn_initial_state = learn_initial_state
+        self.initial_noise = float(initial_noise)
+        self.recurrent_dropout = recurrent_dropout
+        place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+        self._register_weights(**place)
+        for suffix in self._suffixes():
+            register_norm(self, self.cell, norm, self.hidden_size, suffix, **place)
+        if learn_initial_state:
+            frame = self.input_size if learn_initial_state == "from_input" else None
+            count = len(self._suffixes())
+            register_initial_state(self, self._state_sizes(), count, frame, **place)
+
+    @property
+    def _flat_weights(self) -> list[Any | None]:
+        # read by name at each call, so that parametrizations and functional_call are seen
+        return [parameter(self, name) for name in self._flat_weights_names]
+
+    @_flat_weights.setter
+    def _flat_weights(self, value: list[Any | None]) -> None:
+        # torch.nn assigns what is there already
+        for name, new in zip(self._flat_weights_names, value, strict=False):
+            own = self._parameters.get(name)
+            if own is not None and new is not own:
+                raise RuntimeError(
+                    f"_flat_weights is no place to put other weights: set {name}, or take "
+                    "torch.nn.utils.parametrize or recurrent_dropout="
+                )
+
+    def _suffixes(self) -> list[str]:
+        directions = ("", "_reverse") if self.bidirectional else ("",)
+        return [f"_l{k}{d}" for k in range(self.num_layers) for d in directions]
+
+    def _state_sizes(self) -> dict[str, int]:
+        """Widths of the states, output first."""
+        first, *rest = self.cell.state_sizes(self.hidden_size)
+        return dict(zip(self.cell.states, (self.proj_size or first, *rest), strict=True))
+
+    def _register_weights(self, **place: Any) -> None:
+        """Adds the weights that the cell declares and torch's constructor has not made."""
+        own: dict[str, None] = {}
+        directions = 2 if self.bidirectional else 1
+        above = directions * self._state_sizes()[self.cell.states[0]]
+        for i, suffix in enumerate(self._suffixes()):
+            below = self.input_size if i < directions else above
+            for name, shape in self.cell.weights(below, self.hidden_size, self.bias).items():
+                if not hasattr(self, name + suffix):
+                    weight = torch.empty(shape, **place)
+                    self.register_parameter(name + suffix, nn.Parameter(weight))
+                    nn.init.uniform_(weight, -(self.hidden_size**-0.5), self.hidden_size**-0.5)
+                if name not in Weights._fields:
+                    own[name] = None
+        self.own_weights = tuple(own)
+
+    def flatten_parameters(self) -> None:
+        """Torch's own, for cuDNN, where nothing is normalised; else nothing."""
+        if getattr(self, "norm", None) is None:
+            super().flatten_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the weights as torch.nn does; γ, β and learned states get their initial values."""
+        super().reset_parameters()
+        norm = getattr(self, "norm", None)
+        reset_norm(self, self.cell, norm, self._suffixes(), self.cell.states)
+
+    def extra_repr(self) -> str:
+        """Torch's own, then what differs from the defaults."""
+        parts = [super().extra_repr()]
+        if self.norm is not None:
+            parts.append(f"norm={self.norm}")
+        if self.learn_initial_state:
+            parts.append(f"learn_initial_state={self.learn_initial_state!r}")
+        if self.initial_noise != default_noise(self.norm):
+            parts.append(f"initial_noise={self.initial_noise}")
+        if self.recurrent_dropout is not None:
+            parts.append(f"recurrent_dropout={self.recurrent_dropout}")
+        return ", ".join(parts)
+
+    @compiled_by_new_torch
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Any = None,
+        *,
+        lengths: Tensor | SequenceOf[int] | None = None,
+        step: int | Tensor | None = None,
+    ) -> tuple[Any, Any]:
+        """Runs the layers over a batch of sequences.
+
+        Args:
+            input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a
+                PackedSequence.
+            hx: initial states as torch.nn takes them.
+            lengths: ``(B,)`` integers from 1 to T, for a right-padded dense batch; what stands
+                beyond them is never read, and the output is zero there.
+            step: index of the first frame where a sequence continues from an earlier call; in
+                evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
+                evaluation, with ``hx`` and statistics that differ between steps, it warns once. In
+                training statistics of all steps from 0 on are kept, up to ``horizon``.
+
+        Returns:
+            output as the input, with the features of the last layer's outputs, and final states, in
+            the forms of torch.nn; of a cell of your own one tensor, or a tuple of its states.
+
+        Raises:
+            ValueError: ``lengths`` with a PackedSequence or unbatched input; ``step`` that is
+                negative or above 2**62, that is nonzero with ``bidirectional``, or a tensor in
+                training; in training with gradients, too few rows for a statistic, and no estimate.
+            RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
+            TypeError: ``step`` or ``lengths`` that are no integers.
+        """
+        if self._short is not None and hx is not None and lengths is None:
+            found = (
+                None if torch.compiler.is_compiling() else self._short.run(self, input, hx, step)
+            )
+            if found is not None:
+                return found
+        data: Tensor = input.data if isinstance(input, PackedSequence) else input
+        # what is no tensor fails as in torch.nn
+        data.dim()
+        kernel, traceable = self._choose(
+            data,
+            projected=self.proj_size > 0,
+            padded=lengths is not None,
+            masked=masked_places(self.recurrent_dropout, self.training and self._draws),
+            training=self.training,
+        )
+        run = self._run if traceable else uncompiled(self._run)
+        return run(kernel, input, hx, lengths, step)
+
+    def _run(
+        self,
+        kernel: dispatch.Kernel,
+        input: Tensor | PackedSequence,
+        hx: Any,
+        lengths: Tensor | SequenceOf[int] | None,
+        step: int | Tensor | None,
+    ) -> tuple[Any, Any]:
+        packed = isinstance(input, PackedSequence)
+        data: Tensor = input.data if packed else input  # type: ignore[assignment]
+        dim = data.dim()
+        batched = packed or dim == 3
+        if lengths is not None and (packed or not batched):
+            kind = "a PackedSequence, which has its own" if packed else f"{dim}-D input"
+            raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
+        states = len(self.cell.states)
+        given = () if hx is None else tuple(hx) if states > 1 else (hx,)
+        fits = (packed or dim in (2, 3)) and (hx is None or len(given) == states)
+        if not fits or any(s.dim() != 2 + batched for s in given):
+            self._refuse(input, hx)
+        # the reference kernel loops over the example's sizes
+        kept = input if packed and kernel.name == "reference" else None
+        check_traced(self.training and kernel.layer is not None, lengths, kept)
+        data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
+        sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
+        if packed:
+            rows = batches.count_rows(input, given)  # type: ignore[arg-type]
+        else:
+            rows = data.size(0 if self.batch_first else 1)
+        streams = step is None and bool(given) and not self.bidirectional
+        step = 0 if step is None else step
+        step = checked_step(step, rows, self.training, self.bidirectional)
+        step = step.to(data.device) if isinstance(step, Tensor) else step
+        if not self.training:
+            self._warn(streams)
+
+        if kernel.layer is None:
+            drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
+            if hx is None and drawn:
+                batch = None
+                if self.learn_initial_state == "from_input":
+                    self.check_input(data, sizes)
+                    batch = self._sorted(input, data, rows, lengths)
+                first = initial_state(self, rows, data, batch)
+                # cuDNN takes no expanded ones
+                hx = _as_given(tuple(s.contiguous() for s in first), batched)
+            return self._run_torch(input, hx, lengths)
+
+        state = given if batched else tuple(s.unsqueeze(1) for s in given)
+        if given:
+            hidden: Any = state if states > 1 else state[0]
+            # torch.nn would look at a value for the number of rows
+            self.check_forward_args(data, hidden, [rows] if packed else None)  # type: ignore[arg-type]
+        else:
+            self.check_input(data, sizes)
+        check_tensors(data, given)
+        batch = self._sorted(input, data, rows, lengths)
+        state = state or initial_state(self, rows, data, batch)
+        if batch.sorted_indices is not None:
+            state = tuple(s.index_select(1, batch.sorted_indices) for s in state)
+            step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
+
+        products = autocast_dtype(data.device)
+        output, state = run_stack(self, kernel, batch, state, step, products)
+        weight = parameter(self, self._flat_weights_names[0])
+        dtypes = result_dtypes(
+            self.torch_class,
+            products,
+            data,
+            weight,
+            given,
+            1 + states,
+            ragged=batch.ragged,
+            projected=self.proj_size > 0,
+        )
+        output, *final = in_dtypes((output, *state), dtypes)
+        state = tuple(final)
+        if batch.unsorted_indices is not None:
+            state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
+        hidden = _as_given(state, batched)
+        if packed:
+            return batches.to_packed(output, batch), hidden
+        output = batches.to_dense(output, batch, self.batch_first, data)
+        return (output if batched else output.squeeze(0 if self.batch_first else 1)), hidden
+
+    def _refuse(self, input: Any, hx: Any) -> NoReturn:
+        """Raises torch.nn's error of an input or a state of a wrong form."""
+        self.torch_class.forward(self, input, hx)
+        raise RuntimeError("torch.nn refuses an input or a state of this form")
+
+    def _sorted(
+        self,
+        input: Tensor | PackedSequence,
+        data: Tensor,
+        rows: int,
+        lengths: Tensor | SequenceOf[int] | None,
+    ) -> batches.Batch:
+        if isinstance(input, PackedSequence):
+            return batches.from_packed(input, rows)
+        return batches.from_dense(data, self.batch_first, lengths)
+
+    def _run_torch(
+        self, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
+    ) -> tuple[Any, Any]:
+        """torch.nn's own forward, where nothing is normalised."""
+        if lengths is None:
+            return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
+        steps, rows = (input.size(i) for i in ((1, 0) if self.batch_first else (0, 1)))
+        lengths = batches.check_lengths(lengths, steps, rows)
+        if rows == 0:
+            # which torch does not pack
+            return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
+        packed = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
+        output, hidden = self.torch_class.forward(self, packed, hx)
+        output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
+        return output, hidden
+
+
+def _as_given(state: State, batched: bool) -> Any:
+    """States in the form that torch.nn takes and returns."""
+    state = state if batched else tuple(s.squeeze(1) for s in state)
+    return state if len(state) > 1 else state[0]

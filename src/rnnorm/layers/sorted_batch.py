@@ -1,0 +1,188 @@
+"""Dense, unbatched, right-padded and packed input as rows sorted by length, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import PackedSequence
+
+from rnnorm.tracing import exporting, holds, known, moved
+
+
+class Batch(NamedTuple):
+    """Rows sorted by length, longest first.
+
+    ``x`` is ``(T, B, I)``; ``batch_sizes`` ``(T,)`` int64 on the CPU counts the active rows of
+    each step, None if all are active at all of them; the indices are those of PackedSequence;
+    ``frames`` says where each frame of a PackedSequence stands in ``(T * B,)``, None for others.
+    """
+
+    x: Tensor
+    batch_sizes: Tensor | None = None
+    sorted_indices: Tensor | None = None
+    unsorted_indices: Tensor | None = None
+    frames: Tensor | None = None
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the rows have different lengths, or may have where they are not known."""
+        sizes = self.batch_sizes
+        return sizes is not None and known(sizes[0] - sizes[-1]) != 0
+
+
+def count_rows(packed: PackedSequence, state: Sequence[Tensor]) -> int:
+    """The number of rows, without a look at values where a shape tells it.
+
+    Raises:
+        RuntimeError: in traced code, ``state`` has another number of rows.
+    """
+    first = packed.batch_sizes[0]
+    if packed.sorted_indices is not None:
+        return packed.sorted_indices.size(0)
+    if not state or known(first) is not None:
+        return int(first)
+    rows = state[0].size(1)
+    expected = "hx must have as many rows as the PackedSequence"
+    if not holds(first == rows, expected):
+        raise RuntimeError(expected)
+    return rows
+
+
+def from_packed(packed: PackedSequence, rows: int) -> Batch:
+    """The rows of a PackedSequence, in its sorted order.
+
+    Raises:
+        RuntimeError: its ``batch_sizes`` are not int64, grow, do not begin with all rows, or are
+            not those of its frames.
+    """
+    data, sizes, order, back = packed
+    if sizes.dtype != torch.int64:
+        if exporting():
+            raise RuntimeError(
+                "torch.export does not take pack_padded_sequence: give the padded batch, and "
+                "lengths="
+            )
+        raise RuntimeError(f"batch_sizes of a PackedSequence must be int64, got {sizes.dtype}")
+    # a kernel would read and write beyond the rows
+    falling = (sizes[0] == rows) & (sizes[1:] <= sizes[:-1]).all()
+    fits = falling & (sizes.sum() == data.size(0)) & (sizes[-1] >= 0)
+    expected = "batch_sizes of a PackedSequence must begin with all rows, not grow, and sum to its"
+    if not holds(fits, f"{expected} frames"):
+        raise RuntimeError(
+            f"{expected} {data.size(0)} frames, got {sizes.tolist()} with {rows} rows"
+        )
+    frames = moved(_frames(sizes, rows, data.size(0)), data.device)
+    x = data.new_zeros(sizes.size(0) * rows, data.size(1)).index_copy(0, frames, data)
+    return Batch(x.view(sizes.size(0), rows, data.size(1)), sizes, order, back, frames)
+
+
+def to_packed(output: Tensor, batch: Batch) -> PackedSequence:
+    """``output`` ``(T, B, H)`` as a PackedSequence with the rows of one that was a batch."""
+    _, sizes, order, back, frames = batch
+    assert sizes is not None
+    assert frames is not None
+    return PackedSequence(output.flatten(0, 1).index_select(0, frames), sizes, order, back)
+
+
+def _frames(batch_sizes: Tensor, rows: int, count: int) -> Tensor:
+    """Where the ``count`` frames of a PackedSequence stand in ``(T * rows,)``."""
+    steps = torch.arange(batch_sizes.size(0), device="cpu").repeat_interleave(
+        batch_sizes, output_size=count
+    )
+    missing = (rows - batch_sizes).cumsum(0) - (rows - batch_sizes)
+    return torch.arange(count, device="cpu") + missing[steps]
+
+
+def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Tensor:
+    """``lengths`` as an int64 tensor on the CPU.
+
+    Raises:
+        TypeError: they are not integers.
+        RuntimeError: their number is not that of the rows, or one is below 1 or beyond the input.
+    """
+    try:
+        lengths = torch.as_tensor(lengths, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"lengths must be integers, got {lengths!r}") from None
+    kind = lengths.dtype
+    if lengths.numel() and (kind.is_floating_point or kind.is_complex or kind == torch.bool):
+        raise TypeError(f"lengths must be integers, got {kind}")
+    if lengths.shape != (rows,):
+        raise RuntimeError(
+            f"lengths must have one entry for each of the {rows} rows, got shape "
+            f"{tuple(lengths.shape)}"
+        )
+    # of some types it can only be converted
+    lengths = lengths.to(torch.int64)
+    if rows:
+        low, high = lengths.min(), lengths.max()
+        expected = "lengths must lie between 1 and the steps of the input"
+        if not holds((low >= 1) & (high <= steps), expected):
+            raise RuntimeError(
+                f"lengths must lie between 1 and the {steps} steps of the input, got values from "
+                f"{int(low)} to {int(high)}"
+            )
+    return lengths
+
+
+def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int] | None) -> Batch:
+    """The rows of a dense batch, cut at the longest where it is right-padded and known.
+
+    Raises:
+        RuntimeError: there is no step; as ``check_lengths``.
+        TypeError: as ``check_lengths``.
+    """
+    x = input.transpose(0, 1) if batch_first else input
+    steps, rows = x.size(0), x.size(1)
+    if steps == 0:
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+    if lengths is None:
+        return Batch(x)
+    lengths = check_lengths(lengths, steps, rows)
+    longest = known(lengths.max()) if rows else steps
+    if longest is None:
+        longest = steps
+    elif (lengths == longest).all():
+        return Batch(x[:longest])
+    sorted_lengths, order = lengths.sort(descending=True, stable=True)
+    order = order.to(x.device)
+    sizes = (sorted_lengths > torch.arange(longest, device="cpu").unsqueeze(1)).sum(1)
+    return Batch(x[:longest].index_select(1, order), sizes, order, order.argsort())
+
+
+def mean_frame(batch: Batch) -> Tensor:
+    """The mean ``(B, I)`` of each row's frames that are not padding, in float32 or wider.
+
+    The rows are in the order in which the user gave them.
+    """
+    x, sizes, _, back, _ = batch
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    if sizes is None:
+        return x.mean(0)
+    real = (sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).to(x.device)
+    mean = x.masked_fill(~real.unsqueeze(2), 0).sum(0) / real.sum(0).unsqueeze(1)
+    return mean if back is None else mean.index_select(0, back)
+
+
+def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> Tensor:
+    """``output`` ``(T, B, H)`` in the layout, row order and number of steps of ``input``."""
+    if batch.unsorted_indices is not None:
+        output = output.index_select(1, batch.unsorted_indices)
+    missing = input.size(1 if batch_first else 0) - output.size(0)
+    output = pad(output, (0, 0, 0, 0, 0, missing)) if missing else output
+    return output.transpose(0, 1) if batch_first else output
+
+
+def reverse(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
+    """Turns the unpadded part of each row round, so that it stays a prefix."""
+    if batch_sizes is None:
+        return x.flip(0)
+    lengths = (batch_sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).sum(0)
+    t = torch.arange(x.size(0), device="cpu").unsqueeze(1)
+    mirrored = lengths - 1 - t
+    index = torch.where(mirrored >= 0, mirrored, t).to(x.device)
+    return x.gather(0, index.unsqueeze(-1).expand_as(x))

@@ -1,0 +1,185 @@
+"""A model of plain torch.nn layers, where that is exact."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from rnnorm.layers.gru import GRU, GRUCell
+from rnnorm.layers.lstm import LSTM, LSTMCell
+from rnnorm.layers.normalised_module import warn_without_statistic
+from rnnorm.layers.one_step import Step
+from rnnorm.layers.rnn import RNN, RNNCell
+from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.norm.population import Population
+from rnnorm.norm.spec import BatchNorm
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_SEQUENCES: dict[type, Callable[..., nn.Module]] = {RNN: nn.RNN, LSTM: nn.LSTM, GRU: nn.GRU}
+_CELLS: dict[type, Callable[..., nn.Module]] = {
+    RNNCell: nn.RNNCell,
+    LSTMCell: nn.LSTMCell,
+    GRUCell: nn.GRUCell,
+}
+
+
+def fold(model: Model) -> Model:
+    """A copy of a model with layers of torch.nn, their statistics multiplied into the weights.
+
+    Only where that is exact: a GRU or RNN with batch normalisation at any of its sites, an LSTM
+    without the cell and the carry site, or no norm; one row of statistics for all steps,
+    ``population="shared"`` or, of the input, the sequence scope. The layers know neither
+    ``lengths`` nor ``step``. It warns where no statistic was taken yet.
+
+    Args:
+        model: a layer of rnnorm, or a model with some; it stays as it is.
+
+    Returns:
+        the copy, in evaluation; torch's ``quantize_dynamic`` and fused kernels take it.
+
+    Raises:
+        ValueError: a layer would not be the same function; the message names the layer, and the
+            site or option. A layer has forward hooks, as of pruning, or is wrapped by
+            ``torch.compile``.
+    """
+    for name, module in model.named_modules():
+        _refuse(module, name or type(module).__name__)
+    plain = copy.deepcopy(model).eval()
+    folded: dict[nn.Module, nn.Module] = {}
+    for name, module in plain.named_modules():
+        if isinstance(module, Sequence):
+            folded[module] = _sequence(module, name or type(module).__name__)
+        elif isinstance(module, Step):
+            folded[module] = _step(module, name or type(module).__name__)
+    for module in list(plain.modules()):
+        for name, child in module._modules.items():
+            if child in folded:
+                module._modules[name] = folded[child]
+    warn_without_statistic(model)
+    return folded.get(plain, plain)  # type: ignore[return-value]
+
+
+def _refuse(module: nn.Module, name: str) -> None:
+    """Refuse what would run other weights than those that a layer has, or more than the layer."""
+    ours = any(isinstance(own, Sequence | Step) for own in module.modules())
+    if ours and hasattr(module, "_orig_mod"):
+        raise ValueError(
+            f"{name}: it must not be compiled, since torch would run the layer as it was: fold "
+            "first, then take torch.compile"
+        )
+    if not isinstance(module, Sequence | Step):
+        return
+    if is_parametrized(module):
+        raise ValueError(
+            f"{name}: its weights must be plain parameters, got parametrized ones: take "
+            "torch.nn.utils.parametrize.remove_parametrizations first"
+        )
+    if module._forward_pre_hooks or module._forward_hooks:
+        raise ValueError(
+            f"{name}: it must have no forward hooks, which may change its weights: of pruning and "
+            "the older weight norm take torch.nn.utils.prune.remove and remove_weight_norm first"
+        )
+
+
+def _sequence(layer: Sequence, name: str) -> nn.Module:
+    kind = _SEQUENCES.get(type(layer))
+    extra = {
+        "learn_initial_state": layer.learn_initial_state,
+        "recurrent_dropout": layer.recurrent_dropout,
+        "peephole": getattr(layer.cell, "peephole", None),
+        "reset_after=False": not getattr(layer.cell, "reset_after", True),
+    }
+    if kind is None or any(extra.values()):
+        option = "" if kind is None else " with " + next(n for n, given in extra.items() if given)
+        raise ValueError(f"{name}: torch.nn has no {type(layer).__name__}{option}")
+    options: dict[str, Any] = {"proj_size": layer.proj_size} if layer.proj_size else {}
+    if isinstance(layer, RNN):
+        options["nonlinearity"] = layer.nonlinearity
+    for option in ("num_layers", "batch_first", "dropout", "bidirectional"):
+        options[option] = getattr(layer, option)
+    # on meta, so that no random numbers are drawn
+    plain: nn.Module = kind(
+        layer.input_size,
+        layer.hidden_size,
+        bias=layer.bias or _shifts(layer),
+        device="meta",
+        dtype=layer.weight_ih_l0.dtype,
+        **options,
+    ).to_empty(device=layer.weight_ih_l0.device)
+    for suffix in layer._suffixes():
+        _fill(plain, layer, suffix, name)
+        if layer.proj_size:
+            _put(plain, f"weight_hr{suffix}", getattr(layer, f"weight_hr{suffix}"))
+    return plain.eval()
+
+
+def _step(cell: Step, name: str) -> nn.Module:
+    kind = _CELLS.get(type(cell))
+    if kind is None:
+        raise ValueError(f"{name}: torch.nn has no {type(cell).__name__}")
+    options = {"nonlinearity": cell.nonlinearity} if isinstance(cell, RNNCell) else {}
+    plain: nn.Module = kind(
+        cell.input_size,
+        cell.hidden_size,
+        cell.bias or _shifts(cell),
+        device="meta",
+        dtype=cell.weight_ih.dtype,
+        **options,
+    ).to_empty(device=cell.weight_ih.device)
+    _fill(plain, cell, "", name)
+    return plain.eval()
+
+
+def _shifts(layer: Sequence | Step) -> bool:
+    """Whether the means ask for a bias."""
+    return bool(layer.cell.active_sites(layer.norm))
+
+
+@torch.no_grad()
+def _fill(plain: nn.Module, layer: Sequence | Step, suffix: str, name: str) -> None:
+    """Weights and biases of one layer in one direction: ``γ (W z - μ) / σ + b`` is affine in z."""
+    norm, cell = layer.norm, layer.cell
+    sites = cell.active_sites(norm)
+    affine: dict[str, tuple[Tensor, Tensor]] = {}
+    for site in sites:
+        where = f"{name}: norm.{site} must be None to be folded"
+        if not isinstance(norm, BatchNorm):
+            raise ValueError(f"{where}, got {norm}: layer norm's statistics are each row's own")
+        if site in ("cell", "carry"):
+            raise ValueError(f"{where}, got {getattr(norm, site)!r}: no weight multiplies c")
+        population: Population = getattr(layer, f"population_{site}{suffix}")
+        if not population.shared:
+            raise ValueError(
+                f"{name}: norm.population must be 'shared' to be folded, got "
+                f"{norm.population!r}: the statistics of norm.{site} differ from step to step"
+            )
+        mean, var = (_wide(m[0]) for m in (population.mean, population.var))
+        factor = _wide(getattr(layer, f"gamma_{site}{suffix}")) * torch.rsqrt(var + norm.eps)
+        affine[site] = factor, -mean * factor
+    for kind, own in (("ih", "input"), ("hh", "recurrent")):
+        weight = _wide(getattr(layer, f"weight_{kind}{suffix}"))
+        bias = _wide(getattr(layer, f"bias_{kind}{suffix}")) if layer.bias else 0.0
+        # of the joint site's two terms one takes the shift
+        scale, shift = affine.get(own) or affine.get("joint") or (None, 0.0)
+        if scale is not None:
+            weight = scale.unsqueeze(1) * weight
+            bias = bias + (shift if own in affine or kind == "ih" else 0.0)
+        _put(plain, f"weight_{kind}{suffix}", weight)
+        if plain.bias:
+            _put(plain, f"bias_{kind}{suffix}", torch.as_tensor(bias))
+
+
+def _wide(values: Tensor) -> Tensor:
+    # Apple's GPUs have no float64
+    return values.cpu().double()
+
+
+@torch.no_grad()
+def _put(plain: nn.Module, name: str, value: Tensor) -> None:
+    getattr(plain, name).copy_(value)

@@ -1,0 +1,61 @@
+"""A copy of a model for inference."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+from torch import nn
+
+from rnnorm.layers.frozen_call import ShortWay
+from rnnorm.layers.normalised_module import Recurrence, warn_without_statistic
+from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.norm.frozen_population import Resolved
+from rnnorm.norm.population import Population
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def freeze(model: Model) -> Model:
+    """A copy of a model for inference, with the values of the model in evaluation.
+
+    It is in evaluation, and no parameter requires a gradient. In its recurrent layers the
+    statistics that serve each step are looked up once, and a call with a state, as of a stream,
+    goes to the CPU kernel by a short way. Training the model on does not change the copy. It warns
+    where no statistic was taken yet.
+
+    Args:
+        model: a layer of rnnorm, or a model with some.
+
+    Returns:
+        the copy. To call one with batch normalisation in training, or to take statistics with
+        it, is a RuntimeError.
+
+    Raises:
+        RuntimeError: the model cannot be copied.
+    """
+    warn_without_statistic(model)
+    try:
+        model = copy.deepcopy(model).eval()
+    except RuntimeError as error:
+        if "deepcopy protocol" not in str(error):
+            raise
+        raise RuntimeError(
+            "model must be one that copy.deepcopy copies, got one with a tensor computed from "
+            "others: of pruning and the older weight norm take torch.nn.utils.prune.remove and "
+            "remove_weight_norm first"
+        ) from None
+    for module in list(model.modules()):
+        for name, child in module._modules.items():
+            if isinstance(child, Population) and not isinstance(child, Resolved):
+                module._modules[name] = Resolved(child)
+    model.requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, Recurrence):
+            module._frozen = True
+        if isinstance(module, Sequence):
+            module._short = ShortWay.of(module)
+        if isinstance(module, nn.RNNBase):
+            # copied one by one, weights are not where cuDNN wants them
+            module.flatten_parameters()
+    return model

@@ -1,0 +1,78 @@
+"""How many steps' statistics to trust, by validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from numbers import Integral
+from typing import Any
+
+from torch import nn
+
+from rnnorm.layers.temporarily import switched
+from rnnorm.norm.frozen_population import unresolved
+from rnnorm.norm.population import copy_buffers, put_buffers
+
+
+def select_horizon(
+    model: nn.Module,
+    evaluate: Callable[[Any], float],
+    horizons: Collection[int] | None = None,
+) -> int:
+    """Chooses by validation how many steps' statistics to trust.
+
+    Steps beyond the chosen horizon are served by its last one; their own statistics are dropped.
+    Choose after training: more training takes statistics of those steps again.
+
+    Args:
+        model: its layers have population statistics; frozen ones keep theirs.
+        evaluate: ``evaluate(model) -> float``, lower is better; called with the model in
+            evaluation mode.
+        horizons: what to try, each at least 1; by default the powers of two below the longest
+            population, and that.
+
+    Returns:
+        the best horizon, which is also set; the smallest of equals.
+
+    Raises:
+        ValueError: the model has no population statistics per step, a horizon is below 1 or
+            there is none, or ``evaluate`` never returned a number.
+        TypeError: ``horizons`` are no ints, or ``evaluate`` returned what is no number.
+    """
+    populations = [population for population in unresolved(model) if not population.shared]
+    if not populations:
+        raise ValueError(
+            "model has no batch-normalised layer with population='per_step', frozen ones apart"
+        )
+    longest = max(len(population) for population in populations)
+    if horizons is None:
+        powers = [2**k for k in range(longest.bit_length())]
+        horizons = [power for power in powers if power < longest] + [longest]
+    if not isinstance(horizons, Collection) or any(
+        not isinstance(h, Integral) or isinstance(h, bool) for h in horizons
+    ):
+        raise TypeError(f"horizons must be ints, got {horizons!r}")
+    if not len(horizons) or any(int(h) < 1 for h in horizons):
+        raise ValueError(f"horizons must be ints of at least 1, got {horizons!r}")
+    whole = {population: copy_buffers(population) for population in populations}
+
+    def trust(horizon: int) -> None:
+        for population, buffers in whole.items():
+            put_buffers(population, buffers, horizon)
+
+    scores: dict[int, float] = {}
+    best = longest
+    try:
+        with switched(model.modules(), training=False):
+            for horizon in sorted({int(h) for h in horizons}):
+                trust(horizon)
+                score = evaluate(model)
+                if not hasattr(score, "__float__"):
+                    raise TypeError(f"evaluate must return a number, got {score!r}")
+                scores[horizon] = float(score)
+        numbers = {horizon: score for horizon, score in scores.items() if score == score}
+        if not numbers:
+            raise ValueError(f"evaluate returned no number at any horizon: {scores}")
+        best = min(numbers, key=lambda horizon: (numbers[horizon], horizon))
+    finally:
+        trust(best)
+    return best
