@@ -127,7 +127,7 @@ def compiled_by_new_torch(forward: Function) -> Function:
     return run  # type: ignore[return-value]
 
 
-def moved(table: Tensor, device: torch.device) -> Tensor:
+def to_device(table: Tensor, device: torch.device) -> Tensor:
     """A table of the CPU on a device, which does not wait for what was launched there before."""
     if device.type != "cuda" or torch.compiler.is_compiling():
         return table.to(device)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 
-def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
+def text_table(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
     """Lines whose columns are as wide as their widest cell, with ``gap`` between them."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -15,7 +15,7 @@ def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
     ]
 
 
-def one_line(error: Exception) -> str:
+def shorten(error: Exception) -> str:
     """What an error says, without its line breaks and no longer than a message should be."""
     return textwrap.shorten(str(error) or type(error).__name__, 300)
 

@@ -46,7 +46,7 @@ class BrokenFileError(ValueError):
     """A file is not the whole one that it should be; the message names the file and the place."""
 
 
-def allowed(limit: int) -> int:
+def raised_limit(limit: int) -> int:
     """A limit, multiplied by the number in the environment variable ``RNNORM_LIMITS``.
 
     Raises:
@@ -84,13 +84,13 @@ def check_size(size: int, what: object, limit: int | None = None, unit: str = "b
     Raises:
         BrokenFileError: there is more; the message names the limit and how to raise it.
     """
-    if size > (limit := allowed(LIMIT if limit is None else limit)):
+    if size > (limit := raised_limit(LIMIT if limit is None else limit)):
         raise BrokenFileError(
             f"{what} is too large: it has more than {limit:,} {unit}, the limit; {how_to_raise()}"
         )
 
 
-def is_there(path: Path) -> bool:
+def file_exists(path: Path) -> bool:
     """Whether a path is there and no folder; :func:`open_file` refuses what is no file either."""
     return path.exists() and not path.is_dir()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence
 
-from rnnorm.tracing import exporting, holds, known, moved
+from rnnorm.tracing import exporting, holds, known, to_device
 
 
 class Batch(NamedTuple):
@@ -75,7 +75,7 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
         raise RuntimeError(
             f"{expected} {data.size(0)} frames, got {sizes.tolist()} with {rows} rows"
         )
-    frames = moved(_frames(sizes, rows, data.size(0)), data.device)
+    frames = to_device(_frames(sizes, rows, data.size(0)), data.device)
     x = data.new_zeros(sizes.size(0) * rows, data.size(1)).index_copy(0, frames, data)
     return Batch(x.view(sizes.size(0), rows, data.size(1)), sizes, order, back, frames)
 

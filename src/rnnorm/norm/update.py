@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
-from rnnorm.tracing import moved, unobserved
+from rnnorm.tracing import to_device, unobserved
 
 
 def update(
@@ -51,7 +51,7 @@ def _update_one(population: Population, batch: Moments, counts: Tensor | int, st
     if isinstance(counts, int):
         counts = torch.full(mean.shape[:1], counts, device=mean.device)
     else:
-        counts = moved(counts, mean.device)
+        counts = to_device(counts, mean.device)
     m = counts.to(mean.dtype)
     var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
     finite = (mean.isfinite() & var.isfinite()).all(1)
@@ -154,7 +154,7 @@ def _update_unseen(
     added = [each.to(torch.int64) for each in taken]
     torch._foreach_add_(batches, added)
     if isinstance(count, Tensor):
-        count = moved(count, means[0].device)
+        count = to_device(count, means[0].device)
         more = torch._foreach_mul(added, [count] * len(added))
         factor = _unbiasing(count, means[0].dtype)
         unbiased = torch._foreach_mul(list(variances), [factor] * len(variances))

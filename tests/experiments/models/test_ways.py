@@ -15,14 +15,14 @@ from rnnorm.experiments.models.generation_training import (
     Scheduled,
     Teacher,
     likelihood_loss,
-    way,
+    training_by_name,
 )
 
 STEPS = int(TARGET.max())
 
 
 def own_of(name, place, **options):
-    return way(name, options).feeding(model().task(batch()), place)
+    return training_by_name(name, options).feeding(model().task(batch()), place)
 
 
 def test_the_probability_of_the_truth_decays():
@@ -56,7 +56,7 @@ def test_where_the_truth_is_fed_and_where_not(name):
     task = task._replace(
         write=lambda feeding: seen.append(feeding) or model().task(batch()).write(feeding)
     )
-    way(name, {"steps": 9} if name == "e2e" else {}).loss(task, Place(10**6))
+    training_by_name(name, {"steps": 9} if name == "e2e" else {}).loss(task, Place(10**6))
     assert torch.equal(seen[-1].own, inside)
     assert torch.equal(seen[-1].truth[0], torch.zeros(6).long())
     assert torch.equal(seen[-1].truth[1:], task.target[:-1])
@@ -110,7 +110,7 @@ def test_dad_is_the_mean_of_both():
     inside[0] = False
     losses = [likelihood_loss(task, feeding) for feeding in (teacher, teacher._replace(own=inside))]
     assert abs(losses[0] - losses[1]).item() > 1e-4
-    found = way("dad").loss(net.task(batch()), Place())["loss"]
+    found = training_by_name("dad").loss(net.task(batch()), Place())["loss"]
     torch.testing.assert_close(found, sum(losses) / 2)
 
 
@@ -128,7 +128,7 @@ def test_the_gradient_goes_through_what_is_fed_end_to_end_alone(name, goes_throu
     net = model()
     task = net.task(batch())
     options = {"steps": 9} if name == "e2e" else {}
-    written = task.write(way(name, options).feeding(task, Place()))
+    written = task.write(training_by_name(name, options).feeding(task, Place()))
     # of the last step of the longest row, which the classifier touches by what was fed alone
     last = written.features[(written.rows == 3) & (written.steps == STEPS - 1)].sum()
     (grad,) = torch.autograd.grad(last, net.decoder.classifier.weight, allow_unused=True)

@@ -9,7 +9,7 @@ from optuna.storages.journal import _file as journals
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.searching.lease import status
-from rnnorm.experiments.searching.storage import open_storage, unless_lost
+from rnnorm.experiments.searching.storage import naming_storage, open_storage
 from rnnorm.experiments.searching.study import open_study, read_searches
 from rnnorm.experiments.training.score import Score
 
@@ -43,7 +43,7 @@ def test_a_storage_that_fails_in_mid_work_is_named_without_its_password():
     url = "postgresql://me:secret@host/studies"
     with (
         pytest.raises(RuntimeError, match=r"me:\*\*\*@host/studies failed: gone\. The same"),
-        unless_lost(url),
+        naming_storage(url),
     ):
         raise StorageInternalError("gone\n(Background on this error)")
 

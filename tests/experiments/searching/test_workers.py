@@ -23,7 +23,7 @@ from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.searching.lease import LEASE, Leases, status
 from rnnorm.experiments.searching.search import run_workers, search
-from rnnorm.experiments.searching.storage import open_storage, shown
+from rnnorm.experiments.searching.storage import open_storage, without_password
 from rnnorm.experiments.searching.study import open_study
 from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.score import Score
@@ -149,7 +149,7 @@ def _served(programs, data, user):
 
 def test_two_workers_share_a_study_in_postgresql(tmp_path, given, postgres):
     assert_all_are_done_once(postgres, given, 2, 4, tmp_path)
-    assert "secret" not in shown(postgres)
+    assert "secret" not in without_password(postgres)
 
 
 def test_the_command_tells_the_status(tmp_path, given, capfd):

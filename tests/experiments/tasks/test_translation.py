@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from translations import TARGET, batch, calls, lively, model
 
 from rnnorm.experiments.models.feeding import write, writing_freely
-from rnnorm.experiments.models.generation_training import WAYS, Place, Teacher, way
+from rnnorm.experiments.models.generation_training import WAYS, Place, Teacher, training_by_name
 from rnnorm.experiments.tasks.translation.beam import beam_search
 from rnnorm.experiments.tasks.translation.data import TranslationData
 from rnnorm.experiments.tasks.translation.model import Translator
@@ -219,8 +219,8 @@ def test_wrong_arguments(given, what):
 
 
 def test_the_options_of_a_way_are_its_own():
-    assert way("uniform", {"k": 7}).k == 7
-    assert way("e2e", {"top_k": 3, "first": 2}).top_k == 3
+    assert training_by_name("uniform", {"k": 7}).k == 7
+    assert training_by_name("e2e", {"top_k": 3, "first": 2}).top_k == 3
 
 
 def test_the_data_number_words_and_say_what_is_unknown(tmp_path):

@@ -1,10 +1,10 @@
-from rnnorm.experiments.console import aligned
+from rnnorm.experiments.console import text_table
 
 
 def test_columns_are_as_wide_as_their_widest_cell():
-    assert aligned([("", "score"), ("LSTM", "1"), ("BN-LSTM", "")]) == [
+    assert text_table([("", "score"), ("LSTM", "1"), ("BN-LSTM", "")]) == [
         "         score",
         "LSTM     1",
         "BN-LSTM",
     ]
-    assert aligned([("a", "b")], " ") == ["a b"]
+    assert text_table([("a", "b")], " ") == ["a b"]

@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.recipe.label import changes, label, whole_changes
+from rnnorm.experiments.recipe.label import changes, run_label, whole_changes
 
 
 def test_a_run_is_called_by_its_recipe_and_what_was_changed():
@@ -9,11 +9,11 @@ def test_a_run_is_called_by_its_recipe_and_what_was_changed():
         "scale": "small",
         "overrides": ["--model.init_args.norm=layer", "--optimizer.lr=0.1", "--seed_everything=2"],
     }
-    assert label(about) == "demo/digits-bn, small, norm=layer, lr=0.1"
+    assert run_label(about) == "demo/digits-bn, small, norm=layer, lr=0.1"
 
 
 def test_a_run_of_an_earlier_version_is_called_by_its_recipe():
-    assert label({"recipe": "demo/digits-bn", "scale": "paper"}) == "demo/digits-bn"
+    assert run_label({"recipe": "demo/digits-bn", "scale": "paper"}) == "demo/digits-bn"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_options_of_the_same_name_are_both_told():
 )
 def test_what_a_run_begins_with_is_part_of_its_name(start, name, whole):
     about = {"recipe": "a", "scale": "paper", "overrides": ["--optimizer.lr=0.1"], "start": start}
-    assert label(about) == f"a, lr=0.1, start={name}"
+    assert run_label(about) == f"a, lr=0.1, start={name}"
     assert whole_changes(about["overrides"], start) == ("optimizer.lr=0.1", f"start={whole}")
 
 

@@ -11,7 +11,7 @@ from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.finite import StopIfNotFinite
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics import MetricsFile
-from rnnorm.experiments.training.signals import StopSignals, unbroken
+from rnnorm.experiments.training.signals import StopSignals, signals_deferred
 from rnnorm.experiments.training.stopped import Stopped
 
 RECIPE = "demo/digits-bn"
@@ -31,7 +31,7 @@ def unbroken_by(*numbers):
     sent = []
 
     def send():
-        with unbroken():
+        with signals_deferred():
             for number in numbers:
                 signal.raise_signal(number)
                 sent.append(number)

@@ -160,10 +160,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         status, on = 130, None
     except Stopped as stop:
-        from rnnorm.experiments.training.processes import first
+        from rnnorm.experiments.training.processes import is_first
 
         status, again = stop.status, f"fit --resume {shell_word(stop.folder)}"
-        on = again + " --trust" * trust if first() else None
+        on = again + " --trust" * trust if is_first() else None
     else:
         return status or 0
     if on := shlex.join([name, *words]) if name in _GO_ON else on:

@@ -51,9 +51,9 @@ def run(**given: Any) -> None:
         raise ValueError("fit needs a recipe, or the run to go on with: rnnorm fit --resume RUN")
     from rnnorm.experiments.training.fit import fit
     from rnnorm.experiments.training.machine import flush_subnormals
-    from rnnorm.experiments.training.processes import first
+    from rnnorm.experiments.training.processes import is_first
 
     flush_subnormals()
     run = fit(**given)
-    if first():
+    if is_first():
         print(run.summary())

@@ -14,7 +14,7 @@ from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.outcome import Outcome
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.resume import accumulating
-from rnnorm.experiments.training.trainer import callbacks_of, end
+from rnnorm.experiments.training.trainer import callbacks_of, end_training
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class StopAfterSeconds(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take no step if a resumed training has used them all."""
         if self._spent(trainer):
-            end(trainer)
+            end_training(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Look at the clock, which was stopped just before."""
         if self._spent(trainer) and not accumulating(trainer):
-            end(trainer)
+            end_training(trainer)
 
     def _spent(self, trainer: Trainer) -> bool:
         (clock,) = callbacks_of(trainer, Clock)

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from rnnorm.experiments.console import aligned
+from rnnorm.experiments.console import text_table
 from rnnorm.experiments.trained.curve import Curve, best, by_model, mean_curve, reaches
 from rnnorm.experiments.training.score import Score
 
@@ -45,7 +45,7 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
     seeds = len({c.seed for c in curves})
     each = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
     note = f"{each}, at the last validation and at the best one{note}"
-    return "\n".join([*aligned(rows, "   "), "", note])
+    return "\n".join([*text_table(rows, "   "), "", note])
 
 
 def number(value: float, score: Score) -> str:

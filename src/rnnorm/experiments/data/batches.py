@@ -247,7 +247,7 @@ class SimilarLengths(Minibatches[Batch]):
         return [batches[i] for i in random.permutation(len(batches))]
 
 
-def inside(lengths: Tensor, steps: int) -> Tensor:
+def padding_mask(lengths: Tensor, steps: int) -> Tensor:
     """Whether each step is one of its row ``(steps, B)``.
 
     Args:
@@ -260,7 +260,7 @@ def inside(lengths: Tensor, steps: int) -> Tensor:
 Item = TypeVar("Item")
 
 
-def fixed_share(items: Sequence[Item], size: int | None) -> list[Item]:
+def subsample(items: Sequence[Item], size: int | None) -> list[Item]:
     """Keep as many examples, always the same random ones, in their order.
 
     The first ones of a file may be all of one class or speaker.

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rnnorm.experiments.files import BrokenFileError, is_there, unpack
+from rnnorm.experiments.files import BrokenFileError, file_exists, unpack
 
 #: pixels of an image's side
 SIDES = {"digits": 8, "mnist": 28}
@@ -192,7 +192,7 @@ def _find(place: Path, name: str) -> Path | None:
     names = [name, plain, plain.replace("-idx", ".idx"), name.replace("-idx", ".idx")]
     # some programs unpack a file into a folder of its name
     paths = [place / inner / each for inner in (".", *names) for each in names]
-    return next((path for path in paths if is_there(path)), None)
+    return next((path for path in paths if file_exists(path)), None)
 
 
 def _download() -> dict[str, Path]:

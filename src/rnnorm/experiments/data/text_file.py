@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rnnorm.experiments.files import BrokenFileError, is_there, unpack
+from rnnorm.experiments.files import BrokenFileError, file_exists, unpack
 
 ENDINGS = ("", ".gz", ".xz", ".zip")
 # what no text holds: control characters other than tab, line feed, form feed and return
@@ -29,7 +29,7 @@ def find_text(folder: Path, name: str) -> Path | None:
     """
     names = [f"{name}{ending}" for ending in ENDINGS]
     paths = (place / each for place in (folder, folder / name) for each in names)
-    return next((path for path in paths if is_there(path)), None)
+    return next((path for path in paths if file_exists(path)), None)
 
 
 def find_texts(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path]:

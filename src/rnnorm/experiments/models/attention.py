@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rnnorm.experiments.data.batches import inside
+from rnnorm.experiments.data.batches import padding_mask
 
 
 class Attention(nn.Module):
@@ -51,7 +51,7 @@ class Attention(nn.Module):
         Returns:
             g ``(B, hidden_size)`` and s ``(T, B)``, 0 in the padding.
         """
-        there = inside(lengths.to(y.device), len(y))
+        there = padding_mask(lengths.to(y.device), len(y))
         rows = there.nonzero()[:, 1]
         # unpadded frames alone are multiplied, so that no statistic sees another
         term = self.query_to_match(u)[rows]
@@ -124,7 +124,7 @@ class LuongAttention(nn.Module):
             y: outputs of the encoder ``(S, B, memory_size)``.
             lengths: how many each row has ``(B,)``.
         """
-        there = inside(lengths.to(y.device), len(y)).T
+        there = padding_mask(lengths.to(y.device), len(y)).T
         y = y.transpose(0, 1)
         return Memory(y, self.key(y), there)
 

@@ -106,7 +106,7 @@ class SequenceClassifier(RecurrentModel):
         loss = cross_entropy(scores, y)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(y))
         self.log_score("train", (scores.argmax(1) == y).float())
-        return loss * processes.share(len(y))
+        return loss * processes.loss_weight(len(y))
 
     def evaluate(self, name: str, batch: tuple[Tensor, ...]) -> None:
         """Log accuracy and cross-entropy of a minibatch."""

@@ -295,7 +295,7 @@ WAYS: Mapping[str, type[Teacher]] = {
 }
 
 
-def way(name: str, options: Mapping[str, Any] | None = None) -> Teacher:
+def training_by_name(name: str, options: Mapping[str, Any] | None = None) -> Teacher:
     """A way to train, by its name.
 
     Args:

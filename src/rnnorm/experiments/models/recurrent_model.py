@@ -101,7 +101,7 @@ class RecurrentModel(lightning.LightningModule):
         """Log a mean over ``batch_size`` terms: of all processes, where there are several."""
         if processes.count() > 1:
             if self.training and isinstance(value, Tensor):
-                value = value.detach() * processes.share(options["batch_size"])
+                value = value.detach() * processes.loss_weight(options["batch_size"])
             options["sync_dist"] = True
         super().log(name, value, *args, **options)
 
@@ -158,14 +158,14 @@ class RecurrentModel(lightning.LightningModule):
         self.evaluate("test", batch)
 
 
-def each(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def map_states(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """All of them changed by a function."""
     return tuple(map(function, state)) if isinstance(state, tuple) else function(state)
 
 
 def rows_of(state: Any, rows: Tensor) -> Any:
     """Those of some rows."""
-    return each(state, lambda one: one[:, rows])
+    return map_states(state, lambda one: one[:, rows])
 
 
 def side_by_side(states: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def changes_of(about: Mapping[str, Any]) -> tuple[str, ...]:
     return changes(about.get("overrides", ()), about["scale"], about.get("start"))
 
 
-def label(about: Mapping[str, Any]) -> str:
+def run_label(about: Mapping[str, Any]) -> str:
     """What a run is called, by its ``run.json``."""
     return ", ".join([about["recipe"], *changes_of(about)])
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from rnnorm.experiments.files import allowed, how_to_raise, is_there, unpack
+from rnnorm.experiments.files import file_exists, how_to_raise, raised_limit, unpack
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 #: how the name of a recipe of a user's own ends, a path
@@ -110,7 +110,7 @@ def recipe_file(name: str) -> Path:
         ValueError: there is no such recipe.
     """
     path = Path(name) if name.endswith(ENDINGS) else FOLDER / f"{name}.yaml"
-    if not is_there(path):
+    if not file_exists(path):
         raise ValueError(_unknown(name))
     return path
 
@@ -297,7 +297,7 @@ def read_yaml(path: Path, trusted: bool = False) -> Any:
         # bytes, so that text that cannot be decoded is an error of the same kind
         loader = (_FastLoader if trusted else YamlLoader)(data)
         node = loader.get_single_node()
-        if (values := _values(node, {})) > (most := allowed(_MOST_VALUES)):
+        if (values := _values(node, {})) > (most := raised_limit(_MOST_VALUES)):
             raise ValueError(
                 f"it has {values:,} values, more than the limit of {most:,}; {how_to_raise()}"
             )
@@ -315,7 +315,7 @@ def _values(node: Any, known: dict[int, int]) -> int:
         return 1
     if id(node) not in known:
         # until it is known it is inside itself
-        known[id(node)] = allowed(_MOST_VALUES) + 1
+        known[id(node)] = raised_limit(_MOST_VALUES) + 1
         parts = node.value
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in parts for part in pair]

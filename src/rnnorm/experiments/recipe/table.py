@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 
-from rnnorm.experiments.console import aligned, duration
+from rnnorm.experiments.console import duration, text_table
 from rnnorm.experiments.recipe.recipe import FOLDER, Recipe, read_recipe, recipe_names
 
 _DATA = {
@@ -46,7 +46,7 @@ def recipe_table(words: Sequence[str] = ()) -> str:
     if not found:
         raise ValueError(f"no recipe has {' '.join(words)!r} in its line: rnnorm recipes lists all")
     rows = [("recipe", "the paper's number", "data", "time"), *found]
-    return "\n".join([*aligned(rows, " "), "", _NOTE])
+    return "\n".join([*text_table(rows, " "), "", _NOTE])
 
 
 def _row(recipe: Recipe, seconds_per_epoch: float | None) -> tuple[str, str, str, str]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rnnorm import diagnostics
 from rnnorm.experiments.comparing.picture import Look, as_text, draw_curves, in_lines
-from rnnorm.experiments.reporting.pictures import Picture, cycle, draw, or_why, shades
+from rnnorm.experiments.reporting.pictures import Picture, cycle, draw, pictures_or_reason, shades
 from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.load import TrainedRun
 from rnnorm.experiments.trained.test import SeveralRows
@@ -46,7 +46,7 @@ def curve_pictures(
 
 def statistics_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     """Population mean and variance of some units of the first layer, against the time step."""
-    with or_why(f"Population statistics of {run.name}") as pictures:
+    with pictures_or_reason(f"Population statistics of {run.name}") as pictures:
         sites = diagnostics.population_statistics(run.model)
         first = {name: moments for name, moments in sites.items() if "_l0" in name}
         for site, moments in first.items():
@@ -63,7 +63,7 @@ def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> 
     """Norms of gradients of the models as they are, and of a tanh RNN for several γ."""
     norms, pictures = {}, []
     for run in runs:
-        with or_why(f"Gradient norms of {run.name}") as left_out:
+        with pictures_or_reason(f"Gradient norms of {run.name}") as left_out:
             batch, loss = _batch(run), _Loss(run)
             norms[run.name] = diagnostics.gradient_norms(loss, _itself, batch, layer=_first(loss))
         pictures += left_out
@@ -77,7 +77,7 @@ def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> 
                 cycle(looks[name] for name in norms),
             )
         )
-    with or_why("Gradient norms of a tanh RNN for several γ") as sweep:
+    with pictures_or_reason("Gradient norms of a tanh RNN for several γ") as sweep:
         run = next((run for run in runs if run.batch is not None), runs[0])
         rnn = _Loss(run, _tanh_network(run.model))
         found = diagnostics.gradient_norms_by_gamma(rnn, _itself, _batch(run), layer=_first(rnn))
@@ -97,7 +97,7 @@ def saturation_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -
     """E[tanh'] against the spread of the input: the curve, and where the models are on it."""
     measured, pictures = {}, []
     for run in runs:
-        with or_why(f"Inputs of tanh in {run.name}") as left_out:
+        with pictures_or_reason(f"Inputs of tanh in {run.name}") as left_out:
             measured[run.name] = diagnostics.tanh_inputs(_Loss(run), _batch(run))
         pictures += left_out
     picture = draw(
@@ -117,7 +117,7 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     windows: Any = getattr(run.data, "test_windows", None)
     if windows is None:
         return []
-    with or_why(title) as pictures:
+    with pictures_or_reason(title) as pictures:
         _batch(run)
         score, symbols = score_of(run.model), len(windows(1).symbols)
         # batch statistics need two rows
@@ -147,7 +147,7 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
 def spectral_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     """Spectral norms of the recurrent weights beside the bound for vanishing."""
     title = f"{run.name}: spectral norm of W_hh"
-    with or_why(title) as pictures:
+    with pictures_or_reason(title) as pictures:
         norms = diagnostics.spectral_norms(run.model)
         pictures.append(
             draw(
@@ -166,7 +166,7 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
     examples: Any = getattr(run.model, "examples", None)
     if examples is None:
         return []
-    with or_why(f"Examples of {run.name}") as pictures:
+    with pictures_or_reason(f"Examples of {run.name}") as pictures:
         _batch(run)
         with switched(run.model.modules(), training=False), torch.no_grad():
             for title, caption, plot in examples(run.data):

@@ -33,7 +33,7 @@ class Picture(NamedTuple):
 
 
 @contextmanager
-def or_why(title: str) -> Iterator[list[Picture]]:
+def pictures_or_reason(title: str) -> Iterator[list[Picture]]:
     """Collects pictures; what cannot be drawn becomes a line that says why."""
     pictures: list[Picture] = []
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.data.text_file import as_text
-from rnnorm.experiments.files import is_there, unpack, write_whole
+from rnnorm.experiments.files import file_exists, unpack, write_whole
 from rnnorm.experiments.recipe.label import changes
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.reporting.results_files import RECORDS, read_recorded
@@ -63,7 +63,7 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
         for path in set(folder.glob(RECORDS)) - before.keys():
             path.unlink()
         for path, content in before.items():
-            if not is_there(path) or unpack(path, "") != content:
+            if not file_exists(path) or unpack(path, "") != content:
                 write_whole(path, content)
         raise
     write_whole(page, text.encode())
@@ -90,10 +90,10 @@ def record(run: str | Path, folder: Path) -> Path:
         ValueError: a file of it is broken, or it would replace a run with other changes, or be
             another seed of it.
     """
-    if is_there(Path(run) / STUDY):
+    if file_exists(Path(run) / STUDY):
         return _record_search(read_search(run), folder)
     outcome, written = read_outcome(run), Path(run) / "sentences.txt"
-    lines = as_text(unpack(written, ""), written).splitlines() if is_there(written) else []
+    lines = as_text(unpack(written, ""), written).splitlines() if file_exists(written) else []
     score = score_of(rebuild(Path(run))[0].model)
     curve = read_curve(Path(run), score, outcome.label, 0)
     content = {

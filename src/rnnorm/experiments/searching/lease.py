@@ -15,7 +15,7 @@ from optuna.exceptions import OptunaError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from rnnorm.experiments.searching.storage import named, open_storage, shown
+from rnnorm.experiments.searching.storage import naming_file, open_storage, without_password
 from rnnorm.experiments.searching.study import search_of
 from rnnorm.experiments.training.score import Metric
 
@@ -121,10 +121,10 @@ def status(storage: str) -> str:
         ValueError: it cannot be opened, or holds a study of something else.
     """
     lines = []
-    with open_storage(storage, new=False) as opened, named(shown(storage)):
+    with open_storage(storage, new=False) as opened, naming_file(without_password(storage)):
         for name in optuna.get_all_study_names(opened):
             study = optuna.load_study(study_name=name, storage=opened)
-            found = search_of(study, shown(storage))
+            found = search_of(study, without_password(storage))
             trials = study.get_trials(deepcopy=False)
             counts = [
                 f"{sum(t.state == state for t in trials)} {word}"

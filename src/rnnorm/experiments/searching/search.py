@@ -16,19 +16,19 @@ from typing import Any, Literal
 import optuna
 import torch
 
-from rnnorm.experiments.console import check_at_least, one_line
+from rnnorm.experiments.console import check_at_least, shorten
 from rnnorm.experiments.recipe.options import option_name, training_options
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.recipe.trust import trusting, trusts
 from rnnorm.experiments.searching.lease import Leases
-from rnnorm.experiments.searching.storage import unless_lost
+from rnnorm.experiments.searching.storage import naming_storage
 from rnnorm.experiments.searching.study import Search, open_study, search_of
 from rnnorm.experiments.searching.trial import any_of, as_options, draw, run_trial, space_of
 from rnnorm.experiments.training.allocator import keep_freed_memory
 from rnnorm.experiments.training.build import Built
 from rnnorm.experiments.training.machine import flush_subnormals
 from rnnorm.experiments.training.score import score_of
-from rnnorm.experiments.training.signals import handlers
+from rnnorm.experiments.training.signals import signal_handlers
 from rnnorm.experiments.training.stopped import Stopped
 
 _MOST_TRIALS = 100_000
@@ -121,7 +121,7 @@ def search(
     passed_over = () if storage is None else (BlockingIOError,)
 
     def work() -> Search:
-        with unless_lost(storage), open_study(out, about, score, storage) as study:
+        with naming_storage(storage), open_study(out, about, score, storage) as study:
             study.pruner = _PRUNERS[pruner]() if pruner else optuna.pruners.NopPruner()
             # enough to take; of two processes that add the same ones, the last stay untouched
             for _ in range(len(study.get_trials(deepcopy=False)), trials):
@@ -179,7 +179,7 @@ def _work(recipe: str, out: str | Path, threads: int, trust: bool, **given: Any)
         with trusting(trust):
             search(recipe, out, **given)
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"a worker stops: {one_line(error)}", file=sys.stderr)
+        print(f"a worker stops: {shorten(error)}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -207,7 +207,7 @@ def run_workers(processes: Sequence[BaseProcess]) -> bool:
     def received(*_: object) -> None:
         came.append(time.monotonic())
 
-    before = handlers().get(signal.SIGTERM)
+    before = signal_handlers().get(signal.SIGTERM)
     if before is not None:
         signal.signal(signal.SIGTERM, received)
     try:

@@ -18,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from rnnorm.experiments.files import check_size, is_there, refuse_special
+from rnnorm.experiments.files import check_size, file_exists, refuse_special
 
 _JOURNAL = "journal:"
 
@@ -28,7 +28,7 @@ def is_storage(name: str) -> bool:
     return name.startswith(_JOURNAL) or "://" in name
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """The URL without its password.
 
     Raises:
@@ -46,7 +46,7 @@ def shown(url: str) -> str:
 
 
 @contextmanager
-def named(path: object) -> Iterator[None]:
+def naming_file(path: object) -> Iterator[None]:
     """Name the file in whatever optuna, its database or a number in it raises."""
     try:
         yield
@@ -66,7 +66,7 @@ def named(path: object) -> Iterator[None]:
 
 
 @contextmanager
-def unless_lost(url: str | None) -> Iterator[None]:
+def naming_storage(url: str | None) -> Iterator[None]:
     """Name the storage that fails in the middle of the work.
 
     Args:
@@ -78,7 +78,7 @@ def unless_lost(url: str | None) -> Iterator[None]:
     try:
         yield
     except (OptunaError, SQLAlchemyError) as error:
-        name = "the study" if url is None else shown(url)
+        name = "the study" if url is None else without_password(url)
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise RuntimeError(f"{name} failed: {reason}. The same command goes on") from error
 
@@ -97,14 +97,14 @@ def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
             no journal.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    name, path = shown(url), _file(url)
-    if not new and path is not None and not is_there(path):
+    name, path = without_password(url), _file(url)
+    if not new and path is not None and not file_exists(path):
         raise FileNotFoundError(f"there is no study in {name}: there is no such file")
-    if path is not None and is_there(path):
+    if path is not None and file_exists(path):
         refuse_special(path)
     if path is not None and url.startswith(_JOURNAL):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with named(name):
+        with naming_file(name):
             if path.exists():
                 (cut_unfinished if new else check_journal)(path)
             journal = JournalStorage(JournalFileBackend(str(path)))
@@ -114,12 +114,12 @@ def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
     if driver.drivername == "postgresql":
         driver = driver.set(drivername="postgresql+psycopg")
     storage = _connected(driver.render_as_string(hide_password=False), name, new)
-    with let_go(storage):
+    with closing_connections(storage):
         yield storage
 
 
 @contextmanager
-def let_go(storage: RDBStorage) -> Iterator[None]:
+def closing_connections(storage: RDBStorage) -> Iterator[None]:
     """Close the connections to a database afterwards."""
     try:
         yield

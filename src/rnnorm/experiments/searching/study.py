@@ -15,9 +15,14 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from rnnorm.experiments.console import aligned
-from rnnorm.experiments.files import check_size, is_there, refuse_special
-from rnnorm.experiments.searching.storage import let_go, named, open_storage, shown
+from rnnorm.experiments.console import text_table
+from rnnorm.experiments.files import check_size, file_exists, refuse_special
+from rnnorm.experiments.searching.storage import (
+    closing_connections,
+    naming_file,
+    open_storage,
+    without_password,
+)
 from rnnorm.experiments.training.score import Metric, Score
 
 FILE = "study.db"
@@ -71,7 +76,7 @@ class Search:
 
     def table(self) -> str:
         """All of it as a text."""
-        return "\n".join([*aligned(self.rows()), self.failures()])
+        return "\n".join([*text_table(self.rows()), self.failures()])
 
 
 def _shown(drawn: Any) -> str:
@@ -95,9 +100,9 @@ def open_study(
         ValueError: it is one of something else, or the file is no study.
     """
     out.mkdir(parents=True, exist_ok=True)
-    where = out if url is None else shown(url)
+    where = out if url is None else without_password(url)
     with _storage(out / FILE) if url is None else open_storage(url) as storage:
-        with named(out / FILE if url is None else where):
+        with naming_file(out / FILE if url is None else where):
             study = optuna.create_study(
                 storage=storage,
                 study_name=_NAME if url is None else study_name(about["recipe"], about["scale"]),
@@ -118,12 +123,12 @@ def open_study(
 @contextmanager
 def _storage(path: Path) -> Iterator[RDBStorage]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with named(path):
+    with naming_file(path):
         _check_database(path)
         # within a URL a ? begins options, a % stands for a character and {} is filled in
         connect = partial(sqlite3.connect, path.resolve(), check_same_thread=False)
         storage = RDBStorage(f"sqlite:///{FILE}", engine_kwargs={"creator": connect})
-    with let_go(storage):
+    with closing_connections(storage):
         yield storage
 
 
@@ -148,11 +153,11 @@ def read_search(folder: str | Path) -> Search:
         ValueError: the file is no study, or was cut off before it began.
     """
     path = Path(folder) / FILE
-    if not is_there(path):
+    if not file_exists(path):
         raise FileNotFoundError(f"there is no study in {folder}: it lacks {FILE}")
     if not refuse_special(path):
         raise ValueError(f"{path} is empty: it was cut off before it began")
-    with _storage(path) as storage, named(path):
+    with _storage(path) as storage, naming_file(path):
         return search_of(optuna.load_study(study_name=_NAME, storage=storage), folder)
 
 
@@ -163,12 +168,12 @@ def read_searches(url: str) -> list[Search]:
         FileNotFoundError: the file is not there.
         ValueError: it cannot be opened, is empty, or holds a study of something else.
     """
-    with open_storage(url, new=False) as storage, named(shown(url)):
+    with open_storage(url, new=False) as storage, naming_file(without_password(url)):
         names = optuna.get_all_study_names(storage)
         if not names:
             raise ValueError("it is empty")
         studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
-        return [search_of(study, shown(url)) for study in studies]
+        return [search_of(study, without_password(url)) for study in studies]
 
 
 def study_name(recipe: str, scale: str) -> str:

@@ -24,7 +24,7 @@ from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.folder import rebuild
 from rnnorm.experiments.training.run_names import is_run
 from rnnorm.experiments.training.score import Score
-from rnnorm.experiments.training.signals import unbroken
+from rnnorm.experiments.training.signals import signals_deferred
 
 
 def run_trial(
@@ -75,7 +75,7 @@ class _Reports(Callback):
             return
         step, storage = trainer.global_step, self._trial.study._storage
         # optuna would leave a journal locked, or release the lock of another process
-        with unbroken():
+        with signals_deferred():
             # a process that died after it may have told it
             if step not in storage.get_trial(self._trial._trial_id).intermediate_values:
                 self._trial.report(float(value), step)
@@ -87,7 +87,7 @@ class _Reports(Callback):
 def _tell(trial: optuna.Trial, value: float | None, state: TrialState) -> None:
     """Say how it ended, unless a process that took this one for dead has."""
     values = None if value is None else [value]
-    with unbroken(), suppress(optuna.exceptions.UpdateFinishedTrialError):
+    with signals_deferred(), suppress(optuna.exceptions.UpdateFinishedTrialError):
         trial.study._storage.set_trial_state_values(trial._trial_id, state, values)
 
 

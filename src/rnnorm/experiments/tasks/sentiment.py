@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.experiments.console import check_at_least
-from rnnorm.experiments.data.batches import fixed_share
+from rnnorm.experiments.data.batches import subsample
 from rnnorm.experiments.data.series import Series, SeriesBatches
 from rnnorm.experiments.data.text.rated import WORD, RatedDataset, load_rated, words_and_signs
 from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary, Vocabulary
@@ -66,7 +66,7 @@ class SentimentData(KeepsVocabulary):
         self.vocabulary = Vocabulary.frequent(words, given["words"])
         self.source = f"the training texts of {given['dataset']}"
         loaders = {}
-        train = fixed_share(train, given["train_size"])
+        train = subsample(train, given["train_size"])
         for part, rated in (("train", train), ("val", val), ("test", test)):
             x = [self.vocabulary.numbers(words_and_signs(each.text), 1) for each in rated]
             y = torch.tensor([int(each.rating > given["threshold"]) for each in rated])

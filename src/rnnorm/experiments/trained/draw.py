@@ -16,7 +16,7 @@ from rnnorm.experiments.data.strokes.strokes import END, UP, StrokeBatches
 from rnnorm.experiments.files import write_whole
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
-from rnnorm.experiments.trained.load import expect, load_trained
+from rnnorm.experiments.trained.load import expect_model, load_trained
 from rnnorm.experiments.training.checkpoint import data_state
 
 _KINDS = (".svg", ".png")
@@ -72,7 +72,7 @@ def draw(
     if out.suffix not in _KINDS:
         raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
-    model, data = expect(Writer, trained.built.model, run), trained.built.datamodule
+    model, data = expect_model(Writer, trained.built.model, run), trained.built.datamodule
     assert isinstance(data, StrokeData)
     names = trained.kept("classes")
     numbers = _numbers(model, names, classes, count)

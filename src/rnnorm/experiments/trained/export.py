@@ -17,7 +17,7 @@ import rnnorm
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.files import refuse_folder, write_whole
 from rnnorm.experiments.models.classifiers import SequenceClassifier
-from rnnorm.experiments.models.recurrent_model import each
+from rnnorm.experiments.models.recurrent_model import map_states
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.sentiment import SentimentClassifier
@@ -123,7 +123,7 @@ def _example(model: LightningModule) -> dict[str, Any]:
     if isinstance(model, SequenceClassifier) or whole:
         return {"x": x, "lengths": torch.full((_ROWS,), _STEPS)}
     with torch.no_grad():
-        state = each(model(x)[1], torch.zeros_like)
+        state = map_states(model(x)[1], torch.zeros_like)
     return {"x": x, "state": state, "step": torch.zeros(_ROWS, dtype=torch.int64)}
 
 

@@ -193,7 +193,7 @@ _KINDS: dict[type[nn.Module], tuple[str, str]] = {
 }
 
 
-def expect(kind: type[Kind], model: nn.Module, run: str | Path) -> Kind:
+def expect_model(kind: type[Kind], model: nn.Module, run: str | Path) -> Kind:
     """The model, of a kind.
 
     Args:

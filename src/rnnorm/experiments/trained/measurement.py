@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rnnorm.experiments.files import is_there, unpack, write_whole
+from rnnorm.experiments.files import file_exists, unpack, write_whole
 from rnnorm.experiments.training.score import SAMPLING_ERROR, Metric
 
 Statistics = Literal["population", "batch"]
@@ -64,7 +64,7 @@ def read_measurements(folder: str | Path) -> list[Measurement]:
         ValueError: the file is broken.
     """
     path = Path(folder) / FILE
-    if not is_there(path):
+    if not file_exists(path):
         return []
     data = unpack(path, "", _LIMIT)
     try:

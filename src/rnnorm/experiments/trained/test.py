@@ -20,7 +20,7 @@ from rnnorm.experiments.training.checkpoint import data_state
 from rnnorm.experiments.training.progress import progress_bars
 from rnnorm.experiments.training.run_names import is_run
 from rnnorm.experiments.training.score import SAMPLING_ERROR
-from rnnorm.experiments.training.signals import OwnHandlers, put_back
+from rnnorm.experiments.training.signals import OwnHandlers, restore_handlers
 from rnnorm.lightning import ExactStatistics, estimate_statistics
 
 
@@ -164,7 +164,7 @@ def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) ->
             raise KeyboardInterrupt from None
         raise
     finally:
-        put_back(signals.before)
+        restore_handlers(signals.before)
     if not metrics:
         raise ValueError("trainer.limit_test_batches leaves none of the test set's minibatches")
     # of a single row there is no sampling error

@@ -13,7 +13,7 @@ from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.models.feeding import draw_at
 from rnnorm.experiments.tasks.language.model import LanguageModel
-from rnnorm.experiments.trained.load import expect, load_trained
+from rnnorm.experiments.trained.load import expect_model, load_trained
 
 
 def write(
@@ -53,7 +53,7 @@ def write(
     """
     check_at_least(1, sentences=sentences, max_length=max_length)
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = expect(LanguageModel, trained.built.model, run), trained.built.datamodule
+    model, data = expect_model(LanguageModel, trained.built.model, run), trained.built.datamodule
     vocabulary = Vocabulary(trained.kept("vocabulary"))
     dataset = data.hparams["dataset"]
     started = [_numbers(beginning, vocabulary, dataset) for beginning in beginnings]

@@ -11,7 +11,7 @@ from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.speech.recordings import read_recording
 from rnnorm.experiments.tasks.transcription.data import SpokenData
 from rnnorm.experiments.tasks.transcription.model import Transcriber
-from rnnorm.experiments.trained.load import expect, load_trained
+from rnnorm.experiments.trained.load import expect_model, load_trained
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def transcribe(
         FileNotFoundError: there is no such checkpoint or recording.
     """
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = expect(Transcriber, trained.built.model, run), trained.built.datamodule
+    model, data = expect_model(Transcriber, trained.built.model, run), trained.built.datamodule
     assert isinstance(data, SpokenData)
     check_at_least(1, beam=beam)
     vocabulary = trained.kept("vocabulary")

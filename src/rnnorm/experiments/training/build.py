@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from rnnorm.experiments.console import one_line
+from rnnorm.experiments.console import shorten
 from rnnorm.experiments.recipe.options import (
     FIT_SETS,
     option_values,
@@ -100,7 +100,7 @@ class Built(LightningCLI):
         # torch's classes have one of these for one argument or another
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise OptimizerError(
-                f"optimizer or lr_scheduler cannot be made: {one_line(error)}"
+                f"optimizer or lr_scheduler cannot be made: {shorten(error)}"
             ) from error
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:

@@ -17,7 +17,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import nn
 
-from rnnorm.experiments.console import one_line
+from rnnorm.experiments.console import shorten
 from rnnorm.experiments.files import BrokenFileError, check_size, unpack, write_whole
 from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
 
@@ -124,7 +124,7 @@ def _read(path: Path) -> dict[str, Any]:
     except BrokenFileError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} is no whole checkpoint: {one_line(error)}") from error
+        raise ValueError(f"{path} is no whole checkpoint: {shorten(error)}") from error
     if not isinstance(state, dict):
         raise ValueError(f"{path} is no checkpoint of a training: it is a {type(state).__name__}")
     require(state, path, {"state_dict": dict, "epoch": int, "global_step": int})
@@ -204,7 +204,7 @@ def load_weights(model: nn.Module, state: dict[str, Any], path: str | Path) -> N
     try:
         model.load_state_dict(state["state_dict"])
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} does not hold this model's weights: {one_line(error)}") from None
+        raise ValueError(f"{path} does not hold this model's weights: {shorten(error)}") from None
 
 
 def data_state(state: dict[str, Any], data: LightningDataModule) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class StopIfNotFinite(Callback):
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
         """Check the loss: the sum of those of all processes, which stop together."""
-        if not math.isfinite(value := processes.total(loss.item())):
+        if not math.isfinite(value := processes.sum_over_all(loss.item())):
             raise _error(trainer, pl_module, f"the loss is {value}")
 
     def on_before_optimizer_step(

@@ -11,7 +11,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from rnnorm.experiments.console import check_at_least, one_line
+from rnnorm.experiments.console import check_at_least, shorten
 from rnnorm.experiments.files import write_whole
 from rnnorm.experiments.recipe.options import data_dir_option, training_options
 from rnnorm.experiments.recipe.recipe import Recipe, read_recipe
@@ -45,7 +45,7 @@ from rnnorm.experiments.training.resume import (
     AccumulateAsScheduled,
     RandomState,
     StepsOnPlateau,
-    refuse_other_learning,
+    refuse_another_training,
 )
 from rnnorm.experiments.training.run import Run, introduction
 from rnnorm.experiments.training.run_names import LAST, checkpoint_of, is_run
@@ -114,7 +114,7 @@ def fit(
     """
     check_at_least(1, **{"--checkpoint-every": every_n_steps})
     # others are started beside the one that makes the folder, and write nothing
-    writes = one_process or processes.first()
+    writes = one_process or processes.is_first()
     quiet = quiet or not writes
     changed = training_options(epochs, lr, batch_size, seed, overrides)
     overrides = [*data_dir_option(data_dir), *changed]
@@ -143,7 +143,7 @@ def fit(
                 random = state["callbacks"]["RandomState"]
             del state
         if resume is not None and overrides:
-            refuse_other_learning(folder, built)
+            refuse_another_training(folder, built)
         # data that is missing or broken is found out before there is a run folder
         built.set_up("fit")
         if last is None and "start" in about:
@@ -265,10 +265,10 @@ def _train(
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         if last is None or accepted.done:
             raise
-        reason = f"{type(error).__name__}: {one_line(error)}"
+        reason = f"{type(error).__name__}: {shorten(error)}"
         raise ValueError(f"cannot go on from {last}: {reason}") from error
     except (SystemExit, OSError):
-        if processes.first():
+        if processes.is_first():
             print(f"stopped. {_kept(keep)}", flush=True)
         # after a second Ctrl-C, lightning would exit with 1
         if (came := keep.signals.came) is not None:

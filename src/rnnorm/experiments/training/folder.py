@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import rnnorm
-from rnnorm.experiments.files import is_there, partial_of, stale_partials, unpack, write_whole
+from rnnorm.experiments.files import file_exists, partial_of, stale_partials, unpack, write_whole
 from rnnorm.experiments.recipe.recipe import (
     ENDINGS,
     OverrideError,
@@ -105,7 +105,7 @@ def read_run(
             broken.
     """
     config = folder / "config.yaml"
-    if not is_there(config) or not is_there(folder / "run.json"):
+    if not file_exists(config) or not file_exists(folder / "run.json"):
         raise FileNotFoundError(f"there is no run in {folder}: it lacks config.yaml or run.json")
     about = read_about(folder)
     _check_version(folder, about)
@@ -124,7 +124,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         ValueError: it is broken.
     """
     path = folder / "run.json"
-    if not is_there(path):
+    if not file_exists(path):
         lacks = "it lacks run.json" if folder.is_dir() else "it is no folder"
         raise FileNotFoundError(f"there is no run in {folder}: {lacks}")
     data = unpack(path, "", _LIMIT)

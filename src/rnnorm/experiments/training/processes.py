@@ -9,7 +9,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import distributed
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Whether this is the process that writes and speaks, known before they have met."""
     return bool(getattr(rank_zero_only, "rank", 0) == 0)
 
@@ -20,7 +20,7 @@ def count() -> int:
     return distributed.get_world_size() if met else 1
 
 
-def largest(value: int) -> int:
+def max_over_all(value: int) -> int:
     """The largest of all processes' numbers."""
     if count() == 1:
         return value
@@ -29,7 +29,7 @@ def largest(value: int) -> int:
     return int(number)
 
 
-def total(value: float) -> float:
+def sum_over_all(value: float) -> float:
     """The sum of all processes' numbers."""
     if count() == 1:
         return value
@@ -42,17 +42,17 @@ def _device() -> str:
     return "cuda" if distributed.get_backend() == "nccl" else "cpu"
 
 
-def share(own: int) -> float:
+def loss_weight(own_part: int) -> float:
     """What a mean over ``own`` terms is multiplied by, for the mean over processes to be right.
 
     DistributedDataParallel averages gradients over the processes, whose numbers of terms differ.
     """
-    every = total(own) if count() > 1 else 0
+    every = sum_over_all(own_part) if count() > 1 else 0
     # no process may have a term
-    return count() * own / every if every else 1.0
+    return count() * own_part / every if every else 1.0
 
 
-def of_each(value: Any) -> list[Any]:
+def gather(value: Any) -> list[Any]:
     """What all processes have, in the order of their ranks."""
     every = [value] * count()
     if len(every) > 1:
@@ -60,6 +60,6 @@ def of_each(value: Any) -> list[Any]:
     return every
 
 
-def own(every: list[Any]) -> Any:
+def own_part(every: list[Any]) -> Any:
     """This process's part of what :func:`of_each` returned."""
     return every[distributed.get_rank() if len(every) > 1 else 0]

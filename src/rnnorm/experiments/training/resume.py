@@ -39,7 +39,7 @@ _LEARNING_CALLBACKS = (
 )
 
 
-def refuse_other_learning(folder: Path, built: Built) -> None:
+def refuse_another_training(folder: Path, built: Built) -> None:
     """Refuse what a checkpoint would undo, and ``run.json`` would not tell where there is none.
 
     Args:
@@ -88,7 +88,7 @@ class RandomState(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The states, in plain types and tensors: ``torch.load`` needs no pickled code."""
-        every = processes.of_each(self._state())
+        every = processes.gather(self._state())
         return every[0] if len(every) == 1 else {"processes": every}
 
     def _state(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class RandomState(Callback):
                 torch.manual_seed(torch.initial_seed() + trainer.global_rank)
             return
         if "processes" in state:
-            state = processes.own(state["processes"])
+            state = processes.own_part(state["processes"])
         version, internal, gauss = state["python"]
         random.setstate((version, tuple(internal), gauss))
         name, keys, position, has_gauss, cached = state["numpy"]

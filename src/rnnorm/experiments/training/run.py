@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from rnnorm.experiments.recipe.label import label
+from rnnorm.experiments.recipe.label import run_label
 from rnnorm.experiments.training.build import Built
 from rnnorm.experiments.training.run_names import BEST, LAST, shell_word
 from rnnorm.experiments.training.score import score_of
@@ -66,7 +66,7 @@ class Run:
 def introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: Path) -> str:
     """What is trained, and where."""
     said = about["about"]
-    lines = [f"{label(about)}: {said.get('title', '')}"]
+    lines = [f"{run_label(about)}: {said.get('title', '')}"]
     paper = said.get("paper")
     if said.get("number") is not None:
         source = f" ({paper})" if paper else ""

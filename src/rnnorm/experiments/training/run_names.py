@@ -6,13 +6,13 @@ import difflib
 import shlex
 from pathlib import Path
 
-from rnnorm.experiments.files import is_there
+from rnnorm.experiments.files import file_exists
 from rnnorm.experiments.recipe.recipe import ENDINGS, recipe_file, recipe_names
 
 
 def is_recipe(word: str) -> bool:
     """Whether there is a recipe of that name."""
-    return word in recipe_names() or (word.endswith(ENDINGS) and is_there(Path(word)))
+    return word in recipe_names() or (word.endswith(ENDINGS) and file_exists(Path(word)))
 
 
 def shell_word(path: str | Path) -> str:
@@ -23,7 +23,7 @@ def shell_word(path: str | Path) -> str:
 
 def is_run(folder: str | Path) -> bool:
     """Whether a folder is that of a run."""
-    return is_there(Path(folder) / "run.json")
+    return file_exists(Path(folder) / "run.json")
 
 
 def refuse_unknown_recipe(word: str) -> None:
@@ -92,7 +92,7 @@ def has_checkpoint(run: str | Path) -> bool:
 
 def _kept(run: str | Path) -> Path | None:
     paths = (Path(run) / "checkpoints" / name for name in (BEST, LAST))
-    return next((path for path in paths if is_there(path)), None)
+    return next((path for path in paths if file_exists(path)), None)
 
 
 def _runs(word: str | Path) -> list[Path]:

@@ -17,7 +17,7 @@ from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.stopped import Stopped
 
 
-def handlers() -> dict[int, Any]:
+def signal_handlers() -> dict[int, Any]:
     """Those of Ctrl-C and SIGTERM, in the main thread and where these are not ignored."""
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -26,7 +26,7 @@ def handlers() -> dict[int, Any]:
     return {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
 
 
-def put_back(before: Mapping[int, Any]) -> None:
+def restore_handlers(before: Mapping[int, Any]) -> None:
     """Let what :func:`handlers` found handle the signals again."""
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -36,20 +36,20 @@ class OwnHandlers(Callback):
     """Keeps Ctrl-C and SIGTERM, in a test, what they were before it: Lightning has its own."""
 
     def __init__(self) -> None:
-        self.before = handlers()
+        self.before = signal_handlers()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lightning has put its handlers there."""
-        put_back(self.before)
+        restore_handlers(self.before)
 
 
 @contextmanager
-def unbroken() -> Iterator[None]:
+def signals_deferred() -> Iterator[None]:
     """Lets Ctrl-C and SIGTERM wait for the end of what is within; a second one does not."""
-    before, came = handlers(), []
+    before, came = signal_handlers(), []
 
     def received(number: int, frame: FrameType | None) -> None:
-        put_back(before)
+        restore_handlers(before)
         came.append(number)
 
     for number in before:
@@ -57,7 +57,7 @@ def unbroken() -> Iterator[None]:
     try:
         yield
     finally:
-        put_back(before)
+        restore_handlers(before)
         for number in came:
             signal.raise_signal(number)
 
@@ -90,11 +90,11 @@ class StopSignals(Callback):
 
     def __enter__(self) -> StopSignals:
         """Take the place of the handlers."""
-        self._before = handlers()
+        self._before = signal_handlers()
         if self.wait:
             self._listen()
         else:
-            put_back(dict.fromkeys(self._before, signal.SIG_DFL))
+            restore_handlers(dict.fromkeys(self._before, signal.SIG_DFL))
         return self
 
     def _listen(self) -> None:
@@ -103,7 +103,7 @@ class StopSignals(Callback):
 
     def __exit__(self, *_: object) -> None:
         """Put the handlers back."""
-        put_back(self._before)
+        restore_handlers(self._before)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the place of lightning's handlers, which let a step be lost."""
@@ -129,7 +129,7 @@ class StopSignals(Callback):
     def agree(self) -> None:
         """Learn of a signal that any of several processes has got: all end after the same step."""
         if processes.count() > 1:
-            self.came = processes.largest(self._waiting or 0) or None
+            self.came = processes.max_over_all(self._waiting or 0) or None
 
     def check(self) -> None:
         """End the training if a signal has come.

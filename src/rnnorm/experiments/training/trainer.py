@@ -15,7 +15,7 @@ def callbacks_of(trainer: Trainer, kind: type[Kind]) -> list[Kind]:
     return [callback for callback in own if isinstance(callback, kind)]
 
 
-def end(trainer: Trainer) -> None:
+def end_training(trainer: Trainer) -> None:
     """End a training whose budget is used up, even one that asks for more epochs or steps."""
     trainer.should_stop = True
     trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
@@ -41,4 +41,4 @@ class StopAfter(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Count."""
         if trainer.global_step >= self.steps:
-            end(trainer)
+            end_training(trainer)

@@ -17,7 +17,7 @@ from rnnorm.kernels.triton.loop import Product
 from rnnorm.kernels.triton.step import Step
 from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
-from rnnorm.tracing import moved
+from rnnorm.tracing import to_device
 
 # a large GPU runs about as many at once
 _PROGRAMS = 128
@@ -85,7 +85,7 @@ class Plan:
             before = torch.arange(self.sizes[0], self.frames, device="cpu")
             before -= sizes[:-1].repeat_interleave(sizes[1:])
             tables = (first, places, last, before)
-            parts = moved(torch.cat(tables), inputs.x.device)
+            parts = to_device(torch.cat(tables), inputs.x.device)
             self.first_frames, self._places, self._last, self._before = torch.split(
                 parts, [len(table) for table in tables]
             )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rnnorm.experiments.data.kaldi.archive import LONGEST_NAME
 from rnnorm.experiments.data.kaldi.model import read_pdf_ids
-from rnnorm.experiments.files import check_size, is_there, unpack
+from rnnorm.experiments.files import check_size, file_exists, unpack
 
 
 class Alignments(NamedTuple):
@@ -45,7 +45,7 @@ def read_alignments(folder: str | Path) -> Alignments:
     ids = sorted(folder.glob("ali.*"))
     pdfs = sorted([*folder.glob("pdf.*"), *folder.glob("ali_pdf.*")])
     models = [f / "final.mdl" for f in (folder, folder.parent)]
-    model = next((path for path in models if is_there(path)), None)
+    model = next((path for path in models if file_exists(path)), None)
     if ids and model is not None:
         pdf_of = read_pdf_ids(model)
         states = _read(ids, len(pdf_of) - 1, f"transition ids of {model}", least=1)

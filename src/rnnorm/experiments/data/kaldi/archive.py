@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.text_file import placed_lines
-from rnnorm.experiments.files import check_size, is_there, open_file, refuse_special, unpack
+from rnnorm.experiments.files import check_size, file_exists, open_file, refuse_special, unpack
 
 #: bytes of an utterance's name
 LONGEST_NAME = 4096
@@ -91,7 +91,7 @@ def split_fields(line: str, most: int = -1) -> list[str]:
 
 def _find(archive: str, scp: Path, where: str) -> Path:
     for path in (scp.parent / archive, Path(archive)):
-        if is_there(path):
+        if file_exists(path):
             refuse_special(path)
             return path
     raise FileNotFoundError(

@@ -25,7 +25,7 @@ from rnnorm.experiments.data.speech.utterances import (
     pair,
 )
 from rnnorm.experiments.data.text_file import placed_lines
-from rnnorm.experiments.files import BrokenFileError, is_there, users_folder
+from rnnorm.experiments.files import BrokenFileError, file_exists, users_folder
 
 _PARTS = ("train", "dev", "test")
 
@@ -98,10 +98,10 @@ def one_width(widths: dict[int, str]) -> int:
 
 
 def _places(folder: Path) -> dict[str, Place]:
-    if is_there(scp := folder / "feats.scp"):
+    if file_exists(scp := folder / "feats.scp"):
         return read_scp(scp)
     for archive in (folder / "feats.ark", folder / "feats.ark.gz"):
-        if is_there(archive):
+        if file_exists(archive):
             places: dict[str, Place] = {}
             for name, place in index_archive(archive):
                 if name in places:

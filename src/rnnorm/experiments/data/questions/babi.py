@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from rnnorm.experiments.data.questions.question import Question, check_question, numbered_lines
 from rnnorm.experiments.data.tar_file import read_members
 from rnnorm.experiments.data.text_file import as_text, read_text
-from rnnorm.experiments.files import BrokenFileError, added_by_system, allowed, how_to_raise
+from rnnorm.experiments.files import BrokenFileError, added_by_system, how_to_raise, raised_limit
 
 _NAME = re.compile(r"qa([0-9]{1,2})_.*_(train|test)\.txt")
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s]")
@@ -84,7 +84,7 @@ def stories(text: str, source: str) -> Iterator[Question]:
                 f"{source} has {len(answer)} fields behind the question of line {i}"
             )
         words_in_all += words_before
-        if words_in_all > (most := allowed(_MOST_WORDS)):
+        if words_in_all > (most := raised_limit(_MOST_WORDS)):
             raise BrokenFileError(
                 f"{source} is too large: up to line {i} its documents have more than {most:,} "
                 f"words, the limit; {how_to_raise()}"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.data.tar_file import read_members
-from rnnorm.experiments.files import allowed, files_below, how_to_raise, unpack
+from rnnorm.experiments.files import files_below, how_to_raise, raised_limit, unpack
 
 _Name = TypeVar("_Name", bound=PurePath)
 
@@ -145,7 +145,7 @@ def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
             if file.format not in _FORMATS:
                 raise ValueError(f"{where} must be one of {', '.join(_FORMATS)}, got {file.format}")
             found = file.samplerate
-            if file.frames > rate * (most := allowed(_MOST_SECONDS)):
+            if file.frames > rate * (most := raised_limit(_MOST_SECONDS)):
                 raise ValueError(
                     f"{where} is too large: it has {file.frames} samples, more than the limit of "
                     f"{most} seconds; {how_to_raise()}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.data.batches import SimilarLengths, inside
+from rnnorm.experiments.data.batches import SimilarLengths, padding_mask
 
 #: after a point the stroke goes on, or the pen is lifted, or it is lifted for the last time
 DOWN, UP, END = 0, 1, 2
@@ -70,7 +70,7 @@ class StrokeBatch(NamedTuple):
     @property
     def inside(self) -> Tensor:
         """Which points are not padding ``(T, B)``."""
-        return inside(self.lengths, len(self.x))
+        return padding_mask(self.lengths, len(self.x))
 
 
 def inputs(offsets: Tensor, pen: Tensor) -> Tensor:

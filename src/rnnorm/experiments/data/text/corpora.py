@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text_file import find_texts, place, read_text
-from rnnorm.experiments.files import BrokenFileError, is_there, users_file, users_folder
+from rnnorm.experiments.files import BrokenFileError, file_exists, users_file, users_folder
 
 END = "<eos>"
 _LINE_ENDS = re.compile(r"\n+")
@@ -166,7 +166,7 @@ def _ptb(dataset: str, data_dir: str | Path | None) -> Corpus:
 def _one_file(dataset: str, data_dir: str | Path | None, file: str | Path | None) -> Corpus:
     if file is not None:
         path = users_file(data_dir, file)
-        if not is_there(path):
+        if not file_exists(path):
             raise FileNotFoundError(f"there is no text file {path}")
     elif dataset == "text":
         raise ValueError("file must name the text for dataset 'text', got None")

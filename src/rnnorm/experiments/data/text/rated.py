@@ -15,8 +15,8 @@ from rnnorm.experiments.data.batches import two_held_out
 from rnnorm.experiments.data.text_file import find_texts, placed_lines, read_text
 from rnnorm.experiments.files import (
     BrokenFileError,
-    allowed,
     how_to_raise,
+    raised_limit,
     users_file,
     users_folder,
 )
@@ -83,7 +83,7 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
             finite number.
         FileNotFoundError: there is no such file.
     """
-    csv.field_size_limit(allowed(_LONGEST))
+    csv.field_size_limit(raised_limit(_LONGEST))
     lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     found = []
     try:

@@ -144,7 +144,7 @@ class ClozeReader(RecurrentModel):
         rows = len(batch.answers)
         self.log("train/loss", loss, prog_bar=True, batch_size=rows)
         self.log_score("train", _wrong(scores, batch))
-        return loss * processes.share(rows)
+        return loss * processes.loss_weight(rows)
 
     def statistics_step(self, batch: ClozeBatch) -> None:
         """Run over a minibatch for its statistics."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.batches import fixed_share
+from rnnorm.experiments.data.batches import subsample
 from rnnorm.experiments.data.kaldi.folder import load_kaldi
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.speech.batches import FrameBatches
@@ -93,7 +93,7 @@ class FrameData(LoadedData):
         self.notes = list(speech.notes)
         if dropped:
             self.notes.append(f"training: {dropped} utterances of more than {most} frames left out")
-        train = fixed_share(train, given["train_size"])
+        train = subsample(train, given["train_size"])
         self.num_features = speech.num_features * (3 if given["deltas"] else 1)
         self.num_targets = speech.num_targets
         loaders = {

@@ -67,7 +67,7 @@ class FrameClassifier(StepClassifier):
         loss, frames = self.evaluate("train", batch)
         if self.hparams["reduction"] == "sum":
             return loss * frames * processes.count()
-        return loss * processes.share(frames)
+        return loss * processes.loss_weight(frames)
 
     def evaluate(self, name: str, batch: FrameBatch) -> tuple[Tensor, int]:
         """Log and return the mean cross-entropy of a minibatch's frames, and how many they are."""

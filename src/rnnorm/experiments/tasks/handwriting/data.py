@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rnnorm.experiments.data.batches import fixed_share
+from rnnorm.experiments.data.batches import subsample
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.data.strokes.corpora import load_iam, load_kanjivg, load_pendigits
 from rnnorm.experiments.data.strokes.strokes import StrokeBatches
@@ -62,7 +62,7 @@ class StrokeData(LoadedData):
         self.notes = []
         if left_out := len(parts.train) - len(train):
             self.notes.append(f"train: {left_out} drawings of more than {most} points left out")
-        train = fixed_share(train, given["train_size"])
+        train = subsample(train, given["train_size"])
         self.classes = tuple(sorted({each.label for each in train if each.label}))
         for others in (parts.val, parts.test):
             if unknown := {each.label for each in others} - {*self.classes, ""}:

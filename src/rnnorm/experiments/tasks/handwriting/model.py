@@ -116,7 +116,7 @@ class Writer(RecurrentModel):
         """Negative log-likelihood of a minibatch, in nats a point."""
         loss, points = self._loss(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=points)
-        return loss * processes.share(points)
+        return loss * processes.loss_weight(points)
 
     def statistics_step(self, batch: StrokeBatch) -> None:
         """Run over a minibatch for its statistics."""

@@ -15,7 +15,7 @@ from rnnorm.diagnostics import plot_boundaries
 from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.windows import PADDING, TextData, Window
 from rnnorm.experiments.models.feeding import Feeding, Written, write
-from rnnorm.experiments.models.generation_training import Place, Task, Way, way
+from rnnorm.experiments.models.generation_training import Place, Task, Way, training_by_name
 from rnnorm.experiments.models.layers import initialise, normalise_weights, set_forget_bias
 from rnnorm.experiments.models.measures import Likelihood, Unit, cross_entropy
 from rnnorm.experiments.models.recurrent_model import RecurrentModel, rows_of
@@ -101,7 +101,7 @@ class LanguageModel(RecurrentModel):
             raise ValueError(
                 "training must be any way but 'mixer' for a text, which has no reference to reward"
             )
-        self.way = way(training, training_options)
+        self.way = training_by_name(training, training_options)
         # by itself it takes other numbers of steps in every process
         self.in_processes = training == "teacher"
         if training != "teacher" and (norm_stabilizer or self._samples):
@@ -200,9 +200,9 @@ class LanguageModel(RecurrentModel):
         else:
             loss = self._generated(batch)
         if self.hparams["reduction"] == "mean":
-            return loss * processes.share(batch.predictions)
+            return loss * processes.loss_weight(batch.predictions)
         rows = batch.y.size(1)
-        return loss * (batch.predictions / rows) * processes.share(rows)
+        return loss * (batch.predictions / rows) * processes.loss_weight(rows)
 
     @property
     def _samples(self) -> bool:

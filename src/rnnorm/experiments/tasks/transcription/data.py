@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rnnorm.experiments.console import check_at_least
-from rnnorm.experiments.data.batches import fixed_share
+from rnnorm.experiments.data.batches import subsample
 from rnnorm.experiments.data.kaldi.folder import Units, load_kaldi_text
 from rnnorm.experiments.data.speech import spoken_digits as digit_strings
 from rnnorm.experiments.data.speech import spoken_digits as fsdd
@@ -96,7 +96,7 @@ class SpokenData(KeepsVocabulary):
             FileNotFoundError: a file is missing.
         """
         given, spoken = self.hparams, self._spoken()
-        train = fixed_share(spoken.train, given["train_size"])
+        train = subsample(spoken.train, given["train_size"])
         self.notes = list(spoken.notes)
         self.vocabulary = Vocabulary(symbol for each in train for symbol in each.symbols)
         self.source = f"the training utterances of {given['dataset']}"

@@ -85,7 +85,7 @@ class Transcriber(StepClassifier):
         """Negative log-likelihood of a minibatch, in nats a symbol."""
         loss, symbols = self._loss(self._scores(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=symbols)
-        return loss * processes.share(symbols)
+        return loss * processes.loss_weight(symbols)
 
     def evaluate(self, name: str, batch: TranscriptBatch) -> None:
         """Log the errors of a minibatch, and the loss of what can be aligned."""

@@ -20,7 +20,7 @@ from rnnorm.experiments.models.generation_training import (
     Teacher,
     Way,
     likelihood_loss,
-    way,
+    training_by_name,
 )
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.measures import Likelihood
@@ -84,7 +84,7 @@ class Translator(RecurrentModel):
         if statistics not in ("teacher", "free"):
             raise ValueError(f"statistics must be 'teacher' or 'free', got {statistics!r}")
         self.in_processes = training == statistics == "teacher"
-        self.way = way(training, training_options)
+        self.way = training_by_name(training, training_options)
         self.embedding = nn.Embedding(source_size, embedding_size)
         self.encoder = self.make_layer(embedding_size, bidirectional=True)
         # its first states are those that the encoder gives it
@@ -166,7 +166,7 @@ class Translator(RecurrentModel):
         symbols = int(batch.target_lengths.sum())
         for name, value in found.items():
             self.log(f"train/{name}", value, prog_bar=name == "loss", batch_size=symbols)
-        return found["loss"] * processes.share(symbols)
+        return found["loss"] * processes.loss_weight(symbols)
 
     def statistics_step(self, batch: ParallelBatch) -> None:
         """Run over a minibatch for its statistics, with the truth or what is written fed."""
