@@ -96,7 +96,6 @@ for words in (
     [],
     ["fit", "--help"],
     ["check", "--help"],
-    ["results", "--help"],
     ["recipes", "ptb"],
     ["fly"],
     ["fit", "nothing"],

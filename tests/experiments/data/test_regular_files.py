@@ -16,8 +16,6 @@ from rnnorm.experiments.data.strokes.corpora import load_kanjivg, read_iam
 from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.data.text.rated import load_rated
 from rnnorm.experiments.recipe.recipe import read_config, read_recipe
-from rnnorm.experiments.reporting.results_files import read_recorded
-from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.storage import open_storage
 from rnnorm.experiments.searching.study import read_search
 from rnnorm.experiments.trained.measurement import read_measurements
@@ -25,6 +23,8 @@ from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.folder import read_about
 from rnnorm.experiments.training.metrics import read_metrics
 from rnnorm.experiments.training.run_names import checkpoint_of
+from tools.results.recorded import read_recorded
+from tools.results.step_times import read_steps
 
 
 def read_storage(url):

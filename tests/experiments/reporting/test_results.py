@@ -7,25 +7,25 @@ import pytest
 import torch
 import yaml
 
-from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.recipe.label import changes
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.reporting import results_files, step_times
-from rnnorm.experiments.reporting.results import record, results
-from rnnorm.experiments.reporting.results_files import read_recorded
-from rnnorm.experiments.reporting.results_page import page_of
-from rnnorm.experiments.reporting.results_picture import (
-    curves_of,
-    draw_scores,
-    draw_validation,
-    scores_of,
-)
-from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.search import search
 from rnnorm.experiments.trained.measurement import Measurement
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome
 from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training.fit import fit
+from tools.results import recorded as results_files
+from tools.results import step_times
+from tools.results.page import page_of
+from tools.results.picture import (
+    curves_of,
+    draw_scores,
+    draw_validation,
+    scores_of,
+)
+from tools.results.record import record, results
+from tools.results.recorded import read_recorded
+from tools.results.step_times import read_steps
 
 DOCS = Path(__file__).parents[3] / "docs"
 LSTM, BN = "cooijmans2016/ptb-char-lstm", "cooijmans2016/ptb-char-bn"
@@ -415,8 +415,7 @@ def test_a_run_is_recorded_whole_and_its_later_state_replaces_it(folder, tiny, c
 
     run = fit(resume=run.folder, overrides=["--trainer.max_epochs=2"])
     population, _ = measure("demo/digits-bn", run.best_checkpoint)
-    assert main(["results", "--docs", str(folder.parent), str(run.folder)]) == 0
-    assert str(page) in capsys.readouterr().out
+    assert results([run.folder], docs=folder.parent) == page
     of = row(page.read_text(), read_outcome(run.folder).label)
     assert (of["epochs"], of["steps"]) == ("2", "14")
     scores = {"ours, population statistics": "accuracy", "sampling error": "sampling_error"}

@@ -27,7 +27,6 @@ from rnnorm.experiments.commands import (
     fit,
     recipes,
     report,
-    results,
     search,
     test,
     write,
@@ -47,10 +46,7 @@ _COMMANDS = {
     "search": search,
     "bench": bench,
     "check": check,
-    "results": results,
 }
-# for those who keep the project's own page of results
-_UNLISTED = ("results",)
 _NEEDS = (
     "jinja2",
     "jsonargparse",
@@ -174,7 +170,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _whole() -> argparse.ArgumentParser:
     """For the help and the errors of the whole command line."""
     width = max(map(len, _COMMANDS))
-    listed = [f"  {n:{width}}  {c.HELP}" for n, c in _COMMANDS.items() if n not in _UNLISTED]
+    listed = [f"  {n:{width}}  {c.HELP}" for n, c in _COMMANDS.items()]
     return argparse.ArgumentParser(
         prog="rnnorm",
         usage="rnnorm COMMAND ...\n       rnnorm COMMAND --help\n       rnnorm --version",

@@ -15,10 +15,10 @@ from rnnorm.experiments.comparing.picture import (
     looks_of,
     styled_figure,
 )
-from rnnorm.experiments.reporting.results_files import Recorded, models_of
-from rnnorm.experiments.reporting.step_times import Steps, step_of
 from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.training.score import Metric
+from tools.results.recorded import Recorded, models_of
+from tools.results.step_times import Steps, step_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

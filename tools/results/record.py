@@ -1,4 +1,4 @@
-"""``rnnorm results``: what came out of runs, kept in small files, and the page of all of them."""
+"""What came out of runs, kept in small files, and the page of all of them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,6 @@ from rnnorm.experiments.data.text_file import as_text
 from rnnorm.experiments.files import file_exists, unpack, write_whole
 from rnnorm.experiments.recipe.label import changes
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.reporting.results_files import RECORDS, read_recorded
-from rnnorm.experiments.reporting.results_page import page_of
-from rnnorm.experiments.reporting.results_picture import (
-    curves_of,
-    draw_scores,
-    draw_validation,
-    scores_of,
-)
-from rnnorm.experiments.reporting.step_times import read_steps
 from rnnorm.experiments.searching.storage import is_storage
 from rnnorm.experiments.searching.study import FILE as STUDY
 from rnnorm.experiments.searching.study import Search, read_search, read_searches
@@ -30,6 +21,15 @@ from rnnorm.experiments.trained.curve import read_curve
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome
 from rnnorm.experiments.training.folder import rebuild
 from rnnorm.experiments.training.score import score_of
+from tools.results.page import page_of
+from tools.results.picture import (
+    curves_of,
+    draw_scores,
+    draw_validation,
+    scores_of,
+)
+from tools.results.recorded import RECORDS, read_recorded
+from tools.results.step_times import read_steps
 
 
 def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Path:

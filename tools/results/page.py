@@ -9,10 +9,10 @@ from typing import Any
 
 from rnnorm.experiments.comparing.table import with_deviation
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.reporting.results_files import Recorded, models_of, read_recorded
-from rnnorm.experiments.reporting.results_picture import curves_of, scores_of
-from rnnorm.experiments.reporting.step_times import RIVALS, Steps, read_steps, step_of
 from rnnorm.experiments.trained.outcome import Outcome, score_in
+from tools.results.picture import curves_of, scores_of
+from tools.results.recorded import Recorded, models_of, read_recorded
+from tools.results.step_times import RIVALS, Steps, read_steps, step_of
 
 #: stands where there is no value
 _ABSENT = "–"
