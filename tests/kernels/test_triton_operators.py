@@ -165,7 +165,7 @@ def test_populations_are_those_of_the_reference():
 @pytest.mark.parametrize(
     ("cell", "arguments", "why"),
     [
-        ("LSTM", {"norm": "carry"}, "carried cell"),
+        ("LSTM", {"norm": "carry"}, "site 'carry'"),
         ("LSTM", {"peephole": "all"}, "has no LSTM"),
         ("LSTM", {"norm": "batch", "proj_size": 2}, "proj_size"),
         ("GRU", {"reset_after": False}, "has no GRU"),

@@ -178,16 +178,18 @@ def _check_estimate(
         "leave out a last minibatch that is too small (DataLoader's drop_last), or choose "
         'norm="layer", which needs no other rows'
     )
-    enough, missing = count >= 2, ""
+    # late in a sequence few rows are left of many: what served them serves again
+    earlier = population.num_batches_tracked[:step].any()
+    enough, missing = (count >= 2) | earlier, ""
     if module._population_serves:
         enough = enough | estimate
         missing = ", and the population has no estimate yet that could serve"
     asked = torch.is_grad_enabled() and (first is None or estimated == 0)
     if (asked or not module._population_serves) and not holds(enough, expected):
-        raise ValueError(f"{expected} at step {step} in training, got {first}{missing}: {remedy}")
-    # late in a sequence few rows are left of many, and none is missing
-    late = step > 0 and known(population.num_batches_tracked[:step].any()) != 0
-    if first is not None and estimated is not None and not late:
+        raise ValueError(
+            f"{expected} at step {step} in training, got {int(count)}{missing}: {remedy}"
+        )
+    if first is not None and estimated is not None and known(earlier) == 0:
         served = "the population's statistics, as in evaluation" if estimated else "0 and 1"
         module.warn_of_few_rows(
             bool(estimated),
