@@ -22,8 +22,8 @@ def page_of(folder: Path) -> str:
     """The page of a folder's files, as Markdown.
 
     Raises:
-        FileNotFoundError: ``tables.yaml`` is missing.
-        ValueError: a file is broken, or a recorded run is in no table.
+        FileNotFoundError: if ``tables.yaml`` is missing.
+        ValueError: if a file is broken, or a recorded run is in no table.
     """
     text, tables = read_recorded(folder)
     steps = read_steps(folder)

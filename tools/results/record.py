@@ -44,9 +44,9 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
         The page.
 
     Raises:
-        FileNotFoundError: a folder is no run, or ``results/tables.yaml`` is missing.
-        ValueError: a file is broken, a recorded run is in no table, or a run would replace one with
-            other changes, or be another seed of it.
+        FileNotFoundError: if a folder is no run, or ``results/tables.yaml`` is missing.
+        ValueError: if a file is broken, a recorded run is in no table, or a run would replace one
+            with other changes, or be another seed of it.
     """
     folder, page = Path(docs) / "results", Path(docs) / "results.md"
     before = {path: unpack(path, "") for path in folder.glob(RECORDS)}
@@ -86,8 +86,8 @@ def record(run: str | Path, folder: Path) -> Path:
         folder: where the file goes.
 
     Raises:
-        FileNotFoundError: there is no run.
-        ValueError: a file of it is broken, or it would replace a run with other changes, or be
+        FileNotFoundError: if there is no run.
+        ValueError: if a file of it is broken, or it would replace a run with other changes, or be
             another seed of it.
     """
     if file_exists(Path(run) / STUDY):

@@ -96,8 +96,8 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     """The text before the tables, and the tables.
 
     Raises:
-        FileNotFoundError: ``tables.yaml`` is missing.
-        ValueError: a file is broken, or a recorded run is in no table.
+        FileNotFoundError: if ``tables.yaml`` is missing.
+        ValueError: if a file is broken, or a recorded run is in no table.
     """
     text, tables = _read_tables(folder / "tables.yaml")
     files = sorted(folder.glob(RECORDS))

@@ -41,7 +41,7 @@ def read_steps(folder: Path) -> Steps:
     """The times of each recipe and scale, out of all the CSV files of a folder.
 
     Raises:
-        ValueError: a file is none of ``rnnorm bench RECIPE``, or has a ratio that another has.
+        ValueError: if a file is none of ``rnnorm bench RECIPE``, or has a ratio that another has.
     """
     steps: Steps = {}
     for path in files_below(folder, ".csv"):

@@ -26,7 +26,7 @@ class Budget:
         minutes: minutes in training steps, or None.
 
     Raises:
-        ValueError: one of them is not above 0.
+        ValueError: if one of them is not above 0.
     """
 
     epochs: int | None = None

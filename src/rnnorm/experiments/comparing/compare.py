@@ -87,12 +87,12 @@ def compare(
         A curve for each model and seed, within the budget.
 
     Raises:
-        ValueError: data, metric, seeds or budget differ; a number is out of range; an option is the
-            seed, a second budget or given twice; a folder under ``out`` holds another training; or
-            ``picture`` has no format.
-        NotADirectoryError: ``out`` is a file.
-        IsADirectoryError: ``picture`` is a folder.
-        FileNotFoundError: the data lack files.
+        ValueError: if data, metric, seeds or budget differ; a number is out of range; an option is
+            the seed, a second budget or given twice; a folder under ``out`` holds another training;
+            or ``picture`` has no format.
+        NotADirectoryError: if ``out`` is a file.
+        IsADirectoryError: if ``picture`` is a folder.
+        FileNotFoundError: if the data lack files.
     """
     budget, out = Budget(epochs, minutes), Path(out)
     check_at_least(1, seeds=seeds)
@@ -167,7 +167,7 @@ def _refuse_one_folder(entries: Sequence[Entry]) -> None:
     """Refuse recipes of the same file name, before the first of them is trained.
 
     Raises:
-        ValueError: two trainings would be in one folder.
+        ValueError: if two trainings would be in one folder.
     """
     owners: dict[Path, Entry] = {}
     for entry in entries:
@@ -183,7 +183,7 @@ def is_done(entry: Entry, budget: Budget) -> bool:
     """Whether nothing is left of a training to do.
 
     Raises:
-        ValueError: the run folder holds another training.
+        ValueError: if the run folder holds another training.
     """
     if entry.recipe is None:
         return True

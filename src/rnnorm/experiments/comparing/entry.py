@@ -52,7 +52,7 @@ def from_folder(folder: Path) -> Entry:
     """A training that is there.
 
     Raises:
-        ValueError: it is broken or of another version.
+        ValueError: if it is broken or of another version.
     """
     built, about = rebuild(folder)
     config = built.as_dict()
@@ -73,7 +73,7 @@ def variations(vary: str | None) -> list[list[str]]:
         vary: such as ``"model.norm=batch,layer,none"``.
 
     Raises:
-        ValueError: it is not of that form, or has a value twice.
+        ValueError: if it is not of that form, or has a value twice.
     """
     if vary is None:
         return [[]]
@@ -107,8 +107,8 @@ def from_recipe(
         data_dir: where the data set's files are.
 
     Raises:
-        ValueError: there is no such recipe or scale.
-        OverrideError: an option is none that the recipe knows.
+        ValueError: if there is no such recipe or scale.
+        OverrideError: if an option is none that the recipe knows.
     """
     chosen = read_recipe(recipe, scale)
     # a file of one's own is named as in the run folder
@@ -136,7 +136,7 @@ def named_apart(entries: Sequence[Entry]) -> list[Entry]:
     What was changed of all alike is left out where there are several models.
 
     Raises:
-        ValueError: two are of the same model and seed.
+        ValueError: if two are of the same model and seed.
     """
     alike = set(entries[0].changes).intersection(*(e.changes for e in entries))
     if len({(e.model, e.changes) for e in entries}) == 1:
@@ -173,7 +173,7 @@ def refuse_incomparable(entries: Sequence[Entry], budget: Budget) -> None:
     """Refuse entries whose data, metric, seeds or budget differ.
 
     Raises:
-        ValueError: they do, naming what, or there is only one model.
+        ValueError: if they do, naming what, or there is only one model.
     """
     of_model: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -229,7 +229,7 @@ def refuse_differences(settings: Mapping[str, Mapping[str, Any]]) -> None:
         settings: what must be the same, by the name of the training.
 
     Raises:
-        ValueError: naming what differs.
+        ValueError: if naming what differs.
     """
     (first, setting), *others = settings.items()
     for name, other in others:

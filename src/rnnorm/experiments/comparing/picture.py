@@ -104,8 +104,8 @@ def refuse_name(path: str | Path) -> None:
     """Refuse a name that :func:`draw` could write no picture to.
 
     Raises:
-        IsADirectoryError: it is a folder.
-        ValueError: matplotlib knows no such format.
+        IsADirectoryError: if it is a folder.
+        ValueError: if matplotlib knows no such format.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 

@@ -1,4 +1,4 @@
-"""Minibatches in an order that can be taken up again anywhere, and splits of examples."""
+"""Resumable iterators over minibatches, and fixed splits of examples."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Batch = TypeVar("Batch")
 
 
 class Resumable(Generic[Batch]):
-    """Iterates over minibatches whose order is a function of the seed and the epoch alone.
+    """An iterator over minibatches whose order is a function of the seed and the epoch alone.
 
-    A loop that was stopped after some minibatches goes on with the next one after
-    :meth:`load_state_dict`. A subclass says how many there are (``__len__``), what an epoch draws
-    (:meth:`draw`) and what a minibatch is (:meth:`batch`).
+    A loop that was stopped after some minibatches continues with the next one after
+    :meth:`load_state_dict`. A subclass defines the number of minibatches (``__len__``), the random
+    choices of an epoch (:meth:`draw`) and a minibatch (:meth:`batch`).
 
     Args:
         seed: seed of the order, or None for the order in which the data stands.
 
     Attributes:
-        process: this one's number among several that share every minibatch, and how many they are.
+        process: number of this process, and the number of processes that share every minibatch.
     """
 
-    # lightning asks for it wherever there is a sampler
+    # lightning reads this attribute of every loader that has a sampler
     batch_sampler: None = None
 
     def __init__(self, seed: int | None = None) -> None:
@@ -38,19 +38,19 @@ class Resumable(Generic[Batch]):
         self._loaded: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        """Number of minibatches of an epoch."""
+        """Return the number of minibatches of an epoch."""
         raise NotImplementedError
 
     def fewest_rows(self) -> int | None:
-        """Rows of an epoch's smallest minibatch; None where that is not known beforehand."""
+        """Return the rows of an epoch's smallest minibatch, or None if they are not known."""
         return None
 
     def draw(self) -> Any:
-        """What is random in this epoch, drawn before its first minibatch."""
+        """Draw the random choices of this epoch, before its first minibatch."""
         raise NotImplementedError
 
     def batch(self, number: int, drawn: Any) -> Batch:
-        """A minibatch.
+        """Return a minibatch.
 
         Args:
             number: its place in the epoch, from 0.
@@ -59,22 +59,22 @@ class Resumable(Generic[Batch]):
         raise NotImplementedError
 
     def random(self) -> np.random.RandomState:
-        """Random numbers of this seed and epoch, the same in all versions of numpy."""
+        """Return a random generator of this seed and epoch, alike in all versions of numpy."""
         return np.random.RandomState(
             np.random.MT19937(np.random.SeedSequence((self.seed or 0, self.epoch)))
         )
 
     @property
     def sampler(self) -> Resumable[Batch]:
-        """Itself: Lightning tells the sampler of a loader which epoch begins."""
+        """The iterator itself, since Lightning calls ``set_epoch`` of a loader's sampler."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next loop runs through."""
+        """Set the epoch that the next loop runs through."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Batch]:
-        """Start an epoch, or go on with the one whose state was loaded."""
+        """Start an epoch, or resume the one whose state was loaded."""
         loaded, self._loaded = self._loaded, None
         return self._from(loaded)
 
@@ -89,30 +89,31 @@ class Resumable(Generic[Batch]):
             yield rows_of(self.batch(number, drawn), *self.process)
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch, and how many of its minibatches were given out."""
+        """Return the epoch, and how many of its minibatches were yielded."""
         return {"epoch": self.epoch, "batch": self._done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Let the next loop go on from a state."""
+        """Make the next loop resume from a state."""
         self.epoch = state["epoch"]
         self._loaded = (state["epoch"], state["batch"])
 
 
 def rows_of(batch: Batch, process: int, processes: int) -> Batch:
-    """A process's rows of a minibatch.
+    """Return the rows of a minibatch that one process gets.
 
     Args:
-        batch: a tuple of tensors ``(B,)`` or ``(·, B, …)``, of lists of B, and of what is no row's.
+        batch: a tuple of tensors ``(B,)`` or ``(·, B, …)``, lists of length B, and other values,
+            which are kept.
         process: number of the process.
-        processes: how many there are.
+        processes: the number of processes.
 
     Raises:
-        ValueError: there are fewer rows than processes.
+        ValueError: if there are fewer rows than processes.
     """
     if processes == 1:
         return batch
     parts: Any = batch
-    mine = []
+    own_parts = []
     for part in parts:
         if isinstance(part, Tensor):
             rows = 0 if part.dim() == 1 else 1
@@ -123,23 +124,23 @@ def rows_of(batch: Batch, process: int, processes: int) -> Batch:
             part = part.movedim(rows, 0)[process::processes].movedim(0, rows).contiguous()
         elif isinstance(part, list):
             part = part[process::processes]
-        mine.append(part)
+        own_parts.append(part)
     # a named tuple has its own constructor
     make: Any = getattr(type(batch), "_make", tuple)
-    return make(mine)  # type: ignore[no-any-return]
+    return make(own_parts)  # type: ignore[no-any-return]
 
 
 def fewest_rows(rows: int, batch_size: int, count: int) -> int:
-    """Those of the smallest of ``count`` minibatches, of which only the last may differ."""
+    """Return the rows of the smallest of ``count`` minibatches; only the last may differ."""
     last = rows - (count - 1) * batch_size
     return last if count == 1 else min(batch_size, last)
 
 
 class Minibatches(Resumable[Batch]):
-    """Minibatches of so many rows each; every row is in one of them.
+    """Minibatches of a fixed number of rows; every row is in one of them.
 
     Args:
-        rows: how many there are.
+        rows: the number of rows of the data.
         batch_size: rows of a minibatch; the last one of an epoch may have fewer. A single row that
             is left over joins the minibatch before it.
         seed: seed of the order, or None for the order in which the data stands.
@@ -150,53 +151,50 @@ class Minibatches(Resumable[Batch]):
         self.rows, self.batch_size = rows, batch_size
 
     def __len__(self) -> int:
-        """Number of minibatches of an epoch."""
+        """Return the number of minibatches of an epoch."""
         # one row alone has no variance that batch normalisation could divide by
         whole, left = divmod(self.rows, self.batch_size)
         return whole + (left > 1 or not whole)
 
     def fewest_rows(self) -> int:
-        """Rows of an epoch's smallest minibatch."""
+        """Return the rows of an epoch's smallest minibatch."""
         return fewest_rows(self.rows, self.batch_size, len(self))
 
     def draw(self) -> list[NDArray[np.int64]]:
-        """Which rows stand in each minibatch of this epoch."""
+        """Draw the rows of each minibatch of this epoch."""
         order = np.arange(self.rows) if self.seed is None else self.random().permutation(self.rows)
         return self.cut(order)
 
     def cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Minibatches of rows in this order."""
+        """Cut rows in this order into minibatches."""
         return np.split(order, np.arange(1, len(self)) * self.batch_size)
 
 
 class WholeMinibatches(Minibatches[Batch]):
-    """Minibatches that are whole in training, as batch statistics want.
+    """Minibatches that all have the same number of rows in training, for batch statistics.
 
-    What does not fill a last one is left out, other rows in each epoch. Without a seed nothing is
-    left out, and the last one may have fewer.
+    Rows that do not fill a last minibatch are left out, different ones in each epoch. Without a
+    seed no row is left out, and the last minibatch may have fewer rows.
     """
 
     def __len__(self) -> int:
-        """Number of minibatches of an epoch."""
+        """Return the number of minibatches of an epoch."""
         if self.seed is None:
             return -(-self.rows // self.batch_size)
         return max(1, self.rows // self.batch_size)
 
     def fewest_rows(self) -> int:
-        """Rows of an epoch's smallest minibatch."""
+        """Return the rows of an epoch's smallest minibatch."""
         whole = min(self.rows, self.batch_size)
         return super().fewest_rows() if self.seed is None else whole
 
     def cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Minibatches of rows in this order, the last of which are left out."""
+        """Cut rows in this order into whole minibatches, and leave the last rows out."""
         return super().cut(order[: len(self) * self.batch_size])
 
 
 class Batches(Minibatches[tuple[Tensor, Tensor]]):
-    """Iterates over minibatches ``(x, y)``, ``x`` of shape ``(T, B, I)`` and ``y`` ``(B,)``.
-
-    The order is a function of the seed and the epoch alone. A loop that was stopped after some
-    batches goes on with the next one after :meth:`load_state_dict`.
+    """Minibatches ``(x, y)`` of sequences ``(T, B, I)`` and classes ``(B,)``.
 
     Args:
         x: sequences ``(N, T, I)``.
@@ -211,12 +209,12 @@ class Batches(Minibatches[tuple[Tensor, Tensor]]):
         self.x, self.y = x, y
 
     def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
-        """A minibatch of this order."""
+        """Return a minibatch of the drawn order."""
         rows = drawn[number].tolist()
         return self.x[rows].transpose(0, 1).contiguous(), self.y[rows]
 
 
-# by how much of itself a sequence may be taken for longer or shorter
+# largest relative change of a length before sequences are sorted
 _LOOSE = 0.1
 
 
@@ -229,7 +227,7 @@ class SimilarLengths(Minibatches[Batch]):
     Args:
         lengths: of all sequences.
         batch_size: rows of a minibatch. One row that is left over joins the minibatch before it:
-            batch statistics want rows.
+            a single row has no batch statistics.
         seed: seed of the order, or None for the order of the lengths.
     """
 
@@ -238,7 +236,7 @@ class SimilarLengths(Minibatches[Batch]):
         self.lengths = np.array(lengths, np.int64)
 
     def draw(self) -> list[NDArray[np.int64]]:
-        """Which sequences stand in each minibatch of this epoch."""
+        """Draw the sequences of each minibatch of this epoch."""
         if self.seed is None:
             return self.cut(np.argsort(self.lengths, kind="stable"))
         random = self.random()
@@ -248,11 +246,11 @@ class SimilarLengths(Minibatches[Batch]):
 
 
 def padding_mask(lengths: Tensor, steps: int) -> Tensor:
-    """Whether each step is one of its row ``(steps, B)``.
+    """Return a mask ``(steps, B)`` that is True at the steps of each row and False in the padding.
 
     Args:
         lengths: steps of each row ``(B,)``.
-        steps: how many there are with the padding.
+        steps: the number of steps with the padding.
     """
     return torch.arange(steps, device=lengths.device).unsqueeze(1) < lengths
 
@@ -261,13 +259,13 @@ Item = TypeVar("Item")
 
 
 def subsample(items: Sequence[Item], size: int | None) -> list[Item]:
-    """Keep as many examples, always the same random ones, in their order.
+    """Keep ``size`` examples, a fixed random choice, in their order.
 
     The first ones of a file may be all of one class or speaker.
 
     Args:
         items: the examples.
-        size: how many; None, or as many as there are, for all.
+        size: how many examples to keep; None, or their number, for all.
     """
     if size is None:
         return list(items)
@@ -276,10 +274,10 @@ def subsample(items: Sequence[Item], size: int | None) -> list[Item]:
 
 
 def fixed_tenth(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
-    """Mix examples, always alike, and hold a tenth of them out, at least one.
+    """Shuffle examples in a fixed order and hold out a tenth of them, at least one.
 
     Returns:
-        What is left, and the tenth.
+        The examples that are left, and the tenth.
     """
     mixed = _mixed(items)
     tenth = max(1, len(items) // 10)
@@ -289,10 +287,12 @@ def fixed_tenth(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
 def two_held_out(
     items: Sequence[Item], share: int = 10
 ) -> tuple[list[Item], list[Item], list[Item]]:
-    """Mix examples, always alike, and hold one of ``share`` parts out, twice, at least one each.
+    """Shuffle examples in a fixed order and hold out two parts, each ``1 / share`` of them.
+
+    Each of the two has at least one example.
 
     Returns:
-        What is left, a part that validates, and one that tests.
+        The examples that are left, those for validation, and those for test.
     """
     mixed = _mixed(items)
     count = max(1, len(items) // share)
@@ -300,4 +300,5 @@ def two_held_out(
 
 
 def _mixed(items: Sequence[Item]) -> list[Item]:
+    """Shuffle items in a fixed order."""
     return [items[i] for i in np.random.RandomState(0).permutation(len(items))]

@@ -38,15 +38,15 @@ def load_images(dataset: Literal["digits", "mnist"], data_dir: str | Path | None
 
     Args:
         dataset: ``"digits"`` (scikit-learn's, 8 by 8, no download) or ``"mnist"`` (28 by 28).
-        data_dir: where MNIST's files are; see ``mnist_files``.
+        data_dir: folder of MNIST's files; see :func:`mnist_files`.
 
     Returns:
         1257/270/270 images of digits, or 50,000/10,000/10,000 of MNIST.
 
     Raises:
-        ValueError: the name is unknown, images and labels do not belong together, the files are
+        ValueError: if the name is unknown, images and labels do not belong together, the files are
             not MNIST's, or ``data_dir`` is given for digits.
-        FileNotFoundError: ``data_dir`` lacks a file.
+        FileNotFoundError: if ``data_dir`` lacks a file.
     """
     if dataset == "digits":
         if data_dir is not None:
@@ -63,7 +63,7 @@ def _digits() -> Splits:
     digits = load_digits()
     x = torch.from_numpy(digits.images).float() / 16
     y = torch.from_numpy(digits.target).long()
-    # neighbours are often by the same writer: mix them before they are split
+    # neighbouring digits are often by the same writer: shuffle before the split
     order = torch.from_numpy(np.random.RandomState(0).permutation(len(y)))
     train, val, test = order[:1257], order[1257:1527], order[1527:]
     return Splits(*(Images(x[rows], y[rows]) for rows in (train, val, test)))
@@ -94,7 +94,7 @@ def _labelled(files: dict[str, Path], name: str, count: int) -> Images:
     )
 
 
-# MNIST's training images have 47 million bytes
+# largest unpacked idx file in bytes; MNIST's training images have 47 million
 _LIMIT = 1 << 26
 
 
@@ -109,9 +109,9 @@ def read_idx(path: str | Path, dimensions: int) -> NDArray[np.uint8]:
         The array, of the shape in the file's header.
 
     Raises:
-        BrokenFileError: the file is empty, truncated, corrupted, too large, or not idx data of
+        BrokenFileError: if the file is empty, truncated, corrupted, too large, or not idx data of
             unsigned bytes with that many dimensions.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: if there is no such file.
     """
     data = unpack(Path(path), limit=_LIMIT)
     magic, expected = data[:4], bytes((0, 0, 8, dimensions))
@@ -149,16 +149,16 @@ SHA256 = {
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
     ),
 }
-# the folders that are looked into, torchvision's among them; an error names the first two
+# folders that may hold the files, torchvision's among them; an error names the first two
 _PLACES = (".", "mnist", "MNIST", "raw", "MNIST/raw", "mnist/raw")
 
 
 def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
-    """Paths of the four idx-gz files of MNIST.
+    """Find the four idx-gz files of MNIST, or download them.
 
     Args:
         data_dir: a folder that holds them, itself or in a sub-folder ``mnist``, or as torchvision
-            keeps them in ``MNIST/raw``; unpacked or not, also by the names that Kaggle has
+            keeps them in ``MNIST/raw``; unpacked or not, also by Kaggle's names
             (``train-images.idx3-ubyte``). Without it they are downloaded once into the user's cache
             and checked by sha256.
 
@@ -166,8 +166,8 @@ def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
         The path of each file by its published name.
 
     Raises:
-        FileNotFoundError: ``data_dir`` lacks one of the files.
-        RuntimeError: the download failed.
+        FileNotFoundError: if ``data_dir`` lacks one of the files.
+        RuntimeError: if the download failed.
     """
     if data_dir is None:
         return _download()
@@ -179,10 +179,10 @@ def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
         if len(files) == len(SHA256):
             return files
         lacking[folder / inner] = [name for name in SHA256 if name not in files]
-    told = list(lacking.items())[:2]
-    said = " and ".join(f"{place} lacks {', '.join(names)}" for place, names in told)
+    first_two = list(lacking.items())[:2]
+    what = " and ".join(f"{place} lacks {', '.join(names)}" for place, names in first_two)
     raise FileNotFoundError(
-        f"{said}: download them from {ADDRESS} into one of these folders, or leave --data-dir out "
+        f"{what}: download them from {ADDRESS} into one of these folders, or leave --data-dir out "
         "and they are downloaded for you"
     )
 
@@ -190,7 +190,7 @@ def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
 def _find(place: Path, name: str) -> Path | None:
     plain = name.removesuffix(".gz")
     names = [name, plain, plain.replace("-idx", ".idx"), name.replace("-idx", ".idx")]
-    # some programs unpack a file into a folder of its name
+    # some programs unpack a file into a folder of the same name
     paths = [place / inner / each for inner in (".", *names) for each in names]
     return next((path for path in paths if file_exists(path)), None)
 

@@ -1,4 +1,4 @@
-"""What the data of all tasks share: minibatches of three parts, loaded once."""
+"""The base of all tasks' data: minibatches of three parts, loaded once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from rnnorm.experiments.data.batches import Resumable
 
 
 class LoadedData(lightning.LightningDataModule):
-    """Minibatches of a training, a validation and a test part.
-
-    A subclass says how they are read (:meth:`load`).
+    """Minibatches of a training, a validation and a test part, which :meth:`load` reads.
 
     Args:
         data_dir: folder of the data's files.
@@ -24,10 +22,10 @@ class LoadedData(lightning.LightningDataModule):
 
     Attributes:
         loaders: minibatches of ``"train"``, ``"val"`` and ``"test"``, once the data are loaded.
-        notes: what a user should know of them, such as what was left out.
+        notes: remarks for the user, such as what was left out.
 
     Raises:
-        ValueError: an argument that is a length or a size is less than 1.
+        ValueError: if a length or a size is less than 1.
     """
 
     def __init__(
@@ -38,7 +36,7 @@ class LoadedData(lightning.LightningDataModule):
         seed: int = 1,
     ) -> None:
         super().__init__()
-        # those of the subclass as well
+        # the subclass's arguments are included
         self.save_hyperparameters()
         given = self.hparams.items()
         check_at_least(1, **{name: n for name, n in given if name.endswith(("length", "size"))})
@@ -49,19 +47,19 @@ class LoadedData(lightning.LightningDataModule):
         """Read the data.
 
         Raises:
-            ValueError: a file is not what it should be, or an argument does not fit the data.
-            FileNotFoundError: a file is missing.
+            ValueError: if a file is not what it should be, or an argument does not fit the data.
+            FileNotFoundError: if a file is missing.
         """
         raise NotImplementedError
 
     def rows_and_seed(self, part: str) -> tuple[int, int | None]:
-        """Rows of a part's minibatches and the seed of their order, None but for ``"train"``."""
+        """Return the rows of a part's minibatches and their seed, which only ``"train"`` has."""
         if part == "train":
             return self.hparams["batch_size"], self.hparams["seed"]
         return self.hparams["eval_batch_size"], None
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """What makes an input of the model, for a program that has no such class; as JSON.
+        """Describe in JSON how an input of the model is made, for programs without rnnorm.
 
         Args:
             kept: what a checkpoint keeps of the data.
@@ -69,15 +67,15 @@ class LoadedData(lightning.LightningDataModule):
         raise NotImplementedError
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the data, once; raises what :meth:`load` does."""
+        """Read the data once, by :meth:`load`."""
         if not self.loaders:
             self.loaders = self.load()
 
     def check_processes(self, count: int) -> None:
-        """See whether every training minibatch has a row for each process.
+        """Check that every training minibatch has a row for each process.
 
         Raises:
-            ValueError: one has not.
+            ValueError: if a minibatch has fewer rows than processes.
         """
         fewest = self.loaders["train"].fewest_rows()
         if fewest is not None and fewest < count:
@@ -87,9 +85,10 @@ class LoadedData(lightning.LightningDataModule):
             )
 
     def train_dataloader(self) -> Resumable[Any]:
-        """Training minibatches, in an order that is a function of the seed and the epoch.
+        """Return the training minibatches, in an order that depends on seed and epoch alone.
 
-        Each of several processes gets its rows of every minibatch. In validation each sees all.
+        Each of several processes gets its rows of every minibatch; in validation each gets all
+        rows.
         """
         loader = self.loaders["train"]
         if self.trainer is not None:
@@ -97,9 +96,9 @@ class LoadedData(lightning.LightningDataModule):
         return loader
 
     def val_dataloader(self) -> Resumable[Any]:
-        """Validation minibatches."""
+        """Return the validation minibatches."""
         return self.loaders["val"]
 
     def test_dataloader(self) -> Resumable[Any]:
-        """Test minibatches."""
+        """Return the test minibatches."""
         return self.loaders["test"]

@@ -18,7 +18,7 @@ from rnnorm.experiments.data.batches import Minibatches
 from rnnorm.experiments.data.text_file import find_text, read_text
 from rnnorm.experiments.files import BrokenFileError, users_folder
 
-# where a published archive, or a folder of several sets, has them
+# endings of the training and the test file
 _ENDINGS = {"ts": ("_TRAIN.ts", "_TEST.ts"), "uci": (".tra", ".tes")}
 
 
@@ -34,12 +34,12 @@ class Series(NamedTuple):
     y: Tensor
 
     def rows(self, chosen: Sequence[int]) -> Series:
-        """Some of the series."""
+        """Return some of the series."""
         return Series([self.x[i] for i in chosen], self.y[torch.as_tensor(chosen)])
 
 
 class Splits(NamedTuple):
-    """Three disjoint parts of a data set, the names of its classes, and how it was scaled."""
+    """Three disjoint parts of a data set, the names of its classes, and its mean and deviation."""
 
     train: Series
     val: Series
@@ -52,25 +52,25 @@ class Splits(NamedTuple):
 def load_series(
     name: str, data_dir: str | Path | None, layout: str = "ts", features: int = 1, val: float = 0.2
 ) -> Splits:
-    """Read a data set that comes as a training and a test file.
+    """Read a data set that consists of a training and a test file.
 
     Args:
-        name: of the set: its files are ``{name}_TRAIN.ts`` and ``{name}_TEST.ts`` (``"ts"``), or
-            ``{name}.tra`` and ``{name}.tes`` (``"uci"``), plain or compressed.
-        data_dir: their folder, or one that has them in ``{name}`` or ``timeseries/{name}``.
+        name: name of the set: its files are ``{name}_TRAIN.ts`` and ``{name}_TEST.ts`` (``"ts"``),
+            or ``{name}.tra`` and ``{name}.tes`` (``"uci"``), plain or compressed.
+        data_dir: folder of the files, or one with them in ``{name}`` or ``timeseries/{name}``.
         layout: ``"ts"`` (:func:`rnnorm.experiments.data.series.read_ts`) or ``"uci"``
             (:func:`rnnorm.experiments.data.series.read_uci`).
-        features: of ``"uci"``: values of a time step.
-        val: share of the training series that validate, a fixed random choice of each class.
+        features: values of a time step, for ``"uci"``.
+        val: share of the training series for validation, a fixed random choice of each class.
 
     Returns:
-        The parts; values are scaled so that over the training part each feature has mean 0 and
-        variance 1. One that is constant there is left at its own scale.
+        The parts, scaled so that over the training part each feature has mean 0 and variance 1. A
+        feature that is constant there keeps its scale.
 
     Raises:
-        BrokenFileError: a file is broken, or the two do not belong together.
-        FileNotFoundError: ``data_dir`` is not given, or lacks a file.
-        ValueError: an argument is out of its range, or no class has two series.
+        BrokenFileError: if a file is broken, or the two do not belong together.
+        FileNotFoundError: if ``data_dir`` is not given, or lacks a file.
+        ValueError: if an argument is out of its range, or no class has two series.
     """
     if layout not in _ENDINGS:
         raise ValueError(f"layout must be 'ts' or 'uci', got {layout!r}")
@@ -111,7 +111,7 @@ def _files(name: str, data_dir: str | Path | None, layout: str) -> list[Path]:
     folder = users_folder(data_dir, " and ".join(names))
     places = (folder, folder / name, folder / "timeseries" / name)
     for place in places:
-        # published files of the UCI archive have small letters
+        # the UCI archive publishes its files in lower case
         for spelt in (names, [n.lower() for n in names]):
             found = [path for n in spelt if (path := find_text(place, n))]
             if len(found) == len(names):
@@ -127,9 +127,9 @@ def _labelled(read: tuple[list[np.ndarray], list[str]], classes: list[str]) -> S
 
 
 def _split(y: Tensor, val: float) -> tuple[list[int], list[int]]:
-    """Rows to train and to validate on: a fixed share of each class.
+    """Choose the rows to train and to validate on: a fixed share of each class.
 
-    Of a class of several rows at least one is on either side; one alone is to train on.
+    A class of several rows has at least one row on either side; a single row is for training.
     """
     random = np.random.RandomState(0)
     left: set[int] = set()
@@ -142,20 +142,20 @@ def _split(y: Tensor, val: float) -> tuple[list[int], list[int]]:
 
 
 def read_ts(path: str | Path) -> tuple[list[NDArray[np.float32]], list[str]]:
-    """Read a file: a header of ``@`` lines, then a series a line.
+    """Read a ``.ts`` file: a header of ``@`` lines, then a series on each line.
 
-    The dimensions of a series are separated by colons, its values by commas, and the class stands
-    last. Files with time stamps, missing values or no class are refused.
+    Colons separate the dimensions of a series, commas its values, and the class comes last. Files
+    with time stamps, missing values or no class are refused.
 
     Args:
         path: the file, plain or compressed.
 
     Returns:
-        values ``(T, F)`` and class of each series.
+        The values ``(T, F)`` and the class of each series.
 
     Raises:
-        BrokenFileError: the file is broken, or of a kind that is not read.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if the file is broken, or has time stamps, missing values or no class.
+        FileNotFoundError: if there is no such file.
     """
     lines = read_text(path).splitlines()
     start = next((n for n, line in enumerate(lines) if line.strip().lower() == "@data"), None)
@@ -195,10 +195,10 @@ def read_ts(path: str | Path) -> tuple[list[NDArray[np.float32]], list[str]]:
 
 
 def numbers(text: str, path: str | Path, line: int) -> NDArray[np.float32]:
-    """Finite numbers separated by commas.
+    """Parse finite numbers separated by commas.
 
     Raises:
-        BrokenFileError: one of them is none.
+        BrokenFileError: if a value is not a finite number.
     """
     try:
         with np.errstate(over="ignore"):
@@ -211,19 +211,19 @@ def numbers(text: str, path: str | Path, line: int) -> NDArray[np.float32]:
 
 
 def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float32]], list[str]]:
-    """Read a file: a series a line, step after step, and its class last.
+    """Read a UCI file: a series on each line, step after step, and its class last.
 
     Args:
         path: the file, plain or compressed.
         features: values of a time step, such as 2 for the pen's x and y.
 
     Returns:
-        values ``(T, features)`` and class of each series.
+        The values ``(T, features)`` and the class of each series.
 
     Raises:
-        BrokenFileError: the file is broken.
-        FileNotFoundError: there is no such file.
-        ValueError: ``features < 1``.
+        BrokenFileError: if the file is broken.
+        FileNotFoundError: if there is no such file.
+        ValueError: if ``features < 1``.
     """
     check_at_least(1, features=features)
     x: list[NDArray[np.float32]] = []
@@ -253,7 +253,7 @@ class SeriesBatch(NamedTuple):
     Attributes:
         x: values ``(T, B, F)``, or symbols ``(T, B)``.
         lengths: steps of each series ``(B,)``.
-        y: its class ``(B,)``.
+        y: class of each series ``(B,)``.
     """
 
     x: Tensor
@@ -265,9 +265,9 @@ class SeriesBatches(Minibatches[SeriesBatch]):
     """Minibatches of random series, or, without a seed, in the order of the data.
 
     Args:
-        series: what to read.
+        series: the series.
         batch_size: rows of a minibatch. One row that is left over joins the minibatch before it:
-            batch statistics want rows.
+            a single row has no batch statistics.
         seed: seed of the order, or None for the order of the data.
     """
 
@@ -276,6 +276,6 @@ class SeriesBatches(Minibatches[SeriesBatch]):
         self.series = series
 
     def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> SeriesBatch:
-        """A minibatch of this order."""
+        """Return a minibatch of the drawn order."""
         x, y = self.series.rows(drawn[number].tolist())
         return SeriesBatch(pad_sequence(x), torch.tensor([len(each) for each in x]), y)

@@ -26,9 +26,9 @@ def read_members(
         A file's name and its bytes.
 
     Raises:
-        BrokenFileError: the archive is truncated, corrupted or too large, or one of these members
-            is no file, such as a link.
-        FileNotFoundError: there is no such archive.
+        BrokenFileError: if the archive is truncated, corrupted or too large, or one of these
+            members is no file, such as a link.
+        FileNotFoundError: if there is no such archive.
     """
     # all of it, before a member is read: the checksum comes last
     data = unpack(path)

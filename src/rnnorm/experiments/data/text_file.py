@@ -36,7 +36,7 @@ def find_texts(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path
     """The files of published names in a folder, or in its sub-folder.
 
     Raises:
-        FileNotFoundError: one is missing.
+        FileNotFoundError: if one is missing.
     """
     found = [find_text(folder, name) for name in names]
     if None in found and (folder / sub_folder).is_dir():
@@ -61,8 +61,8 @@ def read_text(path: str | Path) -> str:
         The text, as :func:`as_text` has it.
 
     Raises:
-        BrokenFileError: the file is empty, truncated, corrupted, binary, not UTF-8 or too large.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if the file is empty, truncated, corrupted, binary, not UTF-8 or too large.
+        FileNotFoundError: if there is no such file.
     """
     path = Path(path)
     return as_text(unpack(path), path)
@@ -93,7 +93,7 @@ def as_text(data: bytes, path: object) -> str:
         returns alone end lines where there is no line feed.
 
     Raises:
-        BrokenFileError: they are none, binary or not of that encoding.
+        BrokenFileError: if they are none, binary or not of that encoding.
     """
     code = next((code for mark, code in _MARKS.items() if data.startswith(mark)), "UTF-8")
     try:

@@ -41,7 +41,7 @@ class SequenceClassifier(RecurrentModel):
         score: the metric of the best checkpoint, the accuracy.
 
     Raises:
-        ValueError: a name is unknown.
+        ValueError: if a name is unknown.
     """
 
     score = Score("accuracy", "max")
@@ -81,7 +81,7 @@ class SequenceClassifier(RecurrentModel):
             scores ``(B, num_classes)``.
         """
         rate = self.hparams["dropout"]
-        # an HMLSTM tells its boundaries too
+        # an HMLSTM also returns its boundaries
         output, state, *_ = self.rnn(dropout(x, rate, self.training), lengths=lengths)
         if self.hparams["readout"] == "mean":
             steps = len(x) if lengths is None else lengths.to(output).unsqueeze(1)
@@ -93,7 +93,7 @@ class SequenceClassifier(RecurrentModel):
         return scores
 
     def statistics_step(self, batch: tuple[Tensor, ...]) -> None:
-        """Run over a minibatch for its statistics."""
+        """Run the model over a minibatch to collect its statistics."""
         x, *lengths, _ = batch
         weight = self.classifier.weight
         # symbols stay what they are
@@ -157,7 +157,7 @@ class StepClassifier(RecurrentModel):
             scores ``(T, B, num_classes)`` and the states after the last step.
 
         Raises:
-            ValueError: a bidirectional model is to go on from a state or a step.
+            ValueError: if a bidirectional model is to go on from a state or a step.
         """
         output, state = self.outputs(x, state, step, lengths)
         return self.classifier(output), state
@@ -171,12 +171,12 @@ class StepClassifier(RecurrentModel):
                 "state and step must be None and 0 for a bidirectional model, which reads whole "
                 f"sequences, got step {step}"
             )
-        # an HMLSTM tells its boundaries too
+        # an HMLSTM also returns its boundaries
         output, state, *_ = self.rnn(x, state, lengths=lengths, step=step)
         return output, state
 
     def statistics_step(self, batch: Any) -> None:
-        """Run over a minibatch for its statistics."""
+        """Run the model over a minibatch to collect its statistics."""
         self.outputs(batch.x.to(self.classifier.weight), lengths=batch.lengths)
 
     def examples(self, data: Any) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:

@@ -50,7 +50,7 @@ def read_off(scores: Tensor, lengths: Tensor, beam: int = 1) -> list[list[int]]:
         beam: prefixes that are kept.
 
     Raises:
-        ValueError: ``beam < 1``.
+        ValueError: if ``beam < 1``.
     """
     check_at_least(1, beam=beam)
     if beam == 1:

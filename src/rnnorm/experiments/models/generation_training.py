@@ -100,7 +100,7 @@ class Scheduled(Teacher):
         floor: ε, the least probability (linear).
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: if an argument is none of these.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class E2E(LastSteps):
         top_k: symbols that are fed.
 
     Raises:
-        ValueError: a number is too small.
+        ValueError: if a number is too small.
     """
 
     def __init__(self, first: int = 0, steps: int = 2, every: int = 1, top_k: int = 5) -> None:
@@ -244,7 +244,7 @@ class Mixer(LastSteps):
         every: epochs between.
 
     Raises:
-        ValueError: a number is too small.
+        ValueError: if a number is too small.
     """
 
     def loss(self, task: Task, place: Place) -> dict[str, Tensor]:
@@ -303,7 +303,7 @@ def training_by_name(name: str, options: Mapping[str, Any] | None = None) -> Tea
         options: arguments of its class.
 
     Raises:
-        ValueError: there is no such way, or it has no such option.
+        ValueError: if there is no such way, or it has no such option.
     """
     if name not in WAYS:
         raise ValueError(f"training must be one of {', '.join(WAYS)}, got {name!r}")

@@ -52,9 +52,9 @@ def recurrent(
         **arguments: those that the classes share.
 
     Raises:
-        ValueError: a name is unknown, there are options for nothing or for a preset, or an
+        ValueError: if a name is unknown, there are options for nothing or for a preset, or an
             :class:`rnnorm.HMLSTM` is to be bidirectional or have dropout between layers.
-        TypeError: an option or a spec is unknown.
+        TypeError: if an option or a spec is unknown.
     """
     if cell not in CELLS:
         raise ValueError(f"cell must be one of {', '.join(map(repr, CELLS))}, got {cell!r}")
@@ -102,7 +102,7 @@ def initialise(rnn: nn.Module, name: str | None, classifier: nn.Linear | None = 
             else orthogonal ones, and zero biases.
 
     Raises:
-        ValueError: there is no such recipe.
+        ValueError: if there is no such recipe.
     """
     if name is None:
         return
@@ -124,7 +124,7 @@ def set_forget_bias(rnn: nn.RNNBase, value: float | None) -> None:
     """Set the forget gate's bias, unless ``value`` is None.
 
     Raises:
-        ValueError: the layer is no LSTM with biases.
+        ValueError: if the layer is no LSTM with biases.
     """
     if value is None:
         return

@@ -29,7 +29,7 @@ class Likelihood(Metric):
         **kwargs: those of :class:`torchmetrics.Metric`.
 
     Raises:
-        ValueError: there is no such unit.
+        ValueError: if there is no such unit.
     """
 
     is_differentiable = False

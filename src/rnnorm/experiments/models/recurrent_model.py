@@ -47,9 +47,9 @@ class RecurrentModel(lightning.LightningModule):
             is no gradient.
 
     Raises:
-        ValueError: boundaries are to be sampled that nothing would teach, a size or a number of
-            layers is less than 1 or one of classes less than 0, or the ``dropout`` of a subclass
-            is out of its range.
+        ValueError: if boundaries are to be sampled that nothing would teach, a size or a number of
+            layers is less than 1 or one of classes less than 0, or the ``dropout`` of a subclass is
+            out of its range.
     """
 
     score: Score
@@ -75,7 +75,7 @@ class RecurrentModel(lightning.LightningModule):
                 "cell_options boundary must be 'step' or 'soft' for this task, got 'sample': its "
                 "loss has no term by which sampled boundaries learn"
             )
-        # those of the subclass as well
+        # the subclass's arguments are included
         self.save_hyperparameters()
         # a regression has no classes
         for least, endings in ((0, "classes"), (1, ("size", "layers"))):
@@ -135,7 +135,7 @@ class RecurrentModel(lightning.LightningModule):
             what: that is, in words.
 
         Raises:
-            ValueError: the argument is another.
+            ValueError: if the argument is another.
         """
         if (given := self.hparams[name]) != found:
             raise ValueError(f"model.init_args.{name} must be {found}, {what}, got {given}")

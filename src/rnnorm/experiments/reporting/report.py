@@ -59,9 +59,9 @@ def report(
         The page.
 
     Raises:
-        IsADirectoryError: ``out`` is a folder.
-        ValueError: a folder holds no run, a file is broken or of another version, or a run is named
-            twice.
+        IsADirectoryError: if ``out`` is a folder.
+        ValueError: if a folder holds no run, a file is broken or of another version, or a run is
+            named twice.
     """
     out = Path(out)
     refuse_folder(out)

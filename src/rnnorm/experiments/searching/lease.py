@@ -117,8 +117,8 @@ def status(storage: str) -> str:
     """How far each study of a storage is: counts, the best trial, and who is at what.
 
     Raises:
-        FileNotFoundError: the file is not there.
-        ValueError: it cannot be opened, or holds a study of something else.
+        FileNotFoundError: if the file is not there.
+        ValueError: if it cannot be opened, or holds a study of something else.
     """
     lines = []
     with open_storage(storage, new=False) as opened, naming_file(without_password(storage)):

@@ -77,14 +77,14 @@ def search(
         The trials so far. One that diverged has failed and counts.
 
     Raises:
-        ValueError: the recipe has no ranges, the folder or the storage holds a study of something
-            else, a trial's folder holds another training, several workers have no storage, an
-            override is of an option that is drawn, or of ``epochs``, or a number is out of its
-            range.
-        FileExistsError: a trial's folder is there and holds no training.
-        OverrideError: an override, or an option with a range, is none that the recipe knows.
-        BlockingIOError: another process works on the study, which has no storage.
-        Stopped: Ctrl-C or SIGTERM ended a training after a step, with a checkpoint.
+        ValueError: if the recipe has no ranges, the folder or the storage holds a study of
+            something else, a trial's folder holds another training, several workers have no
+            storage, an override is of an option that is drawn, or of ``epochs``, or a number is out
+            of its range.
+        FileExistsError: if a trial's folder is there and holds no training.
+        OverrideError: if an override, or an option with a range, is none that the recipe knows.
+        BlockingIOError: if another process works on the study, which has no storage.
+        Stopped: if Ctrl-C or SIGTERM ended a training after a step, with a checkpoint.
     """
     chosen, out = read_recipe(recipe, scale or "paper"), Path(out)
     if not chosen.search:

@@ -32,7 +32,7 @@ def without_password(url: str) -> str:
     """The URL without its password.
 
     Raises:
-        ValueError: it is no URL of a storage.
+        ValueError: if it is no URL of a storage.
     """
     if url.startswith(_JOURNAL):
         return url
@@ -73,7 +73,7 @@ def naming_storage(url: str | None) -> Iterator[None]:
         url: of the storage, None for that of a folder.
 
     Raises:
-        RuntimeError: it does; nothing but what was being written is lost.
+        RuntimeError: if it does; nothing but what was being written is lost.
     """
     try:
         yield
@@ -92,9 +92,9 @@ def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
         new: make what is not there yet; otherwise nothing is written.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: it is no URL, its driver is not installed, nothing answers there, or the file is
-            no journal.
+        FileNotFoundError: if it is not there.
+        ValueError: if it is no URL, its driver is not installed, nothing answers there, or the file
+            is no journal.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     name, path = without_password(url), _file(url)
@@ -177,7 +177,7 @@ def check_journal(path: Path) -> tuple[int, int] | None:
         Number and first byte of the last line if it is unfinished; optuna skips such a line.
 
     Raises:
-        ValueError: a line is none of a journal.
+        ValueError: if a line is none of a journal.
     """
     begins = 0
     check_size(refuse_special(path), path)
@@ -208,7 +208,7 @@ def cut_unfinished(path: Path) -> None:
     """Cut off a last line that a process was killed in, lest the next one be appended to it.
 
     Raises:
-        ValueError: a line is none of a journal.
+        ValueError: if a line is none of a journal.
     """
     if check_journal(path) is None:
         return

@@ -97,7 +97,7 @@ def open_study(
             processes work on; it is called there as the recipe.
 
     Raises:
-        ValueError: it is one of something else, or the file is no study.
+        ValueError: if it is one of something else, or the file is no study.
     """
     out.mkdir(parents=True, exist_ok=True)
     where = out if url is None else without_password(url)
@@ -149,8 +149,8 @@ def read_search(folder: str | Path) -> Search:
     """Read a study.
 
     Raises:
-        FileNotFoundError: the folder holds none.
-        ValueError: the file is no study, or was cut off before it began.
+        FileNotFoundError: if the folder holds none.
+        ValueError: if the file is no study, or was cut off before it began.
     """
     path = Path(folder) / FILE
     if not file_exists(path):
@@ -165,8 +165,8 @@ def read_searches(url: str) -> list[Search]:
     """Read all studies of a storage.
 
     Raises:
-        FileNotFoundError: the file is not there.
-        ValueError: it cannot be opened, is empty, or holds a study of something else.
+        FileNotFoundError: if the file is not there.
+        ValueError: if it cannot be opened, is empty, or holds a study of something else.
     """
     with open_storage(url, new=False) as storage, naming_file(without_password(url)):
         names = optuna.get_all_study_names(storage)
@@ -185,7 +185,7 @@ def search_of(study: optuna.Study, where: object) -> Search:
     """What a study has come to.
 
     Raises:
-        ValueError: it is none of this program.
+        ValueError: if it is none of this program.
     """
     finished = [trial for trial in study.get_trials() if trial.state.is_finished()]
     about = study.user_attrs

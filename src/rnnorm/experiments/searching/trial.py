@@ -39,9 +39,9 @@ def run_trial(
     """Train it in its folder, from where it stands, and tell the study how it ended.
 
     Raises:
-        ValueError: the folder holds another training.
-        BlockingIOError: another process trains in it.
-        Stopped: Ctrl-C or SIGTERM ended it after a step, with a checkpoint.
+        ValueError: if the folder holds another training.
+        BlockingIOError: if another process trains in it.
+        Stopped: if Ctrl-C or SIGTERM ended it after a step, with a checkpoint.
     """
     why = "no score is finite"
     try:
@@ -119,7 +119,7 @@ def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Seq
     """Refuse to take another training for this trial, such as one of another study.
 
     Raises:
-        ValueError: the folder holds one.
+        ValueError: if the folder holds one.
     """
     chosen = read_recipe(recipe, scale or "paper")
     built, about = rebuild(folder)
@@ -144,7 +144,7 @@ def space_of(ranges: Mapping[str, Any]) -> dict[str, BaseDistribution]:
     """Read a recipe's ``search.space``: for each option ``choices``, or ``low``, ``high``, ``log``.
 
     Raises:
-        ValueError: an option has another form, or a range is none.
+        ValueError: if an option has another form, or a range is none.
     """
     return {option: _distribution(option, given) for option, given in ranges.items()}
 

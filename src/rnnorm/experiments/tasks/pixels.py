@@ -34,7 +34,7 @@ def step_order(steps: int, permutation: Permutation, seed: int) -> Tensor:
         Indices ``(steps,)``.
 
     Raises:
-        ValueError: ``permutation`` is none of these.
+        ValueError: if ``permutation`` is none of these.
     """
     if permutation == "none":
         return torch.arange(steps)
@@ -59,7 +59,7 @@ class PixelData(LoadedData):
             folder of MNIST's four idx-gz files, which are downloaded without it.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: if an argument is out of its range.
 
     Attributes:
         num_features: values of a step, once the data are loaded.
@@ -92,9 +92,9 @@ class PixelData(LoadedData):
         """Load the images and order their steps.
 
         Raises:
-            ValueError: ``shrink`` does not divide the image, or there are fewer than
+            ValueError: if ``shrink`` does not divide the image, or there are fewer than
                 ``train_size`` training images.
-            FileNotFoundError: ``data_dir`` lacks a file.
+            FileNotFoundError: if ``data_dir`` lacks a file.
         """
         given = self.hparams
         splits = load_images(given["dataset"], given["data_dir"])
@@ -145,7 +145,7 @@ class PixelClassifier(SequenceClassifier):
         """See whether steps and classes fit the model.
 
         Raises:
-            ValueError: they do not.
+            ValueError: if they do not.
         """
         given = data.hparams
         self.expect_size("input_size", data.num_features, f"the values of a {given['step']}")

@@ -23,7 +23,7 @@ class SentenceData(TextData):
         **shared: of :class:`rnnorm.experiments.data.text.windows.TextData`.
 
     Raises:
-        ValueError: the texts of ``dataset`` have no end symbol, or a size is less than 1.
+        ValueError: if the texts of ``dataset`` have no end symbol, or a size is less than 1.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SentenceData(TextData):
         """Sentences of the three parts.
 
         Raises:
-            ValueError: a part has no sentence.
+            ValueError: if a part has no sentence.
         """
         given = self.hparams
         end = corpus.vocabulary.number(ENDS[given["dataset"]])

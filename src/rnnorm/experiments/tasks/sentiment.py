@@ -36,7 +36,7 @@ class SentimentData(KeepsVocabulary):
         vocabulary: the words, once the data are loaded.
 
     Raises:
-        ValueError: a size is less than 1.
+        ValueError: if a size is less than 1.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class SentimentData(KeepsVocabulary):
         """Read, split and number the texts.
 
         Raises:
-            ValueError: the file is broken, or has too few texts of a class, or ``train_size``
+            ValueError: if the file is broken, or has too few texts of a class, or ``train_size``
                 leaves those of one class alone.
-            FileNotFoundError: it is missing.
+            FileNotFoundError: if it is missing.
         """
         given = self.hparams
         names = ("dataset", "data_dir", "file", "threshold")
@@ -110,7 +110,7 @@ class SentimentClassifier(SequenceClassifier):
         """See whether the data have as many numbers as the model.
 
         Raises:
-            ValueError: they have not.
+            ValueError: if they have not.
         """
         words = len(data.vocabulary)
         what = f"the {words} words of the training texts and the unknown word"

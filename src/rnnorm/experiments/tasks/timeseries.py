@@ -28,7 +28,7 @@ class TimeSeriesData(LoadedData):
         classes: their names, once the data are loaded.
 
     Raises:
-        ValueError: a size is less than 1.
+        ValueError: if a size is less than 1.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class TimeSeriesData(LoadedData):
         """Read, split and scale the series.
 
         Raises:
-            ValueError: a file is broken, or an argument does not fit it.
-            FileNotFoundError: a file is missing.
+            ValueError: if a file is broken, or an argument does not fit it.
+            FileNotFoundError: if a file is missing.
         """
         given = self.hparams
         names = ("name", "data_dir", "layout", "features", "val")
@@ -75,7 +75,7 @@ class TimeSeriesData(LoadedData):
         """Refuse a checkpoint whose series had another scale or other classes.
 
         Raises:
-            ValueError: they differ.
+            ValueError: if they differ.
         """
         if "classes" not in state_dict:
             return
@@ -114,7 +114,7 @@ class TimeSeriesClassifier(SequenceClassifier):
         """See whether features and classes fit the model.
 
         Raises:
-            ValueError: they do not.
+            ValueError: if they do not.
         """
         of = f"of {data.hparams['name']}"
         self.expect_size("input_size", data.num_features, f"the features {of}")

@@ -18,8 +18,8 @@ class Alignments(NamedTuple):
     """States of the frames of each utterance ``(T,)``, and how many states there are.
 
     Attributes:
-        states: by utterance.
-        num_states: how many the model has; without a model the largest one and one.
+        states: the state of each frame, by utterance.
+        num_states: number of states of the model; without a model, the largest state plus one.
     """
 
     states: dict[str, NDArray[np.int32]]
@@ -29,17 +29,17 @@ class Alignments(NamedTuple):
 def read_alignments(folder: str | Path) -> Alignments:
     """Read the alignments in a folder.
 
-    Beside a ``final.mdl``, in the folder or the one above it, they are the transition ids of
-    ``ali.*``; without one they are the pdf ids of ``pdf.*`` or ``ali_pdf.*``. Each may be one
+    With a ``final.mdl`` in the folder or the one above it, alignments are the transition ids of
+    ``ali.*``; without one they are the pdf ids of ``pdf.*`` or ``ali_pdf.*``. They may be in one
     archive or several (``ali.1.gz``, ``ali.2.gz``), binary or text, plain or gzipped.
 
     Args:
-        folder: holds the archives.
+        folder: folder of the archives.
 
     Raises:
-        ValueError: a file is broken, an utterance stands twice, or a number is no transition id of
-            the model.
-        FileNotFoundError: there are no alignments, or transition ids without a model.
+        ValueError: if a file is broken, an utterance occurs twice, or a number is not a transition
+            id of the model.
+        FileNotFoundError: if there are no alignments, or transition ids without a model.
     """
     folder = Path(folder)
     ids = sorted(folder.glob("ali.*"))
@@ -64,7 +64,7 @@ def read_alignments(folder: str | Path) -> Alignments:
 
 
 def _read(paths: list[Path], most: int, what: str, least: int) -> dict[str, NDArray[np.int32]]:
-    """The vectors of several archives, of numbers between two bounds."""
+    """Read the vectors of several archives and check that their numbers are within bounds."""
     found: dict[str, NDArray[np.int32]] = {}
     for path in paths:
         for name, vector in read_int_vectors(path).items():
@@ -79,9 +79,9 @@ def _read(paths: list[Path], most: int, what: str, least: int) -> dict[str, NDAr
     return found
 
 
-# each number stands behind a byte that says how long it is
+# layout of a binary number: a byte with its size, then the value
 _NUMBER = np.dtype([("size", "i1"), ("value", "<i4")])
-# bytes of a line of numbers, each of which takes many times its size until it is one
+# most bytes of a line of text, since parsing it takes many times its size in memory
 _LONGEST_LINE = 1 << 26
 
 
@@ -95,12 +95,12 @@ def read_int_vectors(path: str | Path) -> dict[str, NDArray[np.int32]]:
         A vector ``(N,)`` for each utterance.
 
     Raises:
-        ValueError: the archive is truncated, holds something else, or an utterance twice; the
-            message names the file and the (unpacked) byte.
-        FileNotFoundError: there is no such file.
+        ValueError: if the archive is truncated, does not hold integer vectors, or has an utterance
+            twice; the message names the file and the (unpacked) byte.
+        FileNotFoundError: if there is no such file.
     """
     path = Path(path)
-    # what an editor adds to a text
+    # editors may add a byte order mark
     data = unpack(path).removeprefix(codecs.BOM_UTF8)
     vectors: dict[str, NDArray[np.int32]] = {}
     position = 0
@@ -123,7 +123,7 @@ def read_int_vectors(path: str | Path) -> dict[str, NDArray[np.int32]]:
 
 
 def _binary(data: bytes, start: int, path: Path) -> tuple[NDArray[np.int32], int]:
-    """A vector, and the byte behind it."""
+    """Parse a binary vector; return it and the position of the byte behind it."""
     count = np.frombuffer(data[start + 2 : start + 7].ljust(5, b"\0"), _NUMBER)[0]
     end = start + 7 + 5 * int(count["value"])
     if len(data) < end or len(data) < start + 7:
@@ -138,7 +138,7 @@ def _binary(data: bytes, start: int, path: Path) -> tuple[NDArray[np.int32], int
 
 
 def _text(data: bytes, start: int, path: Path) -> tuple[NDArray[np.int32], int]:
-    """A vector on one line, and the byte behind it."""
+    """Parse a vector on one line of text; return it and the position of the byte behind it."""
     end = data.find(b"\n", start)
     if end < 0:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Kaldi's script files and archives of matrices, checked before they are decoded."""
+"""Readers of Kaldi's script files and archives of matrices, with checks before decoding."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from rnnorm.experiments.data.text_file import placed_lines
 from rnnorm.experiments.files import check_size, file_exists, open_file, refuse_special, unpack
 
-#: bytes of an utterance's name
+#: most bytes of an utterance's name
 LONGEST_NAME = 4096
 _OFFSET = re.compile("[0-9]{1,18}")
 
 
 class Place(NamedTuple):
-    """Where a matrix begins.
+    """The position of a matrix in a file.
 
     Attributes:
         path: the file.
-        offset: byte of it, unpacked if it is compressed.
+        offset: first byte of the matrix, counted in the unpacked file.
         data: the whole unpacked file if it is compressed, else None.
     """
 
@@ -42,8 +42,8 @@ class Place(NamedTuple):
 def read_scp(path: str | Path) -> dict[str, Place]:
     """Read a script file (``feats.scp``) of lines ``utterance archive:offset``.
 
-    A relative archive is looked for in the folder of the script file, then in the working
-    directory. No command is run: a line that ends with ``|`` is refused.
+    A relative path is looked up in the folder of the script file, then in the working directory.
+    No command is run: a line that ends with ``|`` is refused.
 
     Args:
         path: the script file.
@@ -52,9 +52,10 @@ def read_scp(path: str | Path) -> dict[str, Place]:
         The place of each utterance's matrix.
 
     Raises:
-        ValueError: a line is a command, names a range of rows, no archive or an offset that is no
-            number, or an utterance stands twice; the message names the file and the line.
-        FileNotFoundError: there is no such file, or it names an archive that does not exist.
+        ValueError: if a line is a command, names a range of rows, lacks an archive or has an offset
+            that is not a number, or if an utterance occurs twice; the message names file and
+            the line.
+        FileNotFoundError: if there is no such file, or it names an archive that does not exist.
     """
     path = Path(path)
     places: dict[str, Place] = {}
@@ -85,7 +86,7 @@ def read_scp(path: str | Path) -> dict[str, Place]:
 
 
 def split_fields(line: str, most: int = -1) -> list[str]:
-    """What has spaces or tabs between; as in Kaldi, a name may hold spaces that ASCII has not."""
+    """Split a line at ASCII spaces and tabs; as in Kaldi, a name may hold other Unicode spaces."""
     return [field.decode() for field in line.encode().strip().split(maxsplit=most)]
 
 
@@ -99,7 +100,7 @@ def _find(archive: str, scp: Path, where: str) -> Path:
     )
 
 
-# bytes of a value, and of what stands before the values: once, and for each column
+# for each type of matrix: bytes of a value, of the global header, and of a column's header
 _LAYOUTS = {
     b"FM": (4, 0, 0),
     b"DM": (8, 0, 0),
@@ -107,18 +108,18 @@ _LAYOUTS = {
     b"CM2": (2, 16, 0),
     b"CM3": (1, 16, 0),
 }
-# bytes of a matrix of text, each number of which takes many times its size until it is one
+# most bytes of a text matrix, since parsing it takes many times its size in memory
 _LONGEST_TEXT = 1 << 26
 
 
 def matrix_shape(place: Place) -> tuple[int, int]:
-    """Rows and columns of a matrix, from its header alone unless it is text.
+    """Return the rows and columns of a matrix; only the header of a binary one is read.
 
     Args:
-        place: where it begins.
+        place: position of the matrix.
 
     Raises:
-        ValueError: there is no whole matrix; the message names the file and the byte.
+        ValueError: if there is no complete matrix; the message names the file and the byte.
     """
     with _opened(place) as file:
         if file.read(2) == b"\0B":
@@ -131,14 +132,14 @@ def read_matrix(place: Place) -> NDArray[np.float32]:
     """Read a matrix.
 
     Args:
-        place: where it begins.
+        place: position of the matrix.
 
     Returns:
         The values ``(rows, columns)``.
 
     Raises:
-        ValueError: there is no whole matrix, or a value is not finite; the message names the file
-            and the byte.
+        ValueError: if the matrix is incomplete, or a value is not finite; the message names the
+            file and the byte.
     """
     from kaldiio.matio import read_matrix_or_vector
 
@@ -146,7 +147,7 @@ def read_matrix(place: Place) -> NDArray[np.float32]:
         if file.read(2) == b"\0B":
             _header(file, place)
             file.seek(place.offset)
-            # what overflows is found below
+            # overflow becomes infinite, which the check of finite values reports
             with np.errstate(all="ignore"):
                 matrix: NDArray[np.float32] = read_matrix_or_vector(file).astype(np.float32)
         else:
@@ -160,21 +161,21 @@ def read_matrix(place: Place) -> NDArray[np.float32]:
 
 
 def index_archive(path: str | Path) -> Iterator[tuple[str, Place]]:
-    """Each utterance of an archive and the place of its matrix.
+    """List each utterance of an archive with the position of its matrix.
 
-    Of a plain binary archive the headers alone are read; one that ends with ``.gz`` is held in
-    memory.
+    Only the headers of a plain binary archive are read; an archive that ends with ``.gz`` is held
+    in memory.
 
     Args:
         path: the archive.
 
     Raises:
-        ValueError: the archive is cut short, or holds something else.
+        ValueError: if the archive is truncated, or holds something other than matrices.
     """
     path = Path(path)
     data = unpack(path) if path.suffix == ".gz" else None
     with _opened(Place(path, 0, data)) as file:
-        # what an editor adds to a text
+        # editors may add a byte order mark
         if file.read(3) != codecs.BOM_UTF8:
             file.seek(0)
         while name := _name(file, path):
@@ -187,6 +188,7 @@ def index_archive(path: str | Path) -> Iterator[tuple[str, Place]]:
 
 
 def _opened(place: Place) -> BinaryIO:
+    """Open the file of a matrix at the position of the matrix."""
     file = open_file(place.path) if place.data is None else io.BytesIO(place.data)
     size = file.seek(0, io.SEEK_END)
     if place.offset and place.offset >= size:
@@ -197,7 +199,7 @@ def _opened(place: Place) -> BinaryIO:
 
 
 def _name(file: BinaryIO, path: Path) -> str:
-    """The utterance before a matrix, empty at the end of the archive."""
+    """Read the utterance's name before a matrix; empty at the end of the archive."""
     start = file.tell()
     letters, space, _ = file.read(LONGEST_NAME).partition(b" ")
     name = letters.strip().decode(errors="replace")
@@ -209,7 +211,11 @@ def _name(file: BinaryIO, path: Path) -> str:
 
 
 def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
-    """Rows, columns and the byte behind a binary matrix, whose mark has been read."""
+    """Read the header of a binary matrix, behind its mark.
+
+    Returns:
+        Rows, columns, and the position of the byte behind the matrix.
+    """
     start = file.read(24)
     kind, space, rest = start.partition(b" ")
     if not space or kind not in _LAYOUTS:
@@ -218,7 +224,7 @@ def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
             f"{start[:4].hex(' ') or 'nothing'} after its mark"
         )
     value, fixed, column = _LAYOUTS[kind]
-    # float matrices have a size byte before each of the two numbers
+    # float matrices have a byte with the size before each of the two numbers
     layout = "<8xii" if fixed else "<xixi"
     before = place.offset + 2 + len(kind) + 1
     end = before + (fixed or 10)
@@ -244,7 +250,7 @@ def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
 
 
 def _read_text(file: BinaryIO, place: Place) -> NDArray[np.float32]:
-    """A matrix in brackets, a row on each line."""
+    """Read a text matrix: in brackets, with a row on each line."""
     file.seek(place.offset)
     before, bracket, line = file.readline(_LONGEST_TEXT + 1).partition(b"[")
     if not bracket or before.strip():

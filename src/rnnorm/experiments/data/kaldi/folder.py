@@ -1,4 +1,4 @@
-"""A user's own Kaldi features, with alignments or with what was said, in three folders."""
+"""A user's own Kaldi features with alignments or transcripts, in three folders."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _PARTS = ("train", "dev", "test")
 
 
 def load_kaldi(data_dir: str | Path | None) -> Speech:
-    """Utterances of the folders ``train``, ``dev`` and ``test``.
+    """Load the aligned utterances of the folders ``train``, ``dev`` and ``test``.
 
-    Features stay in their archives; only headers are read here.
+    Only the headers of features are read; the features are read when a minibatch is made.
 
     Args:
-        data_dir: holds the three folders, each with ``feats.scp`` (or ``feats.ark``,
+        data_dir: folder of the three folders, each with ``feats.scp`` (or ``feats.ark``,
             ``feats.ark.gz``) and alignments as
             :func:`rnnorm.experiments.data.kaldi.alignments.read_alignments` finds them.
 
     Raises:
-        ValueError: a file is broken, features and alignments differ in length, features in width,
-            or no utterance has both.
-        FileNotFoundError: a folder or a file is missing.
+        ValueError: if a file is broken, features and alignments differ in length, features differ
+            in width, or no utterance has both.
+        FileNotFoundError: if a folder or a file is missing.
     """
     folder = users_folder(data_dir, f"the folders {', '.join(_PARTS)}")
     if missing := [part for part in _PARTS if not (folder / part).is_dir()]:
@@ -58,24 +58,24 @@ def load_kaldi(data_dir: str | Path | None) -> Speech:
     for part in _PARTS:
         alignments = read_alignments(folder / part)
         features = list_features(folder / part, widths)
-        utterances, said = pair(features, alignments.states, str(folder / part))
+        utterances, part_notes = pair(features, alignments.states, str(folder / part))
         parts.append(utterances)
-        notes += said
+        notes += part_notes
         count = max(count, alignments.num_states)
     train, dev, test = parts
     return Speech(train, dev, test, one_width(widths), count, notes)
 
 
 def list_features(folder: Path, widths: dict[int, str]) -> dict[str, tuple[int, Features]]:
-    """Frames and features of each utterance of a folder; only headers are read here.
+    """Find the number of frames and a reader of the features of each utterance of a folder.
 
     Args:
-        folder: holds ``feats.scp`` (or ``feats.ark``, ``feats.ark.gz``).
-        widths: gets the numbers of columns, each with the first place that has it.
+        folder: folder with ``feats.scp`` (or ``feats.ark``, ``feats.ark.gz``).
+        widths: receives each number of columns, with the first matrix that has it.
 
     Raises:
-        ValueError: a file is broken.
-        FileNotFoundError: there are no features.
+        ValueError: if a file is broken.
+        FileNotFoundError: if there are no features.
     """
     features: dict[str, tuple[int, Features]] = {}
     for name, place in _places(folder).items():
@@ -86,10 +86,10 @@ def list_features(folder: Path, widths: dict[int, str]) -> dict[str, tuple[int, 
 
 
 def one_width(widths: dict[int, str]) -> int:
-    """The columns that all features have.
+    """Return the number of columns that all features share.
 
     Raises:
-        ValueError: some have others.
+        ValueError: if features differ in their number of columns.
     """
     if len(widths) > 1:
         each = ", ".join(f"{width} for {where}" for width, where in widths.items())
@@ -115,48 +115,49 @@ Units = Literal["words", "characters"]
 
 
 def read_transcripts(path: str | Path) -> dict[str, str]:
-    """Read a file ``text``: an utterance and what was said on each line.
+    """Read a file ``text``: an utterance and its words on each line.
 
     Args:
         path: the file, plain or compressed.
 
     Returns:
-        What was said, words with a space between, by utterance; of a line without words nothing.
+        The words with single spaces between, by utterance; an empty text for a line without words.
 
     Raises:
-        BrokenFileError: an utterance stands twice.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if an utterance occurs twice.
+        FileNotFoundError: if there is no such file.
     """
-    said: dict[str, str] = {}
+    transcripts: dict[str, str] = {}
     for where, line in placed_lines(path):
         name, *words = split_fields(line)
-        if name in said:
+        if name in transcripts:
             raise BrokenFileError(f"{where} names utterance {name!r} a second time")
-        said[name] = " ".join(words)
-    return said
+        transcripts[name] = " ".join(words)
+    return transcripts
 
 
 def load_kaldi_text(data_dir: str | Path | None, units: Units) -> SpokenParts:
-    """Utterances with features and words, of the folders ``train``, ``dev`` and ``test``.
+    """Load the transcribed utterances of the folders ``train``, ``dev`` and ``test``.
 
-    Without ``dev`` a fixed random tenth of the training utterances validates.
+    Without ``dev`` a fixed random tenth of the training utterances is for validation.
 
     Args:
-        data_dir: holds the folders, each with ``feats.scp`` (or ``feats.ark``, ``feats.ark.gz``)
-            and ``text`` (:func:`read_transcripts`).
-        units: a symbol is a word or a character, the space between words among them.
+        data_dir: folder of these folders, each with ``feats.scp`` (or ``feats.ark``,
+            ``feats.ark.gz``) and ``text`` (:func:`read_transcripts`).
+        units: whether a symbol is a word or a character, spaces between words included.
 
     Raises:
-        ValueError: a file is broken, features differ in width, or no utterance of a part has both.
-        FileNotFoundError: a folder or a file is missing.
+        ValueError: if a file is broken, features differ in width, or no utterance of a part has
+            both features and words.
+        FileNotFoundError: if a folder or a file is missing.
     """
     folder = users_folder(data_dir, "the folders train, dev and test")
     if missing := [part for part in ("train", "test") if not (folder / part).is_dir()]:
         raise FileNotFoundError(f"{folder} lacks the folder {', '.join(missing)}")
-    there = [part for part in ("train", "dev", "test") if (folder / part).is_dir()]
+    present = [part for part in _PARTS if (folder / part).is_dir()]
     widths: dict[int, str] = {}
     notes: list[str] = []
-    parts = {part: _part(folder / part, units, widths, notes) for part in there}
+    parts = {part: _part(folder / part, units, widths, notes) for part in present}
     width = one_width(widths)
     if "dev" not in parts:
         parts["train"], parts["dev"] = fixed_tenth(parts["train"])
@@ -169,16 +170,17 @@ def load_kaldi_text(data_dir: str | Path | None, units: Units) -> SpokenParts:
 
 
 def _part(folder: Path, units: Units, widths: dict[int, str], notes: list[str]) -> list[Spoken]:
-    said, features = read_transcripts(folder / "text"), list_features(folder, widths)
+    transcripts = read_transcripts(folder / "text")
+    features = list_features(folder, widths)
     found = [
-        Spoken(name, read, rows, tuple(said[name].split(" ") if units == "words" else said[name]))
+        Spoken(name, read, rows, tuple(text.split(" ") if units == "words" else text))
         for name, (rows, read) in features.items()
-        if said.get(name)
+        if (text := transcripts.get(name))
     ]
     if not found:
         raise ValueError(f"{folder}: no utterance has both features and words")
-    if silent := [name for name in features if not said.get(name)]:
+    if silent := [name for name in features if not transcripts.get(name)]:
         notes.append(f"{folder}: {len(silent)} utterances without words, such as {silent[0]}")
-    if unheard := said.keys() - features.keys():
+    if unheard := transcripts.keys() - features.keys():
         notes.append(f"{folder}: {len(unheard)} of text without features, such as {min(unheard)}")
     return found

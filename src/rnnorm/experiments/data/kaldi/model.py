@@ -1,4 +1,4 @@
-"""Reader of the transition model of a Kaldi ``final.mdl``: which state a transition id is of."""
+"""Reader of the transition model of a Kaldi ``final.mdl``: the state of each transition id."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rnnorm.experiments.files import check_size, unpack
 
-# for each phone and each of its states, the states that its transitions go to
+# for each phone and each of its states, the target states of its transitions
 Topology = dict[int, list[list[int]]]
-# each tuple has all transitions of its state: a model of a few megabytes could have any number
+# each tuple repeats the transitions of its state: a small file could ask for any number
 _MOST_TRANSITIONS = 1 << 24
 
 
@@ -21,18 +21,18 @@ def read_pdf_ids(path: str | Path) -> NDArray[np.int32]:
     """Read the tied state (pdf id) of every transition id, as Kaldi's ``ali-to-pdf`` uses it.
 
     Args:
-        path: the model, binary or text; what follows its transition model is not read.
+        path: the model, binary or text; the file is not read beyond its transition model.
 
     Returns:
-        ``(N + 1,)``: at i the state of transition id i. The ids start from 1; at 0 stands -1.
+        ``(N + 1,)``: the state of transition id i at index i. Ids start from 1; index 0 has -1.
 
     Raises:
-        ValueError: the file is no model, truncated or too large, or a state is not one of as many
-            as the model can have; the message names it and the byte.
-        FileNotFoundError: there is no such file.
+        ValueError: if the file is not a model, is truncated or too large, or has a state beyond the
+            number that its tuples allow; the message names the file and the byte.
+        FileNotFoundError: if there is no such file.
     """
     path = Path(path)
-    # what an editor adds to a text
+    # editors may add a byte order mark
     data = unpack(path).removeprefix(codecs.BOM_UTF8)
     reader = _Binary(data, path) if data[:2] == b"\0B" else _Text(data, path)
     reader.expect("<TransitionModel>", "<Topology>")
@@ -59,22 +59,24 @@ def read_pdf_ids(path: str | Path) -> NDArray[np.int32]:
 
 
 class _Reader:
-    """What both forms of a model share."""
+    """Base of the readers of binary and text models."""
 
     def __init__(self, data: bytes, path: Path) -> None:
         self.data, self.path, self.at = data, path, 0
 
     def error(self, what: str) -> ValueError:
+        """Return an error that names the file and the current byte."""
         return ValueError(f"{self.path} is no Kaldi model: {what}, at byte {self.at}")
 
     def truncated(self) -> ValueError:
+        """Return the error of a file that ends within its transition model."""
         return ValueError(
             f"{self.path} is truncated: it ends at byte {len(self.data)}, inside its transition "
             "model"
         )
 
     def token(self) -> str:
-        """The next word."""
+        """Read the next word."""
         while self.data[self.at : self.at + 1].isspace():
             self.at += 1
         start = self.at
@@ -86,6 +88,7 @@ class _Reader:
         return self.data[start : self.at - 1].decode(errors="replace")
 
     def expect(self, *tokens: str) -> None:
+        """Read words that must be these tokens."""
         for token in tokens:
             start = self.at
             if (found := self.token()) != token:
@@ -94,7 +97,7 @@ class _Reader:
 
 
 class _Binary(_Reader):
-    """Numbers stand behind a byte with their size."""
+    """Reader of a binary model, in which a byte with its size precedes each number."""
 
     def __init__(self, data: bytes, path: Path) -> None:
         super().__init__(data, path)
@@ -116,7 +119,7 @@ class _Binary(_Reader):
         return list(struct.unpack(f"<{count}i", self.take(4 * count)))
 
     def topology(self) -> tuple[Topology, bool]:
-        """States of each phone, and whether self-loops have pdf ids of their own."""
+        """Read the states of each phone, and whether self-loops have pdf ids of their own."""
         phones, entry_of = self.integers(), self.integers()
         count = self.integer()
         # -1 announces the newer form
@@ -132,18 +135,18 @@ class _Binary(_Reader):
     def entry(self, loops_apart: bool) -> list[list[int]]:
         states: list[list[int]] = []
         for _ in range(self.integer()):
-            # its classes of pdf ids, which the triples hold resolved
+            # skip the state's classes of pdf ids, which the tuples hold resolved
             self.take(10 if loops_apart else 5)
             states.append([])
             for _ in range(self.integer()):
                 states[-1].append(self.integer())
-                # the transition's probability
+                # skip the transition's probability
                 self.take(5)
         return states
 
 
 class _Text(_Reader):
-    """Everything is a word."""
+    """Reader of a text model."""
 
     def integer(self) -> int:
         return self.number(self.token())
@@ -155,7 +158,7 @@ class _Text(_Reader):
             raise self.error(f"{word[:20]!r} stands where a number should") from None
 
     def topology(self) -> tuple[Topology, bool]:
-        """States of each phone, and whether self-loops have pdf ids of their own."""
+        """Read the states of each phone, and whether self-loops have pdf ids of their own."""
         topology: Topology = {}
         loops_apart = False
         while (word := self.token()) != "</Topology>":

@@ -1,4 +1,4 @@
-"""The files of bAbI: stories with questions among their sentences."""
+"""Reader of bAbI: stories with questions among their sentences."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rnnorm.experiments.files import BrokenFileError, added_by_system, how_to_ra
 
 _NAME = re.compile(r"qa([0-9]{1,2})_.*_(train|test)\.txt")
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s]")
-# also with a folder above it, or as a browser leaves what it has unpacked
+# patterns of the files, with up to two folders above them as browsers unpack archives
 _FILES = ("qa*.txt", "en-10k/qa*.txt", "*/en-10k/qa*.txt", "*/*/en-10k/qa*.txt")
 _ARCHIVES = ("*.tar.gz", "*.tgz", "*.tar.xz", "*.tar")
-# words of all documents of a file: each question repeats those of its story
+# most words of all documents of a file: each question repeats the words of its story
 _MOST_WORDS = 1 << 27
 
 
 def read_babi(folder: Path, tasks: Sequence[int], part: str) -> Iterator[Question]:
-    """Read tasks, one behind the other. Words are in lower case.
+    """Read the questions of some tasks in turn, with words in lower case.
 
     Args:
-        folder: holds ``qaN_*_train.txt`` and ``qaN_*_test.txt``, itself or in a folder ``en-10k``
-            (also that of ``tasks_1-20_v1-2``), or one archive (.tar.gz, .tgz, .tar.xz, .tar) of
-            them.
-        tasks: their numbers.
+        folder: folder with ``qaN_*_train.txt`` and ``qaN_*_test.txt``, itself or in a folder
+            ``en-10k`` (also that of ``tasks_1-20_v1-2``), or with one archive (.tar.gz, .tgz,
+            .tar.xz, .tar) of them.
+        tasks: numbers of the tasks.
         part: ``"train"`` or ``"test"``.
 
     Raises:
-        FileNotFoundError: a task's file is missing.
-        BrokenFileError: a file or the archive is broken.
+        FileNotFoundError: if a task's file is missing.
+        BrokenFileError: if a file or the archive is broken.
     """
     texts = _texts(folder, tasks, part)
     if missing := [task for task in tasks if task not in texts]:
@@ -48,7 +48,7 @@ def read_babi(folder: Path, tasks: Sequence[int], part: str) -> Iterator[Questio
 def stories(text: str, source: str) -> Iterator[Question]:
     """Read a file's questions; ``story`` is the question's place in its story.
 
-    A document is the story's sentences before the question.
+    A document consists of the story's sentences before the question.
 
     Args:
         text: the file's text: ``n sentence`` a line, or ``n question``, the answer and the numbers
@@ -56,8 +56,8 @@ def stories(text: str, source: str) -> Iterator[Question]:
         source: the file, for the error.
 
     Raises:
-        BrokenFileError: a line is neither, the last one is no question, or the documents have too
-            many words.
+        BrokenFileError: if a line has another form, the last line is not a question, or the
+            documents have too many words.
     """
     sentences: list[list[str]] = []
     expected = asked = words_before = words_in_all = i = 0
@@ -100,7 +100,7 @@ def stories(text: str, source: str) -> Iterator[Question]:
 
 
 def _texts(folder: Path, tasks: Sequence[int], part: str) -> dict[int, tuple[str, str]]:
-    """Source and text of each task."""
+    """Read the source and the text of each task."""
     for pattern in _FILES:
         found = {
             int(name.group(1)): path
@@ -121,6 +121,8 @@ def _glob(folder: Path, pattern: str) -> list[Path]:
 
 
 def _from_archive(path: Path, tasks: Sequence[int], part: str) -> dict[int, tuple[str, str]]:
+    """Read the source and the text of each task from an archive."""
+
     def choose(names: Sequence[PurePosixPath]) -> set[PurePosixPath]:
         found = {name: named for name in names if (named := _NAME.fullmatch(name.name))}
         folders = {name.parent for name in found}

@@ -1,4 +1,4 @@
-"""The files of CMRC 2017 and of the Children's Fairy Tale set."""
+"""Readers of CMRC 2017 and of the Children's Fairy Tale set."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _QUERY = re.compile(r"<qid_(\d+)>")
 
 
 def read_cmrc(documents: Path, answers: Path, blank: bool = True) -> Iterator[Question]:
-    """Read passages, ``n ||| sentence`` a line, each with ``<qid_k> ||| query`` behind it.
+    """Read passages: lines ``n ||| sentence``, then a line ``<qid_k> ||| query``.
 
     Args:
         documents: the passages' file.
-        answers: the file of their answers, ``<qid_k> ||| word`` a line, in the same order.
-        blank: whether each query has one blank ``XXXXX``; else it is a question without one.
+        answers: the file of the answers, a line ``<qid_k> ||| word`` each, in the same order.
+        blank: whether each query has one blank ``XXXXX``, or none.
 
     Raises:
-        BrokenFileError: a line is neither, a query has another number of blanks, or the two files
-            do not belong together.
-        FileNotFoundError: a file is missing.
+        BrokenFileError: if a line has another form, a query has another number of blanks, or the
+            two files do not belong together.
+        FileNotFoundError: if a file is missing.
     """
     right = list(_answers(answers))
     sentences: list[list[str]] = []
@@ -60,10 +60,10 @@ def read_cmrc(documents: Path, answers: Path, blank: bool = True) -> Iterator[Qu
 
 
 def check_blanks(query: list[str], expected: int, path: Path, line: int) -> None:
-    """Refuse a query that has another number of blanks.
+    """Refuse a query with an unexpected number of blanks.
 
     Raises:
-        BrokenFileError: it has.
+        BrokenFileError: if the query has another number of blanks.
     """
     if (blanks := query.count(BLANK)) != expected:
         raise BrokenFileError(
@@ -95,18 +95,17 @@ def _check_number(mark: str, expected: int, path: Path, line: int) -> None:
 
 
 def read_cft(path: Path) -> Iterator[Question]:
-    """Read passages, ``n ||| sentence`` a line, the last one ``n ||| query ||| answer``.
+    """Read passages: lines ``n ||| sentence``, then a line ``n ||| query ||| answer``.
 
-    A question whose query is left empty, as the published file of human questions has one, is left
-    out.
+    A question with an empty query is left out; the published file of human questions has one.
 
     Args:
         path: the file.
 
     Raises:
-        BrokenFileError: a line is neither, a query has not one blank, or the last question is cut
-            off.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if a line has another form, a query does not have exactly one blank, or the
+            last question is cut off.
+        FileNotFoundError: if there is no such file.
     """
     sentences: list[list[str]] = []
     i = 0

@@ -1,4 +1,4 @@
-"""The ``.question`` files of the CNN and Daily Mail sets (Hermann et al. 2015)."""
+"""Reader of the ``.question`` files of the CNN and Daily Mail sets (Hermann et al. 2015)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _CLOSING = {'"', "'", ")", "''", "\u201d"}
 
 
 def read_cnn_question(path: str | Path) -> Question:
-    """Read one file: address, document, query, answer, and the names behind the placeholders.
+    """Read one file: address, document, query, answer, and the names of the placeholders.
 
-    Each part is a line, with a blank line behind it; the names may be missing.
+    Each part is a line followed by a blank line; the names may be missing.
 
     Args:
         path: the file.
 
     Raises:
-        BrokenFileError: a part is missing or empty, or is not what its place asks for.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if a part is missing, empty or of the wrong form.
+        FileNotFoundError: if there is no such file.
     """
     lines = read_text(path).split("\n")
     for i, name in enumerate(_PARTS):
@@ -58,11 +58,11 @@ def read_cnn_part(folder: Path) -> Iterator[Question]:
     """Read the ``.question`` files of a folder one by one, in the order of their names.
 
     Args:
-        folder: such as ``questions/training``.
+        folder: the folder, such as ``questions/training``.
 
     Raises:
-        FileNotFoundError: there is no such folder, or it has no such file.
-        BrokenFileError: a file is broken.
+        FileNotFoundError: if there is no such folder, or it has no such file.
+        BrokenFileError: if a file is broken.
     """
     paths = files_below(folder, ".question")
     if not paths:
@@ -71,7 +71,7 @@ def read_cnn_part(folder: Path) -> Iterator[Question]:
 
 
 def split_sentences(words: list[str]) -> list[list[str]]:
-    """Cut words behind each full stop, question mark or exclamation mark, and closing quotes."""
+    """Split words into sentences behind ``.``, ``?`` or ``!`` and closing quotes."""
     sentences: list[list[str]] = [[]]
     ended = False
     quotes = 0

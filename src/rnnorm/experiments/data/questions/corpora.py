@@ -25,15 +25,14 @@ def load_questions(
     """Read a set by name.
 
     Args:
-        dataset: ``"cnn"``: ``questions/{training,validation,test}``, or these three folders, in
-            the folder or in its ``cnn`` or ``dailymail``; read one file at a time. ``"babi"``: the
-            tasks' files or the published archive, see
-            ``read_babi``, in the folder or in its ``babi`` or
-            ``babi_en10k``; a tenth of the training stories is for validation. ``"chinese"``: the
-            validation files of CMRC 2017, in the folder or in its ``cmrc2017``, and those of CFT,
-            in the folder or in its ``cft``. The human questions of CFT are for test; training
-            leaves out those whose text is one of the test's, and a tenth of its texts is for
-            validation.
+        dataset: ``"cnn"``: ``questions/{training,validation,test}``, or these three folders, in the
+            folder or in its ``cnn`` or ``dailymail``; read one file at a time. ``"babi"``: the
+            tasks' files or the published archive, see ``read_babi``, in the folder or in its
+            ``babi`` or ``babi_en10k``; a tenth of the training stories is for validation.
+            ``"chinese"``: the validation files of CMRC 2017, in the folder or in its ``cmrc2017``,
+            and those of CFT, in the folder or in its ``cft``. The human questions of CFT are for
+            test; training leaves out those whose text is one of the test's, and a tenth of its
+            texts is for validation.
         data_dir: the folder.
         tasks: numbers of the tasks of bAbI.
 
@@ -41,9 +40,9 @@ def load_questions(
         Questions of ``"train"``, ``"val"`` and ``"test"``.
 
     Raises:
-        ValueError: the name is unknown, or there are no tasks.
-        FileNotFoundError: a file is missing.
-        BrokenFileError: a file is broken.
+        ValueError: if the name is unknown, or there are no tasks.
+        FileNotFoundError: if a file is missing.
+        BrokenFileError: if a file is broken.
     """
     if dataset not in ("cnn", "babi", "chinese"):
         raise ValueError(f"dataset must be 'cnn', 'babi' or 'chinese', got {dataset!r}")
@@ -63,10 +62,10 @@ def load_questions(
 
 
 def hold_out(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
-    """Hold out a tenth of the stories, at least one, always the same, each with all its questions.
+    """Hold out a fixed random tenth of the stories, at least one, with all their questions.
 
     Returns:
-        What is left, and what is held out.
+        The questions that are left, and those held out.
     """
     names = np.unique([question.story for question in questions])
     count = max(1, round(0.1 * len(names)))

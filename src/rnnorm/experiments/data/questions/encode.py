@@ -1,4 +1,4 @@
-"""Questions as numbers, and minibatches of them."""
+"""Questions encoded as numbers, and minibatches of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rnnorm.experiments.data.questions.question import Question
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 
 Numbers = NDArray[np.int32]
-#: what may be an answer, of the words
+#: tells whether a word may be an answer
 Possible = Callable[[str], bool]
 
 
@@ -27,8 +27,8 @@ class NumberedQuestion(NamedTuple):
     Attributes:
         document: ``(N,)``.
         query: ``(M,)``.
-        candidates: the numbers in the document that may be the answer, each once.
-        answer: the answer's place among them, -1 if it is not there.
+        candidates: the distinct numbers in the document that may be the answer.
+        answer: the answer's index among the candidates, -1 if the document lacks it.
         placeholders: how many placeholders document and query have, numbered from the first on.
     """
 
@@ -40,7 +40,7 @@ class NumberedQuestion(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """A question whose words are numbered as they came."""
+    """A question whose words are numbered in the order of their first occurrence."""
 
     document: Numbers
     query: Numbers
@@ -49,11 +49,11 @@ class Raw(NamedTuple):
 
 
 def read_raw(questions: Iterable[Question], words: dict[str, int]) -> list[Raw]:
-    """Number words as they come, so that no text stays in memory.
+    """Number words in the order of their first occurrence, so that no text stays in memory.
 
     Args:
-        questions: read one by one.
-        words: numbers of the words so far; new ones are added.
+        questions: the questions, read one by one.
+        words: numbers of the words so far; new words are added.
     """
 
     def numbers(text: Iterable[str]) -> Numbers:
@@ -68,22 +68,22 @@ def read_raw(questions: Iterable[Question], words: dict[str, int]) -> list[Raw]:
 class Numbering:
     """Numbers of words, of the unknown word, and of placeholders, in this order.
 
-    The most frequent words of the training questions are the vocabulary. Another word that may be
-    an answer is a placeholder, the same wherever it stands in a text and its query, for those that
-    come first, ``placeholders`` at most. All others are the unknown word.
+    The most frequent words of the training questions form the vocabulary. Any other word that may
+    be an answer gets a placeholder, one for all its occurrences in a text and its query, until
+    ``placeholders`` are used up. All other words are the unknown word.
 
     Args:
-        words: all words, with the numbers that ``train`` has for them.
+        words: all words, with their numbers in ``train``.
         train: the training questions.
-        size: how many words the vocabulary has at most; None for all of the training questions.
-        placeholders: how many placeholders there are.
-        possible: says of a word whether it may be an answer.
-        anonymous: words that may be an answer are in no case in the vocabulary (CNN's entities).
+        size: most words of the vocabulary; None for all words of the training questions.
+        placeholders: the number of placeholders.
+        possible: tells whether a word may be an answer.
+        anonymous: whether possible answers are kept out of the vocabulary (CNN's entities).
 
     Attributes:
         vocabulary: the words.
         unknown: number of the unknown word.
-        placeholders: how many there are.
+        placeholders: the number of placeholders.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class Numbering:
         self._candidates = np.array([*candidates, False, *[True] * placeholders])
 
     def __len__(self) -> int:
-        """How many numbers there are."""
+        """Return how many numbers there are."""
         return self.unknown + 1 + self.placeholders
 
     def name(self, number: int) -> str:
-        """What a number is shown as."""
+        """Return the text that a number is shown as."""
         if number < self.unknown:
             return self.vocabulary.symbols[number]
         return "<unknown>" if number == self.unknown else f"@{number - self.unknown - 1}"
@@ -142,7 +142,7 @@ class Numbering:
         )
 
 
-#: in place of a candidate, where a question has fewer than another
+#: pads the candidates of a question that has fewer than others
 NO_CANDIDATE = -1
 
 
@@ -155,7 +155,7 @@ class ClozeBatch(NamedTuple):
         query: queries ``(Q, B)``.
         query_lengths: words of each query ``(B,)``.
         candidates: numbers of the words that may be the answer ``(C, B)``, or ``NO_CANDIDATE``.
-        answers: the answer's place among the candidates ``(B,)``, -1 if it is not there.
+        answers: the answer's index among the candidates ``(B,)``, -1 if the document lacks it.
     """
 
     x: Tensor
@@ -166,18 +166,18 @@ class ClozeBatch(NamedTuple):
     answers: Tensor
 
     def to(self, device: torch.device | str) -> ClozeBatch:
-        """The same on another device."""
+        """Copy the minibatch to another device."""
         return ClozeBatch(*(part.to(device) for part in self))
 
 
 class QuestionBatches(WholeMinibatches[ClozeBatch]):
-    """Questions drawn at random, with their placeholders shuffled anew in each epoch.
+    """Minibatches of random questions, whose placeholders are shuffled again in each epoch.
 
     Args:
         questions: one or more.
         batch_size: rows of a minibatch.
         placeholder: number of the first placeholder.
-        seed: seed of order and shuffles, or None for always the same ones, with nothing left out.
+        seed: seed of order and shuffles, or None for fixed ones, with no question left out.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class QuestionBatches(WholeMinibatches[ClozeBatch]):
         self._placeholder = placeholder
 
     def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> ClozeBatch:
-        """A minibatch of this order."""
+        """Return a minibatch of the drawn order."""
         rows = [self._shuffled(i) for i in drawn[number].tolist()]
         document, query, candidates, _, _ = zip(*rows, strict=True)
         return ClozeBatch(
@@ -200,17 +200,17 @@ class QuestionBatches(WholeMinibatches[ClozeBatch]):
             torch.tensor([len(row) for row in document]),
             _padded(query),
             torch.tensor([len(row) for row in query]),
-            # one place at least: no document of a minibatch may have a candidate
+            # an empty row is padded along, since all documents may lack candidates
             _padded([*candidates, np.zeros(1, np.int32)], NO_CANDIDATE)[:, :-1],
             torch.tensor([row.answer for row in rows]),
         )
 
     def _shuffled(self, index: int) -> NumberedQuestion:
-        """A question with other numbers for its placeholders, in this epoch."""
+        """Return a question with the numbers of its placeholders permuted for this epoch."""
         question = self.questions[index]
         if question.placeholders < 2:
             return question
-        # evaluation has shuffles, too, always the same ones, whatever its minibatches are
+        # evaluation shuffles too, by a fixed seed for each question
         key = (0, 0, index) if self.seed is None else (self.seed, self.epoch + 1, index)
         random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(key)))
         order = random.permutation(question.placeholders).astype(np.int32) + self._placeholder

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rnnorm.experiments.files import BrokenFileError
 
-#: what stands in the place of the missing word
+#: replaces the missing word of a query
 BLANK = "XXXXX"
 
 
@@ -17,9 +17,9 @@ class Question(NamedTuple):
     Attributes:
         sentences: the document's sentences, each a list of words.
         query: the query's words.
-        answer: a word.
-        source: file and line, for an error.
-        story: questions with the same one are about the same text.
+        answer: the word that is missing.
+        source: file and line, for error messages.
+        story: number of the text that the question is about.
     """
 
     sentences: Sequence[Sequence[str]]
@@ -35,10 +35,10 @@ class Question(NamedTuple):
 
 
 def check_question(question: Question) -> Question:
-    """Refuse a question that has nothing to read.
+    """Refuse a question with an empty part.
 
     Raises:
-        BrokenFileError: its document, its query or its answer is empty.
+        BrokenFileError: if its document, its query or its answer is empty.
     """
     parts = {"document": any(question.sentences), "query": question.query}
     for name, part in {**parts, "answer": question.answer}.items():
@@ -48,19 +48,19 @@ def check_question(question: Question) -> Question:
 
 
 def is_word(word: str) -> bool:
-    """Whether it is a word, not punctuation."""
+    """Tell whether a token is a word, not punctuation."""
     return any(character.isalnum() for character in word)
 
 
 def most_relevant(question: Question, sentences: int) -> Question:
-    """Cut the document to the sentences that have most words in common with the query.
+    """Cut the document to the sentences that share the most words with the query.
 
-    Distinct words are counted, punctuation is not. Of equals the first ones stay, all in their
-    order.
+    Distinct words are counted, punctuation is not. Among equals the first sentences are kept. The
+    order stays.
 
     Args:
         question: the question.
-        sentences: how many stay.
+        sentences: how many sentences to keep.
     """
     query = {word for word in question.query if is_word(word)}
     shared = [-len(query.intersection(sentence)) for sentence in question.sentences]
@@ -69,12 +69,12 @@ def most_relevant(question: Question, sentences: int) -> Question:
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a text that are not blank, each with its number from 1 on."""
+    """Yield the lines of a text that are not blank, each with its number from 1 on."""
     return ((i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def with_blank(text: str) -> list[str]:
-    """Words of a text, where the blank may stand without a space beside it."""
+    """Split a text into words, even where no space separates the blank from a word."""
     return text.replace(BLANK, f" {BLANK} ").split()
 
 
@@ -85,12 +85,12 @@ def same_stories(questions: Iterable[Question], words: int = 10) -> list[Questio
 
     Args:
         questions: in any order, which is kept.
-        words: a sentence of fewer words is nobody's own.
+        words: shorter sentences are not compared.
     """
     questions = list(questions)
     parents = list(range(len(questions)))
 
-    def first(i: int) -> int:
+    def root(i: int) -> int:
         while parents[i] != i:
             parents[i] = i = parents[parents[i]]
         return i
@@ -99,5 +99,5 @@ def same_stories(questions: Iterable[Question], words: int = 10) -> list[Questio
     for i, question in enumerate(questions):
         for sentence in question.sentences:
             if len(sentence) >= words:
-                parents[first(i)] = first(seen.setdefault(tuple(sentence), i))
-    return [question._replace(story=first(i)) for i, question in enumerate(questions)]
+                parents[root(i)] = root(seen.setdefault(tuple(sentence), i))
+    return [question._replace(story=root(i)) for i, question in enumerate(questions)]

@@ -62,7 +62,7 @@ class FrameBatches(SimilarLengths[FrameBatch]):
         """A minibatch of this order.
 
         Raises:
-            ValueError: the features of an utterance are broken.
+            ValueError: if the features of an utterance are broken.
         """
         rows = [self.utterances[i] for i in drawn[number]]
         features = [torch.from_numpy(self.prepare(row.read())) for row in rows]
@@ -133,7 +133,7 @@ class TranscriptBatches(SimilarLengths[TranscriptBatch]):
         """A minibatch of this order.
 
         Raises:
-            ValueError: the features of an utterance are broken.
+            ValueError: if the features of an utterance are broken.
         """
         rows = drawn[number].tolist()
         chosen = [self.utterances[i] for i in rows]

@@ -53,7 +53,7 @@ def filter_banks_of(
         rate: samples of a second.
 
     Raises:
-        ValueError: it has none.
+        ValueError: if it has none.
     """
     frames = filter_banks(samples, rate)
     if not len(frames):

@@ -41,9 +41,9 @@ def read_recordings(
         The name and the samples ``(N,)`` in [-1, 1].
 
     Raises:
-        ValueError: a file is broken, has another rate or several channels or lasts more than an
+        ValueError: if a file is broken, has another rate or several channels or lasts more than an
             hour, or a sample is not finite; or the archive is broken.
-        FileNotFoundError: one is missing.
+        FileNotFoundError: if one is missing.
     """
     path, wanted = Path(path), set(names)
     for name, where, data in _files(path, wanted) if path.is_dir() else _members(path, wanted):
@@ -66,7 +66,7 @@ def read_recording(path: str | Path, rate: int) -> NDArray[np.float32]:
 
     Raises:
         ValueError: as :func:`read_recordings`.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: if there is no such file.
     """
     return _samples(unpack(Path(path), ""), str(path), rate)
 
@@ -101,7 +101,7 @@ def _whole(data: bytes, where: str) -> bytes:
     """The bytes of a recording, with their number in the header of a wav that lacks it.
 
     Raises:
-        ValueError: it is shorter than it says: libsndfile takes what there is.
+        ValueError: if it is shorter than it says: libsndfile takes what there is.
     """
     announced = 0
     if data[:4] in (b"RIFF", b"RIFX"):

@@ -43,9 +43,9 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
         speaker: the one to train on.
 
     Raises:
-        ValueError: a file is broken, frames and alignments differ in number, there is no such
+        ValueError: if a file is broken, frames and alignments differ in number, there is no such
             speaker, or no utterance is left to train.
-        FileNotFoundError: there are no recordings, or no alignments.
+        FileNotFoundError: if there are no recordings, or no alignments.
     """
     what = "the recordings of the Free Spoken Digit Dataset and their alignments"
     folder = users_folder(data_dir, what)
@@ -83,7 +83,7 @@ def find_recordings(folder: Path) -> Path:
     """The folder or archive of the recordings in a user's folder.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: if there is none.
     """
     archives = [f"fsdd-recordings.tar{ending}" for ending in ("", ".xz", ".gz")]
     # a copy that is no clone is called after its branch or version
@@ -153,8 +153,8 @@ def load_digit_strings(
             and validation have.
 
     Raises:
-        ValueError: a recording is broken, or a speaker of the test is one of the others, too.
-        FileNotFoundError: there are no recordings, or one is missing.
+        ValueError: if a recording is broken, or a speaker of the test is one of the others, too.
+        FileNotFoundError: if there are no recordings, or one is missing.
     """
     folder = users_folder(data_dir, "the recordings of the Free Spoken Digit Dataset")
     if both := set(speakers) & set(test_speakers):

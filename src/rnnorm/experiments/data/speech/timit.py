@@ -52,9 +52,9 @@ def read_phones(path: str | Path) -> tuple[str, ...]:
         path: the file: first sample, sample behind the last, and phone on each line.
 
     Raises:
-        BrokenFileError: the file is broken: a line has not these three, a phone ends before it
+        BrokenFileError: if the file is broken: a line has not these three, a phone ends before it
             begins or begins before the one before it, a phone is none of the 61, or none is left.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: if there is no such file.
     """
     phones, before = [], 0
     for where, line in placed_lines(path):
@@ -89,8 +89,8 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
             (``SI1027.WAV``, ``SI1027.PHN``; in small letters, too), itself or in ``TIMIT``.
 
     Raises:
-        ValueError: a file is broken, or a part has no utterance.
-        FileNotFoundError: a folder or a recording is missing.
+        ValueError: if a file is broken, or a part has no utterance.
+        FileNotFoundError: if a folder or a recording is missing.
     """
     folder = users_folder(data_dir, "TIMIT's TRAIN and TEST")
     # archives of it have up to three folders above

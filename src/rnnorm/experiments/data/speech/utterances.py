@@ -66,7 +66,7 @@ def pair(
         The utterances, and a note of how many lack one of the two.
 
     Raises:
-        ValueError: an alignment has another length than its features, or none is left.
+        ValueError: if an alignment has another length than its features, or none is left.
     """
     found = [Utterance(n, read, states[n]) for n, (_, read) in features.items() if n in states]
     other = [u for u in found if len(u.targets) != features[u.name][0]]

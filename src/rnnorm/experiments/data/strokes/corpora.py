@@ -37,9 +37,9 @@ def read_iam(path: str | Path) -> Drawing:
             ``Point`` with ``x`` and ``y``.
 
     Raises:
-        BrokenFileError: the file is broken, such as cut short; it declares entities; a point has no
-            finite ``x`` or ``y``; or there is no point.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if the file is broken, such as cut short; it declares entities; a point has
+            no finite ``x`` or ``y``; or there is no point.
+        FileNotFoundError: if there is no such file.
     """
     strokes = []
     for number, stroke in enumerate(_root(Path(path)).iterfind(".//StrokeSet/Stroke"), 1):
@@ -92,8 +92,8 @@ def load_iam(data_dir: str | Path | None) -> DrawnParts:
             folder ``lineStrokes``. What stands before the last hyphen is a form.
 
     Raises:
-        ValueError: there are fewer than three forms, or a file is broken.
-        FileNotFoundError: no folder is named.
+        ValueError: if there are fewer than three forms, or a file is broken.
+        FileNotFoundError: if no folder is named.
     """
     folder = users_folder(data_dir, "lineStrokes")
     folder = inner_folder(folder, "lineStrokes") or folder
@@ -115,8 +115,8 @@ def load_kanjivg(data_dir: str | Path | None) -> DrawnParts:
     """Read ``kanjivg_rdp100.npz``, in the folder or in its folder ``handwriting``.
 
     Raises:
-        BrokenFileError: the file is broken.
-        FileNotFoundError: it is missing.
+        BrokenFileError: if the file is broken.
+        FileNotFoundError: if it is missing.
     """
     (path,) = find_texts(users_folder(data_dir, FILE), "handwriting", [FILE])
     return read_kanjivg(path)
@@ -132,10 +132,10 @@ def read_kanjivg(path: str | Path) -> DrawnParts:
             ``{part}_offsets`` ``(C + 1,)``, where each character begins.
 
     Raises:
-        BrokenFileError: the file is broken: no such archive, an array is missing, pickled, cut
+        BrokenFileError: if the file is broken: no such archive, an array is missing, pickled, cut
             short or of another shape, an offset is not finite, or a character has no point or does
             not end with the pen lifted.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: if there is no such file.
     """
     path = Path(path)
     names = [
@@ -210,9 +210,9 @@ def load_pendigits(data_dir: str | Path | None) -> DrawnParts:
         data_dir: the folder, or one that has them in ``timeseries/PenDigits``.
 
     Raises:
-        BrokenFileError: a file is broken.
-        ValueError: there is but one digit to train and to validate.
-        FileNotFoundError: one is missing.
+        BrokenFileError: if a file is broken.
+        ValueError: if there is but one digit to train and to validate.
+        FileNotFoundError: if one is missing.
     """
     names = ["pendigits.tra", "pendigits.tes"]
     folder = users_folder(data_dir, " and ".join(names))

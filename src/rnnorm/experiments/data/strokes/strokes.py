@@ -108,7 +108,7 @@ class StrokeBatches(SimilarLengths[StrokeBatch]):
         return torch.from_numpy(each.offsets / np.float32(self.scale)), torch.from_numpy(each.pen)
 
     def batch(self, number: int, drawn: list[NDArray[np.intp]]) -> StrokeBatch:
-        """A minibatch of this order."""
+        """Return a minibatch of the drawn order."""
         rows = drawn[number].tolist()
         points = [self.points(i) for i in rows]
         labels = [self.drawings[i].label for i in rows]

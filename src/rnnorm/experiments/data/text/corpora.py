@@ -26,7 +26,7 @@ def sentence_words(text: str, path: Path) -> list[str]:
         path: the file, for the error.
 
     Raises:
-        BrokenFileError: the last line has no end.
+        BrokenFileError: if the last line has no end.
     """
     _check_end(text, path)
     sentences = (line.split() for line in text.split("\n"))
@@ -43,7 +43,7 @@ def sentence_characters(text: str, path: Path) -> str:
         path: the file, for the error.
 
     Raises:
-        BrokenFileError: two characters are not separated, or the last line has no end.
+        BrokenFileError: if two characters are not separated, or the last line has no end.
     """
     if joined := _JOINED.search(text):
         raise BrokenFileError(
@@ -70,7 +70,7 @@ def check_text8(text: str, path: Path) -> str:
     """The text itself, if it has the letters a to z and the space alone.
 
     Raises:
-        BrokenFileError: it has another character.
+        BrokenFileError: if it has another character.
     """
     # some copies end with line feeds
     text = text.rstrip("\n")
@@ -132,9 +132,10 @@ def load_corpus(
             ``data_dir`` if there is one.
 
     Raises:
-        ValueError: the name is unknown, or ``file`` does not go with it.
-        BrokenFileError: a file is not the whole text that it should be, or a part of it is empty.
-        FileNotFoundError: there is no such file.
+        ValueError: if the name is unknown, or ``file`` does not go with it.
+        BrokenFileError: if a file is not the whole text that it should be, or a part of it is
+            empty.
+        FileNotFoundError: if there is no such file.
     """
     if dataset not in ("ptb-char", "ptb-word", "text8", "text"):
         raise ValueError(

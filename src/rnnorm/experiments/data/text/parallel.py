@@ -50,9 +50,9 @@ def read_parallel(source: str | Path, target: str | Path, lower: bool = True) ->
         lower: put words in small letters.
 
     Raises:
-        BrokenFileError: a file is broken, a line is empty, or one file has more lines than the
+        BrokenFileError: if a file is broken, a line is empty, or one file has more lines than the
             other.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: if there is no such file.
     """
     sides = [words_of_lines(read_text(path), path, lower) for path in (source, target)]
     lines = [len(side) for side in sides]
@@ -67,7 +67,7 @@ def words_of_lines(text: str, path: object, lower: bool) -> list[tuple[str, ...]
     """What has spaces between in each line of a file's text, in small letters if asked for.
 
     Raises:
-        BrokenFileError: a line is empty.
+        BrokenFileError: if a line is empty.
     """
     lines = text.removesuffix("\n").split("\n")
     sentences = [tuple((line.lower() if lower else line).split()) for line in lines]
@@ -97,10 +97,10 @@ def load_parallel(
         lower: put words in small letters.
 
     Raises:
-        ValueError: the name is unknown, ``files`` is missing or not for this set, or there are
+        ValueError: if the name is unknown, ``files`` is missing or not for this set, or there are
             too few pairs.
-        FileNotFoundError: a file is missing.
-        BrokenFileError: a file is broken.
+        FileNotFoundError: if a file is missing.
+        BrokenFileError: if a file is broken.
     """
     if dataset not in ("multi30k", "files"):
         raise ValueError(f"dataset must be 'multi30k' or 'files', got {dataset!r}")
@@ -148,7 +148,7 @@ class ParallelBatch(NamedTuple):
     target_lengths: Tensor
 
     def to(self, device: torch.device | str) -> ParallelBatch:
-        """The same on another device."""
+        """Copy the minibatch to another device."""
         return ParallelBatch(*(part.to(device) for part in self))
 
 
@@ -169,7 +169,7 @@ class ParallelBatches(WholeMinibatches[ParallelBatch]):
         self.pairs = pairs
 
     def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> ParallelBatch:
-        """A minibatch of this order."""
+        """Return a minibatch of the drawn order."""
         sources, targets = zip(*(self.pairs[i] for i in drawn[number].tolist()), strict=True)
         return ParallelBatch(
             # padding is never read, but has to be the number of a word

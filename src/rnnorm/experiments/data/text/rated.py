@@ -52,9 +52,9 @@ def read_rated(path: str | Path) -> list[Rated]:
         path: the file, plain or compressed. What stands before an underscore in an id is its story.
 
     Raises:
-        BrokenFileError: the file is broken: a line has not three fields, an id or a text is empty,
-            or a rating is no finite number.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if the file is broken: a line has not three fields, an id or a text is
+            empty, or a rating is no finite number.
+        FileNotFoundError: if there is no such file.
     """
     found = []
     for where, line in placed_lines(path):
@@ -78,10 +78,10 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
             and so are lines without a value.
 
     Raises:
-        BrokenFileError: the file is broken: a column is missing or there twice, a line has more or
-            fewer values than columns, a quotation is not closed, a text is empty, or a label is no
-            finite number.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if the file is broken: a column is missing or there twice, a line has more
+            or fewer values than columns, a quotation is not closed, a text is empty, or a label is
+            no finite number.
+        FileNotFoundError: if there is no such file.
     """
     csv.field_size_limit(raised_limit(_LONGEST))
     lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
@@ -149,10 +149,10 @@ def load_rated(
         threshold: a text with exactly this rating is left out, and so is one that was there before.
 
     Raises:
-        ValueError: the name is unknown, ``file`` does not go with it, or the training
-            part has not both a text above the threshold and one below.
-        BrokenFileError: the file is broken.
-        FileNotFoundError: it is missing.
+        ValueError: if the name is unknown, ``file`` does not go with it, or the training part has
+            not both a text above the threshold and one below.
+        BrokenFileError: if the file is broken.
+        FileNotFoundError: if it is missing.
     """
     if (dataset == "csv") != (file is not None):
         raise ValueError(f"file must name the file of dataset 'csv' alone, got {file!r}")

@@ -25,7 +25,7 @@ def split_sentences(text: Text, end: int | None) -> list[Tensor]:
         end: number of the end symbol, None if the text has none.
 
     Raises:
-        ValueError: there is no sentence.
+        ValueError: if there is no sentence.
     """
     ends = torch.tensor([]) if end is None else (text.symbols == end).nonzero().flatten() + 1
     *lines, _ = text.symbols.tensor_split(ends.long())
@@ -54,7 +54,7 @@ class Sentences(WholeMinibatches[Window]):
         self.sentences = sorted(sentences, key=len) if seed is None else sentences
 
     def batch(self, number: int, drawn: list[NDArray[np.int64]]) -> Window:
-        """A minibatch of this order."""
+        """Return a minibatch of the drawn order."""
         rows = [self.sentences[i].long() for i in drawn[number].tolist()]
         columns = pad_sequence(rows, padding_value=PADDING)
         return Window(

@@ -64,7 +64,7 @@ class Vocabulary:
             path: the file, for the error.
 
         Raises:
-            BrokenFileError: a character is not in the vocabulary.
+            BrokenFileError: if a character is not in the vocabulary.
         """
         small = len(self) < 256
         unknown = 255 if small else -1
@@ -92,7 +92,7 @@ class Vocabulary:
             path: the file, for the error.
 
         Raises:
-            BrokenFileError: a word is not in the vocabulary.
+            BrokenFileError: if a word is not in the vocabulary.
         """
         try:
             return torch.tensor([self._numbers[word] for word in words], dtype=torch.int32)
@@ -112,7 +112,7 @@ class Vocabulary:
             source: the file that this vocabulary is from.
 
         Raises:
-            ValueError: they differ.
+            ValueError: if they differ.
         """
         if tuple(trained) == self.symbols:
             return
@@ -147,7 +147,7 @@ class WordNumbers:
         self.vocabulary = vocabulary
 
     def __len__(self) -> int:
-        """How many numbers there are."""
+        """Return how many numbers there are."""
         return len(self.vocabulary) + _WORDS
 
     def numbers(self, words: Sequence[str]) -> Tensor:
@@ -184,7 +184,7 @@ class KeepsVocabulary(LoadedData):
         """Refuse a checkpoint whose symbols had other numbers.
 
         Raises:
-            ValueError: the vocabularies differ.
+            ValueError: if the vocabularies differ.
         """
         if "vocabulary" in state_dict:
             self.vocabulary.check_same(state_dict["vocabulary"], self.source)

@@ -68,7 +68,7 @@ class IndependentWindows(Resumable[Window]):
         crop: start each epoch at another place among the text's first ``length`` symbols.
 
     Raises:
-        ValueError: the text is shorter than a window, or a number is less than 1.
+        ValueError: if the text is shorter than a window, or a number is less than 1.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class IndependentWindows(Resumable[Window]):
         self._rest = 0 if seed is not None else (len(self.symbols) - 1) % length
 
     def __len__(self) -> int:
-        """Number of minibatches of an epoch."""
+        """Return the number of minibatches of an epoch."""
         return -(-self._windows // self.batch_size) + (self._rest > 0)
 
     def fewest_rows(self) -> int:
@@ -137,7 +137,7 @@ class CarriedWindows(Resumable[Window]):
         whole: leave out a last, shorter window, as training does.
 
     Raises:
-        ValueError: the text is too short for a window of every row.
+        ValueError: if the text is too short for a window of every row.
     """
 
     def __init__(self, text: Text, length: int, batch_size: int, whole: bool = True) -> None:
@@ -183,7 +183,7 @@ class Stream(Resumable[Window]):
         piece: predictions held in memory at a time; no result depends on it.
 
     Raises:
-        ValueError: the text has fewer than two symbols.
+        ValueError: if the text has fewer than two symbols.
     """
 
     def __init__(self, text: Text, piece: int = 500) -> None:
@@ -244,8 +244,8 @@ class TextData(KeepsVocabulary):
         """Read the text.
 
         Raises:
-            ValueError: a file is not the whole text that it should be, or too short.
-            FileNotFoundError: ``data_dir`` lacks a file.
+            ValueError: if a file is not the whole text that it should be, or too short.
+            FileNotFoundError: if ``data_dir`` lacks a file.
         """
         given = self.hparams
         corpus = load_corpus(given["dataset"], given["data_dir"], given["file"])

@@ -43,7 +43,7 @@ class ClozeData(KeepsVocabulary):
         numbering: of the words, once the data are loaded.
 
     Raises:
-        ValueError: an argument is none of these, or less than 1.
+        ValueError: if an argument is none of these, or less than 1.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class ClozeData(KeepsVocabulary):
         """Read the questions.
 
         Raises:
-            ValueError: a file is broken, or no training question has its answer in its document.
-            FileNotFoundError: ``data_dir`` lacks a file.
+            ValueError: if a file is broken, or no training question has its answer in its document.
+            FileNotFoundError: if ``data_dir`` lacks a file.
         """
         given = self.hparams
         dataset, cut = given["dataset"], given["sentences"]

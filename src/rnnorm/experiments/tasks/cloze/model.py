@@ -42,7 +42,7 @@ class ClozeReader(RecurrentModel):
         score: the metric of the best checkpoint, the share of wrong answers.
 
     Raises:
-        ValueError: a name is unknown, or the cell an HMLSTM.
+        ValueError: if a name is unknown, or the cell an HMLSTM.
     """
 
     score = Score("error", "min")
@@ -76,7 +76,7 @@ class ClozeReader(RecurrentModel):
         """See whether the data have as many numbers as the model.
 
         Raises:
-            ValueError: they have not.
+            ValueError: if they have not.
         """
         numbering = data.numbering
         assert numbering is not None
@@ -147,7 +147,7 @@ class ClozeReader(RecurrentModel):
         return loss * processes.loss_weight(rows)
 
     def statistics_step(self, batch: ClozeBatch) -> None:
-        """Run over a minibatch for its statistics."""
+        """Run the model over a minibatch to collect its statistics."""
         self(batch.to(self.device))
 
     def evaluate(self, name: str, batch: ClozeBatch) -> None:

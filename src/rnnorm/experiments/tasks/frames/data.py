@@ -38,7 +38,7 @@ class FrameData(LoadedData):
         num_targets: how many states there are, once the data are loaded.
 
     Raises:
-        ValueError: an argument is none of these, or less than 1.
+        ValueError: if an argument is none of these, or less than 1.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class FrameData(LoadedData):
         """Read alignments and lengths, and the features too if they come from recordings.
 
         Raises:
-            ValueError: a file is broken, or no training utterance is left.
-            FileNotFoundError: a file is missing.
+            ValueError: if a file is broken, or no training utterance is left.
+            FileNotFoundError: if a file is missing.
         """
         given = self.hparams
         speech = self._speech()

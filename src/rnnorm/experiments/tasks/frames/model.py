@@ -29,7 +29,7 @@ class FrameClassifier(StepClassifier):
         score: the metric of the best checkpoint, the frame error; lower is better.
 
     Raises:
-        ValueError: a name is unknown.
+        ValueError: if a name is unknown.
     """
 
     score = Score("frame_error", "min")
@@ -52,7 +52,7 @@ class FrameClassifier(StepClassifier):
         """See whether the features and states fit the model.
 
         Raises:
-            ValueError: they do not.
+            ValueError: if they do not.
         """
         what = f"the features of a frame{' with deltas' if data.hparams['deltas'] else ''}"
         self.expect_size("input_size", data.num_features, what)

@@ -29,7 +29,7 @@ class StrokeData(LoadedData):
         scale: standard deviation of all training offsets, by which offsets are divided.
 
     Raises:
-        ValueError: an argument is none of these, or less than 1.
+        ValueError: if an argument is none of these, or less than 1.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class StrokeData(LoadedData):
         """Read the drawings.
 
         Raises:
-            ValueError: a file is broken, a class is not in the training part, or no training
+            ValueError: if a file is broken, a class is not in the training part, or no training
                 drawing is left.
-            FileNotFoundError: a file is missing.
+            FileNotFoundError: if a file is missing.
         """
         given = self.hparams
         parts = _LOADERS[given["dataset"]](given["data_dir"])
@@ -87,7 +87,7 @@ class StrokeData(LoadedData):
         """Refuse a checkpoint of other drawings.
 
         Raises:
-            ValueError: classes or scale differ.
+            ValueError: if classes or scale differ.
         """
         if "scale" in state_dict and state_dict != self.state_dict():
             raise ValueError(

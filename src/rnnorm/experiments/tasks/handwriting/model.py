@@ -45,8 +45,8 @@ class Writer(RecurrentModel):
             densities are above 1.
 
     Raises:
-        ValueError: an HMLSTM, whose boundaries belong to no class, is to have classes, or a layer
-            with classes is to learn another initial state.
+        ValueError: if an HMLSTM, whose boundaries belong to no class, is to have classes, or a
+            layer with classes is to learn another initial state.
     """
 
     score = Score("loss", "min")
@@ -74,7 +74,7 @@ class Writer(RecurrentModel):
         """See whether the model has the classes of the data, or none.
 
         Raises:
-            ValueError: it has another number.
+            ValueError: if it has another number.
         """
         given, found = self.hparams["num_classes"], len(data.classes)
         if given not in (0, found):
@@ -104,7 +104,7 @@ class Writer(RecurrentModel):
         Returns:
             the next offsets, scores of the pen ``(T, B, 3)``, and the states after the last point.
         """
-        # an HMLSTM tells its boundaries too
+        # an HMLSTM also returns its boundaries
         output, state, *_ = self.rnn(x, state, lengths=lengths, step=step)
         return *self._predicted(output), state
 
@@ -119,7 +119,7 @@ class Writer(RecurrentModel):
         return loss * processes.loss_weight(points)
 
     def statistics_step(self, batch: StrokeBatch) -> None:
-        """Run over a minibatch for its statistics."""
+        """Run the model over a minibatch to collect its statistics."""
         classes = batch.classes.to(self.device)
         x = batch.x.to(self.head.weight)
         self.rnn(x, self.first_state(classes), lengths=batch.lengths, step=0)
@@ -162,7 +162,7 @@ class Writer(RecurrentModel):
             scaled offset and pen of each point ``(N, 3)``, of each drawing.
 
         Raises:
-            ValueError: ``temperature`` is not a number of at least 0.
+            ValueError: if ``temperature`` is not a number of at least 0.
         """
         if not 0 <= temperature < float("inf"):
             raise ValueError(f"temperature must be at least 0, got {temperature}")
@@ -180,7 +180,7 @@ class Writer(RecurrentModel):
             new = torch.cat([next_offsets, next_pen.to(like).unsqueeze(1)], 1)
             for row, i in enumerate(going):
                 points[i] = torch.cat([points[i], new[row : row + 1]])
-            # what has ended costs nothing more
+            # a drawing that has ended costs nothing more
             left = (next_pen != END).nonzero().flatten()
             going = [going[row] for row in left.tolist()]
             state = rows_of(state, left)

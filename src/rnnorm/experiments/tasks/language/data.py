@@ -31,7 +31,7 @@ class LanguageData(TextData):
         **shared: of :class:`rnnorm.experiments.data.text.windows.TextData`.
 
     Raises:
-        ValueError: an argument is none of these, or less than 1.
+        ValueError: if an argument is none of these, or less than 1.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LanguageData(TextData):
             length: predictions of a window.
 
         Raises:
-            ValueError: the text is shorter than a window.
+            ValueError: if the text is shorter than a window.
         """
         check_at_least(1, lengths=length)
         assert self._test is not None

@@ -64,8 +64,8 @@ class LanguageModel(RecurrentModel):
         score: the metric of the best checkpoint; lower is better.
 
     Raises:
-        ValueError: a name is unknown, ``norm_stabilizer`` is negative, ``learn_initial_state`` is
-            ``"from_input"``, or the way to train does not fit a text, ``norm_stabilizer`` or
+        ValueError: if a name is unknown, ``norm_stabilizer`` is negative, ``learn_initial_state``
+            is ``"from_input"``, or the way to train does not fit a text, ``norm_stabilizer`` or
             sampled boundaries.
     """
 
@@ -142,7 +142,7 @@ class LanguageModel(RecurrentModel):
         """See whether the text has as many symbols as the model.
 
         Raises:
-            ValueError: it has not.
+            ValueError: if it has not.
         """
         what = "the symbols of the training text"
         self.expect_size("vocabulary_size", len(data.vocabulary), what)

@@ -57,7 +57,7 @@ class SpokenData(KeepsVocabulary):
         num_features: values of a step, once the data are loaded.
 
     Raises:
-        ValueError: an argument is none of these, of another data set, or less than 1.
+        ValueError: if an argument is none of these, of another data set, or less than 1.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class SpokenData(KeepsVocabulary):
         """Read the utterances.
 
         Raises:
-            ValueError: a file is broken, or no training utterance can be aligned.
-            FileNotFoundError: a file is missing.
+            ValueError: if a file is broken, or no training utterance can be aligned.
+            FileNotFoundError: if a file is missing.
         """
         given, spoken = self.hparams, self._spoken()
         train = subsample(spoken.train, given["train_size"])
@@ -134,7 +134,7 @@ class SpokenData(KeepsVocabulary):
             samples: of one channel ``(N,)``, at :attr:`rate`.
 
         Raises:
-            ValueError: it is shorter than a frame.
+            ValueError: if it is shorter than a frame.
         """
         return self._prepare(filter_banks_of(recording, samples, self.rate))
 
@@ -143,7 +143,7 @@ class SpokenData(KeepsVocabulary):
         """Samples of a second.
 
         Raises:
-            ValueError: the features are not made here.
+            ValueError: if the features are not made here.
         """
         dataset = self.hparams["dataset"]
         if dataset not in _RATES:

@@ -37,7 +37,7 @@ class Transcriber(StepClassifier):
             words or phones that were said; lower is better.
 
     Raises:
-        ValueError: a name is unknown, or ``beam < 1``.
+        ValueError: if a name is unknown, or ``beam < 1``.
     """
 
     in_processes = True
@@ -65,7 +65,7 @@ class Transcriber(StepClassifier):
         """See whether features and symbols fit the model, and remember how symbols are written.
 
         Raises:
-            ValueError: they do not fit.
+            ValueError: if they do not fit.
         """
         self.expect_size("input_size", data.num_features, "the values of a step")
         symbols = "the symbols of the training utterances"
@@ -76,7 +76,7 @@ class Transcriber(StepClassifier):
         """Numbers of the symbols of each row, from 0 on; ``beam`` is the model's by default.
 
         Raises:
-            ValueError: ``beam < 1``.
+            ValueError: if ``beam < 1``.
         """
         read = read_off(scores, lengths, self.hparams["beam"] if beam is None else beam)
         return [[number - 1 for number in row] for row in read]

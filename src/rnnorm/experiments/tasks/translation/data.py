@@ -33,7 +33,7 @@ class TranslationData(LoadedData):
         source, target: the numbers of the words, once the data are loaded.
 
     Raises:
-        ValueError: a size is less than 1.
+        ValueError: if a size is less than 1.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class TranslationData(LoadedData):
         """Read and number the sentences.
 
         Raises:
-            ValueError: a file is broken, the files do not fit each other, or there are too few
+            ValueError: if a file is broken, the files do not fit each other, or there are too few
                 pairs.
-            FileNotFoundError: a file is missing.
+            FileNotFoundError: if a file is missing.
         """
         given = self.hparams
         languages = (given["source_language"], given["target_language"])
@@ -112,7 +112,7 @@ class TranslationData(LoadedData):
         """Refuse a checkpoint whose words had other numbers.
 
         Raises:
-            ValueError: the vocabularies differ.
+            ValueError: if the vocabularies differ.
         """
         for side, numbers in (("source", self.source), ("target", self.target)):
             if side in state_dict:

@@ -59,7 +59,7 @@ class Translator(RecurrentModel):
             by itself in every process, which would wait for each other.
 
     Raises:
-        ValueError: a name is unknown, the cell an HMLSTM, or a number is out of range.
+        ValueError: if a name is unknown, the cell an HMLSTM, or a number is out of range.
     """
 
     score = Score("bleu", "max")
@@ -106,7 +106,7 @@ class Translator(RecurrentModel):
         """See whether the data have as many numbers as the model.
 
         Raises:
-            ValueError: they have not.
+            ValueError: if they have not.
         """
         for name, numbers in (("source", data.source), ("target", data.target)):
             words = len(numbers.vocabulary)
