@@ -1,4 +1,4 @@
-"""Reader of tar archives, plain or compressed; nothing is unpacked to the disk."""
+"""Reader of plain or compressed tar archives, which unpacks nothing to the disk."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pathlib import Path, PurePosixPath
 
 from rnnorm.experiments.files import BrokenFileError, added_by_system, check_size, unpack
 
-# what tarfile raises where a header is broken; an error of its own is the first alone
+# errors that tarfile raises for a broken header; only the first kind is its own
 _BROKEN = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError)
 
 
 def read_members(
     path: Path, choose: Callable[[Sequence[PurePosixPath]], Collection[PurePosixPath]]
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Read some files of an archive, in its order.
+    """Read some files of an archive, in the archive's order.
 
     Args:
-        path: the archive; its first bytes say whether it is compressed, by gzip or xz.
-        choose: of the names of all members but those that systems add, returns those to read.
+        path: the archive; its first bytes tell whether it is compressed by gzip or xz.
+        choose: selects the names to read, out of all members but those that systems add.
 
     Yields:
         A file's name and its bytes.
 
     Raises:
-        BrokenFileError: if the archive is truncated, corrupted or too large, or one of these
-            members is no file, such as a link.
+        BrokenFileError: if the archive is truncated, corrupted or too large, or a selected
+            member is not a file but, say, a link.
         FileNotFoundError: if there is no such archive.
     """
-    # all of it, before a member is read: the checksum comes last
+    # unpack all before a member is read, since the checksum comes last
     data = unpack(path)
     try:
         archive = tarfile.TarFile(fileobj=io.BytesIO(data), encoding="utf-8", errors="replace")
@@ -47,14 +47,14 @@ def read_members(
     size = 0
     for name, member in named:
         if name in chosen:
-            # a sparse member has any size, whatever it takes in the archive
+            # a sparse member may be far larger than its share of the archive
             size += member.size
             check_size(size, f"{path}, unpacked up to {name},")
             yield name, _read(archive, member, path)
 
 
 def _forwards(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members; a negative size would lead back to one that was there before."""
+    """Yield the members; refuse a negative size, which would lead back to an earlier member."""
     before = -1
     for member in archive:
         if archive.offset <= before or member.size < 0:
@@ -64,6 +64,7 @@ def _forwards(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
+    """Read the bytes of a member, which must be a file."""
     file = archive.extractfile(member) if member.isfile() else None
     if file is None:
         raise BrokenFileError(f"{path}, {member.name} is a link or a folder, not a file")

@@ -1,4 +1,4 @@
-"""Reader of texts, plain or compressed, that finds what is broken in them."""
+"""Reader of plain or compressed texts, which locates what is broken in them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from rnnorm.experiments.files import BrokenFileError, file_exists, unpack
 
 ENDINGS = ("", ".gz", ".xz", ".zip")
-# what no text holds: control characters other than tab, line feed, form feed and return
+# control characters other than tab, line feed, form feed and return, which no text holds
 _BINARY = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
-# the longest first: that of UTF-32 begins with that of UTF-16
+# longest marks first, since the mark of UTF-32 begins with that of UTF-16
 _MARKS = {
     codecs.BOM_UTF8: "UTF-8-sig",
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -23,9 +23,9 @@ _MARKS = {
 
 
 def find_text(folder: Path, name: str) -> Path | None:
-    """The file of a published name in a folder, plain or with the ending of a compressed one.
+    """Find a file by its published name in a folder, plain or with a compressed file's ending.
 
-    It may also be in a folder of its own name, as some programs unpack an archive.
+    The file may also be in a sub-folder of its own name, since some programs unpack so.
     """
     names = [f"{name}{ending}" for ending in ENDINGS]
     paths = (place / each for place in (folder, folder / name) for each in names)
@@ -33,10 +33,10 @@ def find_text(folder: Path, name: str) -> Path | None:
 
 
 def find_texts(folder: Path, sub_folder: str, names: Sequence[str]) -> list[Path]:
-    """The files of published names in a folder, or in its sub-folder.
+    """Find files by their published names in a folder or in its sub-folder.
 
     Raises:
-        FileNotFoundError: if one is missing.
+        FileNotFoundError: if a file is missing.
     """
     found = [find_text(folder, name) for name in names]
     if None in found and (folder / sub_folder).is_dir():
@@ -69,12 +69,12 @@ def read_text(path: str | Path) -> str:
 
 
 def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    """Where each line of a text stands, such as ``words.txt, line 3``, and the line.
+    """Yield the position of each line of a text, such as ``words.txt, line 3``, and the line.
 
     Blank lines are left out.
 
     Raises:
-        BrokenFileError, FileNotFoundError: as :func:`read_text`.
+        BrokenFileError, FileNotFoundError: if :func:`read_text` refuses the file.
     """
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():
@@ -82,18 +82,18 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def as_text(data: bytes, path: object) -> str:
-    """A file's bytes as a text.
+    """Decode a file's bytes as a text.
 
     Args:
         data: the bytes, in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
         path: the file, for the error.
 
     Returns:
-        The text without its byte order mark, with line feeds alone at the ends of lines. Carriage
-        returns alone end lines where there is no line feed.
+        The text without its byte order mark, with line feeds as the only line ends. Carriage
+        returns count as line ends only in a text without line feeds.
 
     Raises:
-        BrokenFileError: if they are none, binary or not of that encoding.
+        BrokenFileError: if the data are empty, binary or in another encoding.
     """
     code = next((code for mark, code in _MARKS.items() if data.startswith(mark)), "UTF-8")
     try:
@@ -113,11 +113,11 @@ def as_text(data: bytes, path: object) -> str:
         at = len(text[: bad.start()].encode(code))
         raise BrokenFileError(f"{path} is binary: it has {ord(bad.group()):02x} at byte {at}")
     text = text.replace("\r\n", "\n")
-    # one within a line of a text that has line feeds would part it from its translation
+    # splitting at a return within a line would shift the line against its translation
     return text if "\n" in text else text.replace("\r", "\n")
 
 
 def place(text: str, position: int) -> str:
-    """Line and column, from 1 on, of the character with this index."""
+    """Return line and column, from 1 on, of the character with this index."""
     line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
     return f"line {line}, column {column}"

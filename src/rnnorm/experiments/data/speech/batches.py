@@ -23,7 +23,7 @@ class FrameBatch(NamedTuple):
 
     Attributes:
         x: features ``(T, B, F)``.
-        y: state of each frame ``(T, B)``, or ``PADDING``.
+        y: state of each frame ``(T, B)``, ``PADDING`` in the padding.
         lengths: frames of each utterance ``(B,)``.
     """
 
@@ -33,7 +33,7 @@ class FrameBatch(NamedTuple):
 
     @property
     def inside(self) -> Tensor:
-        """Which frames are not padding ``(T, B)``."""
+        """Mask ``(T, B)`` of the frames that are not padding."""
         return padding_mask(self.lengths, len(self.x))
 
 
@@ -41,10 +41,10 @@ class FrameBatches(SimilarLengths[FrameBatch]):
     """Minibatches of utterances of similar length, with the states of their frames.
 
     Args:
-        utterances: what to read; their features are read when their minibatch is made.
+        utterances: the utterances; their features are read when a minibatch is made.
         batch_size: rows of a minibatch.
         seed: seed of the order, or None for the order of the lengths.
-        prepare: what becomes of the features ``(T, F)`` of an utterance.
+        prepare: transforms the features ``(T, F)`` of an utterance.
     """
 
     def __init__(
@@ -80,10 +80,9 @@ class TranscriptBatch(NamedTuple):
     Attributes:
         x: features ``(T, B, F)``.
         lengths: steps of each utterance ``(B,)``.
-        targets: numbers of its symbols from 1 on ``(S, B)``, 0, the blank, in the
-            padding.
-        target_lengths: how many they are ``(B,)``, 0 where it cannot be aligned.
-        said: the symbols themselves.
+        targets: numbers of its symbols from 1 on ``(S, B)``; the padding is 0, the blank.
+        target_lengths: symbols of each utterance ``(B,)``, 0 for one that cannot be aligned.
+        said: the symbols themselves, as text.
     """
 
     x: Tensor
@@ -94,20 +93,20 @@ class TranscriptBatch(NamedTuple):
 
 
 def least_steps(symbols: Sequence[str]) -> int:
-    """The fewest steps that can be aligned with some symbols: equal neighbours need a blank."""
+    """Return the fewest steps that fit some symbols: equal neighbours need a blank between."""
     return len(symbols) + sum(a == b for a, b in pairwise(symbols))
 
 
 class TranscriptBatches(SimilarLengths[TranscriptBatch]):
-    """Minibatches of utterances of similar length, with what was said in each.
+    """Minibatches of utterances of similar length, with their transcripts.
 
     Args:
-        utterances: what to read; their features are read when their minibatch is made.
-        vocabulary: the symbols; an utterance with another cannot be aligned.
+        utterances: the utterances; their features are read when a minibatch is made.
+        vocabulary: the symbols; an utterance with any other symbol cannot be aligned.
         batch_size: rows of a minibatch.
         seed: seed of the order, or None for the order of the lengths.
-        stacked: frames that are one step.
-        prepare: makes the steps ``(ceil(frames / stacked), F)`` of an utterance of its features.
+        stacked: frames that are stacked into one step.
+        prepare: turns the features of an utterance into steps ``(ceil(frames / stacked), F)``.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class TranscriptBatches(SimilarLengths[TranscriptBatch]):
         self.prepare = prepare or (lambda features: features)
 
     def alignable(self, index: int) -> bool:
-        """Whether an utterance has steps enough, and no symbol that the vocabulary lacks."""
+        """Tell whether an utterance has enough steps, and only symbols of the vocabulary."""
         symbols = self.utterances[index].symbols
         known = all(self.vocabulary.number(symbol) is not None for symbol in symbols)
         return known and int(self.lengths[index]) >= least_steps(symbols)

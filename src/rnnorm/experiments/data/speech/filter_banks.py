@@ -1,4 +1,4 @@
-"""Features of speech as Kaldi computes them: log mel filter banks, deltas, normalisation."""
+"""Speech features as in Kaldi: log mel filter banks, deltas and normalisation."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 FRAME_MILLISECONDS = 25
-#: values of a frame, the log energy and the filter banks
+#: values of a frame: the log energy and 40 filter banks
 FEATURES = 41
 
-# slope of the line through five frames: sum of j x_{t+j} over sum of j^2, j = -2 .. 2
+# slope of a line fitted to five frames: sum of j x_{t+j} over sum of j^2, j = -2 .. 2
 _SLOPE = np.arange(-2, 3) / 10
 
 
 def filter_banks(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-    """Energy and 40 log mel filter banks, of 25 ms every 10 ms, from whole frames alone.
+    """Compute log energy and 40 log mel filter banks of each whole 25 ms frame, every 10 ms.
 
     There is no dither, so that the same samples give the same features.
 
     Args:
-        samples: of one channel ``(N,)``, in [-1, 1].
+        samples: samples of one channel ``(N,)``, in [-1, 1].
         rate: samples of a second.
 
     Returns:
@@ -35,7 +35,7 @@ def filter_banks(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]
     options.mel_opts.num_bins = FEATURES - 1
     options.use_energy = True
     fbank = kaldi_native_fbank.OnlineFbank(options)
-    # kaldi's samples are 16-bit integers
+    # kaldi expects the range of 16-bit integers
     fbank.accept_waveform(rate, (samples * 32768).tolist())
     fbank.input_finished()
     frames = [fbank.get_frame(i) for i in range(fbank.num_frames_ready)]
@@ -45,15 +45,15 @@ def filter_banks(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]
 def filter_banks_of(
     recording: object, samples: NDArray[np.float32], rate: int
 ) -> NDArray[np.float32]:
-    """:func:`filter_banks`, of a recording that has a whole frame.
+    """Compute :func:`filter_banks` of a recording, which must have a whole frame.
 
     Args:
-        recording: its file, for the error.
-        samples: of one channel ``(N,)``, in [-1, 1].
+        recording: the file, for the error.
+        samples: samples of one channel ``(N,)``, in [-1, 1].
         rate: samples of a second.
 
     Raises:
-        ValueError: if it has none.
+        ValueError: if the recording is shorter than a frame.
     """
     frames = filter_banks(samples, rate)
     if not len(frames):
@@ -64,9 +64,9 @@ def filter_banks_of(
 
 
 def add_deltas(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Features, their slopes and the slopes of the slopes, as Kaldi's ``add-deltas`` has them.
+    """Append the slopes of features and the slopes of the slopes, as Kaldi's ``add-deltas`` does.
 
-    The first and the last frame stand in for those beyond them.
+    The first and the last frame are repeated beyond the ends.
 
     Args:
         features: ``(T, F)``.
@@ -84,7 +84,7 @@ def add_deltas(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def normalise(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Features with mean 0 and variance 1 in each utterance; a constant one becomes 0.
+    """Scale the features of an utterance to mean 0 and variance 1; a constant one becomes 0.
 
     Args:
         features: ``(T, F)`` of one utterance.
@@ -96,13 +96,13 @@ def normalise(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def stack(features: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """So many frames side by side in one, which makes the sequence shorter.
+    """Concatenate each ``count`` frames into one, which makes the sequence shorter.
 
-    The last frame stands in for those beyond it.
+    The last frame is repeated beyond the end.
 
     Args:
         features: ``(T, F)``.
-        count: frames in one.
+        count: frames that become one.
 
     Returns:
         ``(ceil(T / count), count * F)``.

@@ -16,25 +16,25 @@ from rnnorm.experiments.files import files_below, how_to_raise, raised_limit, un
 
 _Name = TypeVar("_Name", bound=PurePath)
 
-# of a recording: some formats hold hours of silence in a few bytes
+# longest recording: some formats hold hours of silence in a few bytes
 _MOST_SECONDS = 3600
-# bytes of samples that a wav file of a pipe says it has, at the least (SoX): no hour has as many
+# least number of bytes that SoX announces in a wav file from a pipe, more than any hour has
 _PIPED = 0x7FFFF000
-# formats that announce how long they are, or whose blocks do
+# formats whose header or blocks announce the length, so that truncation is found
 _FORMATS = ("WAV", "WAVEX", "NIST", "FLAC")
-# a number in the header of a NIST file, such as TIMIT's
+# numbers in the header of a NIST file, such as TIMIT's
 _NIST = re.compile(r"^(sample_count|sample_n_bytes|channel_count) -i (\d{1,15})\s*$", re.MULTILINE)
 
 
 def read_recordings(
     path: str | Path, names: Collection[str], rate: int
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Read the recordings of these names, in the order in which they are found.
+    """Read recordings by name, in the order in which they are found.
 
     Args:
         path: a folder of wav files, or a tar archive of them, compressed or not.
-        names: of the files, such as ``"0_theo_1.wav"``; a file may have its name in another case,
-            and be in a folder within.
+        names: names of the files, such as ``"0_theo_1.wav"``; case may differ, and a file may be
+            in a sub-folder.
         rate: samples of a second that each must have.
 
     Yields:
@@ -43,7 +43,7 @@ def read_recordings(
     Raises:
         ValueError: if a file is broken, has another rate or several channels or lasts more than an
             hour, or a sample is not finite; or the archive is broken.
-        FileNotFoundError: if one is missing.
+        FileNotFoundError: if a recording is missing.
     """
     path, wanted = Path(path), set(names)
     for name, where, data in _files(path, wanted) if path.is_dir() else _members(path, wanted):
@@ -57,15 +57,14 @@ def read_recordings(
 
 
 def read_recording(path: str | Path, rate: int) -> NDArray[np.float32]:
-    """Samples ``(N,)`` of one recording, in [-1, 1].
+    """Read the samples ``(N,)`` of one recording, in [-1, 1].
 
     Args:
-        path: the file: wav, NIST sphere or FLAC. Of another format it could not be told whether
-            the file was cut short.
-        rate: samples of a second that it must have.
+        path: the file: wav, NIST sphere or FLAC. In other formats truncation could not be found.
+        rate: samples of a second that the recording must have.
 
     Raises:
-        ValueError: as :func:`read_recordings`.
+        ValueError: if the recording is one that :func:`read_recordings` would refuse.
         FileNotFoundError: if there is no such file.
     """
     return _samples(unpack(Path(path), ""), str(path), rate)
@@ -87,10 +86,10 @@ def _members(path: Path, names: set[str]) -> Iterator[tuple[str, str, bytes]]:
         yield found[member], f"{path}/{member}", data
 
 
-def _named(there: Iterable[_Name], names: set[str]) -> dict[_Name, str]:
-    """The files that have one of these names, in any case where none has its own."""
-    # of several the one that is least deep
-    in_order = sorted(there, key=lambda path: len(path.parts), reverse=True)
+def _named(paths: Iterable[_Name], names: set[str]) -> dict[_Name, str]:
+    """Map files to their names among ``names``; an exact match comes before another case."""
+    # the file in the fewest sub-folders comes last and wins
+    in_order = sorted(paths, key=lambda path: len(path.parts), reverse=True)
     exact = {path.name: path for path in in_order}
     folded = {path.name.lower(): path for path in in_order}
     found = {name: exact.get(name, folded.get(name.lower())) for name in names}
@@ -98,10 +97,10 @@ def _named(there: Iterable[_Name], names: set[str]) -> dict[_Name, str]:
 
 
 def _whole(data: bytes, where: str) -> bytes:
-    """The bytes of a recording, with their number in the header of a wav that lacks it.
+    """Return the bytes of a recording, with the missing length filled into a wav header.
 
     Raises:
-        ValueError: if it is shorter than it says: libsndfile takes what there is.
+        ValueError: if the data are shorter than announced, which libsndfile would ignore.
     """
     announced = 0
     if data[:4] in (b"RIFF", b"RIFX"):
@@ -114,16 +113,16 @@ def _whole(data: bytes, where: str) -> bytes:
         while at + 8 <= len(data):
             size, begin = size_at(at + 4), at + 8
             if data[at : at + 4] == b"data":
-                # nothing, where it was killed before it could say how much
-                unsaid = size == 0 and abs(announced - len(data)) > 1
-                if size >= _PIPED or unsaid:
+                # a writer that was killed leaves a length of 0
+                unfinished = size == 0 and abs(announced - len(data)) > 1
+                if size >= _PIPED or unfinished:
                     sizes = (n.to_bytes(4, order) for n in (len(data) - 8, len(data) - begin))
                     return data[:4] + next(sizes) + data[8 : at + 4] + next(sizes) + data[begin:]
-                # what stands behind the samples is not read
+                # data behind the samples are ignored
                 announced = begin + size
                 break
             end = begin + size
-            # some writers leave out the byte that fills a chunk of odd size
+            # some writers omit the byte that pads a chunk of odd size
             if size % 2 and data[end : end + 4] == b"data":
                 data = data[:end] + b"\0" + data[end:]
             at = end + size % 2
@@ -138,6 +137,7 @@ def _whole(data: bytes, where: str) -> bytes:
 
 
 def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
+    """Decode the samples ``(N,)`` of a recording, in [-1, 1]."""
     import soundfile
 
     try:

@@ -29,18 +29,17 @@ Split = Literal["speaker", "random"]
 
 
 def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speaker: str) -> Speech:
-    """Filter banks of the recordings, and the states that Kaldi has aligned with them.
+    """Load filter banks of the recordings, with the states that Kaldi aligned with them.
 
     Args:
-        data_dir: holds ``recordings/`` or ``fsdd-recordings.tar.xz`` (also ``.gz``, or ``.tar``),
-            itself or in a folder ``fsdd`` or ``free-spoken-digit-dataset``.
-        alignments: folder of the alignments, relative to ``data_dir``; see
-            ``read_alignments``. Their utterances are
-            called ``{speaker}_{digit}_{index}``.
+        data_dir: folder with ``recordings/`` or ``fsdd-recordings.tar.xz`` (also ``.gz``, or
+            ``.tar``), itself or in a folder ``fsdd`` or ``free-spoken-digit-dataset``.
+        alignments: folder of the alignments, relative to ``data_dir``; see ``read_alignments``.
+            Their utterances are called ``{speaker}_{digit}_{index}``.
         split: ``"speaker"`` to train on one speaker, with a random tenth for validation, and test
             on the others; ``"random"`` for a random tenth of all for validation and another for
-            test. The draw is always the same.
-        speaker: the one to train on.
+            test. The random choice is fixed.
+        speaker: the speaker to train on.
 
     Raises:
         ValueError: if a file is broken, frames and alignments differ in number, there is no such
@@ -56,7 +55,7 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
             "--data-dir, with --data.init_args.alignments"
         )
     states = read_alignments(folder / alignments)
-    # the recordings have the digit first
+    # names of recordings begin with the digit, names of utterances with the speaker
     names = {_file(name, folder / alignments): name for name in states.states}
     features: dict[str, tuple[int, Features]] = {}
     for file, samples in read_recordings(recordings, names, RATE):
@@ -69,6 +68,7 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
 
 
 def _file(utterance: str, source: Path) -> str:
+    """Return the name of the recording of an utterance ``{speaker}_{digit}_{index}``."""
     try:
         speaker, digit, index = utterance.rsplit("_", 2)
     except ValueError:
@@ -76,17 +76,21 @@ def _file(utterance: str, source: Path) -> str:
             f"the utterances of {source} must be called {{speaker}}_{{digit}}_{{index}}, got "
             f"{utterance!r}"
         ) from None
+    return _recordings_file(digit, speaker, index)
+
+
+def _recordings_file(digit: int | str, speaker: str, index: int | str) -> str:
     return f"{digit}_{speaker}_{index}.wav"
 
 
 def find_recordings(folder: Path) -> Path:
-    """The folder or archive of the recordings in a user's folder.
+    """Find the folder or the archive of the recordings in a user's folder.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if there are no recordings.
     """
     archives = [f"fsdd-recordings.tar{ending}" for ending in ("", ".xz", ".gz")]
-    # a copy that is no clone is called after its branch or version
+    # a downloaded copy has the branch or the version in its name
     for parent in (folder, folder / "fsdd", *sorted(folder.glob("free-spoken-digit-dataset*"))):
         for path in (parent / name for name in ("recordings", *archives)):
             if path.exists():
@@ -112,7 +116,7 @@ def _split(
             )
         own = [u for u in utterances if speaker_of[u.name] == speaker]
         other = [u for u in utterances if speaker_of[u.name] != speaker]
-    # in their own order, recordings of a digit stand together
+    # the split shuffles, since recordings of a digit are neighbours
     parts = [*fixed_tenth(own), other] if split == "speaker" else [*two_held_out(own)]
     if not parts[0]:
         held = "validates" if split == "speaker" else "validates and another tests"
@@ -125,9 +129,9 @@ def _split(
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 FEWEST, MOST = 3, 7
-# which recordings of a digit a part has, as the set is published: 0 to 4 are for test
+# indices of each part's recordings of a digit; the published split has 0 to 4 for test
 _INDICES = {"train": range(10, 50), "val": range(5, 10), "test": range(5)}
-# seconds of silence before, between and behind digits, and the spread of its noise
+# seconds of silence around digits, and the standard deviation of its noise
 _GAP = (0.05, 0.3)
 _NOISE = 1e-3
 
@@ -138,22 +142,20 @@ def load_digit_strings(
     speakers: Sequence[str] = SPEAKERS,
     test_speakers: Sequence[str] = (),
 ) -> SpokenParts:
-    """Strings of 3 to 7 random digits of one speaker each, with silence between, always the same.
+    """Make fixed strings of 3 to 7 random digits of one speaker, with silence between them.
 
-    A recording is in one part alone: its strings are made of the recordings 10 to 49 of each digit
-    in training, 5 to 9 in validation, and 0 to 4 in test.
+    No recording is in two parts: training strings use the recordings 10 to 49 of each digit,
+    validation strings 5 to 9, and test strings 0 to 4.
 
     Args:
-        data_dir: holds ``recordings/`` or ``fsdd-recordings.tar`` (also ``.gz`` or ``.xz``),
+        data_dir: folder with ``recordings/`` or ``fsdd-recordings.tar`` (also ``.gz`` or ``.xz``),
             itself or in a folder ``fsdd`` or ``free-spoken-digit-dataset``.
-        strings: how many there are for training, and a tenth as many, at least two, for validation
-            and for test.
-        speakers: whose recordings.
-        test_speakers: of the test strings, if they are to be of others than those that training
-            and validation have.
+        strings: number of training strings; validation and test have a tenth as many, at least two.
+        speakers: speakers of all strings, or of training and validation with ``test_speakers``.
+        test_speakers: other speakers for the test strings, or none.
 
     Raises:
-        ValueError: if a recording is broken, or a speaker of the test is one of the others, too.
+        ValueError: if a recording is broken, or ``speakers`` and ``test_speakers`` overlap.
         FileNotFoundError: if there are no recordings, or one is missing.
     """
     folder = users_folder(data_dir, "the recordings of the Free Spoken Digit Dataset")
@@ -179,18 +181,15 @@ def load_digit_strings(
     return SpokenParts(train, val, test, FEATURES, [])
 
 
-def _recordings_file(digit: int, speaker: str, index: int) -> str:
-    return f"{digit}_{speaker}_{index}.wav"
-
-
 def _strings(
     part: str,
     count: int,
     recordings: Mapping[str, NDArray[np.float32]],
     speakers: Sequence[str],
 ) -> list[Spoken]:
+    """Make ``count`` strings of a part."""
     indices = _INDICES[part]
-    # of its own for each part, so that none depends on the size of another
+    # one generator for each part, so that no part depends on the size of another
     random = np.random.RandomState(list(_INDICES).index(part))
     made = []
     for number in range(count):
@@ -201,11 +200,11 @@ def _strings(
             name = _recordings_file(digit, speaker, indices[random.randint(len(indices))])
             sounds += [recordings[name], _silence(random)]
         frames = filter_banks(np.concatenate(sounds), RATE)
-        said = tuple(WORDS[digit] for digit in digits)
-        made.append(Spoken(f"{part}-{number}-{speaker}", held(frames), len(frames), said))
+        words = tuple(WORDS[digit] for digit in digits)
+        made.append(Spoken(f"{part}-{number}-{speaker}", held(frames), len(frames), words))
     return made
 
 
 def _silence(random: np.random.RandomState) -> NDArray[np.float32]:
-    # without noise the logarithm of nothing would be most of what varies in a string
+    # without noise the logarithm of silence would dominate the variance of a string
     return _NOISE * random.randn(int(random.uniform(*_GAP) * RATE)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A user's TIMIT: recordings with their phones, 61 folded into 39."""
+"""A user's copy of TIMIT: recordings with their phones, 61 folded into 39."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnnorm.experiments.data.text_file import placed_lines
 from rnnorm.experiments.files import BrokenFileError, files_below, inner_folder, users_folder
 
 RATE = 16000
-#: Lee & Hon 1989, table 3: the phones that count as another one
+#: phones that are mapped to another one (Lee & Hon 1989, table 3)
 FOLDED = {
     **dict.fromkeys(("bcl", "dcl", "gcl", "kcl", "pcl", "tcl", "epi", "pau", "h#"), "sil"),
     "ao": "aa",
@@ -35,7 +35,7 @@ _PHONES = (
 )
 #: the 39 phones
 PHONES = frozenset(_PHONES.split())
-#: the glottal stop is no phone of the 39
+#: the glottal stop, which has no phone among the 39
 _DROPPED = "q"
 _CORE = (
     "mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0 mbpm0 mklt0 fnlp0 "
@@ -52,8 +52,8 @@ def read_phones(path: str | Path) -> tuple[str, ...]:
         path: the file: first sample, sample behind the last, and phone on each line.
 
     Raises:
-        BrokenFileError: if the file is broken: a line has not these three, a phone ends before it
-            begins or begins before the one before it, a phone is none of the 61, or none is left.
+        BrokenFileError: if a line does not have these three fields, a phone ends before it begins
+            or begins before its predecessor, a phone is not one of the 61, or no phone is left.
         FileNotFoundError: if there is no such file.
     """
     phones, before = [], 0
@@ -80,20 +80,20 @@ def read_phones(path: str | Path) -> tuple[str, ...]:
 
 
 def load_timit(data_dir: str | Path | None) -> SpokenParts:
-    """Filter banks and phones of TIMIT, without the sentences SA1 and SA2 that all have read.
+    """Load filter banks and phones of TIMIT, without SA1 and SA2, which all speakers read.
 
-    The core test set tests, the other speakers of the test part validate.
+    The core test set is for test, the other speakers of the test part are for validation.
 
     Args:
-        data_dir: holds ``TRAIN`` and ``TEST``, each with dialects, speakers and their files
-            (``SI1027.WAV``, ``SI1027.PHN``; in small letters, too), itself or in ``TIMIT``.
+        data_dir: folder with ``TRAIN`` and ``TEST``, each with dialects, speakers and their files
+            (``SI1027.WAV``, ``SI1027.PHN``; lower case too), itself or in ``TIMIT``.
 
     Raises:
         ValueError: if a file is broken, or a part has no utterance.
         FileNotFoundError: if a folder or a recording is missing.
     """
     folder = users_folder(data_dir, "TIMIT's TRAIN and TEST")
-    # archives of it have up to three folders above
+    # published archives have up to three folders above TRAIN
     for _ in range(3):
         if inner_folder(folder, "train") is None:
             folder = inner_folder(folder, "timit", "data", "lisa") or folder
@@ -102,22 +102,23 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
         place = inner_folder(folder, name)
         if place is None:
             raise FileNotFoundError(f"{folder} lacks the folder {name.upper()}")
-        there = {str(path).lower(): path for path in files_below(place)}
-        for path in there.values():
+        files = {str(path).lower(): path for path in files_below(place)}
+        for path in files.values():
             if path.suffix.lower() != ".phn":
                 continue
             speaker = path.parent.name.lower()
             if path.stem.lower() not in ("sa1", "sa2"):
                 part = name if name == "train" or speaker in CORE else "val"
-                parts[part].append(_utterance(path, speaker, there))
+                parts[part].append(_utterance(path, speaker, files))
     if empty := [part for part, found in parts.items() if not found]:
         raise ValueError(f"{folder} has no utterance for {', '.join(empty)}")
     return SpokenParts(parts["train"], parts["val"], parts["test"], FEATURES, [])
 
 
-def _utterance(path: Path, speaker: str, there: Mapping[str, Path]) -> Spoken:
-    named = (str(path.with_suffix(ending)).lower() for ending in (".wav", ".wav.wav"))
-    if (recording := next((there[name] for name in named if name in there), None)) is None:
+def _utterance(path: Path, speaker: str, files: Mapping[str, Path]) -> Spoken:
+    """Load the utterance of a ``.phn`` file and the recording beside it."""
+    names = (str(path.with_suffix(ending)).lower() for ending in (".wav", ".wav.wav"))
+    if (recording := next((files[name] for name in names if name in files), None)) is None:
         raise FileNotFoundError(f"{path.with_suffix('.WAV')} is missing beside {path.name}")
     frames = filter_banks_of(recording, read_recording(recording, RATE), RATE)
     return Spoken(f"{speaker}-{path.stem.lower()}", held(frames), len(frames), read_phones(path))

@@ -1,4 +1,4 @@
-"""Utterances: features that are read when they are wanted, with states or with symbols."""
+"""Utterances with states or symbols, whose features are read on demand."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Features = Callable[[], NDArray[np.float32]]
 
 
 def held(features: NDArray[np.float32]) -> Features:
-    """A reader of features that are held in memory."""
+    """Return a reader of features that are held in memory."""
     return lambda: features
 
 
 class Utterance(NamedTuple):
-    """An utterance.
+    """An utterance with the state of each frame.
 
     Attributes:
-        name: its id.
-        read: reads or computes its features ``(T, F)``.
+        name: id of the utterance.
+        read: reads or computes the features ``(T, F)``.
         targets: state of each frame ``(T,)``.
     """
 
@@ -31,15 +31,15 @@ class Utterance(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """Disjoint parts of a data set.
+    """Three disjoint parts of a data set with aligned states.
 
     Attributes:
-        train: to train on.
-        val: to validate on.
-        test: to test on.
+        train: utterances for training.
+        val: utterances for validation.
+        test: utterances for test.
         num_features: values of a frame.
-        num_targets: how many states there are.
-        notes: what was left out, in words.
+        num_targets: number of states.
+        notes: remarks about what was left out.
     """
 
     train: Sequence[Utterance]
@@ -55,18 +55,18 @@ def pair(
     states: Mapping[str, NDArray[np.int32]],
     source: str,
 ) -> tuple[list[Utterance], list[str]]:
-    """Utterances that have both features and an alignment, in the order of the features.
+    """Pair features with alignments, in the order of the features.
 
     Args:
         features: number of frames and reader, by utterance.
         states: the state of each frame, by utterance.
-        source: where they are from, for the message.
+        source: the source of both, for messages.
 
     Returns:
-        The utterances, and a note of how many lack one of the two.
+        The utterances that have both, and notes of how many lack one of the two.
 
     Raises:
-        ValueError: if an alignment has another length than its features, or none is left.
+        ValueError: if an alignment and its features differ in length, or no utterance has both.
     """
     found = [Utterance(n, read, states[n]) for n, (_, read) in features.items() if n in states]
     other = [u for u in found if len(u.targets) != features[u.name][0]]
@@ -91,13 +91,13 @@ def pair(
 
 
 class Spoken(NamedTuple):
-    """An utterance.
+    """An utterance with its transcript.
 
     Attributes:
-        name: its id.
-        read: reads or computes its features ``(T, F)``.
-        frames: how many frames it has, T.
-        symbols: what was said, words, characters or phones, one or more.
+        name: id of the utterance.
+        read: reads or computes the features ``(T, F)``.
+        frames: number of frames T.
+        symbols: one or more words, characters or phones that were said.
     """
 
     name: str
@@ -107,14 +107,14 @@ class Spoken(NamedTuple):
 
 
 class SpokenParts(NamedTuple):
-    """Disjoint parts of a data set.
+    """Three disjoint parts of a data set with transcripts.
 
     Attributes:
-        train: to train on.
-        val: to validate on.
-        test: to test on.
+        train: utterances for training.
+        val: utterances for validation.
+        test: utterances for test.
         num_features: values of a frame.
-        notes: what was left out, in words.
+        notes: remarks about what was left out.
     """
 
     train: Sequence[Spoken]

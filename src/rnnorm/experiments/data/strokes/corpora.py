@@ -1,4 +1,4 @@
-"""Drawings of three sets: IAM-OnDB, KanjiVG and PenDigits."""
+"""Readers of three sets of drawings: IAM-OnDB, KanjiVG and PenDigits."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from rnnorm.experiments.files import (
 
 
 def read_iam(path: str | Path) -> Drawing:
-    """Read the strokes of a line.
+    """Read the strokes of a line of handwriting.
 
     Args:
-        path: the xml file, of any encoding that it declares: a ``StrokeSet`` of ``Stroke`` of
+        path: the xml file, in the encoding that it declares: a ``StrokeSet`` of ``Stroke`` of
             ``Point`` with ``x`` and ``y``.
 
     Raises:
-        BrokenFileError: if the file is broken, such as cut short; it declares entities; a point has
-            no finite ``x`` or ``y``; or there is no point.
+        BrokenFileError: if the file is not complete xml, declares entities, has a point without
+            finite ``x`` and ``y``, or has no point.
         FileNotFoundError: if there is no such file.
     """
     strokes = []
@@ -49,7 +49,7 @@ def read_iam(path: str | Path) -> Drawing:
             )
         except ValueError:
             points = np.full((1, 2), np.nan)
-        # what is drawn is held in float32
+        # drawings are held in float32
         if not (np.abs(points) < 1e9).all():
             raise BrokenFileError(
                 f"{path}: stroke {number} has a point whose x or y is no finite number"
@@ -62,11 +62,13 @@ def read_iam(path: str | Path) -> Drawing:
 
 
 def _root(path: Path) -> ElementTree.Element:
+    """Parse an xml file without entities and return its root."""
+
     def refuse(name: str, *_: object) -> NoReturn:
-        # an entity of a few bytes can stand for any number of them
+        # a short entity can expand to any number of bytes
         raise BrokenFileError(f"{path} has a declaration of the entity {name!r}: none is read")
 
-    # an xml must not begin with the blank lines that an editor leaves
+    # xml must not begin with a byte order mark or blank lines, which editors may leave
     data = unpack(path).removeprefix(codecs.BOM_UTF8).lstrip()
     tree, parser = ElementTree.TreeBuilder(), expat.ParserCreate()
     parser.EntityDeclHandler = refuse
@@ -81,19 +83,20 @@ def _root(path: Path) -> ElementTree.Element:
 
 
 def _form(path: Path) -> str:
+    """Return the form that a line belongs to: its file's name up to the last hyphen."""
     return path.stem.rpartition("-")[0]
 
 
 def load_iam(data_dir: str | Path | None) -> DrawnParts:
-    """Read all lines; a fixed random twentieth of the forms validates, another tests.
+    """Read all lines; a fixed random twentieth of the forms is for validation, another for test.
 
     Args:
-        data_dir: holds ``lineStrokes/a01/a01-000/a01-000u-01.xml`` and so on, itself or in a
-            folder ``lineStrokes``. What stands before the last hyphen is a form.
+        data_dir: folder of ``a01/a01-000/a01-000u-01.xml`` and so on, or one with them in a folder
+            ``lineStrokes``. The name up to the last hyphen is the form.
 
     Raises:
         ValueError: if there are fewer than three forms, or a file is broken.
-        FileNotFoundError: if no folder is named.
+        FileNotFoundError: if ``data_dir`` is None or is not a folder.
     """
     folder = users_folder(data_dir, "lineStrokes")
     folder = inner_folder(folder, "lineStrokes") or folder
@@ -116,25 +119,25 @@ def load_kanjivg(data_dir: str | Path | None) -> DrawnParts:
 
     Raises:
         BrokenFileError: if the file is broken.
-        FileNotFoundError: if it is missing.
+        FileNotFoundError: if the file is missing.
     """
     (path,) = find_texts(users_folder(data_dir, FILE), "handwriting", [FILE])
     return read_kanjivg(path)
 
 
 def read_kanjivg(path: str | Path) -> DrawnParts:
-    """Read characters of three parts; nothing in the file is unpickled.
+    """Read the characters of three parts; nothing in the file is unpickled.
 
     Args:
         path: the npz file, which may be compressed once more. Each of the parts ``train``,
             ``valid`` and ``test`` has three arrays: ``{part}_dxdy`` ``(P, 2)``, the offsets of all
             points; ``{part}_pen_up`` ``(P,)``, 1 where the pen is lifted after a point; and
-            ``{part}_offsets`` ``(C + 1,)``, where each character begins.
+            ``{part}_offsets`` ``(C + 1,)``, the first point of each character.
 
     Raises:
-        BrokenFileError: if the file is broken: no such archive, an array is missing, pickled, cut
-            short or of another shape, an offset is not finite, or a character has no point or does
-            not end with the pen lifted.
+        BrokenFileError: if the file is not an npz archive, an array is missing, pickled, truncated
+            or of another shape, an offset is not finite, or a character has no point or does not
+            end with the pen lifted.
         FileNotFoundError: if there is no such file.
     """
     path = Path(path)
@@ -152,6 +155,7 @@ def read_kanjivg(path: str | Path) -> DrawnParts:
 
 
 def _arrays(path: Path, names: Sequence[str]) -> list[NDArray[np.generic]]:
+    """Read the named arrays of an npz file, which must hold plain numbers."""
     data = unpack(path, "" if path.suffix == ".npz" else None)
     arrays, name = [], names[0]
     try:
@@ -164,7 +168,7 @@ def _arrays(path: Path, names: Sequence[str]) -> list[NDArray[np.generic]]:
                     raise ValueError(f"it must hold plain numbers, got {arrays[-1].dtype}")
     except BrokenFileError:
         raise
-    # numpy raises many kinds
+    # numpy raises many kinds of errors for a broken archive
     except Exception as error:
         raise BrokenFileError(f"{path}, {name} cannot be read: {error}") from None
     return arrays
@@ -176,6 +180,7 @@ def _characters(
     starts: NDArray[np.generic],
     where: str,
 ) -> list[Drawing]:
+    """Check the arrays of a part and cut them into characters."""
     if pen_up.ndim != 1 or offsets.shape != (len(pen_up), 2) or starts.ndim != 1 or len(starts) < 2:
         raise BrokenFileError(
             f"{where} must have dxdy (P, 2), pen_up (P,) and offsets (C + 1,), got "
@@ -201,18 +206,18 @@ def _characters(
 
 
 def load_pendigits(data_dir: str | Path | None) -> DrawnParts:
-    """Read ``pendigits.tra`` and ``.tes``: 8 points of a digit, as one stroke.
+    """Read ``pendigits.tra`` and ``.tes``: digits of 8 points, each as one stroke.
 
-    A fixed random tenth of the training digits validates. Where the pen was lifted the files do
-    not say.
+    A fixed random tenth of the training digits is for validation. The files do not tell where the
+    pen was lifted.
 
     Args:
-        data_dir: the folder, or one that has them in ``timeseries/PenDigits``.
+        data_dir: folder of the files, or one with them in ``timeseries/PenDigits``.
 
     Raises:
         BrokenFileError: if a file is broken.
-        ValueError: if there is but one digit to train and to validate.
-        FileNotFoundError: if one is missing.
+        ValueError: if there are fewer than two digits to train and to validate.
+        FileNotFoundError: if a file is missing.
     """
     names = ["pendigits.tra", "pendigits.tes"]
     folder = users_folder(data_dir, " and ".join(names))
@@ -225,6 +230,6 @@ def load_pendigits(data_dir: str | Path | None) -> DrawnParts:
 
 
 def _drawings(path: Path) -> list[Drawing]:
-    # their y goes upwards
+    # y points upwards in the files, downwards in a Drawing
     x, labels = read_uci(path, 2)
     return [drawing([p * [1.0, -1.0]], label) for p, label in zip(x, labels, strict=True)]

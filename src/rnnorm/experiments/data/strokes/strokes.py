@@ -1,4 +1,4 @@
-"""What a pen has drawn: offsets from point to point, and minibatches of drawings."""
+"""Drawings of a pen: offsets from point to point, and minibatches of drawings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rnnorm.experiments.data.batches import SimilarLengths, padding_mask
 
-#: after a point the stroke goes on, or the pen is lifted, or it is lifted for the last time
+#: the pen after a point: it stays down, is lifted, or is lifted for the last time
 DOWN, UP, END = 0, 1, 2
 
 
@@ -21,9 +21,9 @@ class Drawing(NamedTuple):
     """A character, or a line of writing.
 
     Attributes:
-        offsets: of each point from the one before it, x to the right and y downwards ``(N, 2)``.
-        pen: ``DOWN``, ``UP`` or ``END`` after each point ``(N,)``, ``END`` after the last alone.
-        label: its class, or an empty text.
+        offsets: each point relative to its predecessor, x to the right, y downwards ``(N, 2)``.
+        pen: ``DOWN``, ``UP`` or ``END`` after each point ``(N,)``, ``END`` only after the last.
+        label: name of the class, or an empty text.
     """
 
     offsets: NDArray[np.float32]
@@ -32,7 +32,7 @@ class Drawing(NamedTuple):
 
 
 class DrawnParts(NamedTuple):
-    """Disjoint parts of a set of drawings."""
+    """Three disjoint parts of a set of drawings."""
 
     train: Sequence[Drawing]
     val: Sequence[Drawing]
@@ -40,7 +40,7 @@ class DrawnParts(NamedTuple):
 
 
 def drawing(strokes: Sequence[NDArray[np.float64]], label: str = "") -> Drawing:
-    """A drawing of strokes ``(N, 2)`` of one point or more each; its first point is the origin."""
+    """Make a drawing of strokes ``(N, 2)`` of one or more points; the first point is the origin."""
     points = np.concatenate(strokes)
     pen = np.full(len(points), DOWN)
     pen[np.cumsum([len(stroke) for stroke in strokes]) - 1] = UP
@@ -53,12 +53,12 @@ class StrokeBatch(NamedTuple):
     """A right-padded minibatch of drawings.
 
     Attributes:
-        x: what the model reads ``(T, B, 3)``: offset and whether the pen was lifted, of the point
-            before; at first no offset and a lifted pen.
-        offsets: where it goes ``(T, B, 2)``.
-        pen: ``DOWN``, ``UP`` or ``END`` there ``(T, B)``.
+        x: inputs of the model ``(T, B, 3)``: offset of the previous point and whether the pen was
+            lifted there; before the first point a zero offset and a lifted pen.
+        offsets: the offset of each point ``(T, B, 2)``.
+        pen: ``DOWN``, ``UP`` or ``END`` after each point ``(T, B)``.
         lengths: points of each drawing ``(B,)``.
-        classes: of the drawings ``(B,)``.
+        classes: class of each drawing ``(B,)``.
     """
 
     x: Tensor
@@ -69,12 +69,12 @@ class StrokeBatch(NamedTuple):
 
     @property
     def inside(self) -> Tensor:
-        """Which points are not padding ``(T, B)``."""
+        """Mask ``(T, B)`` of the points that are not padding."""
         return padding_mask(self.lengths, len(self.x))
 
 
 def inputs(offsets: Tensor, pen: Tensor) -> Tensor:
-    """What a model reads before each point of a drawing, and behind the last ``(N + 1, 3)``."""
+    """Return the model's inputs before each point and after the last one, ``(N + 1, 3)``."""
     points = torch.cat([offsets, (pen >= UP).to(offsets).unsqueeze(1)], 1)
     first = points.new_tensor([[0.0, 0.0, 1.0]])
     return torch.cat([first, points])
@@ -84,9 +84,9 @@ class StrokeBatches(SimilarLengths[StrokeBatch]):
     """Minibatches of drawings of similar length.
 
     Args:
-        drawings: what to draw.
-        classes: names of their classes, in order; none for drawings without.
-        scale: what offsets are divided by.
+        drawings: the drawings.
+        classes: names of the classes, in order; empty for drawings without classes.
+        scale: divisor of the offsets.
         batch_size: rows of a minibatch.
         seed: seed of the order, or None for the order of the lengths.
     """
@@ -103,7 +103,7 @@ class StrokeBatches(SimilarLengths[StrokeBatch]):
         self.drawings, self.classes, self.scale = drawings, tuple(classes), scale
 
     def points(self, index: int) -> tuple[Tensor, Tensor]:
-        """Scaled offsets ``(N, 2)`` and pen ``(N,)`` of a drawing."""
+        """Return the scaled offsets ``(N, 2)`` and the pen ``(N,)`` of a drawing."""
         each = self.drawings[index]
         return torch.from_numpy(each.offsets / np.float32(self.scale)), torch.from_numpy(each.pen)
 

@@ -14,19 +14,19 @@ from rnnorm.experiments.files import BrokenFileError, file_exists, users_file, u
 
 END = "<eos>"
 _LINE_ENDS = re.compile(r"\n+")
-# two symbols that no space separates
+# two symbols without a space between
 _JOINED = re.compile(r"[^ \n]{2}")
 
 
 def sentence_words(text: str, path: Path) -> list[str]:
-    """Words of ``ptb.{train,valid,test}.txt``, with an end symbol for each line that has words.
+    """Split ``ptb.{train,valid,test}.txt`` into words, with an end symbol after each line.
 
     Args:
-        text: the file's text: words separated by spaces.
+        text: the file's text: words separated by spaces. Blank lines are left out.
         path: the file, for the error.
 
     Raises:
-        BrokenFileError: if the last line has no end.
+        BrokenFileError: if the last line lacks a line feed.
     """
     _check_end(text, path)
     sentences = (line.split() for line in text.split("\n"))
@@ -34,7 +34,7 @@ def sentence_words(text: str, path: Path) -> list[str]:
 
 
 def sentence_characters(text: str, path: Path) -> str:
-    """Characters of ``ptb.char.{train,valid,test}.txt``, the line end among them.
+    """Extract the characters of ``ptb.char.{train,valid,test}.txt``, line feeds included.
 
     Blank lines are left out.
 
@@ -43,7 +43,7 @@ def sentence_characters(text: str, path: Path) -> str:
         path: the file, for the error.
 
     Raises:
-        BrokenFileError: if two characters are not separated, or the last line has no end.
+        BrokenFileError: if two characters are not separated, or the last line lacks a line feed.
     """
     if joined := _JOINED.search(text):
         raise BrokenFileError(
@@ -55,7 +55,7 @@ def sentence_characters(text: str, path: Path) -> str:
 
 
 def _check_end(text: str, path: Path) -> None:
-    # the published character files have a space behind the last line's end
+    # the published character files have a space behind the last line feed
     if not text.rstrip(" ").endswith("\n"):
         raise BrokenFileError(
             f"{path} is truncated: it ends in {place(text, len(text))}, where its last line has "
@@ -67,10 +67,10 @@ _OTHER = re.compile(r"[^a-z ]")
 
 
 def check_text8(text: str, path: Path) -> str:
-    """The text itself, if it has the letters a to z and the space alone.
+    """Check that a text has only the letters a to z and spaces, and return it.
 
     Raises:
-        BrokenFileError: if it has another character.
+        BrokenFileError: if the text has another character.
     """
     # some copies end with line feeds
     text = text.rstrip("\n")
@@ -83,7 +83,7 @@ def check_text8(text: str, path: Path) -> str:
 
 
 def split(size: int) -> tuple[slice, slice, slice]:
-    """Training, validation and test part of a text: 90, 5 and 5 per cent.
+    """Split a text into 90, 5 and 5 per cent for training, validation and test.
 
     For text8 these are the first 90 million, the next 5 and the last 5 million characters.
 
@@ -95,19 +95,19 @@ def split(size: int) -> tuple[slice, slice, slice]:
 
 
 Dataset = Literal["ptb-char", "ptb-word", "text8", "text"]
-#: the symbol that ends a sentence or a line, of texts that have one
+#: the end symbol of a sentence or a line, for each text that has one
 ENDS = {"ptb-char": "\n", "ptb-word": END, "text": "\n"}
 
 
 class Text(NamedTuple):
-    """Numbers of a text's symbols ``(N,)``, and the file that they are from."""
+    """Numbers of a text's symbols ``(N,)``, and the file that holds the text."""
 
     symbols: Tensor
     source: str
 
 
 class Corpus(NamedTuple):
-    """Three disjoint parts of a text, and the vocabulary of them all."""
+    """Three disjoint parts of a text, and their common vocabulary."""
 
     train: Text
     val: Text
@@ -127,14 +127,13 @@ def load_corpus(
             spaces), ``"ptb-word"`` (``ptb.{train,valid,test}.txt``, with an end symbol for each
             line), ``"text8"``, or ``"text"`` for the characters of any UTF-8 file. The last two
             are split 90/5/5 per cent, in this order.
-        data_dir: a folder that holds them, itself or in a sub-folder ``ptb`` or ``text8``.
+        data_dir: folder of the files, or one with them in a sub-folder ``ptb`` or ``text8``.
         file: the file of ``"text"``, or another name for that of ``"text8"``; relative to
             ``data_dir`` if there is one.
 
     Raises:
         ValueError: if the name is unknown, or ``file`` does not go with it.
-        BrokenFileError: if a file is not the whole text that it should be, or a part of it is
-            empty.
+        BrokenFileError: if a file is broken or incomplete, or a part of the text is empty.
         FileNotFoundError: if there is no such file.
     """
     if dataset not in ("ptb-char", "ptb-word", "text8", "text"):

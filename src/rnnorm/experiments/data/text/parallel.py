@@ -1,4 +1,4 @@
-"""Sentences of two languages, line by line: their files, and minibatches."""
+"""Sentences of two languages, line by line: readers and minibatches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
 
 
 class Pair(NamedTuple):
-    """A sentence and its translation, words each.
+    """The words of a sentence and of its translation.
 
     Attributes:
         source: words to translate, one or more.
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 
 class ParallelParts(NamedTuple):
-    """Three disjoint parts of a set, and what was left out, in words."""
+    """Three disjoint parts of a set, and notes about what was left out."""
 
     train: list[Pair]
     val: list[Pair]
@@ -42,12 +42,12 @@ class ParallelParts(NamedTuple):
 
 
 def read_parallel(source: str | Path, target: str | Path, lower: bool = True) -> list[Pair]:
-    """Read two files, the n-th line of one the translation of the n-th of the other.
+    """Read two files whose n-th lines are translations of each other.
 
     Args:
-        source: sentences, a line each, plain or compressed, tokenised: with spaces between words.
-        target: their translations.
-        lower: put words in small letters.
+        source: file of sentences, plain or compressed: one on each line, with spaces between words.
+        target: file of their translations.
+        lower: whether to convert words to lower case.
 
     Raises:
         BrokenFileError: if a file is broken, a line is empty, or one file has more lines than the
@@ -64,7 +64,7 @@ def read_parallel(source: str | Path, target: str | Path, lower: bool = True) ->
 
 
 def words_of_lines(text: str, path: object, lower: bool) -> list[tuple[str, ...]]:
-    """What has spaces between in each line of a file's text, in small letters if asked for.
+    """Split each line of a text into words, in lower case if ``lower``.
 
     Raises:
         BrokenFileError: if a line is empty.
@@ -87,18 +87,18 @@ def load_parallel(
     """Read a set by name.
 
     Args:
-        dataset: ``"multi30k"``: the published tokenised files in small letters, such as
-            ``train.lc.norm.tok.de``, in the folder or in its ``multi30k``; tested is the test set
-            of 2016. ``"files"``: two files of one's own, of which a fixed random tenth validates
-            and another tests; a pair that was there before is left out.
+        dataset: ``"multi30k"``: the published tokenised files in lower case, such as
+            ``train.lc.norm.tok.de``, in the folder or in its ``multi30k``, with the test set of
+            2016. ``"files"``: two files of the user, of which a fixed random tenth is for
+            validation and another for test; repeated pairs are left out.
         data_dir: the folder.
-        languages: of ``"multi30k"``: the endings of the files, from and to.
-        files: of ``"files"``: source and target, in the folder or with a path of their own.
-        lower: put words in small letters.
+        languages: endings of the source and the target files of ``"multi30k"``.
+        files: source and target file of ``"files"``, relative to the folder or absolute.
+        lower: whether to convert words to lower case.
 
     Raises:
-        ValueError: if the name is unknown, ``files`` is missing or not for this set, or there are
-            too few pairs.
+        ValueError: if the name is unknown, ``files`` is given without ``"files"`` or missing with
+            it, or there are too few pairs.
         FileNotFoundError: if a file is missing.
         BrokenFileError: if a file is broken.
     """
@@ -120,7 +120,7 @@ def load_parallel(
 
 def _split(pairs: Iterable[Pair], files: tuple[str, str]) -> ParallelParts:
     pairs = list(pairs)
-    # a pair on both sides of a split would be tested by heart
+    # a pair on both sides of the split would have been learned by heart
     once = list(dict.fromkeys(pairs))
     notes = []
     if again := len(pairs) - len(once):
@@ -133,13 +133,13 @@ def _split(pairs: Iterable[Pair], files: tuple[str, str]) -> ParallelParts:
 
 
 class ParallelBatch(NamedTuple):
-    """Right-padded sentences and their translations.
+    """A right-padded minibatch of sentences and their translations.
 
     Attributes:
         source: numbers of words ``(S, B)``.
         source_lengths: words of each sentence ``(B,)``.
         target: numbers of words ``(T, B)``, the end of each translation included.
-        target_lengths: how many each has ``(B,)``.
+        target_lengths: numbers of each translation ``(B,)``.
     """
 
     source: Tensor
@@ -153,10 +153,10 @@ class ParallelBatch(NamedTuple):
 
 
 class ParallelBatches(WholeMinibatches[ParallelBatch]):
-    """Minibatches of random pairs, or, without a seed, in the order of the data, with all of them.
+    """Minibatches of random pairs; without a seed, of all pairs in the order of the data.
 
     Args:
-        pairs: numbers of a sentence's words and of its translation's, ``(N,)`` each; the
+        pairs: numbers of the words of a sentence and of its translation, ``(N,)`` each; the
             translation ends with the end symbol.
         batch_size: rows of a minibatch.
         seed: seed of the order, or None for the order of the data.
@@ -172,7 +172,7 @@ class ParallelBatches(WholeMinibatches[ParallelBatch]):
         """Return a minibatch of the drawn order."""
         sources, targets = zip(*(self.pairs[i] for i in drawn[number].tolist()), strict=True)
         return ParallelBatch(
-            # padding is never read, but has to be the number of a word
+            # padding is never read, but must be the number of a word
             pad_sequence(list(sources)),
             torch.tensor([len(source) for source in sources]),
             pad_sequence(list(targets)),

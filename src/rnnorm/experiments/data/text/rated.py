@@ -1,4 +1,4 @@
-"""Short texts that people have rated, the files that they come in, and their words."""
+"""Short texts that people have rated: readers, splits and words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rnnorm.experiments.files import (
 )
 
 RatedDataset = Literal["movies", "tweets", "products", "csv"]
-# characters of a text of one's own
+# most characters of a text in a user's file
 _LONGEST = 1 << 17
 _FILES = {
     "movies": "movieReviewSnippets_GroundTruth.txt",
@@ -37,7 +37,7 @@ class Rated(NamedTuple):
     Attributes:
         text: the text.
         rating: any finite number.
-        story: texts of the same one are about the same thing, such as sentences of one review.
+        story: key that related texts share, such as the sentences of one review.
     """
 
     text: str
@@ -49,11 +49,11 @@ def read_rated(path: str | Path) -> list[Rated]:
     """Read a published file of Hutto & Gilbert 2014: id, mean rating and text, with tabs between.
 
     Args:
-        path: the file, plain or compressed. What stands before an underscore in an id is its story.
+        path: the file, plain or compressed. An id up to its first underscore is the story.
 
     Raises:
-        BrokenFileError: if the file is broken: a line has not three fields, an id or a text is
-            empty, or a rating is no finite number.
+        BrokenFileError: if a line does not have three fields, an id or a text is empty, or a
+            rating is not a finite number.
         FileNotFoundError: if there is no such file.
     """
     found = []
@@ -71,16 +71,15 @@ def read_rated(path: str | Path) -> list[Rated]:
 
 
 def read_rated_csv(path: str | Path) -> list[Rated]:
-    """Read a file of one's own: comma-separated values with the columns ``text`` and ``label``.
+    """Read a user's file of comma-separated values with the columns ``text`` and ``label``.
 
     Args:
-        path: the file, plain or compressed; its first line names the columns, others are ignored,
-            and so are lines without a value.
+        path: the file, plain or compressed; its first line names the columns. Other columns and
+            lines without a value are ignored.
 
     Raises:
-        BrokenFileError: if the file is broken: a column is missing or there twice, a line has more
-            or fewer values than columns, a quotation is not closed, a text is empty, or a label is
-            no finite number.
+        BrokenFileError: if a column is missing or named twice, a line has more or fewer values than
+            columns, a quotation is not closed, a text is empty, or a label is not a finite number.
         FileNotFoundError: if there is no such file.
     """
     csv.field_size_limit(raised_limit(_LONGEST))
@@ -92,7 +91,7 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
         if missing := {"text", "label"} - set(columns):
             lacking = " and ".join(sorted(missing))
             raise BrokenFileError(f"{path}, line {lines.line_num} must name the columns {lacking}")
-        # a spreadsheet leaves columns without a name
+        # spreadsheets may leave columns without a name
         if twice := next((name for name in columns if name and columns.count(name) > 1), None):
             raise BrokenFileError(f"{path}, line {lines.line_num} names the column {twice!r} twice")
         for values in rows:
@@ -104,8 +103,8 @@ def read_rated_csv(path: str | Path) -> list[Rated]:
             row = dict(zip(columns, values, strict=True))
             found.append(_rated(row["text"], row["label"], str(lines.line_num), where))
     except csv.Error as error:
-        told = f"; {how_to_raise()}" if "limit" in str(error) else ""
-        raise BrokenFileError(f"{path}, line {lines.line_num}: {error}{told}") from None
+        remedy = f"; {how_to_raise()}" if "limit" in str(error) else ""
+        raise BrokenFileError(f"{path}, line {lines.line_num}: {error}{remedy}") from None
     return found
 
 
@@ -138,7 +137,7 @@ def load_rated(
     file: str | Path | None = None,
     threshold: float = 0.0,
 ) -> RatedParts:
-    """Read a set by name. A fixed random tenth of its stories validates, another tests.
+    """Read a set by name; a fixed random tenth of its stories is for validation, another for test.
 
     Args:
         dataset: ``"movies"``, ``"tweets"`` or ``"products"``: the published file of that name, in
@@ -146,13 +145,13 @@ def load_rated(
             (:func:`read_rated_csv`).
         data_dir: the folder.
         file: the file of ``"csv"``, relative to ``data_dir`` if there is one.
-        threshold: a text with exactly this rating is left out, and so is one that was there before.
+        threshold: texts with exactly this rating are left out, and so are repeated texts.
 
     Raises:
-        ValueError: if the name is unknown, ``file`` does not go with it, or the training part has
-            not both a text above the threshold and one below.
+        ValueError: if the name is unknown, ``file`` does not go with it, or the training part lacks
+            texts above the threshold or texts below it.
         BrokenFileError: if the file is broken.
-        FileNotFoundError: if it is missing.
+        FileNotFoundError: if the file is missing.
     """
     if (dataset == "csv") != (file is not None):
         raise ValueError(f"file must name the file of dataset 'csv' alone, got {file!r}")
@@ -181,23 +180,22 @@ def load_rated(
 
 
 def _split(read: Sequence[Rated]) -> list[list[Rated]]:
-    """Training, validation and test part, each story in one of them."""
+    """Split texts into training, validation and test part, without dividing a story."""
     stories = list(dict.fromkeys(each.story for each in read))
     train, *held = two_held_out(stories)
     of: dict[str, list[Rated]] = {story: [] for story in stories}
     for each in read:
         of[each.story].append(each)
-    # a file may have all good texts first, and a minibatch of one class has its own statistics, so
-    # those held out are mixed; training is, in each epoch
+    # held-out texts are shuffled: a sorted file would give minibatches of one class
     chosen = set(train)
     parts = [[each for story in part for each in of[story]] for part in held]
     return [[each for each in read if each.story in chosen], *parts]
 
 
-#: a word, apostrophes within it, or signs that stand together, such as a smiley
+#: a word, which may hold apostrophes, or a run of signs, such as a smiley
 WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
 
 
 def words_and_signs(text: str) -> list[str]:
-    """Words and signs of a text, in small letters, with ``&amp;`` and the like resolved."""
+    """Split a text into words and signs, in lower case, with ``&amp;`` and the like resolved."""
     return WORD.findall(html.unescape(text).lower())

@@ -1,4 +1,4 @@
-"""Minibatches of sentences, each from its first symbol to its end symbol."""
+"""Minibatches of whole sentences, from the first symbol to the end symbol."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rnnorm.experiments.data.text.windows import PADDING, Window
 
 
 def split_sentences(text: Text, end: int | None) -> list[Tensor]:
-    """The sentences of a text, symbols ``(N,)`` each, the end symbol the last of them.
+    """Split a text into sentences of symbols ``(N,)``, each with its end symbol.
 
-    Empty lines, and what stands behind the last end symbol, are left out.
+    Empty lines and symbols behind the last end symbol are left out.
 
     Args:
         text: the text.
-        end: number of the end symbol, None if the text has none.
+        end: number of the end symbol, or None if the text has no end symbol.
 
     Raises:
         ValueError: if there is no sentence.
@@ -38,13 +38,13 @@ def split_sentences(text: Text, end: int | None) -> list[Tensor]:
 class Sentences(WholeMinibatches[Window]):
     """Right-padded minibatches of sentences, each of which starts from the initial state.
 
-    The first symbol of a sentence is given, each later one is predicted.
+    The first symbol of a sentence is given, each later symbol is predicted.
 
     Args:
-        sentences: symbols ``(N,)`` each, two or more.
+        sentences: symbols ``(N,)`` of each sentence, two or more.
         batch_size: rows of a minibatch.
         seed: seed of the order, or None for the order of the lengths, with the least padding and
-            nothing left out.
+            no sentence left out.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Sentences(WholeMinibatches[Window]):
         rows = [self.sentences[i].long() for i in drawn[number].tolist()]
         columns = pad_sequence(rows, padding_value=PADDING)
         return Window(
-            # padding is never read, but has to be the number of a symbol
+            # padding is never read, but must be the number of a symbol
             columns[:-1].clamp(min=0),
             columns[1:].contiguous(),
             fresh=True,
@@ -72,10 +72,10 @@ def fold(sentences: Sequence[Tensor]) -> list[Tensor]:
     """Concatenate the shortest and the longest sentence, and so on inwards (Glinskis 2017).
 
     Args:
-        sentences: symbols ``(N,)`` each.
+        sentences: symbols ``(N,)`` of each sentence.
 
     Returns:
-        Half as many sequences; of an odd number the middle one stays alone.
+        Half as many sequences; if the number is odd, the middle sentence stays alone.
     """
     ordered = sorted(sentences, key=len)
     half = len(ordered) // 2

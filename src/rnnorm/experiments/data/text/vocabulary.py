@@ -1,4 +1,4 @@
-"""The symbols of a text, their numbers, and data that keeps them in a checkpoint."""
+"""The symbols of a text, their numbers, and the base of data that keeps them in checkpoints."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CODE_POINTS = 0x110000
 
 
 class Vocabulary:
-    """Numbers the symbols of a text in their sorted order.
+    """The symbols of a text, numbered in sorted order.
 
     Args:
         symbols: characters or words, in any order and number.
 
     Attributes:
-        symbols: each once, sorted; a symbol's number is its place here.
+        symbols: the distinct symbols, sorted; a symbol's number is its index.
     """
 
     def __init__(self, symbols: Iterable[str]) -> None:
@@ -34,33 +34,33 @@ class Vocabulary:
 
     @classmethod
     def frequent(cls, texts: Iterable[Sequence[str]], most: int) -> Vocabulary:
-        """The most frequent words of some texts; of equals those that come first."""
+        """Make a vocabulary of the most frequent words of some texts; on ties the first words."""
         counts = Counter(word for text in texts for word in text)
         return cls(word for word, _ in counts.most_common(most))
 
     def __len__(self) -> int:
-        """How many symbols there are."""
+        """Return how many symbols there are."""
         return len(self.symbols)
 
     def number(self, symbol: str) -> int | None:
-        """Number of a symbol, None if it is not in the vocabulary."""
+        """Return the number of a symbol, or None if the vocabulary lacks it."""
         return self._numbers.get(symbol)
 
     def numbers(self, words: Sequence[str], first: int) -> Tensor:
-        """Numbers ``(N,)`` of words, from ``first`` on; ``first - 1`` for every unknown one.
+        """Return the numbers ``(N,)`` of words, from ``first`` on; unknown words get ``first - 1``.
 
-        A text without a word is one unknown word.
+        A text without words counts as one unknown word.
         """
         found = (self.number(word) for word in words)
         known = [first - 1 if number is None else first + number for number in found]
         return torch.tensor(known or [first - 1])
 
     def characters(self, characters: str, text: str, path: object) -> Tensor:
-        """Numbers ``(N,)`` of characters, one byte each where there are few symbols.
+        """Return the numbers ``(N,)`` of characters, in one byte each if there are few symbols.
 
         Args:
             characters: the characters.
-            text: the file's text that they are from, for the error.
+            text: the whole text of the file, for the error.
             path: the file, for the error.
 
         Raises:
@@ -70,7 +70,7 @@ class Vocabulary:
         unknown = 255 if small else -1
         table = np.full(_CODE_POINTS, unknown, np.uint8 if small else np.int32)
         table[[ord(symbol) for symbol in self.symbols]] = np.arange(len(self))
-        # one byte a character where that is enough: text8 has a hundred million
+        # one byte a character where that is enough: text8 has a hundred million characters
         narrow = characters.isascii()
         code = characters.encode("ascii" if narrow else "utf-32-le")
         numbers = table[np.frombuffer(code, np.uint8 if narrow else np.uint32)]
@@ -84,11 +84,11 @@ class Vocabulary:
         return torch.from_numpy(numbers)
 
     def words(self, words: Sequence[str], text: str, path: object) -> Tensor:
-        """Numbers ``(N,)`` of words.
+        """Return the numbers ``(N,)`` of words.
 
         Args:
             words: the words.
-            text: the file's text that they are from, for the error.
+            text: the whole text of the file, for the error.
             path: the file, for the error.
 
         Raises:
@@ -105,14 +105,14 @@ class Vocabulary:
             ) from None
 
     def check_same(self, trained: Sequence[str], source: str) -> None:
-        """Refuse the vocabulary that another text was trained with.
+        """Refuse this vocabulary if a checkpoint was trained with another one.
 
         Args:
             trained: the symbols of the checkpoint.
-            source: the file that this vocabulary is from.
+            source: the file of this vocabulary.
 
         Raises:
-            ValueError: if they differ.
+            ValueError: if the vocabularies differ.
         """
         if tuple(trained) == self.symbols:
             return
@@ -129,7 +129,7 @@ class Vocabulary:
         )
 
 
-#: the number of the end of a sentence, which also stands before its first word
+#: the number of a sentence's end, which is also the input before its first word
 END = 0
 #: the number of every word that is not in the vocabulary
 UNKNOWN = 1
@@ -137,10 +137,10 @@ _WORDS = UNKNOWN + 1
 
 
 class WordNumbers:
-    """Numbers words, the end of a sentence and what is unknown.
+    """Numbers of the end of a sentence, of the unknown word, and of the words.
 
     Args:
-        vocabulary: the words, whose numbers follow those two.
+        vocabulary: the words, whose numbers follow ``END`` and ``UNKNOWN``.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -151,11 +151,11 @@ class WordNumbers:
         return len(self.vocabulary) + _WORDS
 
     def numbers(self, words: Sequence[str]) -> Tensor:
-        """Numbers ``(N,)`` of words, without an end."""
+        """Return the numbers ``(N,)`` of words, without an end."""
         return self.vocabulary.numbers(words, _WORDS)
 
     def sentence(self, numbers: Iterable[int]) -> str:
-        """The words up to the end, with spaces between; an unknown one is ``<unk>``."""
+        """Join the words up to the end with spaces; an unknown word is ``<unk>``."""
         words = []
         for number in numbers:
             if number == END:
@@ -166,22 +166,22 @@ class WordNumbers:
 
 
 class KeepsVocabulary(LoadedData):
-    """Data whose symbols are numbered; checkpoints with other numbers are refused.
+    """Data with a vocabulary that checkpoints keep; one with another vocabulary is refused.
 
     Attributes:
         vocabulary: the symbols, once the data are loaded.
-        source: what they are from, for the error.
+        source: the source of the symbols, for the error.
     """
 
     vocabulary = Vocabulary(())
     source = ""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the data: their vocabulary."""
+        """Return the vocabulary, which a checkpoint keeps."""
         return {"vocabulary": list(self.vocabulary.symbols)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a checkpoint whose symbols had other numbers.
+        """Refuse a checkpoint with another vocabulary.
 
         Raises:
             ValueError: if the vocabularies differ.

@@ -1,4 +1,4 @@
-"""Windows of a text: what a language model reads, and what it should have said next."""
+"""Windows of a text: the symbols that a language model reads and those that it predicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnnorm.experiments.data.batches import Resumable, fewest_rows
 from rnnorm.experiments.data.text.corpora import Corpus, Dataset, Text, load_corpus
 from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary
 
-# in place of a symbol behind the end of a shorter row
+# target behind the end of a shorter row
 PADDING = -100
 
 
@@ -21,11 +21,11 @@ class Window(NamedTuple):
 
     Attributes:
         x: symbols ``(T, B)``.
-        y: the symbol after each of them, ``(T, B)``, or ``PADDING``.
-        fresh: whether the state is the initial one; else it goes on from the window before.
-        kept: whether the window after this one goes on from its state.
+        y: the symbol after each of them ``(T, B)``, ``PADDING`` in the padding.
+        fresh: whether to start from the initial state, not from the state of the previous window.
+        kept: whether the next window starts from this window's final state.
         step: index of the first frame in its sequence, for statistics per time step.
-        lengths: predictions of each row ``(B,)`` where they differ, else None.
+        lengths: predictions of each row ``(B,)`` if rows differ, else None.
     """
 
     x: Tensor
@@ -37,12 +37,12 @@ class Window(NamedTuple):
 
     @property
     def predictions(self) -> int:
-        """How many symbols are predicted."""
+        """Number of symbols that are predicted."""
         return self.y.numel() if self.lengths is None else int(self.lengths.sum())
 
 
 def _window(columns: Tensor, **rest: int | bool) -> Window:
-    """A window of symbols ``(T + 1, B)``."""
+    """Make a window of symbols ``(T + 1, B)``."""
     columns = columns.long()
     return Window(columns[:-1].contiguous(), columns[1:].contiguous(), **rest)  # type: ignore[arg-type]
 
@@ -56,15 +56,15 @@ def _check(text: Text, needed: int, what: str) -> None:
 
 
 class IndependentWindows(Resumable[Window]):
-    """Windows that each start from the initial state, in random order or in that of the text.
+    """Windows that each start from the initial state, in random order or in the text's order.
 
     Args:
         text: the text.
         length: predictions of a window.
         batch_size: windows of a minibatch; the last one of an epoch may have fewer, but in
-            training a single window that is left is left out.
-        seed: seed of the order and of the crop, or None for the order of the text. Then what is
-            left at its end makes a shorter window of its own, so that nothing is left out.
+            training a last minibatch of a single window is left out.
+        seed: seed of the order and of the crop, or None for the order of the text, in which the
+            remaining symbols make a last, shorter window, so that no symbol is left out.
         crop: start each epoch at another place among the text's first ``length`` symbols.
 
     Raises:
@@ -84,7 +84,7 @@ class IndependentWindows(Resumable[Window]):
         self.symbols = text.symbols
         self.length, self.batch_size = length, batch_size
         self.crop = crop and seed is not None
-        # every crop has as many windows: an epoch's number of steps must not change
+        # every crop has the same number of windows, since an epoch's steps must not change
         spare = length - 1 if self.crop and len(self.symbols) >= 2 * length else 0
         self._largest_crop = spare
         self._whole = (len(self.symbols) - 1 - spare) // length
@@ -95,17 +95,17 @@ class IndependentWindows(Resumable[Window]):
         return -(-self._windows // self.batch_size) + (self._rest > 0)
 
     def fewest_rows(self) -> int:
-        """Windows of an epoch's smallest minibatch, in training."""
+        """Return the windows of an epoch's smallest minibatch, in training."""
         return fewest_rows(self._windows, self.batch_size, len(self))
 
     @property
     def _windows(self) -> int:
-        """Whole windows of an epoch; a last minibatch of one row has no batch statistics."""
+        """Number of whole windows of an epoch, without a last one that would be alone."""
         training = self.seed is not None and self._whole > 1 and self.batch_size > 1
         return self._whole - (training and self._whole % self.batch_size == 1)
 
     def draw(self) -> Tensor:
-        """Where the windows of this epoch start, ``(windows,)``, in its order."""
+        """Draw the starts ``(windows,)`` of this epoch's windows, in its order."""
         starts = torch.arange(self._windows) * self.length
         if self.seed is None:
             return starts
@@ -114,7 +114,7 @@ class IndependentWindows(Resumable[Window]):
         return starts[torch.from_numpy(random.permutation(self._windows))] + offset
 
     def batch(self, number: int, drawn: Tensor) -> Window:
-        """A minibatch of these windows."""
+        """Return a minibatch of the windows with the drawn starts."""
         starts = drawn[number * self.batch_size : (number + 1) * self.batch_size]
         if not len(starts):
             rest = self.symbols[-self._rest - 1 :].unsqueeze(1)
@@ -124,11 +124,11 @@ class IndependentWindows(Resumable[Window]):
 
 
 class CarriedWindows(Resumable[Window]):
-    """Windows in the order of the text, cut into as many rows as a minibatch has.
+    """Windows in the order of the text, which is cut into one long row for each minibatch row.
 
-    Each row's state goes on from window to window, while ``step`` is 0 in each: the statistics of
-    a step are those of its place in the window. The few symbols that do not fill the rows, and in
-    training those that do not fill a last window, are left out.
+    Each row's state is carried from window to window, while ``step`` is 0 in each: the statistics
+    of a step are those of its index in the window. The few symbols that do not fill the rows, and
+    in training those that do not fill a last window, are left out.
 
     Args:
         text: the text.
@@ -145,26 +145,26 @@ class CarriedWindows(Resumable[Window]):
         least = (length if whole else 1) * batch_size + 1
         _check(text, least, f"a window of {length} predictions in {batch_size} rows")
         self.symbols = text.symbols
-        # no batch_size that others could change: the text is cut into rows once
+        # the attribute is not called batch_size, since others must not change it
         self.length, self._rows = length, batch_size
         self._columns = (len(self.symbols) - 1) // batch_size
         if whole:
             self._columns -= self._columns % length
 
     def __len__(self) -> int:
-        """Number of windows of an epoch."""
+        """Return the number of windows of an epoch."""
         return -(-self._columns // self.length)
 
     def fewest_rows(self) -> int:
-        """As many as every window has."""
+        """Return the number of rows, which every window has."""
         return self._rows
 
     def draw(self) -> Tensor:
-        """Where each row starts, ``(B,)``."""
+        """Return the start of each row ``(B,)``."""
         return torch.arange(self._rows) * ((len(self.symbols) - 1) // self._rows)
 
     def batch(self, number: int, drawn: Tensor) -> Window:
-        """A window of all rows."""
+        """Return a window of all rows."""
         start = number * self.length
         frames = torch.arange(start, min(start + self.length, self._columns) + 1)
         return _window(
@@ -176,11 +176,11 @@ class CarriedWindows(Resumable[Window]):
 
 
 class Stream(Resumable[Window]):
-    """One long sequence, in pieces: the state and ``step`` go on to the end of the text.
+    """One long sequence in pieces, whose state and ``step`` are carried to the end of the text.
 
     Args:
         text: the text.
-        piece: predictions held in memory at a time; no result depends on it.
+        piece: predictions held in memory at a time; results do not depend on this number.
 
     Raises:
         ValueError: if the text has fewer than two symbols.
@@ -192,14 +192,14 @@ class Stream(Resumable[Window]):
         self.symbols, self.piece = text.symbols, piece
 
     def __len__(self) -> int:
-        """Number of pieces."""
+        """Return the number of pieces."""
         return -(-(len(self.symbols) - 1) // self.piece)
 
     def draw(self) -> None:
-        """Nothing is random."""
+        """Draw nothing, since nothing is random."""
 
     def batch(self, number: int, drawn: None) -> Window:
-        """A piece, as a minibatch of one row."""
+        """Return a piece, as a minibatch of one row."""
         start = number * self.piece
         return _window(
             self.symbols[start : start + self.piece + 1].unsqueeze(1),
@@ -212,15 +212,15 @@ class Stream(Resumable[Window]):
 class TextData(KeepsVocabulary):
     """A text in minibatches :class:`rnnorm.experiments.data.text.windows.Window`.
 
-    A subclass says how the text is cut (:meth:`cut`).
+    A subclass cuts the text into windows (:meth:`cut`).
 
     Args:
         dataset: ``"ptb-char"``, ``"ptb-word"``, ``"text8"`` or ``"text"``, see
             :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
         file: the file of ``"text"``, or another name for that of ``"text8"``.
         train_size: keep only this many symbols, or sentences, of the training text.
-        eval_size: the same for the validation and for the test text.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+        eval_size: likewise for the validation and for the test text.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
         vocabulary: the symbols, once the data are loaded.
@@ -237,14 +237,14 @@ class TextData(KeepsVocabulary):
         super().__init__(**shared)
 
     def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:
-        """Minibatches of the three parts of a text."""
+        """Cut the three parts of a text into minibatches."""
         raise NotImplementedError
 
     def load(self) -> dict[str, Resumable[Window]]:
         """Read the text.
 
         Raises:
-            ValueError: if a file is not the whole text that it should be, or too short.
+            ValueError: if a file is broken, incomplete or too short.
             FileNotFoundError: if ``data_dir`` lacks a file.
         """
         given = self.hparams
@@ -253,5 +253,5 @@ class TextData(KeepsVocabulary):
         return self.cut(corpus)
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """The symbols, in the order of their numbers."""
+        """Describe the symbols in the order of their numbers."""
         return {"dataset": self.hparams["dataset"], "symbols": list(kept.get("vocabulary", ()))}
