@@ -1,4 +1,4 @@
-"""The attention of Hermann et al. 2015, and that of Luong et al. 2015."""
+"""The attention modules of Hermann et al. 2015 and of Luong et al. 2015."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rnnorm.experiments.data.batches import padding_mask
 
 
 class Attention(nn.Module):
-    r"""Reads a document with a query in mind.
+    r"""The attention of a query to a document (Hermann et al. 2015).
 
     .. math::
         m(t) &= \tanh(W_{ym} y(t) + W_{um} u + b_m) \\
@@ -27,7 +27,7 @@ class Attention(nn.Module):
     Args:
         input_size: width of y and u.
         hidden_size: width of m and g.
-        norm: normalise.
+        norm: whether to batch-normalise the four products.
     """
 
     def __init__(self, input_size: int, hidden_size: int, norm: bool = False) -> None:
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         self.answer_bias = nn.Parameter(torch.zeros(hidden_size))
 
     def forward(self, y: Tensor, lengths: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Joint representation of document and query.
+        """Compute the joint representation of document and query.
 
         Args:
             y: outputs of the document's encoder ``(T, B, input_size)``, finite in the padding.
@@ -51,14 +51,14 @@ class Attention(nn.Module):
         Returns:
             g ``(B, hidden_size)`` and s ``(T, B)``, 0 in the padding.
         """
-        there = padding_mask(lengths.to(y.device), len(y))
-        rows = there.nonzero()[:, 1]
-        # unpadded frames alone are multiplied, so that no statistic sees another
+        inside = padding_mask(lengths.to(y.device), len(y))
+        rows = inside.nonzero()[:, 1]
+        # padded frames are left out of the product, so that statistics do not see them
         term = self.query_to_match(u)[rows]
-        m = torch.tanh(self.document_to_match(y[there]) + term + self.match_bias)
+        m = torch.tanh(self.document_to_match(y[inside]) + term + self.match_bias)
         found = self.match_to_score(m).squeeze(1)
-        scores = found.new_full(there.shape, -torch.inf)
-        scores[there] = found
+        scores = found.new_full(inside.shape, -torch.inf)
+        scores[inside] = found
         s = scores.softmax(0)
         r = (s.unsqueeze(2) * y).sum(0)
         g = torch.tanh(self.read_to_answer(r) + self.query_to_answer(u) + self.answer_bias)
@@ -66,25 +66,25 @@ class Attention(nn.Module):
 
 
 def _product(input_size: int, output_size: int, norm: bool) -> nn.Sequential:
-    """A matrix, and its normalisation: γ BN(W z)."""
+    """Make the product W z, or γ BN(W z) with ``norm``."""
     matrix = nn.Linear(input_size, output_size, bias=False)
     nn.init.orthogonal_(matrix.weight)
     product = nn.Sequential(matrix)
     if norm:
         scale = nn.BatchNorm1d(output_size)
-        # a bias follows, which does the job of β
+        # the bias that is added later does the job of β
         scale.register_parameter("bias", None)
         product.append(scale)
     return product
 
 
 class Memory(NamedTuple):
-    """What there is to look at.
+    """The encoder's outputs that attention reads.
 
     Attributes:
         y: outputs of the encoder ``(B, S, ·)``, finite in the padding.
         keys: W_a y ``(B, S, H)``.
-        inside: where there is no padding ``(B, S)``.
+        inside: True where there is no padding ``(B, S)``.
     """
 
     y: Tensor
@@ -92,7 +92,7 @@ class Memory(NamedTuple):
     inside: Tensor
 
     def of(self, rows: Tensor) -> Memory:
-        """That of some rows, by index or mask."""
+        """Select some rows, by index or mask."""
         return Memory(*(part[rows] for part in self))
 
 
@@ -104,7 +104,7 @@ class LuongAttention(nn.Module):
         c_t &= \sum_s a_t(s) \, y_s \\
         \tilde h_t &= \tanh(W_c [c_t; h_t])
 
-    Nothing of it is an input of the recurrent layer at the next step (no input feeding), so that
+    Attention is not an input of the recurrent layer at the next step (no input feeding), so that
     all steps whose inputs are known are one call of that layer.
 
     Args:
@@ -118,22 +118,22 @@ class LuongAttention(nn.Module):
         self.combine = nn.Linear(memory_size + hidden_size, hidden_size, bias=False)
 
     def memory(self, y: Tensor, lengths: Tensor) -> Memory:
-        """What :meth:`forward` looks at.
+        """Prepare the encoder's outputs for :meth:`forward`.
 
         Args:
             y: outputs of the encoder ``(S, B, memory_size)``.
-            lengths: how many each row has ``(B,)``.
+            lengths: outputs of each row ``(B,)``.
         """
-        there = padding_mask(lengths.to(y.device), len(y)).T
+        inside = padding_mask(lengths.to(y.device), len(y)).T
         y = y.transpose(0, 1)
-        return Memory(y, self.key(y), there)
+        return Memory(y, self.key(y), inside)
 
     def forward(self, h: Tensor, memory: Memory) -> Tensor:
-        """States with what they have looked at.
+        """Combine states with the context that they attend to.
 
         Args:
             h: states of the decoder ``(T, B, hidden_size)``.
-            memory: of the same rows.
+            memory: the encoder's outputs for the same rows.
 
         Returns:
             h~ ``(T, B, hidden_size)``.

@@ -1,4 +1,4 @@
-"""BLEU of numbered words, by sacrebleu."""
+"""BLEU of numbered words, computed by sacrebleu."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rnnorm.experiments.data.text.vocabulary import END, UNKNOWN
 
 
 def _bleu(effective_order: bool = False) -> BLEU:
-    # the words are apart already: a full stop that is a word of its own is nothing to warn about
+    # force: words are tokenised already, so sacrebleu must not warn about separate full stops
     return BLEU(tokenize="none", force=True, effective_order=effective_order)
 
 
 def signature() -> str:
-    """How sacrebleu names what is measured."""
+    """Return sacrebleu's name of the measure."""
     bleu = _bleu()
     bleu.corpus_score(["a"], [["a"]])
     return str(bleu.get_signature())
 
 
 def _words(numbers: Sequence[int], unknown: str) -> str:
-    """Numbers up to the end as words of digits."""
+    """Join the numbers up to the end as words of digits."""
     ended = numbers[: numbers.index(END)] if END in numbers else numbers
     return " ".join(unknown if number == UNKNOWN else str(number) for number in ended)
 
@@ -36,16 +36,16 @@ def _sentences(symbols: Tensor, unknown: str) -> list[str]:
 
 
 def _both(written: Tensor, reference: Tensor) -> tuple[list[str], list[str]]:
-    # an unknown word is never the right one: it may stand for any
+    # an unknown word is never right, since it may stand for any word
     return _sentences(written, "unknown"), _sentences(reference, "another")
 
 
 def sentence_bleu(written: Tensor, reference: Tensor) -> Tensor:
-    """BLEU of each sentence between 0 and 1, smoothed, of the orders that it is long enough for.
+    """Compute smoothed BLEU of each sentence, from 0 to 1, of the n-gram orders that fit into it.
 
     Args:
         written: numbers of words ``(T, B)``, each row up to its first end symbol.
-        reference: likewise, of any length.
+        reference: numbers of the reference's words, of any length, in the same form.
     """
     bleu = _bleu(effective_order=True)
     pairs = zip(*_both(written, reference), strict=True)
@@ -54,15 +54,15 @@ def sentence_bleu(written: Tensor, reference: Tensor) -> Tensor:
 
 
 class CorpusBleu(Metric):
-    """BLEU over all sentences of a part, between 0 and 100 (:func:`signature`).
+    """BLEU over all sentences of a part, from 0 to 100 (:func:`signature`).
 
-    As of the words themselves, if the vocabulary has all of them; a word that it lacks is never
-    right.
+    The value is that of the words themselves if the vocabulary has all of them; an unknown word is
+    never right.
     """
 
     is_differentiable = False
     higher_is_better = True
-    # else forward would merge minibatches as processes are merged
+    # without it forward would merge minibatches as processes are merged
     full_state_update = True
 
     counts: Tensor
@@ -71,10 +71,10 @@ class CorpusBleu(Metric):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # n-grams that are right, all n-grams, and words: of the translations and the references
+        # matching n-grams, all n-grams, and the words of translations and references
         for name, size in (("counts", 4), ("totals", 4), ("lengths", 2)):
             zeros = torch.zeros(size, dtype=torch.int64)
-            # every process counts all rows, and doubled ones are smoothed less
+            # max, not sum, since every process counts all rows
             self.add_state(name, default=zeros, dist_reduce_fx="max")
 
     def update(self, written: Tensor, reference: Tensor) -> None:
@@ -82,7 +82,7 @@ class CorpusBleu(Metric):
 
         Args:
             written: numbers of words ``(T, B)``, each row up to its first end symbol.
-            reference: likewise, of any length.
+            reference: numbers of the reference's words, of any length, in the same form.
         """
         ours, theirs = _both(written, reference)
         found = _bleu().corpus_score(ours, [theirs])
@@ -91,7 +91,7 @@ class CorpusBleu(Metric):
         self.lengths += torch.tensor([found.sys_len, found.ref_len], device=self.counts.device)
 
     def compute(self) -> Tensor:
-        """The value over all minibatches so far."""
+        """Return the value over all minibatches so far."""
         ours, theirs = self.lengths.tolist()
         bleu = BLEU.compute_bleu(
             self.counts.tolist(), self.totals.tolist(), ours, theirs, smooth_method="exp"

@@ -1,4 +1,4 @@
-"""Classes for a whole sequence, or at every step of one."""
+"""Classifiers of whole sequences, and of every step of a sequence."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class SequenceClassifier(RecurrentModel):
-    """Recurrent layers and a softmax on the last output, or on the mean of all.
+    """Recurrent layers and a softmax on the last output, or on the mean of all outputs.
 
-    A minibatch is ``(x, y)``, or ``(x, lengths, y)`` where sequences end before the last step.
+    A minibatch is ``(x, y)``, or ``(x, lengths, y)`` if sequences differ in length.
 
     Args:
         input_size: values of a time step.
-        num_classes: classes to tell apart.
-        num_layers: layers.
+        num_classes: number of classes.
+        num_layers: number of layers.
         bidirectional: whether each layer also reads backwards.
         readout: ``"last"`` for each direction's last h of the topmost layer, ``"mean"`` for the
             mean of the outputs over the steps of the sequence.
-        dropout: on the input, between layers and on what is classified, never on the recurrent
+        dropout: dropout of the input, between layers and before the classifier, never on recurrent
             connections (Zaremba et al. 2014).
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
+        **layers: arguments of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
         score: the metric of the best checkpoint, the accuracy.
@@ -64,21 +64,21 @@ class SequenceClassifier(RecurrentModel):
             input_size,
             num_layers=num_layers,
             bidirectional=bidirectional,
-            # torch.nn warns of a dropout that has no place
+            # torch.nn warns about dropout in a single layer
             dropout=dropout if num_layers > 1 else 0.0,
         )
         self.classifier = nn.Linear(self.rnn.hidden_size * (1 + bidirectional), num_classes)
         initialise(self.rnn, self.hparams["init"], self.classifier)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Scores of the classes.
+        """Compute the scores of the classes.
 
         Args:
             x: sequences ``(T, B, input_size)``.
             lengths: steps of each sequence ``(B,)`` if not all have ``T``.
 
         Returns:
-            scores ``(B, num_classes)``.
+            Scores ``(B, num_classes)``.
         """
         rate = self.hparams["dropout"]
         # an HMLSTM also returns its boundaries
@@ -96,11 +96,11 @@ class SequenceClassifier(RecurrentModel):
         """Run the model over a minibatch to collect its statistics."""
         x, *lengths, _ = batch
         weight = self.classifier.weight
-        # symbols stay what they are
+        # symbols are integers and keep their type
         self(x.to(weight if x.is_floating_point() else weight.device), *lengths)
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
-        """Cross-entropy of a minibatch."""
+        """Compute the cross-entropy of a minibatch."""
         *inputs, y = batch
         scores = self(*inputs)
         loss = cross_entropy(scores, y)
@@ -119,14 +119,14 @@ class SequenceClassifier(RecurrentModel):
 class StepClassifier(RecurrentModel):
     """Recurrent layers and a softmax on the output of every step.
 
-    A subclass says what a picture of posteriors shows (:meth:`example`).
+    A subclass captions the picture of posteriors (:meth:`example`).
 
     Args:
         input_size: values of a step.
-        num_classes: classes to tell apart.
-        num_layers: layers.
+        num_classes: number of classes.
+        num_layers: number of layers.
         bidirectional: whether each layer also reads backwards.
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
+        **layers: arguments of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
     """
 
     def __init__(
@@ -145,19 +145,19 @@ class StepClassifier(RecurrentModel):
     def forward(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        """Scores of the classes at every step.
+        """Compute the scores of the classes at every step.
 
         Args:
             x: features ``(T, B, input_size)``.
-            state: states of the layers after the step before, None for the initial ones.
+            state: states of the layers after the previous step, or None for the initial states.
             step: index of the first step in its sequence.
             lengths: steps of each row ``(B,)`` if not all have ``T``.
 
         Returns:
-            scores ``(T, B, num_classes)`` and the states after the last step.
+            Scores ``(T, B, num_classes)`` and the states after the last step.
 
         Raises:
-            ValueError: if a bidirectional model is to go on from a state or a step.
+            ValueError: if a state or a step is given to a bidirectional model.
         """
         output, state = self.outputs(x, state, step, lengths)
         return self.classifier(output), state
@@ -165,7 +165,7 @@ class StepClassifier(RecurrentModel):
     def outputs(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        """Outputs of the layers, and their states: :meth:`forward` without the softmax."""
+        """Compute the outputs and the states of the layers, as in :meth:`forward`."""
         if self.hparams["bidirectional"] and (state is not None or step):
             raise ValueError(
                 "state and step must be None and 0 for a bidirectional model, which reads whole "
@@ -180,13 +180,13 @@ class StepClassifier(RecurrentModel):
         self.outputs(batch.x.to(self.classifier.weight), lengths=batch.lengths)
 
     def examples(self, data: Any) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Posteriors of two validation utterances, of a model in evaluation.
+        """Show the posteriors of two validation utterances; the model is in evaluation mode.
 
         Args:
-            data: the data, loaded.
+            data: the loaded data.
 
         Yields:
-            A title, a caption, and what draws the figure.
+            A title, a caption, and a function that draws the figure.
         """
         loader = data.loaders["val"]
         last = len(loader.utterances) - 1
@@ -199,11 +199,11 @@ class StepClassifier(RecurrentModel):
             yield f"Posteriors of {loader.utterances[i].name}", caption, plot
 
     def example(self, data: Any, batch: Any, scores: Tensor) -> tuple[str, Tensor | None]:
-        """A caption for the posteriors of an utterance, and a class at each step for a line.
+        """Return a caption for the posteriors of an utterance, and a class at each step to mark.
 
         Args:
-            data: the data, loaded.
+            data: the loaded data.
             batch: a minibatch of this utterance alone.
-            scores: of all its steps ``(T, 1, num_classes)``.
+            scores: scores of all its steps ``(T, 1, num_classes)``.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification (Graves et al. 2006): its loss, and how it is read."""
+"""Connectionist temporal classification (Graves et al. 2006): loss and decoding."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch.nn.functional import ctc_loss
 
 from rnnorm.experiments.console import check_at_least
 
-#: number of the symbol that stands for nothing
+#: number of the blank
 BLANK = 0
 
 
 def summed_ctc(scores: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
-    """Negative log-likelihood of the targets in nats, summed over the rows that have one.
+    """Sum the negative log-likelihood of the targets, in nats, over the rows that have targets.
 
     Args:
-        scores: of the symbols, the blank first ``(T, B, C)``.
+        scores: scores of the symbols ``(T, B, C)``, the blank first.
         lengths: steps of each row ``(B,)``.
         targets: symbols ``(B, S)``.
-        target_lengths: how many each row has ``(B,)``; a row with none is left out.
+        target_lengths: symbols of each row ``(B,)``; a row without symbols is left out.
     """
     has = target_lengths > 0
     if not has.any():
         return scores.sum() * 0
-    # there is no loss in half precision
+    # torch has no CTC loss in half precision
     wide = torch.promote_types(scores.dtype, torch.float32)
     return ctc_loss(
         scores[:, has].log_softmax(2, dtype=wide),
@@ -42,12 +42,12 @@ def summed_ctc(scores: Tensor, lengths: Tensor, targets: Tensor, target_lengths:
 
 
 def read_off(scores: Tensor, lengths: Tensor, beam: int = 1) -> list[list[int]]:
-    """The symbols of each row: :func:`best_path` for a beam of 1, else :func:`best_prefix`.
+    """Decode the symbols of each row by :func:`best_path` if ``beam`` is 1, or :func:`best_prefix`.
 
     Args:
-        scores: of the symbols, the blank first ``(T, B, C)``.
-        lengths: steps of each row ``(B,)``; what is behind them is not read.
-        beam: prefixes that are kept.
+        scores: scores of the symbols ``(T, B, C)``, the blank first.
+        lengths: steps of each row ``(B,)``; the padding is ignored.
+        beam: number of prefixes that are kept.
 
     Raises:
         ValueError: if ``beam < 1``.
@@ -61,19 +61,19 @@ def read_off(scores: Tensor, lengths: Tensor, beam: int = 1) -> list[list[int]]:
 
 
 def best_path(path: Sequence[int]) -> list[int]:
-    """The symbols of a path: repetitions are one symbol, blanks are none."""
+    """Collapse a path to its symbols: merge repetitions, then drop blanks."""
     return [symbol for symbol, _ in groupby(path) if symbol != BLANK]
 
 
 def best_prefix(log_probabilities: Sequence[Sequence[float]], beam: int) -> list[int]:
-    """The symbols whose paths are the most probable together (Hannun et al. 2014).
+    """Find the symbols whose paths have the largest total probability (Hannun et al. 2014).
 
-    What the beam keeps is a prefix, and whether its paths end with a blank. So a beam of 1 follows
-    the best path, and one that keeps all sums over all paths.
+    The beam keeps prefixes, each with whether its paths end with a blank. So a beam of 1 follows
+    the best path, and an unlimited beam sums over all paths.
 
     Args:
-        log_probabilities: of the symbols at each step, the blank first.
-        beam: how many are kept at each step.
+        log_probabilities: log-probabilities of the symbols at each step, the blank first.
+        beam: number of prefixes that are kept at each step.
     """
     kept: dict[tuple[tuple[int, ...], bool], float] = {((), True): 0.0}
     for step in log_probabilities:
@@ -96,6 +96,6 @@ def best_prefix(log_probabilities: Sequence[Sequence[float]], beam: int) -> list
 
 
 def _add(a: float, b: float) -> float:
-    """The logarithm of a sum, of its logarithms."""
+    """Return log(exp(a) + exp(b))."""
     low, high = sorted((a, b))
     return high if low == -math.inf else high + math.log1p(math.exp(low - high))

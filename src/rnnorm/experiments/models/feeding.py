@@ -1,4 +1,4 @@
-"""Writes symbol after symbol, whatever is fed: the truth, choices, mixtures."""
+"""The loop that runs a network symbol by symbol, fed with the truth, choices or mixtures."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from rnnorm.experiments.data.text.vocabulary import END
 
-#: from scores ``(R, V)`` to K symbols of each row and their weights, ``(R, K)`` each
+#: maps scores ``(R, V)`` to K symbols of each row and their weights, ``(R, K)`` each
 Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Network(Protocol):
-    """What is run: a recurrent layer between an embedding and a softmax."""
+    """The network that is run: a recurrent layer between an embedding and a softmax."""
 
     def embed(self, symbols: Tensor) -> Tensor:
-        """Inputs of the layer, of the shape of the symbols and as many features."""
+        """Return the layer's inputs: the symbols' shape with a dimension of features more."""
 
     def scores(self, features: Tensor) -> Tensor:
-        """Scores of all symbols ``(·, V)``."""
+        """Return the scores of all symbols ``(·, V)``."""
 
     def steps(
         self, x: Tensor, at: Any, step: int, lengths: Tensor | None = None
@@ -30,27 +30,27 @@ class Network(Protocol):
 
         Args:
             x: embedded symbols ``(T, B, ·)``.
-            at: what the rows go on from.
-            step: index of the first.
-            lengths: how many steps each row takes ``(B,)``, if not all take T.
+            at: states of the rows before the first step.
+            step: index of the first step.
+            lengths: steps of each row ``(B,)``, if not all take T.
 
         Returns:
-            features ``(T, B, H)``, and what the rows go on from after their last step.
+            Features ``(T, B, H)``, and the states of the rows after their last step.
         """
 
     def rows(self, at: Any, kept: Tensor) -> Any:
-        """What some of the rows go on from."""
+        """Select the states of some of the rows."""
 
 
 class Feeding(NamedTuple):
-    """What is fed at each step.
+    """The symbols that are fed at each step.
 
     Attributes:
-        truth: symbols of the reference ``(T, B)``, one step late: the first is that of a beginning.
-        own: where the network's choice after the step before is fed instead ``(T + 1, B)``; the
-            last choice is made, but fed no more.
-        lengths: how many steps each row takes at most ``(B,)``, T or fewer.
-        choose: makes the choice.
+        truth: symbols of the reference ``(T, B)``, shifted by one step behind a start symbol.
+        own: True where the network's choice after the previous step is fed instead ``(T + 1, B)``;
+            the last choice is made, but not fed.
+        lengths: most steps of each row ``(B,)``, T or fewer.
+        choose: chooses symbols by their scores.
         stops: whether a row ends where it chooses the end symbol.
     """
 
@@ -62,15 +62,15 @@ class Feeding(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What came out, over the N frames of all rows that were run.
+    """The result of a run, over the N frames of all rows.
 
     Attributes:
-        features: what the scores are made of ``(N, H)``.
+        features: inputs of the softmax ``(N, H)``.
         steps: step of each frame ``(N,)``.
-        rows: its row ``(N,)``.
+        rows: row of each frame ``(N,)``.
         chosen: symbols that the network chose after each step ``(T, B)``, the end symbol where it
-            chose none.
-        at: what the rows that took the last step go on from.
+            made no choice.
+        at: states of the rows that took the last step.
     """
 
     features: Tensor
@@ -80,19 +80,19 @@ class Written(NamedTuple):
     at: Any
 
     def of(self, symbols: Tensor) -> Tensor:
-        """Symbols ``(T, B)`` of the frames, ``(N,)``."""
+        """Pick the frames' symbols ``(N,)`` out of symbols ``(T, B)``."""
         return symbols[self.steps, self.rows]
 
 
 def most_probable(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The symbol with the highest score."""
+    """Choose the symbol with the highest score."""
     symbols = scores.argmax(1, keepdim=True)
     return symbols, torch.ones_like(symbols, dtype=scores.dtype)
 
 
 def draw(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """A symbol from the distribution that the scores are of."""
-    # sums of a half type would leave out what is improbable
+    """Draw a symbol from the softmax of the scores."""
+    # cumulative sums in half precision would lose improbable symbols
     wide = torch.promote_types(scores.dtype, torch.float32)
     # multinomial would draw a number for every symbol
     sums = scores.detach().softmax(1, dtype=wide).cumsum(1)
@@ -102,21 +102,21 @@ def draw(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_at(scores: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    """A symbol of each row ``(R,)`` by its scores ``(R, V)`` over a temperature, the best at 0."""
+    """Draw symbols ``(R,)`` by scores ``(R, V)`` over a temperature; 0 takes the best symbol."""
     if temperature == 0:
         return scores.argmax(1)
-    # the highest is 0, so that no temperature makes it overflow
+    # subtracting the highest score prevents overflow at low temperatures
     scaled = (scores - scores.amax(1, keepdim=True)).double() / temperature
     return scaled.softmax(1).multinomial(1, generator=generator).squeeze(1)
 
 
 def write(network: Network, at: Any, feeding: Feeding) -> Written:
-    """Write: the one loop of all ways to train, and of decoding.
+    """Run a network symbol by symbol: the one loop of all ways to train, and of decoding.
 
     Args:
-        network: what is run.
-        at: what it goes on from before the first symbol.
-        feeding: what is fed.
+        network: the network.
+        at: states of the rows before the first symbol.
+        feeding: the symbols to feed.
     """
     truth, own, lengths, choose, stops = feeding
     rows, chosen = torch.arange(len(lengths), device=truth.device), torch.zeros_like(truth)
@@ -133,17 +133,17 @@ def write(network: Network, at: Any, feeding: Feeding) -> Written:
         step, row = (torch.arange(n, device=rows.device).unsqueeze(1) < left).nonzero().T
         frames.append((features[step, row], step + t, rows[row]))
         t += n
-        mine, going_on = own[t, rows], lengths[rows] > t
-        choice = choose(network.scores(features[-1, mine])) if mine.any() else None
+        choosing, going_on = own[t, rows], lengths[rows] > t
+        choice = choose(network.scores(features[-1, choosing])) if choosing.any() else None
         if choice is not None:
-            chosen[t - 1, rows[mine]] = choice[0][:, 0]
+            chosen[t - 1, rows[choosing]] = choice[0][:, 0]
             if stops:
-                going_on[mine] &= choice[0][:, 0] != END
+                going_on[choosing] &= choice[0][:, 0] != END
         if not going_on.any():
             break
-        symbols, weights = _mixture(truth[t, rows], mine, choice)
+        symbols, weights = _mixture(truth[t, rows], choosing, choice)
         if not going_on.all():
-            # a row that has ended costs nothing more
+            # rows that have ended are dropped and cost nothing more
             rows, at = rows[going_on], network.rows(at, going_on)
             symbols, weights = symbols[going_on], weights[going_on]
         fed = symbols, weights
@@ -152,28 +152,28 @@ def write(network: Network, at: Any, feeding: Feeding) -> Written:
 
 
 def _mixture(
-    truth: Tensor, mine: Tensor | None = None, choice: tuple[Tensor, Tensor] | None = None
+    truth: Tensor, choosing: Tensor | None = None, choice: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """K symbols that are fed to each row, and their weights: a choice, or the truth alone."""
+    """Return K symbols to feed to each row, and their weights: a choice, or the truth alone."""
     symbols = truth.unsqueeze(1)
-    if mine is None or choice is None:
+    if choosing is None or choice is None:
         return symbols, torch.ones_like(symbols)
     symbols = symbols.repeat(1, choice[0].size(1))
     weights = torch.zeros_like(symbols, dtype=choice[1].dtype)
     weights[:, 0] = 1
-    symbols[mine], weights[mine] = choice
+    symbols[choosing], weights[choosing] = choice
     return symbols, weights
 
 
 def _known_steps(own: Tensor, left: Tensor) -> int:
-    """Steps until the next one after which a choice is made, or until all rows end."""
+    """Count the steps up to the next choice, or up to the end of all rows."""
     longest = int(left.max())
     choices = own[:longest].any(1).nonzero()
     return int(choices[0]) + 1 if len(choices) else longest
 
 
 def writing_freely(rows: int, limit: int, device: torch.device) -> Feeding:
-    """Each row's most probable symbol is fed, up to the end symbol or the limit."""
+    """Feed each row its most probable symbol, up to the end symbol or the limit."""
     own = torch.ones(limit + 1, rows, dtype=torch.bool, device=device)
     own[0] = False
     truth = torch.full((limit, rows), END, device=device)

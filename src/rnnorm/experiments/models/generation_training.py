@@ -1,4 +1,4 @@
-"""Ways to train a generator: what is fed at a step, and what the loss is."""
+"""Ways to train a generator, each defined by the symbols that are fed and the loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rnnorm.experiments.models.measures import cross_entropy
 
 
 class Place(NamedTuple):
-    """How far the training is: minibatches and epochs before this one."""
+    """The progress of a training: minibatches and epochs before this one."""
 
     minibatch: int = 0
     epoch: int = 0
@@ -31,12 +31,12 @@ class Task(NamedTuple):
 
     Attributes:
         write: runs the network.
-        scores: those of all symbols, of features.
-        truth: the symbols before those of the target ``(T, B)``: what teacher forcing feeds.
+        scores: maps features to the scores of all symbols.
+        truth: the symbols that teacher forcing feeds ``(T, B)``: the target one step late.
         target: symbols to write ``(T, B)``.
-        lengths: how many each row has ``(B,)``.
-        symbols: how many there are to choose from.
-        baseline: the reward that is expected ``(N,)``, of features ``(N, H)``; MIXER's alone.
+        lengths: symbols of each row ``(B,)``.
+        symbols: size of the vocabulary.
+        baseline: maps features ``(N, H)`` to the expected reward ``(N,)``; for MIXER alone.
     """
 
     write: Callable[[Feeding], Written]
@@ -52,55 +52,55 @@ class Teacher:
     """Teacher forcing: the truth is fed, and the loss is the cross-entropy of the next symbol."""
 
     def loss(self, task: Task, place: Place) -> dict[str, Tensor]:
-        """What is minimised, ``"loss"``, and what else there is to log.
+        """Compute the ``"loss"`` to minimise, and other values to log.
 
         Args:
             task: the minibatch.
-            place: how far the training is.
+            place: the progress of the training.
         """
         return {"loss": likelihood_loss(task, self.feeding(task, place))}
 
     def feeding(self, task: Task, place: Place) -> Feeding:
-        """What is fed."""
+        """Return the symbols to feed: the truth."""
         own = torch.zeros(len(task.target) + 1, len(task.lengths), dtype=torch.bool)
         own = own.to(task.target.device)
         return Feeding(task.truth, own, task.lengths, most_probable, stops=False)
 
 
 def likelihood_loss(task: Task, feeding: Feeding) -> Tensor:
-    """Mean cross-entropy of a minibatch's symbols, in nats."""
+    """Compute the mean cross-entropy of a minibatch's symbols, in nats."""
     written = task.write(feeding)
     return cross_entropy(task.scores(written.features), written.of(task.target))
 
 
 def steps_of(like: Tensor) -> Tensor:
-    """Indices of the steps ``(T, 1)``."""
+    """Return the indices of the steps ``(T, 1)``."""
     return torch.arange(len(like), device=like.device).unsqueeze(1)
 
 
 def fed_later(like: Tensor, lengths: Tensor) -> Tensor:
-    """All steps but the first, which only knows the beginning, up to the end of each row."""
+    """Return a mask of each row's steps but the first, which is fed the start symbol."""
     steps = steps_of(like)
     return (steps >= 1) & (steps < lengths)
 
 
 class Scheduled(Teacher):
-    r"""Scheduled sampling: each symbol is the truth with a probability that falls to 0.
+    r"""Scheduled sampling: each symbol is the truth with a decreasing probability.
 
-    Else it is drawn from the model's own distribution (Bengio et al. 2015, §2.4):
+    Otherwise it is drawn from the model's own distribution (Bengio et al. 2015, §2.4):
 
     .. math::
         \epsilon_i = \max(\epsilon, k - c i), \quad k^i, \quad k / (k + e^{i/k})
 
     Args:
         decay: ``"linear"``, ``"exponential"`` or ``"inverse_sigmoid"``.
-        k: of the decay: at most 1 if linear, below 1 if exponential, at least 1 if it is the
-            inverse sigmoid; i counts steps of the optimiser.
-        c: what each minibatch takes away (linear).
+        k: k of the decay: at most 1 if linear, below 1 if exponential, at least 1 if inverse
+            sigmoid; i counts steps of the optimiser.
+        c: decrease at each minibatch (linear).
         floor: ε, the least probability (linear).
 
     Raises:
-        ValueError: if an argument is none of these.
+        ValueError: if the decay is unknown, or a number is out of the decay's range.
     """
 
     def __init__(
@@ -126,16 +126,16 @@ class Scheduled(Teacher):
         self.decay, self.k, self.c, self.floor = decay, k, c, floor
 
     def truth(self, minibatch: int) -> float:
-        """Probability of the truth."""
+        """Return the probability of the truth."""
         if self.decay == "linear":
             return max(self.floor, self.k - self.c * minibatch)
         if self.decay == "exponential":
             return float(self.k**minibatch)
-        # k / (k + exp(i / k)), where the power would be too large for a number
+        # k / (k + exp(i / k)), written so that the exponential does not overflow
         return 1 / (1 + math.exp(min(700.0, minibatch / self.k - math.log(self.k))))
 
     def feeding(self, task: Task, place: Place) -> Feeding:
-        """The truth or a draw, by a coin for each symbol."""
+        """Return the symbols to feed: the truth or a draw, chosen at random for each symbol."""
         teacher = super().feeding(task, place)
         coins = torch.rand(teacher.own.shape, device=teacher.own.device)
         own = (coins >= self.truth(place.minibatch)) & fed_later(teacher.own, task.lengths)
@@ -143,21 +143,21 @@ class Scheduled(Teacher):
 
 
 class Always(Scheduled):
-    """Always sampling, from the first minibatch on (Bengio et al. 2015, a control)."""
+    """Sampling at every step from the first minibatch on (Bengio et al. 2015, a control)."""
 
     def __init__(self) -> None:
         super().__init__("linear", k=1.0)
 
     def truth(self, minibatch: int) -> float:
-        """Never."""
+        """Return 0: the truth is never fed."""
         return 0.0
 
 
 class Uniform(Scheduled):
-    """Scheduled sampling of symbols that are all as probable (Bengio et al. 2015, a control)."""
+    """Scheduled sampling from a uniform distribution (Bengio et al. 2015, a control)."""
 
     def feeding(self, task: Task, place: Place) -> Feeding:
-        """The truth or any symbol: known beforehand, so that nothing is chosen on the way."""
+        """Return the symbols to feed: the truth or random ones, all drawn beforehand."""
         scheduled = super().feeding(task, place)
         anything = torch.randint_like(scheduled.truth, task.symbols)
         truth = torch.where(scheduled.own[:-1], anything, scheduled.truth)
@@ -165,21 +165,21 @@ class Uniform(Scheduled):
 
 
 class Dad(Teacher):
-    """Data as demonstrator (Venkatraman et al. 2015): the data, and what the model makes of them.
+    """Data as demonstrator (Venkatraman et al. 2015): teacher forcing and free running.
 
     A minibatch is read twice, with the truth fed and with the model's most probable symbols, and
-    the loss is the mean of both. The truth is the target either way.
+    the loss is the mean of both. The truth is the target of both.
     """
 
     def loss(self, task: Task, place: Place) -> dict[str, Tensor]:
-        """The mean of two cross-entropies."""
+        """Compute the mean of both cross-entropies."""
         teacher = self.feeding(task, place)
         alone = teacher._replace(own=fed_later(teacher.own, task.lengths))
         return {"loss": (likelihood_loss(task, teacher) + likelihood_loss(task, alone)) / 2}
 
 
 class LastSteps(Teacher):
-    """The model's own output at the last steps, which grow in number."""
+    """Base of ways that feed the model's own output at the last steps, which grow in number."""
 
     def __init__(self, first: int = 0, steps: int = 2, every: int = 1) -> None:
         check_at_least(0, first=first)
@@ -187,7 +187,7 @@ class LastSteps(Teacher):
         self.first, self.steps, self.every = first, steps, every
 
     def tail(self, epoch: int) -> int:
-        """How many last steps of each row there are in an epoch, counted from 0."""
+        """Return the number of last steps of each row in an epoch, counted from 0."""
         if epoch < self.first:
             return 0
         return self.steps * (1 + (epoch - self.first) // self.every)
@@ -201,10 +201,10 @@ class E2E(LastSteps):
     cross-entropy.
 
     Args:
-        first: epochs of teacher forcing before.
-        steps: how many last steps at first, and how many more each time.
-        every: epochs between.
-        top_k: symbols that are fed.
+        first: epochs of teacher forcing at the start.
+        steps: number of last steps at first, and their increase each time.
+        every: epochs between increases.
+        top_k: number of symbols that are fed.
 
     Raises:
         ValueError: if a number is too small.
@@ -216,39 +216,40 @@ class E2E(LastSteps):
         self.top_k = top_k
 
     def feeding(self, task: Task, place: Place) -> Feeding:
-        """The truth, then mixtures."""
+        """Return the symbols to feed: the truth, then mixtures of the most probable symbols."""
         teacher = super().feeding(task, place)
         fed = fed_later(teacher.own, task.lengths)
         own = fed & (steps_of(fed) >= task.lengths - self.tail(place.epoch))
         return teacher._replace(own=own, choose=self._top)
 
     def _top(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the most probable symbols, weighted by their probabilities."""
         found = scores.topk(min(self.top_k, scores.size(1)), 1)
-        # a softmax over some of the scores is the softmax over all, divided by its sum over these
+        # the softmax over some scores is the softmax over all scores, normalised over these
         return found.indices, found.values.softmax(1)
 
 
 class Mixer(LastSteps):
     r"""MIXER (Ranzato et al. 2016): cross-entropy, and REINFORCE on the last steps of each row.
 
-    The last steps draw, and a row that draws goes on up to its end symbol, or as many steps beyond
-    the reference. The reward r is BLEU of the sentence, that with which it begins included; a
-    linear function of the features, which are left alone by its gradient, is trained to expect it:
+    At the last steps symbols are drawn. A row with drawn symbols runs up to its end symbol, at most
+    as many steps beyond the reference. The reward r is BLEU of the whole sentence. A linear
+    function of the features, to which it passes no gradient, is trained to predict the reward:
 
     .. math::
         -\sum_t (r - \bar r_t) \log p(w_t) + \sum_t (r - \bar r_t)^2
 
     Args:
-        first: epochs of cross-entropy alone.
-        steps: how many last steps at first, and how many more each time.
-        every: epochs between.
+        first: epochs of cross-entropy alone at the start.
+        steps: number of last steps at first, and their increase each time.
+        every: epochs between increases.
 
     Raises:
         ValueError: if a number is too small.
     """
 
     def loss(self, task: Task, place: Place) -> dict[str, Tensor]:
-        """The mean over all symbols, of the truth and drawn."""
+        """Compute the mean loss over the given and the drawn symbols, and that of the baseline."""
         tail = self.tail(place.epoch)
         if not tail:
             return super().loss(task, place)
@@ -271,12 +272,12 @@ class Mixer(LastSteps):
         }
 
     def feeding(self, task: Task, place: Place) -> Feeding:
-        """The truth, then draws."""
+        """Return the symbols to feed: the truth, then draws."""
         tail = self.tail(place.epoch)
-        # what stands behind the reference is never fed
+        # the end symbols behind the reference are never fed
         truth = torch.cat([task.truth, task.truth.new_full((tail, len(task.lengths)), END)])
         own = torch.ones(len(truth) + 1, len(task.lengths), dtype=torch.bool, device=truth.device)
-        # the step before the first that is fed its own draws it
+        # the first draw is made one step before it is fed
         own &= steps_of(own) > (task.lengths - tail).clamp(min=0)
         own &= steps_of(own) <= task.lengths + tail
         return Feeding(truth, own, task.lengths + tail, draw, stops=True)
@@ -296,14 +297,15 @@ WAYS: Mapping[str, type[Teacher]] = {
 
 
 def training_by_name(name: str, options: Mapping[str, Any] | None = None) -> Teacher:
-    """A way to train, by its name.
+    """Make a way to train by its name.
 
     Args:
         name: one of ``WAYS``.
-        options: arguments of its class.
+        options: arguments of the class.
 
     Raises:
-        ValueError: if there is no such way, or it has no such option.
+        ValueError: if the name or an option is unknown, or an option is not a number in its
+            range.
     """
     if name not in WAYS:
         raise ValueError(f"training must be one of {', '.join(WAYS)}, got {name!r}")

@@ -1,4 +1,4 @@
-"""What tasks share: the recurrent layer that a recipe's words describe."""
+"""The recurrent layer that a recipe describes, and its initialisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn.utils import parametrizations
 
 import rnnorm
 
-#: the options of the classes that a recipe may name, beside those that they share
+#: the classes that a recipe may name, with the options that the classes do not share
 CELLS = {
     "LSTM": ("bias", "peephole"),
     "GRU": ("bias", "reset_after"),
@@ -35,24 +35,23 @@ def recurrent(
     recurrent_dropout_options: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> nn.RNNBase:
-    """A recurrent layer.
+    """Make a recurrent layer.
 
     Args:
         cell: name of a class of :mod:`rnnorm`, see ``CELLS``.
-        input_size: its inputs.
-        hidden_size: its units.
+        input_size: inputs of the layer.
+        hidden_size: units of the layer.
         norm: None, ``"batch"``, ``"layer"``, or a preset's name.
         norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
-        initial_noise: standard deviation of the noise on h_0; never the default of that class,
-            which a paper does not know.
+        initial_noise: standard deviation of the noise on h_0; 0 by default, unlike in the class.
         cell_options: arguments in ``CELLS``, such as ``{"peephole": "output"}``.
         recurrent_dropout: None, or the name of a spec: ``"Zoneout"``, ``"CellDropout"`` or
             ``"SequenceDropout"``.
         recurrent_dropout_options: fields of that spec to change.
-        **arguments: those that the classes share.
+        **arguments: arguments that the classes share.
 
     Raises:
-        ValueError: if a name is unknown, there are options for nothing or for a preset, or an
+        ValueError: if a name is unknown, options are given without a class that takes them, or an
             :class:`rnnorm.HMLSTM` is to be bidirectional or have dropout between layers.
         TypeError: if an option or a spec is unknown.
     """
@@ -80,10 +79,10 @@ def recurrent(
 
 
 def normalise_weights(rnn: nn.RNNBase) -> None:
-    """Make direction and length of every row of the recurrent weights parameters of their own.
+    """Make direction and length of every row of the recurrent weights separate parameters.
 
-    ``w = g v / ‖v‖`` (Salimans & Kingma 2016); the weights stay what they are. They are no plain
-    parameters from then on, so that :func:`initialise` comes before.
+    ``w = g v / ‖v‖`` (Salimans & Kingma 2016); the values of the weights do not change. The weights
+    are not plain parameters afterwards, so call :func:`initialise` before.
 
     Args:
         rnn: the layer.
@@ -93,13 +92,13 @@ def normalise_weights(rnn: nn.RNNBase) -> None:
 
 
 def initialise(rnn: nn.Module, name: str | None, classifier: nn.Linear | None = None) -> None:
-    """Draw a layer's weights by a recipe of :mod:`rnnorm.init`, with zero biases where it has none.
+    """Draw a layer's weights by a recipe of :mod:`rnnorm.init`; biases are 0 unless it sets them.
 
     Args:
         rnn: the layer.
-        name: of the recipe, without its underscore; None leaves the weights as they are.
-        classifier: what stands on it: Glorot weights where the recipe's are (``"laurent2015"``),
-            else orthogonal ones, and zero biases.
+        name: name of the recipe, without its underscore; None leaves the weights as they are.
+        classifier: the linear layer on top: it gets Glorot weights if the recipe's are
+            (``"laurent2015"``), else orthogonal weights, and zero biases.
 
     Raises:
         ValueError: if there is no such recipe.
@@ -124,7 +123,7 @@ def set_forget_bias(rnn: nn.RNNBase, value: float | None) -> None:
     """Set the forget gate's bias, unless ``value`` is None.
 
     Raises:
-        ValueError: if the layer is no LSTM with biases.
+        ValueError: if the layer is not an LSTM with biases.
     """
     if value is None:
         return
@@ -139,7 +138,7 @@ def set_forget_bias(rnn: nn.RNNBase, value: float | None) -> None:
 def _spec(
     argument: str, name: str | None, options: dict[str, Any] | None, specs: dict[str, Any]
 ) -> Any:
-    """The spec of a name, with some fields changed; another name as it is, for the layer."""
+    """Return the spec of a name with some fields changed; other names are left to the layer."""
     if name in specs:
         return specs[name](**(options or {}))
     if options:

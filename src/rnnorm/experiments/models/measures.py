@@ -1,4 +1,4 @@
-"""Losses and scores: cross-entropy, likelihood, and how far a score may be off."""
+"""Losses and scores: cross-entropy, likelihood, and the sampling error of a score."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 
 def cross_entropy(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
-    """:func:`torch.nn.functional.cross_entropy`, whose options it takes."""
+    """Compute :func:`torch.nn.functional.cross_entropy` in single precision or better."""
     wide = torch.promote_types(scores.dtype, torch.float32)
     return functional.cross_entropy(scores.to(wide), targets, **options)
 
@@ -26,10 +26,10 @@ class Likelihood(Metric):
 
     Args:
         unit: ``"nats"``; ``"bits"`` (per character, BPC); or ``"perplexity"``, exp of the nats.
-        **kwargs: those of :class:`torchmetrics.Metric`.
+        **kwargs: arguments of :class:`torchmetrics.Metric`.
 
     Raises:
-        ValueError: if there is no such unit.
+        ValueError: if the unit is unknown.
     """
 
     is_differentiable = False
@@ -44,7 +44,7 @@ class Likelihood(Metric):
         if unit not in ("nats", "bits", "perplexity"):
             raise ValueError(f"unit must be 'nats', 'bits' or 'perplexity', got {unit!r}")
         self.unit = unit
-        # one number a minibatch, added up in float64 at the end: some devices have no float64
+        # kept for each minibatch and summed on the CPU, since some devices have no float64
         self.add_state("sums", default=[], dist_reduce_fx="cat")
         self.add_state("counts", default=[], dist_reduce_fx="cat")
 
@@ -53,13 +53,13 @@ class Likelihood(Metric):
 
         Args:
             loss: mean negative log-likelihood of its symbols in nats, a scalar.
-            symbols: how many they are.
+            symbols: number of symbols.
         """
         self.sums.append(loss.detach().reshape(1) * symbols)
         self.counts.append(torch.tensor([symbols], device=loss.device))
 
     def compute(self) -> Tensor:
-        """The value over all minibatches so far."""
+        """Return the value over all minibatches so far."""
         sums, counts = (dim_zero_cat(part).cpu().double() for part in (self.sums, self.counts))
         nats = float(sums.sum() / counts.sum())
         if self.unit == "bits":
@@ -71,11 +71,11 @@ class Likelihood(Metric):
 class SamplingError(Metric):
     """Standard error of a mean over terms that come in independent rows.
 
-    The terms of a row, the frames of a recording or the words of an utterance, are right or wrong
-    together. With a sum of a_i over the b_i terms of row i, n rows and the mean r = Σ a_i / Σ b_i
+    The terms of a row, such as the frames of a recording or the words of an utterance, are
+    correlated. With a sum of a_i over the b_i terms of row i, n rows and the mean r = Σ a_i / Σ b_i
     it is sqrt(n / (n - 1) Σ (a_i - r b_i)²) / Σ b_i, the error of a ratio (Cochran, Sampling
-    Techniques, 1977, chapter 6). Of rows with one term each that is the binomial one,
-    sqrt(r (1 - r) / (n - 1)). It is not a number for fewer than two rows.
+    Techniques, 1977, chapter 6). For rows with one term each it is the binomial error,
+    sqrt(r (1 - r) / (n - 1)). It is NaN for fewer than two rows.
     """
 
     full_state_update = False
@@ -91,15 +91,15 @@ class SamplingError(Metric):
         """Add rows.
 
         Args:
-            sums: of each row's terms ``(B,)``.
-            terms: how many each row has ``(B,)``.
+            sums: sum of each row's terms ``(B,)``.
+            terms: number of each row's terms ``(B,)``.
         """
         self.sums.append(sums)
         self.terms.append(terms)
 
     def compute(self) -> Tensor:
-        """The error of all rows so far."""
-        # a device may have no float64
+        """Return the error over all rows so far."""
+        # computed on the CPU, since some devices have no float64
         sums, terms = (dim_zero_cat(each).cpu().double() for each in (self.sums, self.terms))
         apart = sums - sums.sum() / terms.sum() * terms
         rows = len(terms)

@@ -1,4 +1,4 @@
-"""Where a pen goes next: a mixture of bivariate Gaussians (Graves 2013, equations 17 to 26)."""
+"""A mixture of bivariate Gaussians for a pen's next offset (Graves 2013, equations 17 to 26)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rnnorm.experiments.models.feeding import draw_at
 
-# the least logarithm of a spread: a component on one repeated offset has no other bound
+# least log σ, since the likelihood of one repeated offset has no other bound
 _LEAST = -6.0
 
 
@@ -18,7 +18,7 @@ class Mixture(NamedTuple):
     """M weighted Gaussians for each of any number of points.
 
     Attributes:
-        logits: of the weights π ``(..., M)``.
+        logits: logits of the weights π ``(..., M)``.
         mean: μ ``(..., M, 2)``.
         log_std: logarithm of σ ``(..., M, 2)``.
         correlation: ρ, between -1 and 1 ``(..., M)``.
@@ -31,16 +31,17 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of(cls, outputs: Tensor) -> Mixture:
-        """From a layer's outputs ``(..., 6 M)``; a half type would round ρ to 1."""
+        """Make a mixture from a layer's outputs ``(..., 6 M)``."""
+        # half precision would round ρ to 1
         outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
         count = outputs.size(-1) // 6
         logits, mean, log_std, rho = torch.split(outputs, [count, 2 * count, 2 * count, count], -1)
         mean, log_std = (part.reshape(*part.shape[:-1], count, 2) for part in (mean, log_std))
-        # short of 1, where the density has no bound
+        # |ρ| stays below 1, where the density has no bound
         return cls(logits, mean, log_std.clamp(min=_LEAST), 0.999 * rho.tanh())
 
     def nats(self, offsets: Tensor) -> Tensor:
-        """Negative log density of offsets ``(..., 2)``, for each ``(...)``."""
+        """Compute the negative log density ``(...)`` of offsets ``(..., 2)``."""
         z = (offsets.unsqueeze(-2) - self.mean) * (-self.log_std).exp()
         rho, left = self.correlation, 1 - self.correlation.square()
         # equation 25
@@ -50,12 +51,12 @@ class Mixture(NamedTuple):
         return math.log(2 * math.pi) - whole
 
     def draw(self, temperature: float, generator: torch.Generator) -> Tensor:
-        """Offsets ``(B, 2)`` of a mixture for each of B points.
+        """Draw offsets ``(B, 2)`` from mixtures for B points.
 
         Args:
             temperature: divides the logits and multiplies the variances (Ha & Eck 2017); 0 for the
                 mean of the heaviest component.
-            generator: where the draws come from.
+            generator: source of the random numbers.
         """
         chosen = draw_at(self.logits, temperature, generator)
         rows = torch.arange(len(chosen))

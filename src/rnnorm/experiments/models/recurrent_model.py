@@ -1,4 +1,4 @@
-"""What the models of all tasks share: their layers and states, and how they report."""
+"""The base of all tasks' models: their layers and states, and the logging of scores."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from rnnorm.experiments.training.score import SAMPLING_ERROR, Score
 class RecurrentModel(lightning.LightningModule):
     """A model with recurrent layers.
 
-    A subclass makes them by ``make_layer(input_size)``, with what else
-    :func:`rnnorm.experiments.models.layers.recurrent` takes, and says what is reported of a
-    minibatch (:meth:`evaluate`).
+    A subclass makes its layers by ``make_layer(input_size)``, with further arguments of
+    :func:`rnnorm.experiments.models.layers.recurrent`, and logs the metrics of a minibatch
+    (:meth:`evaluate`).
 
     Args:
         cell: ``"LSTM"``, ``"GRU"``, ``"RNN"``, ``"ClockworkRNN"`` or ``"HMLSTM"``.
-        norm: what is normalised: None, ``"batch"``, ``"layer"``, or a preset's name.
+        norm: the normalisation: None, ``"batch"``, ``"layer"``, or a preset's name.
         norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
         hidden_size: units of a layer, in each direction.
         init: name of the recipe in :mod:`rnnorm.init` without its underscore, or None for
             ``torch.nn``'s initialisation.
         initial_noise: standard deviation of the Gaussian noise on h_0 in training.
-        learn_initial_state: make h_0 and c_0 parameters, or, ``"from_input"``, an affine function
-            of the mean of the sequence.
-        cell_options: arguments that the cell's class has: ``bias``, ``peephole``, ``reset_after``,
+        learn_initial_state: whether h_0 and c_0 are parameters, or with ``"from_input"`` an affine
+            function of the mean of the sequence.
+        cell_options: arguments of the cell's class: ``bias``, ``peephole``, ``reset_after``,
             ``periods``, ``boundary``, ``slope``, ``nonlinearity``.
         recurrent_dropout: None, ``"Zoneout"``, ``"CellDropout"`` or ``"SequenceDropout"``.
         recurrent_dropout_options: fields of that class to change.
 
     Attributes:
         score: the metric of the best checkpoint.
-        in_processes: whether the loss is so weighted (``processes.share``) that several processes
-            may train.
-        reinforces: whether the loss teaches boundaries that an HMLSTM samples, through which there
-            is no gradient.
+        in_processes: whether several processes may train; the loss is then weighted by
+            ``processes.loss_weight``.
+        reinforces: whether the loss has a term that trains an HMLSTM's sampled boundaries, which
+            pass no gradient.
 
     Raises:
-        ValueError: if boundaries are to be sampled that nothing would teach, a size or a number of
-            layers is less than 1 or one of classes less than 0, or the ``dropout`` of a subclass is
-            out of its range.
+        ValueError: if boundaries are sampled that the loss would not train, a size or a number of
+            layers is less than 1, a number of classes is less than 0, or the ``dropout`` of a
+            subclass is out of its range.
     """
 
     score: Score
@@ -77,7 +77,7 @@ class RecurrentModel(lightning.LightningModule):
             )
         # the subclass's arguments are included
         self.save_hyperparameters()
-        # a regression has no classes
+        # 0 classes are allowed, for models that do not classify
         for least, endings in ((0, "classes"), (1, ("size", "layers"))):
             given = self.hparams.items()
             check_at_least(least, **{name: n for name, n in given if name.endswith(endings)})
@@ -98,7 +98,7 @@ class RecurrentModel(lightning.LightningModule):
         )
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
-        """Log a mean over ``batch_size`` terms: of all processes, where there are several."""
+        """Log a mean over ``batch_size`` terms, over all processes if there are several."""
         if processes.count() > 1:
             if self.training and isinstance(value, Tensor):
                 value = value.detach() * processes.loss_weight(options["batch_size"])
@@ -110,19 +110,19 @@ class RecurrentModel(lightning.LightningModule):
 
         Args:
             part: ``"train"``, ``"val"`` or ``"test"``.
-            sums: of what is right, or wrong, in each row ``(B,)``.
-            terms: how many each row has that could be ``(B,)``; 1 by default.
+            sums: number of right, or of wrong, terms of each row ``(B,)``.
+            terms: number of terms of each row ``(B,)``; 1 by default.
         """
-        # nothing comes back from the device where every row has one
+        # without terms no value has to be copied from the device
         count = len(sums) if terms is None else int(terms.sum())
-        # lightning's mean over minibatches is weighted with batch_size
+        # lightning weights its mean over minibatches by batch_size
         mean = sums.sum() / max(1, count)
         self.log(f"{part}/{self.score.name}", mean, prog_bar=part != "train", batch_size=count)
         if part == "test":
             self.log_sampling_error(sums, torch.ones_like(sums) if terms is None else terms)
 
     def log_sampling_error(self, sums: Tensor, terms: Tensor) -> None:
-        """Log that of the test score, :class:`SamplingError`, with the rows of a minibatch more."""
+        """Update and log the :class:`SamplingError` of the test score with a minibatch's rows."""
         self.sampling_error.update(sums, terms)
         self.log(SAMPLING_ERROR, self.sampling_error, batch_size=len(sums))
 
@@ -130,12 +130,12 @@ class RecurrentModel(lightning.LightningModule):
         """Refuse data that do not fit a size of the model.
 
         Args:
-            name: of the model's argument.
-            found: what the data have.
-            what: that is, in words.
+            name: name of the model's argument.
+            found: the size that the data need.
+            what: description of this size.
 
         Raises:
-            ValueError: if the argument is another.
+            ValueError: if the argument differs from the size.
         """
         if (given := self.hparams[name]) != found:
             raise ValueError(f"model.init_args.{name} must be {found}, {what}, got {given}")
@@ -144,30 +144,30 @@ class RecurrentModel(lightning.LightningModule):
         """Log the metrics of a minibatch.
 
         Args:
-            name: what they begin with, ``"val"`` or ``"test"``.
+            name: prefix of the metrics' names, ``"val"`` or ``"test"``.
             batch: the minibatch.
         """
         raise NotImplementedError
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Metrics of the validation set."""
+        """Log the metrics of a validation minibatch."""
         self.evaluate("val", batch)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Metrics of the test set."""
+        """Log the metrics of a test minibatch."""
         self.evaluate("test", batch)
 
 
 def map_states(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """All of them changed by a function."""
+    """Apply a function to each of the states."""
     return tuple(map(function, state)) if isinstance(state, tuple) else function(state)
 
 
 def rows_of(state: Any, rows: Tensor) -> Any:
-    """Those of some rows."""
+    """Select the states of some rows."""
     return map_states(state, lambda one: one[:, rows])
 
 
 def side_by_side(states: Tensor) -> Tensor:
-    """Those of both directions of a layer ``(2, B, H)`` as one ``(B, 2H)``."""
+    """Concatenate the states of a layer's directions ``(D, B, H)`` to ``(B, D H)``."""
     return states.transpose(0, 1).flatten(1)
