@@ -20,21 +20,21 @@ Permutation = Literal["none", "fixed", "published"]
 
 
 def step_order(steps: int, permutation: Permutation, seed: int) -> Tensor:
-    """Which part of the image is read at each step.
+    """Choose the pixel or row of the image that is read at each step.
 
     Args:
         steps: the number of steps.
         permutation: ``"none"`` for the image's own order, ``"fixed"`` for one random order of all
             steps, ``"published"`` for the draw with replacement of the code that Cooijmans et al.
             released: about 36 % of the pixels are never read, others more than once. With 784
-            steps and seed 1 it is their very draw.
+            steps and seed 1 it is exactly their draw.
         seed: seed of the random order.
 
     Returns:
         Indices ``(steps,)``.
 
     Raises:
-        ValueError: if ``permutation`` is none of these.
+        ValueError: if ``permutation`` is unknown.
     """
     if permutation == "none":
         return torch.arange(steps)
@@ -50,7 +50,7 @@ class PixelData(LoadedData):
 
     Args:
         dataset: ``"digits"`` (64 pixels, comes with scikit-learn) or ``"mnist"`` (784 pixels).
-        step: what is read at each step, a ``"pixel"`` or a ``"row"``.
+        step: unit that is read at each step, a ``"pixel"`` or a ``"row"``.
         permutation: the order of the steps, see :func:`step_order`.
         permutation_seed: seed of that order.
         shrink: average squares of ``shrink`` by ``shrink`` pixels first.
@@ -113,7 +113,7 @@ class PixelData(LoadedData):
         return parts
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """Range of the values, and the order of the steps."""
+        """Describe the range of the values and the order of the steps."""
         given = self.hparams
         side = SIDES[given["dataset"]] // given["shrink"]
         steps = side if given["step"] == "row" else side**2
@@ -127,7 +127,7 @@ class PixelData(LoadedData):
         }
 
     def _sequences(self, images: Tensor) -> Tensor:
-        """Images ``(N, height, width)`` to sequences ``(N, T, I)``."""
+        """Turn images ``(N, height, width)`` into sequences ``(N, T, I)``."""
         given = self.hparams
         if (shrink := given["shrink"]) > 1:
             if any(side % shrink for side in images.shape[1:]):
@@ -139,13 +139,13 @@ class PixelData(LoadedData):
 
 
 class PixelClassifier(SequenceClassifier):
-    """Reads an image and names its class; ``input_size`` is 1 for a pixel a step."""
+    """A classifier of images; ``input_size`` is 1 for a pixel a step."""
 
     def check_data(self, data: PixelData) -> None:
-        """See whether steps and classes fit the model.
+        """Check that steps and classes fit the model.
 
         Raises:
-            ValueError: if they do not.
+            ValueError: if the data need another ``input_size`` or ``num_classes``.
         """
         given = data.hparams
         self.expect_size("input_size", data.num_features, f"the values of a {given['step']}")

@@ -14,12 +14,12 @@ class SentenceData(TextData):
     """Sentences or lines of a text in minibatches ``Window``.
 
     The model is :class:`rnnorm.experiments.tasks.language.model.LanguageModel`. Validation and test
-    read one sentence a row, folded or not.
+    read one sentence a row, even if ``folded``.
 
     Args:
         dataset: ``"ptb-char"``, ``"ptb-word"`` or ``"text"``, see
             :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
-        folded: train on sequences of two sentences, see ``fold``.
+        folded: whether to train on sequences of two sentences, see ``fold``.
         **shared: of :class:`rnnorm.experiments.data.text.windows.TextData`.
 
     Raises:
@@ -37,7 +37,7 @@ class SentenceData(TextData):
             raise ValueError(f"dataset must be one of {', '.join(ENDS)}, got {dataset!r}")
 
     def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:
-        """Sentences of the three parts.
+        """Split the three parts into sentences.
 
         Raises:
             ValueError: if a part has no sentence.

@@ -19,14 +19,14 @@ from rnnorm.experiments.models.classifiers import SequenceClassifier
 class SentimentData(KeepsVocabulary):
     """Rated texts in minibatches ``SeriesBatch`` of numbered words.
 
-    Class 1 is rated above the threshold, class 0 below it; what is neither is left out and
-    counted.
+    Class 1 is rated above the threshold, class 0 below it; texts rated exactly at the threshold
+    are left out and counted.
 
     Args:
         dataset: ``"movies"``, ``"tweets"``, ``"products"`` or ``"csv"``, see
             :func:`rnnorm.experiments.data.text.rated.load_rated`.
         file: the file of ``"csv"``.
-        threshold: between the classes.
+        threshold: the rating between the classes.
         words: size of the vocabulary, the most frequent words of the training texts.
         train_size: keep only this many training texts, a fixed random choice; the vocabulary is
             that of all.
@@ -55,9 +55,9 @@ class SentimentData(KeepsVocabulary):
         """Read, split and number the texts.
 
         Raises:
-            ValueError: if the file is broken, or has too few texts of a class, or ``train_size``
-                leaves those of one class alone.
-            FileNotFoundError: if it is missing.
+            ValueError: if the file is broken or has too few texts of a class, or ``train_size``
+                leaves texts of a single class.
+            FileNotFoundError: if the file is missing.
         """
         given = self.hparams
         names = ("dataset", "data_dir", "file", "threshold")
@@ -79,7 +79,7 @@ class SentimentData(KeepsVocabulary):
         return loaders
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """How a text is cut into words, and the words in the order of their numbers."""
+        """Describe how a text is split into words, and the words in the order of their numbers."""
         return {
             "text": "character references of HTML resolved, small letters",
             "word": WORD.pattern,
@@ -91,12 +91,12 @@ class SentimentData(KeepsVocabulary):
 
 
 class SentimentClassifier(SequenceClassifier):
-    """Embeds the words of a text, reads them and names its class.
+    """A classifier of texts on embedded words.
 
     Args:
-        vocabulary_size: how many numbers the data have, that of unknown words among them.
+        vocabulary_size: number of words of the data, the unknown word included.
         embedding_size: width of the embedding.
-        **classifier: of
+        **classifier: arguments of
             :class:`rnnorm.experiments.models.classifiers.SequenceClassifier`.
     """
 
@@ -107,23 +107,23 @@ class SentimentClassifier(SequenceClassifier):
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
 
     def check_data(self, data: SentimentData) -> None:
-        """See whether the data have as many numbers as the model.
+        """Check that the data have as many words as the model.
 
         Raises:
-            ValueError: if they have not.
+            ValueError: if the data need another ``vocabulary_size``.
         """
         words = len(data.vocabulary)
         what = f"the {words} words of the training texts and the unknown word"
         self.expect_size("vocabulary_size", words + 1, what)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Scores of the two classes.
+        """Compute the scores of the two classes.
 
         Args:
             x: numbers of words ``(T, B)``.
             lengths: words of each text ``(B,)`` if not all have ``T``.
 
         Returns:
-            scores ``(B, 2)``.
+            Scores ``(B, 2)``.
         """
         return super().forward(self.embedding(x), lengths)

@@ -16,16 +16,16 @@ class TimeSeriesData(LoadedData):
     """Time series in minibatches ``SeriesBatch``.
 
     Args:
-        name: of the data set, which its files begin with.
-        layout: of the files, ``"ts"`` or ``"uci"``
+        name: name of the data set, which its files begin with.
+        layout: layout of the files, ``"ts"`` or ``"uci"``
             (:func:`rnnorm.experiments.data.series.load_series`).
-        features: of ``"uci"``: values of a time step.
-        val: share of the training series that validate.
+        features: values of a time step, for ``"uci"``.
+        val: share of the training series for validation.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
         num_features: values of a time step, once the data are loaded.
-        classes: their names, once the data are loaded.
+        classes: names of the classes, once the data are loaded.
 
     Raises:
         ValueError: if a size is less than 1.
@@ -68,14 +68,14 @@ class TimeSeriesData(LoadedData):
         return loaders
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the series: their scale and their classes."""
+        """Return scale and classes of the series, which a checkpoint keeps."""
         return {**self._scale, "classes": list(self.classes)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Refuse a checkpoint whose series had another scale or other classes.
 
         Raises:
-            ValueError: if they differ.
+            ValueError: if scale or classes differ.
         """
         if "classes" not in state_dict:
             return
@@ -86,7 +86,7 @@ class TimeSeriesData(LoadedData):
             )
         for name, value in self._scale.items():
             apart = np.abs(np.subtract(state_dict[name], value))
-            # another processor may add up in another order
+            # the tolerance allows for another processor's order of summation
             if (apart > 1e-4 * np.array(self._scale["divide_by"])).any():
                 raise ValueError(
                     "the training series are not those of the checkpoint, which are scaled with "
@@ -94,12 +94,12 @@ class TimeSeriesData(LoadedData):
                 )
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """Mean and standard deviation of each feature, and the classes.
+        """Describe mean and standard deviation of each feature, and the classes.
 
-        Reads the data where an older checkpoint does not say.
+        The data are read if an older checkpoint does not keep them.
 
         Raises:
-            ValueError, FileNotFoundError: as :meth:`load`.
+            ValueError, FileNotFoundError: if :meth:`load` fails.
         """
         if kept:
             return dict(kept)
@@ -108,13 +108,13 @@ class TimeSeriesData(LoadedData):
 
 
 class TimeSeriesClassifier(SequenceClassifier):
-    """Reads a series and names its class."""
+    """A classifier of time series."""
 
     def check_data(self, data: TimeSeriesData) -> None:
-        """See whether features and classes fit the model.
+        """Check that features and classes fit the model.
 
         Raises:
-            ValueError: if they do not.
+            ValueError: if the data need another ``input_size`` or ``num_classes``.
         """
         of = f"of {data.hparams['name']}"
         self.expect_size("input_size", data.num_features, f"the features {of}")

@@ -1,1 +1,1 @@
-"""Reading comprehension: which word of a document belongs into the blank of a query."""
+"""Reading comprehension: choose the word of a document that fills the blank of a query."""

@@ -1,4 +1,4 @@
-"""Questions, each with a document and a query that lacks a word."""
+"""Data of cloze questions: documents with queries that lack a word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnorm.experiments.data.questions.encode import Numbering, QuestionBatches,
 from rnnorm.experiments.data.questions.question import BLANK, is_word, most_relevant
 from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary
 
-#: the tasks of bAbI whose answers stand in their stories; so do those of task 3, which are long
+#: the tasks of bAbI whose answers are words of their stories, but for task 3 with its long stories
 BABI_TASKS = (1, 2, 4, 5, 11, 12, 13, 14, 16)
 
 
@@ -22,28 +22,28 @@ class ClozeData(KeepsVocabulary):
     """Questions in minibatches :class:`rnnorm.experiments.data.questions.encode.ClozeBatch`.
 
     A training question whose answer is not in its document is left out; in validation and test it
-    counts as an error. How many there are is told once, when a training starts.
+    counts as an error. Their number is printed once, when a training starts.
 
     Args:
         dataset: ``"cnn"``, ``"babi"`` or ``"chinese"``, see
             :func:`rnnorm.experiments.data.questions.corpora.load_questions`.
         tasks: numbers of bAbI's tasks; by default those whose answers stand in their stories.
-        sentences: cut each document to so many sentences
+        sentences: cut each document to this many sentences
             (:func:`rnnorm.experiments.data.questions.question.most_relevant`); None for all.
         words: size of the vocabulary
             (``Numbering``); None for all words of the
             training questions.
-        placeholders: how many numbers there are for words that it lacks, shuffled in each text.
+        placeholders: numbers for words that the vocabulary lacks, shuffled in each text.
         train_size: keep only this many training questions, a fixed random choice; the vocabulary
             is that of all.
         eval_size: keep only this many questions for validation and as many for test.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
-        numbering: of the words, once the data are loaded.
+        numbering: numbers of the words, once the data are loaded.
 
     Raises:
-        ValueError: if an argument is none of these, or less than 1.
+        ValueError: if an argument is unknown or less than its minimum.
     """
 
     def __init__(
@@ -91,34 +91,36 @@ class ClozeData(KeepsVocabulary):
         )
         self.vocabulary = self.numbering.vocabulary
         self.source = f"the training questions of {dataset}"
-        told, loaders = [], {}
-        for part, some in raw.items():
-            loaders[part], said = self._batches(part, some, self.numbering)
-            told.append(said)
-        self.notes = [f"questions: {'; '.join(told)}"]
+        summaries, loaders = [], {}
+        for part, questions_of_part in raw.items():
+            loaders[part], summary = self._batches(part, questions_of_part, self.numbering)
+            summaries.append(summary)
+        self.notes = [f"questions: {'; '.join(summaries)}"]
         return loaders
 
     def _batches(
         self, part: str, raw: Sequence[Raw], numbering: Numbering
     ) -> tuple[QuestionBatches, str]:
-        """Minibatches of a part, and what there is to tell of it."""
+        """Make minibatches of a part, and a summary of it in words."""
         given, train = self.hparams, part == "train"
-        # neighbours are of one story or one task: mix them before some are left out
+        # shuffle before some are left out, since neighbours share a story or a task
         order = np.random.RandomState(0).permutation(len(raw))
         chosen = [raw[i] for i in order[: given["train_size" if train else "eval_size"]]]
         questions = [numbering.question(question) for question in chosen]
         without = [r.source for r, q in zip(chosen, questions, strict=True) if q.answer < 0]
-        said = f"{len(questions)} {part}"
+        summary = f"{len(questions)} {part}"
         if without:
             fate = "left out" if train else "errors"
-            said += f", {len(without)} of them {fate} since their documents have not their answers"
-            said += f" ({without[0]})"
+            summary += (
+                f", {len(without)} of them {fate} since their documents have not their answers"
+            )
+            summary += f" ({without[0]})"
         if train:
             questions = [question for question in questions if question.answer >= 0]
             if not questions:
-                raise ValueError(f"no document of the training questions has its answer: {said}")
+                raise ValueError(f"no document of the training questions has its answer: {summary}")
         rows, seed = self.rows_and_seed(part)
-        return QuestionBatches(questions, rows, numbering.unknown + 1, seed), said
+        return QuestionBatches(questions, rows, numbering.unknown + 1, seed), summary
 
 
 def _is_entity(word: str) -> bool:

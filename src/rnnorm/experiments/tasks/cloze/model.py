@@ -1,4 +1,4 @@
-"""The Attentive Reader: which word of a document belongs into the blank of a query."""
+"""The Attentive Reader, which fills the blank of a query with a word of a document."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class ClozeReader(RecurrentModel):
     :class:`rnnorm.experiments.models.attention.Attention`.
 
     Args:
-        vocabulary_size: how many numbers the data have, placeholders among them.
-        attention_norm: batch-normalise the four terms of the attention, too.
-        bidirectional: read in both directions.
+        vocabulary_size: number of words of the data, placeholders included.
+        attention_norm: whether to batch-normalise the four terms of the attention.
+        bidirectional: whether to read in both directions.
         embedding_size: width of the embedding, which document and query share.
         forget_bias: the forget gate's bias, or None to leave it as ``init`` has it.
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`;
-            ``hidden_size`` is also that of the attention.
+        **layers: arguments of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`;
+            ``hidden_size`` is also the width of the attention.
 
     Attributes:
         score: the metric of the best checkpoint, the share of wrong answers.
 
     Raises:
-        ValueError: if a name is unknown, or the cell an HMLSTM.
+        ValueError: if a name is unknown, or the cell is an HMLSTM.
     """
 
     score = Score("error", "min")
@@ -59,7 +59,7 @@ class ClozeReader(RecurrentModel):
         super().__init__(**layers)
         if self.hparams["cell"] == "HMLSTM":
             raise ValueError("cell must be another one to answer questions, got 'HMLSTM'")
-        # whose statistics torch synchronises on a GPU alone
+        # torch synchronises the statistics of the attention's BatchNorm1d on GPUs alone
         self.in_processes = not attention_norm
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
         self.document_encoder = self.make_layer(embedding_size, bidirectional=bidirectional)
@@ -73,10 +73,10 @@ class ClozeReader(RecurrentModel):
             set_forget_bias(layer, forget_bias)
 
     def check_data(self, data: ClozeData) -> None:
-        """See whether the data have as many numbers as the model.
+        """Check that the data have as many numbers as the model.
 
         Raises:
-            ValueError: if they have not.
+            ValueError: if the data need another ``vocabulary_size``.
         """
         numbering = data.numbering
         assert numbering is not None
@@ -87,14 +87,14 @@ class ClozeReader(RecurrentModel):
         self.expect_size("vocabulary_size", len(numbering), what)
 
     def forward(self, batch: ClozeBatch) -> tuple[Tensor, Tensor]:
-        """What a minibatch's answers may be, and where the model looks.
+        """Score the candidates of a minibatch, and return the attention.
 
         Args:
             batch: the questions.
 
         Returns:
-            scores of the candidates ``(C, B)``, minus infinity where there is none, and the
-            attention ``(T, B)``.
+            Scores of the candidates ``(C, B)``, minus infinity in the padding, and the attention
+            ``(T, B)``.
         """
         y, _ = self._encode(self.document_encoder, batch.x, batch.lengths)
         _, state = self._encode(self.query_encoder, batch.query, batch.query_lengths)
@@ -105,10 +105,13 @@ class ClozeReader(RecurrentModel):
         return scores.masked_fill(batch.candidates < 0, -torch.inf), s
 
     def examples(self, data: ClozeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Title, caption and picture of two validation questions: where it looks in evaluation.
+        """Show the attention to the documents of two validation questions, in evaluation mode.
 
         Args:
-            data: the data, loaded.
+            data: the loaded data.
+
+        Yields:
+            A title, a caption, and a function that draws the figure.
         """
         numbering = data.numbering
         assert numbering is not None
@@ -122,13 +125,13 @@ class ClozeReader(RecurrentModel):
             document = words(batch.x[: batch.lengths[i], i])
             query = words(batch.query[: batch.query_lengths[i], i])
             choices, answer = batch.candidates[:, i], int(batch.answers[i])
-            said = words(choices[scores[:, i].argmax().reshape(1)])[0]
+            prediction = words(choices[scores[:, i].argmax().reshape(1)])[0]
             right = words(choices[[answer]])[0] if answer >= 0 else "none of the document's words"
             weights = s[: len(document), i].cpu()
             most = [document[at] for at in weights.argsort(descending=True)[:3].tolist()]
             yield (
                 f"Attention to a document, question {i + 1}",
-                f"{' '.join(query)} Answer: {right}; the model says: {said}. Most attention: "
+                f"{' '.join(query)} Answer: {right}; the model says: {prediction}. Most attention: "
                 f"{', '.join(most)}.",
                 partial(plot_attention, words=document, weights=weights),
             )
@@ -138,7 +141,7 @@ class ClozeReader(RecurrentModel):
         return encoder(self.embedding(words[:longest]), lengths=lengths)
 
     def training_step(self, batch: ClozeBatch, batch_idx: int) -> Tensor:
-        """Cross-entropy of a minibatch's answers among its candidates, in nats."""
+        """Compute the cross-entropy of a minibatch's answers among its candidates, in nats."""
         scores, _ = self(batch)
         loss = cross_entropy(scores.T, batch.answers)
         rows = len(batch.answers)
@@ -153,13 +156,13 @@ class ClozeReader(RecurrentModel):
     def evaluate(self, name: str, batch: ClozeBatch) -> None:
         """Log error and cross-entropy of a minibatch."""
         scores, _ = self(batch)
-        there = batch.answers >= 0
-        if answerable := int(there.sum()):
-            loss = cross_entropy(scores.T[there], batch.answers[there])
+        answered = batch.answers >= 0
+        if answerable := int(answered.sum()):
+            loss = cross_entropy(scores.T[answered], batch.answers[answered])
             self.log(f"{name}/loss", loss, batch_size=answerable)
         self.log_score(name, _wrong(scores, batch))
 
 
 def _wrong(scores: Tensor, batch: ClozeBatch) -> Tensor:
-    """1 for each question with a wrong answer, else 0."""
+    """Return 1 for each question with a wrong answer, else 0."""
     return (scores.argmax(0) != batch.answers).float()

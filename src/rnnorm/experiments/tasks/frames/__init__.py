@@ -1,1 +1,1 @@
-"""Frame classification of speech: the tied state of every frame."""
+"""Frame classification of speech: predict the tied state of every frame."""

@@ -1,4 +1,4 @@
-"""Utterances with the tied state of every frame, given by a forced alignment."""
+"""Data of utterances with the tied state of every frame, from a forced alignment."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ class FrameData(LoadedData):
 
     Args:
         dataset: ``"fsdd"``, spoken digits (``load_fsdd``), or
-            ``"kaldi"``, features of one's own (``load_kaldi``).
-        alignments: of ``"fsdd"``: the folder of the alignments, relative to ``data_dir``.
-        split: of ``"fsdd"``: by ``"speaker"`` or ``"random"``.
-        speaker: of ``"fsdd"``: the one to train on, split by speaker.
-        deltas: add slopes and their slopes to the features, which are then thrice as many.
-        normalised: give each utterance's features mean 0 and variance 1, deltas included.
-        max_length: leave longer utterances out of training, None for none.
+            ``"kaldi"``, the user's own features (``load_kaldi``).
+        alignments: folder of the alignments of ``"fsdd"``, relative to ``data_dir``.
+        split: split of ``"fsdd"``: by ``"speaker"`` or ``"random"``.
+        speaker: speaker to train on, if ``"fsdd"`` is split by speaker.
+        deltas: whether to add slopes and their slopes, which makes the features three times as
+        many.
+        normalised: whether to scale each utterance's features to mean 0 and variance 1.
+        max_length: most frames of a training utterance; longer ones are left out. None for no
+        limit.
         train_size: keep only this many training utterances, a fixed random choice.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`; ``data_dir`` is the
-            folder that these functions read.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`; ``data_dir``
+            is the folder that these functions read.
 
     Attributes:
         num_features: values of a frame, once the data are loaded.
-        num_targets: how many states there are, once the data are loaded.
+        num_targets: number of states, once the data are loaded.
 
     Raises:
-        ValueError: if an argument is none of these, or less than 1.
+        ValueError: if a name is unknown, or a number is less than 1.
     """
 
     def __init__(
@@ -63,9 +65,8 @@ class FrameData(LoadedData):
         self.num_features = self.num_targets = 0
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """What is done to the features of an utterance, in this order."""
+        """Describe how the features of an utterance are made, in order."""
         given = self.hparams
-        # one's own are what they are
         features = "log energy and 40 log mel filter banks of Kaldi, 25 ms every 10 ms, no dither"
         return {
             "features": features if given["dataset"] == "fsdd" else "those of the data set",
@@ -74,7 +75,7 @@ class FrameData(LoadedData):
         }
 
     def load(self) -> dict[str, FrameBatches]:
-        """Read alignments and lengths, and the features too if they come from recordings.
+        """Read alignments and lengths, and compute the features of recordings.
 
         Raises:
             ValueError: if a file is broken, or no training utterance is left.

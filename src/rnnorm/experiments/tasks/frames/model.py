@@ -1,4 +1,4 @@
-"""Recurrent layers that classify every frame of speech."""
+"""A recurrent model that classifies every frame of speech."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class FrameClassifier(StepClassifier):
 
     Args:
         input_size: values of a frame.
-        num_classes: states to tell apart.
-        num_layers: layers.
+        num_classes: number of states.
+        num_layers: number of layers.
         bidirectional: whether each layer also reads backwards.
         reduction: the loss of a minibatch is the ``"sum"`` or the ``"mean"`` over its frames.
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
+        **layers: arguments of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
         score: the metric of the best checkpoint, the frame error; lower is better.
@@ -49,10 +49,10 @@ class FrameClassifier(StepClassifier):
             raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
 
     def check_data(self, data: FrameData) -> None:
-        """See whether the features and states fit the model.
+        """Check that the features and states fit the model.
 
         Raises:
-            ValueError: if they do not.
+            ValueError: if the data need another ``input_size`` or more classes.
         """
         what = f"the features of a frame{' with deltas' if data.hparams['deltas'] else ''}"
         self.expect_size("input_size", data.num_features, what)
@@ -63,14 +63,14 @@ class FrameClassifier(StepClassifier):
             )
 
     def training_step(self, batch: FrameBatch, batch_idx: int) -> Tensor:
-        """Cross-entropy of a minibatch."""
+        """Compute the cross-entropy of a minibatch."""
         loss, frames = self.evaluate("train", batch)
         if self.hparams["reduction"] == "sum":
             return loss * frames * processes.count()
         return loss * processes.loss_weight(frames)
 
     def evaluate(self, name: str, batch: FrameBatch) -> tuple[Tensor, int]:
-        """Log and return the mean cross-entropy of a minibatch's frames, and how many they are."""
+        """Log and return the mean cross-entropy of a minibatch's frames, and their number."""
         output, _ = self.outputs(batch.x, lengths=batch.lengths)
         inside = batch.inside
         scores, targets = self.classifier(output[inside]), batch.y[inside]
@@ -82,7 +82,7 @@ class FrameClassifier(StepClassifier):
         return loss, frames
 
     def example(self, data: FrameData, batch: FrameBatch, scores: Tensor) -> tuple[str, Tensor]:
-        """How many frames are wrong, and the aligned states."""
+        """Return a caption with the share of wrong frames, and the aligned states."""
         targets = batch.y[:, 0]
         wrong = (scores[:, 0].argmax(1).cpu() != targets).float().mean()
         caption = (

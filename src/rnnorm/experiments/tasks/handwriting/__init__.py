@@ -1,1 +1,1 @@
-"""Handwriting: where the pen goes next."""
+"""Handwriting: predict the next point of a pen."""

@@ -1,4 +1,4 @@
-"""Drawings of a pen, point after point."""
+"""Data of drawings, point after point."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ class StrokeData(LoadedData):
     Args:
         dataset: ``"kanjivg"`` (``load_kanjivg``), ``"iam"`` (``load_iam``) or ``"pendigits"``
             (``load_pendigits``), which has classes.
-        max_length: leave drawings of more points out of training, None for none.
+        max_length: most points of a training drawing; longer ones are left out. None for no limit.
         train_size: keep only this many training drawings, a fixed random choice.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
-        classes: names of the classes in order, once the data are loaded; empty without any.
+        classes: names of the classes in order, once the data are loaded; may be empty.
         scale: standard deviation of all training offsets, by which offsets are divided.
-
-    Raises:
-        ValueError: if an argument is none of these, or less than 1.
     """
 
     def __init__(
@@ -80,11 +77,11 @@ class StrokeData(LoadedData):
         return loaders
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the drawings: their classes and their scale."""
+        """Return the classes and the scale, which a checkpoint keeps."""
         return {"classes": list(self.classes), "scale": self.scale}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a checkpoint of other drawings.
+        """Refuse a checkpoint that was trained with other drawings.
 
         Raises:
             ValueError: if classes or scale differ.

@@ -1,4 +1,4 @@
-"""Recurrent layers that predict where a pen goes next."""
+"""A recurrent model that predicts the next point of a pen."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ from rnnorm.experiments.training.score import Score
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# offset, and whether the pen was lifted
+# inputs of a point: x and y offset, and whether the pen was lifted
 _INPUT = 3
 _DRAWN, _COLUMNS, _MOST = 20, 5, 200
 
 
 class Writer(RecurrentModel):
-    """Recurrent layers, a mixture over the next offset and a softmax over what the pen does there.
+    """Recurrent layers, a mixture over the next offset and a softmax over the state of the pen.
 
-    Graves 2013, section 4, with a third thing that the pen may do: be lifted for the last time.
+    The model of Graves 2013, section 4, with a third state of the pen: lifted for the last time.
 
     Args:
         components: Gaussians of the mixture.
-        num_layers: layers.
-        num_classes: how many classes there are, whose learned initial states the layers start from;
-            0 for the same initial state for all.
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
+        num_layers: number of layers.
+        num_classes: number of classes, each with a learned initial state of the layers; 0 for one
+            initial state for all drawings.
+        **layers: arguments of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
-        score: the metric of the best checkpoint, nats a point; lower is better, and below 0 where
-            densities are above 1.
+        score: the metric of the best checkpoint, nats a point; lower is better, and values are
+            below 0 where densities are above 1.
 
     Raises:
-        ValueError: if an HMLSTM, whose boundaries belong to no class, is to have classes, or a
-            layer with classes is to learn another initial state.
+        ValueError: if ``num_classes`` is given with an HMLSTM or with ``learn_initial_state``.
     """
 
     score = Score("loss", "min")
@@ -71,10 +70,10 @@ class Writer(RecurrentModel):
         self.val_likelihood, self.test_likelihood = Likelihood("nats"), Likelihood("nats")
 
     def check_data(self, data: StrokeData) -> None:
-        """See whether the model has the classes of the data, or none.
+        """Check that the model has the classes of the data, or no classes.
 
         Raises:
-            ValueError: if it has another number.
+            ValueError: if ``num_classes`` is neither 0 nor the number of the data's classes.
         """
         given, found = self.hparams["num_classes"], len(data.classes)
         if given not in (0, found):
@@ -83,7 +82,7 @@ class Writer(RecurrentModel):
             )
 
     def first_state(self, classes: Tensor) -> Any:
-        """The learned states ``(num_layers, B, H)`` of classes ``(B,)``; None without classes."""
+        """Return the states ``(num_layers, B, H)`` of classes ``(B,)``, or None without classes."""
         if self.start is None:
             return None
         states = self.start(classes).unflatten(1, (2, self.rnn.num_layers, -1)).permute(1, 2, 0, 3)
@@ -93,16 +92,17 @@ class Writer(RecurrentModel):
     def forward(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
     ) -> tuple[Mixture, Tensor, Any]:
-        """What may come next.
+        """Compute the distributions of the next offset and of the pen.
 
         Args:
-            x: offset and pen of the points before ``(T, B, 3)``.
-            state: states of the layers before them, None for the initial ones.
+            x: offset and pen of the previous points ``(T, B, 3)``.
+            state: states of the layers before the first point, or None for the initial states.
             step: index of the first point in its drawing.
             lengths: points of each row ``(B,)`` if not all have ``T``.
 
         Returns:
-            the next offsets, scores of the pen ``(T, B, 3)``, and the states after the last point.
+            The mixture of the next offsets, scores of the pen ``(T, B, 3)``, and the states after
+            the last point.
         """
         # an HMLSTM also returns its boundaries
         output, state, *_ = self.rnn(x, state, lengths=lengths, step=step)
@@ -113,7 +113,7 @@ class Writer(RecurrentModel):
         return Mixture.of(outputs[..., : -(END + 1)]), outputs[..., -(END + 1) :]
 
     def training_step(self, batch: StrokeBatch, batch_idx: int) -> Tensor:
-        """Negative log-likelihood of a minibatch, in nats a point."""
+        """Compute the negative log-likelihood of a minibatch, in nats a point."""
         loss, points = self._loss(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=points)
         return loss * processes.loss_weight(points)
@@ -132,7 +132,7 @@ class Writer(RecurrentModel):
         self.log(f"{name}/loss", likelihood, prog_bar=True, batch_size=points)
 
     def _loss(self, batch: StrokeBatch) -> tuple[Tensor, int]:
-        """Nats a point of a minibatch, and how many points it has."""
+        """Compute the nats a point of a minibatch, and its number of points."""
         inside = batch.inside
         state = self.first_state(batch.classes)
         output, *_ = self.rnn(batch.x, state, lengths=batch.lengths, step=0)
@@ -149,20 +149,21 @@ class Writer(RecurrentModel):
         generator: torch.Generator,
         beginning: tuple[Tensor, Tensor] | None = None,
     ) -> list[Tensor]:
-        """Draw until the pen is lifted for the last time, the state and the step going on.
+        """Draw point by point until the pen is lifted for the last time.
 
         Args:
-            classes: of each drawing ``(B,)``; without classes only their number matters.
-            temperature: of offsets (:meth:`Mixture.draw`) and pen; 0 for the most probable.
-            max_length: where a drawing is cut off that has not ended, in points.
-            generator: where the draws come from.
-            beginning: scaled offsets ``(N, 2)`` and pen ``(N,)`` that all begin with.
+            classes: class of each drawing ``(B,)``; without classes only their number matters.
+            temperature: temperature of offsets (:meth:`Mixture.draw`) and pen; 0 for the most
+                probable.
+            max_length: most points of a drawing; a longer one is cut off.
+            generator: source of the random numbers.
+            beginning: scaled offsets ``(N, 2)`` and pen ``(N,)`` that all drawings begin with.
 
         Returns:
-            scaled offset and pen of each point ``(N, 3)``, of each drawing.
+            Scaled offset and pen of each point ``(N, 3)``, for each drawing.
 
         Raises:
-            ValueError: if ``temperature`` is not a number of at least 0.
+            ValueError: if ``temperature`` is negative or not finite.
         """
         if not 0 <= temperature < float("inf"):
             raise ValueError(f"temperature must be at least 0, got {temperature}")
@@ -189,13 +190,13 @@ class Writer(RecurrentModel):
         return points
 
     def examples(self, data: StrokeData) -> Iterator[tuple[str, str, Callable[[Axes], None]]]:
-        """Drawings by the model, which is in evaluation, and where an HMLSTM finds boundaries.
+        """Show drawings by the model in evaluation mode, and the boundaries that an HMLSTM finds.
 
         Args:
-            data: the data, loaded.
+            data: the loaded data.
 
         Yields:
-            A title, a caption, and what draws the figure.
+            A title, a caption, and a function that draws the figure.
         """
         generator = torch.Generator().manual_seed(1)
         classes = torch.arange(_DRAWN) % max(1, self.hparams["num_classes"])
@@ -207,7 +208,7 @@ class Writer(RecurrentModel):
             yield self._boundaries(data)
 
     def _boundaries(self, data: StrokeData) -> tuple[str, str, Callable[[Axes], None]]:
-        """Title, caption and picture of the boundaries on validation drawings."""
+        """Return title, caption and picture of the boundaries on validation drawings."""
         loader = data.loaders["val"]
         assert isinstance(loader, StrokeBatches)
         drawings, found, lifted = [], [], []
@@ -215,29 +216,29 @@ class Writer(RecurrentModel):
             offsets, pen = loader.points(i)
             x = inputs(offsets, pen).to(self.head.weight)
             _, _, boundaries = self.rnn(x.unsqueeze(1))
-            # a point is read at the step after it
+            # a point is the input of the step after it
             z = boundaries.z[1:, 0].cpu() > 0.5
             last = (pen > 0).nonzero().flatten()
             lifted.append(z[last] | z[(last + 1).clamp(max=len(z) - 1)])
             drawings.append(torch.cat([offsets, pen.unsqueeze(1)], 1))
-            # where the pen is lifted a stroke ends
+            # column 0: strokes end where the pen is lifted
             found.append(torch.cat([(pen > 0).unsqueeze(1), z], 1))
-        layers, shown = found[0].size(1), range(min(_COLUMNS, len(drawings)))
+        layers, columns = found[0].size(1), range(min(_COLUMNS, len(drawings)))
         points, lifts = torch.cat(found).double().mean(0), torch.cat(lifted).double().mean(0)
-        told = (
+        shares = (
             f"layer {k}: at {points[k]:.0%} of all points, at {lifts[k - 1]:.0%} of the lifts"
             for k in range(1, layers)
         )
         plot = partial(
             plot_strokes,
-            drawings=[drawings[i] for _ in range(layers) for i in shown],
-            columns=len(shown),
-            boundaries=[found[i][:, k] for k in range(layers) for i in shown],
+            drawings=[drawings[i] for _ in range(layers) for i in columns],
+            columns=len(columns),
+            boundaries=[found[i][:, k] for k in range(layers) for i in columns],
         )
         caption = (
             "Validation drawings; each segment has another colour than the one before. Above a "
             "segment is a stroke of the pen; below it ends at a boundary, a row a layer, first the "
-            f"lowest. Boundaries of {len(drawings)} drawings, {'; '.join(told)} of the pen: at the "
-            "last point of a stroke or the first of the next."
+            f"lowest. Boundaries of {len(drawings)} drawings, {'; '.join(shares)} of the pen: at "
+            "the last point of a stroke or the first of the next."
         )
         return "Boundaries on strokes", caption, plot

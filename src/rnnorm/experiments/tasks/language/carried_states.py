@@ -1,4 +1,4 @@
-"""The states that go on from one window of a text into the next."""
+"""The states that are carried from one window of a text into the next."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from rnnorm.experiments.training import processes
 
 
 class CarriedStates:
-    """Those of training, validation, test and statistics, each kind of pass its own."""
+    """The carried states, separate for training, validation, test and statistics."""
 
     def __init__(self) -> None:
         self.of: dict[str, Any] = {}
 
     def before(self, name: str, batch: Window) -> Any:
-        """The state that a minibatch goes on from, None for the initial one."""
+        """Return the state before a minibatch, or None for the initial state."""
         return None if batch.fresh else map_states(self.of[name], lambda s: s.to(batch.x.device))
 
     def keep(self, name: str, batch: Window, state: Any) -> None:
-        """Remember the state that the next minibatch goes on from."""
+        """Remember the state for the next minibatch."""
         if batch.kept:
             self.of[name] = map_states(state, Tensor.detach)
         else:
             self.of.pop(name, None)
 
     def saved(self) -> Any:
-        """What a checkpoint keeps: training's, on the CPU, that of every process."""
+        """Return the training states of all processes, on the CPU, for a checkpoint."""
         state = self.of.get("train")
-        # where every process can read it
+        # on the CPU, where every process can read it
         every = processes.gather(None if state is None else map_states(state, Tensor.cpu))
         return every[0] if len(every) == 1 else every
 
     def restore(self, saved: Any) -> None:
-        """Go on from what a checkpoint kept."""
+        """Restore the state of this process from a checkpoint."""
         state = processes.own_part(saved) if isinstance(saved, list) else saved
         if state is not None:
             self.of["train"] = state

@@ -1,4 +1,4 @@
-"""A text in minibatches of windows, or as one stream."""
+"""Data of a text, in minibatches of windows or as one stream."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ class LanguageData(TextData):
 
     Args:
         windows: ``"independent"`` windows in random order, each from the initial state, or
-            ``"carried"``, in the order of the text, with the state going on.
+            ``"carried"`` windows in the order of the text, with the state of the previous window.
         length: predictions of a window.
-        crop: start each epoch of independent windows at another random place.
-        val_by: validate by ``"windows"`` as in training, or as one ``"stream"`` with the state and
-            the time step going on from the first symbol to the last.
-        test_by: the same for the test text.
+        crop: whether to start each epoch of independent windows at another random place.
+        val_by: validate by ``"windows"`` as in training, or as one ``"stream"`` whose state and
+            time step are carried from the first symbol to the last.
+        test_by: likewise for the test text.
         eval_length: predictions of a window in validation and test; ``length`` by default.
-        **shared: of :class:`rnnorm.experiments.data.text.windows.TextData`.
+        **shared: arguments of :class:`rnnorm.experiments.data.text.windows.TextData`.
 
     Raises:
-        ValueError: if an argument is none of these, or less than 1.
+        ValueError: if a name is unknown, a number is less than 1, or ``crop`` is given with carried
+            windows.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class LanguageData(TextData):
         self._test: Text | None = None
 
     def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:
-        """Windows of the three parts."""
+        """Cut the three parts into windows."""
         given = self.hparams
         loaders = {"train": self._training(_first(corpus.train, given["train_size"]))}
         for name, whole in (("val", corpus.val), ("test", corpus.test)):
@@ -81,7 +82,7 @@ class LanguageData(TextData):
         return IndependentWindows(text, length, rows)
 
     def test_windows(self, length: int) -> IndependentWindows:
-        """The test text in windows that each start from the initial state.
+        """Cut the test text into windows that each start from the initial state.
 
         Args:
             length: predictions of a window.

@@ -1,4 +1,4 @@
-"""Recurrent layers that predict the next character or word of a text."""
+"""A recurrent model that predicts the next character or word of a text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Examples = Iterator[tuple[str, str, Callable[[Axes], None]]]
 
-# symbols that are legible side by side
+# most symbols that are legible side by side
 _SHOWN = 50
 _SCORES = {"nats": "loss", "bits": "bits_per_character", "perplexity": "perplexity"}
 
@@ -39,26 +39,26 @@ class LanguageModel(RecurrentModel):
     """Recurrent layers on one-hot or embedded symbols, and a softmax over the next symbol.
 
     Args:
-        vocabulary_size: how many symbols there are.
-        num_layers: layers.
+        vocabulary_size: number of symbols.
+        num_layers: number of layers.
         embedding_size: width of the embedding, drawn from a unit Gaussian; None for one-hot input.
-        dropout: on the embedding, between layers and on the last output, never on the recurrent
+        dropout: dropout of the embedding, between layers and of the last output, never on recurrent
             connections (Zaremba et al. 2014).
         reduction: the loss of a minibatch is the ``"mean"`` over its symbols, or the ``"sum"`` over
             the steps of the mean over its rows.
-        unit: what the score is in: ``"nats"``, ``"bits"`` or ``"perplexity"``.
+        unit: unit of the score: ``"nats"``, ``"bits"`` or ``"perplexity"``.
         init: name of the recipe in :mod:`rnnorm.init` without its underscore, with zero biases;
-            ``"uniform"`` for all weights and biases; or None for those of ``torch.nn``.
+            ``"uniform"`` for all weights and biases; or None for ``torch.nn``'s initialisation.
         init_range: bound of ``"uniform"``.
         forget_bias: the forget gate's bias of an LSTM, or None to leave it as ``init`` has it.
-        weight_norm: learn direction and length of the rows of the recurrent weights apart
+        weight_norm: whether to learn direction and length of the recurrent weights' rows separately
             (Salimans & Kingma 2016).
-        norm_stabilizer: weight β of :func:`rnnorm.norm_stabilizer`, of the last layer's outputs,
-            beside the mean loss; with a reduction of ``"sum"`` both are multiplied by the steps.
-        training: how symbols are fed in training, see :mod:`rnnorm.experiments.models.ways`; all
+        norm_stabilizer: weight β of :func:`rnnorm.norm_stabilizer` of the last layer's outputs,
+            added to the mean loss; with a reduction of ``"sum"`` both are multiplied by the steps.
+        training: way to train, see :mod:`rnnorm.experiments.models.generation_training`; any
             but ``"mixer"``, whose reward needs sentences that end and a reference.
-        training_options: arguments of that way's class.
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
+        training_options: arguments of the way's class.
+        **layers: arguments of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
         score: the metric of the best checkpoint; lower is better.
@@ -102,7 +102,7 @@ class LanguageModel(RecurrentModel):
                 "training must be any way but 'mixer' for a text, which has no reference to reward"
             )
         self.way = training_by_name(training, training_options)
-        # by itself it takes other numbers of steps in every process
+        # free running takes a different number of steps in every process
         self.in_processes = training == "teacher"
         if training != "teacher" and (norm_stabilizer or self._samples):
             raise ValueError(
@@ -117,7 +117,7 @@ class LanguageModel(RecurrentModel):
         self.rnn = self.make_layer(
             embedding_size or vocabulary_size,
             num_layers=num_layers,
-            # torch.nn warns of a dropout that has no place
+            # torch.nn warns about dropout in a single layer
             dropout=dropout if num_layers > 1 else 0.0,
         )
         self.classifier = nn.Linear(self.rnn.hidden_size, vocabulary_size)
@@ -139,10 +139,10 @@ class LanguageModel(RecurrentModel):
         initialise(self.rnn, init, self.classifier)
 
     def check_data(self, data: TextData) -> None:
-        """See whether the text has as many symbols as the model.
+        """Check that the text has as many symbols as the model.
 
         Raises:
-            ValueError: if it has not.
+            ValueError: if the text needs another ``vocabulary_size``.
         """
         what = "the symbols of the training text"
         self.expect_size("vocabulary_size", len(data.vocabulary), what)
@@ -150,16 +150,16 @@ class LanguageModel(RecurrentModel):
     def forward(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        """Scores of the next symbols.
+        """Compute the scores of the next symbols.
 
         Args:
             x: symbols ``(T, B)``.
-            state: states of the layers after the symbol before, None for the initial ones.
+            state: states of the layers after the previous symbol, or None for the initial states.
             step: index of the first frame in its sequence.
-            lengths: how many symbols each row has ``(B,)`` if not all have ``T``.
+            lengths: symbols of each row ``(B,)`` if not all have ``T``.
 
         Returns:
-            scores ``(T, B, vocabulary_size)`` and the states after the last symbol.
+            Scores ``(T, B, vocabulary_size)`` and the states after the last symbol.
         """
         output, state, _ = self._read(x, state, step, lengths)
         return self.scores(output), state
@@ -167,34 +167,34 @@ class LanguageModel(RecurrentModel):
     def _read(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
     ) -> tuple[Tensor, Any, Boundaries | None]:
-        """The layers' outputs, the states, and the boundaries that an HMLSTM finds."""
+        """Compute the layers' outputs and states, and the boundaries that an HMLSTM finds."""
         output, state, *found = self.rnn(self.embed(x), state, lengths=lengths, step=step)
         return output, state, found[0] if found else None
 
     def embed(self, symbols: Tensor) -> Tensor:
-        """Inputs of the layers, of the shape of the symbols and as many features."""
+        """Return the layers' inputs: the symbols' shape with a dimension of features more."""
         if self.embedding is None:
             return one_hot(symbols, self.hparams["vocabulary_size"]).to(self.classifier.weight)
         return dropout(self.embedding(symbols), self.hparams["dropout"], self.training)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Scores of the next symbols, of the layers' outputs."""
+        """Compute the scores of the next symbols from the layers' outputs."""
         scores: Tensor = self.classifier(dropout(features, self.hparams["dropout"], self.training))
         return scores
 
     def steps(
         self, x: Tensor, at: Any, step: int, lengths: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        """Outputs of the layers and their states after embedded symbols, from states and a step."""
+        """Run the layers over embedded symbols, from given states and a given step."""
         output, state, *_ = self.rnn(x, at, lengths=lengths, step=step)
         return output, state
 
     def rows(self, at: Any, kept: Tensor) -> Any:
-        """The states of some rows."""
+        """Select the states of some rows."""
         return rows_of(at, kept)
 
     def training_step(self, batch: Window, batch_idx: int) -> Tensor:
-        """Cross-entropy of a minibatch, and what else the recipe makes it pay for."""
+        """Compute the loss of a minibatch: the cross-entropy, and the recipe's other terms."""
         if self.hparams["training"] == "teacher":
             loss = self._passed(batch)
         else:
@@ -210,7 +210,7 @@ class LanguageModel(RecurrentModel):
         return (self.hparams["cell_options"] or {}).get("boundary") == "sample"
 
     def _passed(self, batch: Window) -> Tensor:
-        """The loss of one pass over the text."""
+        """Compute the loss of one pass over the text."""
         output, boundaries = self._read_on("train", batch)
         scores = self.scores(output)
         loss = _cross_entropy(scores, batch)
@@ -219,12 +219,12 @@ class LanguageModel(RecurrentModel):
             loss = loss + rnnorm.norm_stabilizer(output, beta, batch.lengths)
         if boundaries is not None and self._samples:
             nats = _cross_entropy(scores.detach(), batch, "none").view_as(batch.y)
-            # its sum over the rows' means is the mean over the predictions
+            # the scale makes the sum of the rows' means the mean over the predictions
             loss = loss + boundaries.reinforce(nats * (nats.size(1) / batch.predictions))
         return loss
 
     def _generated(self, batch: Window) -> Tensor:
-        """The loss where the model may be fed what it writes itself."""
+        """Compute the loss of a way to train that may feed the model's own symbols."""
         state = self._carried.before("train", batch)
 
         def written(feeding: Feeding) -> Written:
@@ -243,7 +243,7 @@ class LanguageModel(RecurrentModel):
         return loss
 
     def statistics_step(self, batch: Window) -> None:
-        """Run over a minibatch for its statistics, with the state going on as in training."""
+        """Run over a minibatch to collect its statistics, with the state carried as in training."""
         batch = batch._replace(x=batch.x.to(self.device))
         self._read_on("statistics", batch)
 
@@ -258,11 +258,11 @@ class LanguageModel(RecurrentModel):
 
     @property
     def examples(self) -> Callable[[TextData], Examples] | None:
-        """Shows, for a report, where an HMLSTM finds boundaries; None for other cells."""
+        """Method that shows an HMLSTM's boundaries in a report; None for other cells."""
         return self._boundaries if self.hparams["cell"] == "HMLSTM" else None
 
     def _boundaries(self, data: TextData) -> Examples:
-        """Title, caption and picture of the boundaries in a sentence."""
+        """Show the boundaries in a sentence: yield title, caption and picture."""
         x = next(iter(data.val_dataloader())).x[:_SHOWN, :1]
         symbols = [data.vocabulary.symbols[number] for number in x[:, 0].tolist()]
         if (end := ENDS.get(data.hparams["dataset"])) in symbols[1:]:
@@ -279,30 +279,30 @@ class LanguageModel(RecurrentModel):
         )
 
     def _loss(self, name: str, batch: Window) -> Tensor:
-        """Mean cross-entropy of a minibatch's symbols, in nats."""
+        """Compute the mean cross-entropy of a minibatch's symbols, in nats."""
         output, _ = self._read_on(name, batch)
         return _cross_entropy(self.scores(output), batch)
 
     def _read_on(self, name: str, batch: Window) -> tuple[Tensor, Boundaries | None]:
-        """Outputs and boundaries of a minibatch, with the state going on from window to window."""
+        """Compute outputs and boundaries of a minibatch, with the state carried between windows."""
         state = self._carried.before(name, batch)
         output, state, boundaries = self._read(batch.x, state, batch.step, batch.lengths)
         self._carried.keep(name, batch, state)
         return output, boundaries
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the state that goes on into the next training window, that of every process."""
+        """Save the state before the next training window, for every process."""
         checkpoint["carried_state"] = self._carried.saved()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from the state of the checkpoint."""
+        """Restore the state before the next training window."""
         self._carried.restore(checkpoint.get("carried_state"))
 
 
 def _cross_entropy(
     scores: Tensor, batch: Window, reduction: Literal["mean", "none"] = "mean"
 ) -> Tensor:
-    """Cross-entropy of a minibatch's symbols in nats, 0 or without weight in the padding."""
+    """Compute the cross-entropy of a minibatch's symbols in nats, without the padding."""
     return cross_entropy(
         scores.flatten(0, 1), batch.y.flatten(), ignore_index=PADDING, reduction=reduction
     )

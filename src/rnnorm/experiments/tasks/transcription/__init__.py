@@ -1,1 +1,1 @@
-"""Transcription of speech: which words or phones were said, without their times."""
+"""Transcription of speech: predict the words or phones that were said, without their times."""

@@ -1,4 +1,4 @@
-"""Utterances with the words, characters or phones that were said."""
+"""Data of utterances with the words, characters or phones that were said."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.batches import subsample
 from rnnorm.experiments.data.kaldi.folder import Units, load_kaldi_text
-from rnnorm.experiments.data.speech import spoken_digits as digit_strings
-from rnnorm.experiments.data.speech import spoken_digits as fsdd
-from rnnorm.experiments.data.speech import timit
+from rnnorm.experiments.data.speech import spoken_digits, timit
 from rnnorm.experiments.data.speech.batches import TranscriptBatches
 from rnnorm.experiments.data.speech.filter_banks import (
     add_deltas,
@@ -27,28 +25,29 @@ from rnnorm.experiments.data.speech.utterances import Spoken, SpokenParts
 from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary, Vocabulary
 
 SpokenDataset = Literal["digits", "timit", "kaldi"]
-# samples of a second; features of one's own are of recordings that are not known
-_RATES = {"digits": fsdd.RATE, "timit": timit.RATE}
+# samples of a second; the recordings behind a user's own features are unknown
+_RATES = {"digits": spoken_digits.RATE, "timit": timit.RATE}
 
 
 class SpokenData(KeepsVocabulary):
     """Utterances in minibatches ``TranscriptBatch``.
 
-    A training utterance that has fewer steps than its symbols need is left out, and named; in
-    validation and test it counts in the error and not in the loss, and so does one with a symbol
-    that no training utterance has.
+    A training utterance with fewer steps than its symbols need is left out, and named in a note. In
+    validation and test such an utterance counts in the error but not in the loss, and so does one
+    with a symbol that no training utterance has.
 
     Args:
         dataset: ``"digits"``, strings of spoken digits (``load_digit_strings``); ``"timit"``
-            (``load_timit``); or ``"kaldi"``, features and words of one's own (``load_kaldi_text``).
-        strings: of ``"digits"``: how many there are to train on.
-        speakers: of ``"digits"``: whose; None for all six, but those of the test.
-        test_speakers: of ``"digits"``: whose strings test; None for the others', too.
-        units: of ``"kaldi"``: a symbol is one of the ``"words"`` or ``"characters"``.
-        stacked: frames that are one step.
-        deltas: add slopes and their slopes to the features of a frame, which are then thrice as
-            many.
-        normalised: give each utterance's features mean 0 and variance 1, deltas included.
+            (``load_timit``); or ``"kaldi"``, the user's own features and words
+            (``load_kaldi_text``).
+        strings: number of training strings of ``"digits"``.
+        speakers: speakers of ``"digits"``; None for all six without ``test_speakers``.
+        test_speakers: speakers of the test strings of ``"digits"``; None for ``speakers``.
+        units: symbols of ``"kaldi"``: ``"words"`` or ``"characters"``.
+        stacked: frames that are stacked into one step.
+        deltas: whether to add slopes and their slopes, which makes the features three times as
+        many.
+        normalised: whether to scale each utterance's features to mean 0 and variance 1.
         train_size: keep only this many training utterances, a fixed random choice.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
@@ -57,7 +56,8 @@ class SpokenData(KeepsVocabulary):
         num_features: values of a step, once the data are loaded.
 
     Raises:
-        ValueError: if an argument is none of these, of another data set, or less than 1.
+        ValueError: if a name is unknown, an argument is for another data set, or a number is less
+            than 1.
     """
 
     def __init__(
@@ -118,23 +118,23 @@ class SpokenData(KeepsVocabulary):
         for part, loader in loaders.items():
             count = len(loader.utterances)
             symbols = sum(len(u.symbols) for u in loader.utterances)
-            told = (
+            note = (
                 f"{part}: {count} utterances, {int(loader.lengths.sum())} steps, {symbols} symbols"
             )
             if without := sum(not loader.alignable(i) for i in range(count)):
-                told += f"; {without} of them cannot be right, and have no loss"
-            self.notes.append(told)
+                note += f"; {without} of them cannot be right, and have no loss"
+            self.notes.append(note)
         return loaders
 
     def features(self, recording: object, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Steps ``(T, F)`` of a recording's samples, as training has them.
+        """Compute the steps ``(T, F)`` of a recording, as in training.
 
         Args:
-            recording: its file, for the error.
-            samples: of one channel ``(N,)``, at :attr:`rate`.
+            recording: the file, for the error.
+            samples: samples of one channel ``(N,)``, at :attr:`rate`.
 
         Raises:
-            ValueError: if it is shorter than a frame.
+            ValueError: if the recording is shorter than a frame.
         """
         return self._prepare(filter_banks_of(recording, samples, self.rate))
 
@@ -143,7 +143,7 @@ class SpokenData(KeepsVocabulary):
         """Samples of a second.
 
         Raises:
-            ValueError: if the features are not made here.
+            ValueError: if the data set has features instead of recordings.
         """
         dataset = self.hparams["dataset"]
         if dataset not in _RATES:
@@ -151,7 +151,7 @@ class SpokenData(KeepsVocabulary):
         return _RATES[dataset]
 
     def text(self, symbols: tuple[str, ...]) -> str:
-        """Symbols as a text."""
+        """Join symbols to a text."""
         return ("" if self.hparams["units"] == "characters" else " ").join(symbols)
 
     def _spoken(self) -> SpokenParts:
@@ -161,7 +161,7 @@ class SpokenData(KeepsVocabulary):
         if given["dataset"] == "kaldi":
             return load_kaldi_text(given["data_dir"], given["units"])
         apart = given["test_speakers"] or ()
-        speakers = given["speakers"] or [s for s in digit_strings.SPEAKERS if s not in apart]
+        speakers = given["speakers"] or [s for s in spoken_digits.SPEAKERS if s not in apart]
         if not speakers:
             raise ValueError(f"test_speakers must leave one to train on, got all: {list(apart)}")
         return load_digit_strings(given["data_dir"], given["strings"], speakers, apart)

@@ -1,4 +1,4 @@
-"""Recurrent layers that transcribe speech with connectionist temporal classification."""
+"""A recurrent model that transcribes speech by connectionist temporal classification."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Transcriber(StepClassifier):
 
     Args:
         input_size: values of a step.
-        num_symbols: how many symbols there are, besides the blank.
-        num_layers: layers.
+        num_symbols: number of symbols without the blank.
+        num_layers: number of layers.
         bidirectional: whether each layer also reads backwards.
-        beam: prefixes that are kept where symbols are read off
+        beam: prefixes that are kept when symbols are decoded
             (:func:`rnnorm.experiments.models.ctc.best_prefix`); 1 for the best path.
-        unit: what the symbols that errors are counted in are called, ``"word"`` or ``"phone"``.
+        unit: unit that errors are counted in, ``"word"`` or ``"phone"``.
         **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
@@ -62,10 +62,10 @@ class Transcriber(StepClassifier):
         self._vocabulary = Vocabulary(())
 
     def check_data(self, data: SpokenData) -> None:
-        """See whether features and symbols fit the model, and remember how symbols are written.
+        """Check that features and symbols fit the model, and keep the data's vocabulary.
 
         Raises:
-            ValueError: if they do not fit.
+            ValueError: if the data need another ``input_size`` or ``num_symbols``.
         """
         self.expect_size("input_size", data.num_features, "the values of a step")
         symbols = "the symbols of the training utterances"
@@ -73,7 +73,7 @@ class Transcriber(StepClassifier):
         self._text, self._vocabulary = data.text, data.vocabulary
 
     def symbols(self, scores: Tensor, lengths: Tensor, beam: int | None = None) -> list[list[int]]:
-        """Numbers of the symbols of each row, from 0 on; ``beam`` is the model's by default.
+        """Decode the numbers, from 0 on, of each row's symbols; ``beam`` is the model's by default.
 
         Raises:
             ValueError: if ``beam < 1``.
@@ -82,23 +82,23 @@ class Transcriber(StepClassifier):
         return [[number - 1 for number in row] for row in read]
 
     def training_step(self, batch: TranscriptBatch, batch_idx: int) -> Tensor:
-        """Negative log-likelihood of a minibatch, in nats a symbol."""
+        """Compute the negative log-likelihood of a minibatch, in nats a symbol."""
         loss, symbols = self._loss(self._scores(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=symbols)
         return loss * processes.loss_weight(symbols)
 
     def evaluate(self, name: str, batch: TranscriptBatch) -> None:
-        """Log the errors of a minibatch, and the loss of what can be aligned."""
+        """Log the errors of a minibatch, and the loss of the utterances that can be aligned."""
         scores, errors = self._scores(batch), getattr(self, f"{name}_error")
         loss, symbols = self._loss(scores, batch)
         if symbols:
             self.log(f"{name}/loss", loss, batch_size=symbols)
-        read = [self._said(row) for row in self.symbols(scores, batch.lengths)]
-        said = [self._text(row) for row in batch.said]
-        errors.update(read, said)
-        self.log(f"{name}/{self.score.name}", errors, prog_bar=True, batch_size=len(said))
+        read = [self._as_text(row) for row in self.symbols(scores, batch.lengths)]
+        transcripts = [self._text(row) for row in batch.said]
+        errors.update(read, transcripts)
+        self.log(f"{name}/{self.score.name}", errors, prog_bar=True, batch_size=len(transcripts))
         if name == "test":
-            counted = [_errors(*row) for row in zip(read, said, strict=True)]
+            counted = [_errors(*row) for row in zip(read, transcripts, strict=True)]
             self.log_sampling_error(*torch.tensor(counted).T)
 
     def _scores(self, batch: TranscriptBatch) -> Tensor:
@@ -110,21 +110,21 @@ class Transcriber(StepClassifier):
         given = (batch.lengths, batch.targets.T, batch.target_lengths)
         return summed_ctc(scores, *given) / max(1, symbols), symbols
 
-    def _said(self, numbers: Sequence[int]) -> str:
+    def _as_text(self, numbers: Sequence[int]) -> str:
         return self._text(tuple(self._vocabulary.symbols[number] for number in numbers))
 
     def example(self, data: SpokenData, batch: TranscriptBatch, scores: Tensor) -> tuple[str, None]:
-        """What was said, and what is read; without a line, since it has no times."""
+        """Return a caption with transcript and prediction; no classes, since times are unknown."""
         (read,) = self.symbols(scores, batch.lengths)
         caption = (
             "Posterior of the symbols that matter against the step; 0 is the blank. Said: "
-            f"{data.text(batch.said[0])}; read: {self._said(read) or 'nothing'}."
+            f"{data.text(batch.said[0])}; read: {self._as_text(read) or 'nothing'}."
         )
         return caption, None
 
 
-def _errors(read: str, said: str) -> tuple[float, float]:
-    """How many errors an utterance has, and words."""
+def _errors(read: str, transcript: str) -> tuple[float, float]:
+    """Count the errors and the words of an utterance."""
     rate = WordErrorRate()
-    rate.update(read, said)
+    rate.update(read, transcript)
     return float(rate.errors), float(rate.total)

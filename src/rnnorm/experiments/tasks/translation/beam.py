@@ -1,4 +1,4 @@
-"""Beam search: the most probable of several translations that are written side by side."""
+"""Beam search for translations."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
 
 
 def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
-    """Write each row's translation with the highest score.
+    """Find each row's translation with the highest score.
 
-    At each step the ``size`` most probable of all continuations of a row are kept; one that has
-    ended stays as it is, takes its place in the beam and costs no further step. In the end they are
-    compared by log-probability over number of symbols.
+    At each step the ``size`` most probable of all continuations of a row are kept. A translation
+    that has ended stays in the beam unchanged and costs no further step. In the end translations
+    are compared by log-probability divided by number of symbols.
 
     Args:
-        decoder: in evaluation.
-        at: what B rows go on from before the first symbol.
-        size: of the beam, K.
-        limit: symbols of a translation at most.
+        decoder: the decoder, in evaluation mode.
+        at: memory and states of B rows before the first symbol.
+        size: size K of the beam.
+        limit: most symbols of a translation.
 
     Returns:
-        symbols ``(T, B)``, the end symbol behind those that end before.
+        Symbols ``(T, B)``, with end symbols behind shorter translations.
     """
     memory, state = at
     rows, device = len(memory.y), memory.y.device
     k = min(size, decoder.classifier.out_features)
     wide = torch.promote_types(memory.y.dtype, torch.float32)
-    # one hypothesis of each row at first; all others are impossible
+    # each row starts with one hypothesis; all others are impossible
     total = torch.full((rows, size), -torch.inf, device=device, dtype=wide)
     total[:, 0] = 0
     history = torch.full((0, rows, size), END, device=device)
     lengths = torch.zeros(rows, size, device=device, dtype=torch.int64)
-    # where each hypothesis that goes on has its state: rows and places
+    # mask of the hypotheses that have not ended
     going_on = total > -torch.inf
     symbols = torch.full((rows, size), END, device=device)
     for t in range(limit):
@@ -45,7 +45,7 @@ def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
         likely = decoder.scores(features[0]).log_softmax(1, dtype=wide).topk(k, 1)
         scores = torch.full((rows, size, k), -torch.inf, device=device, dtype=wide)
         nexts = torch.full((rows, size, k), END, device=device)
-        # one that has ended is its own only continuation
+        # a hypothesis that has ended has itself as its only continuation
         scores[:, :, 0] = total
         scores[row, place] = total[row, place].unsqueeze(1) + likely.values
         nexts[row, place] = likely.indices
@@ -56,7 +56,7 @@ def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
         lengths = lengths.gather(1, parent) + went_on
         history = history.gather(2, parent.expand(t, rows, size))
         history = torch.cat([history, symbols.unsqueeze(0)])
-        # which row of the state belongs to a hypothesis
+        # row of the state that belongs to each hypothesis
         index = torch.zeros(rows, size, device=device, dtype=torch.int64)
         index[row, place] = torch.arange(len(row), device=device)
         going_on = went_on & (symbols != END) & (total > -torch.inf)

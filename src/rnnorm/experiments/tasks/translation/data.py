@@ -1,4 +1,4 @@
-"""Sentences and their translations: Multi30k, or two files of one's own."""
+"""Data of sentences and their translations: Multi30k, or two files of the user."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class TranslationData(LoadedData):
     Args:
         dataset: ``"multi30k"`` or ``"files"``, see
             :func:`rnnorm.experiments.data.text.parallel.load_parallel`.
-        source_language: of ``"multi30k"``: the ending of the files to translate.
-        target_language: likewise of their translations.
-        source: of ``"files"``: the file to translate, in ``data_dir`` or with a path of its own.
-        target: likewise that of its translation.
-        lower: put words in small letters.
+        source_language: ending of the source files of ``"multi30k"``.
+        target_language: ending of the files of their translations.
+        source: source file of ``"files"``, relative to ``data_dir`` or absolute.
+        target: file of the translations of ``"files"``.
+        lower: whether to convert words to lower case.
         words: size of each vocabulary, the most frequent words of the training sentences.
-        longest: leave training pairs out in which a sentence has more words, None for none.
+        longest: most words of a sentence in a training pair; longer ones are left out. None for no
+            limit.
         train_size: keep only this many training pairs; the vocabularies are those of all.
         **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
@@ -102,14 +103,14 @@ class TranslationData(LoadedData):
         return loaders
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the sentences: their vocabularies."""
+        """Return the vocabularies, which a checkpoint keeps."""
         return {
             "source": list(self.source.vocabulary.symbols),
             "target": list(self.target.vocabulary.symbols),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a checkpoint whose words had other numbers.
+        """Refuse a checkpoint with other vocabularies.
 
         Raises:
             ValueError: if the vocabularies differ.

@@ -1,4 +1,4 @@
-"""Writes symbol after symbol with a source in view."""
+"""The decoder of a translation model, which attends to the source."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rnnorm.experiments.models.recurrent_model import rows_of
 
 
 class Sight(NamedTuple):
-    """What the decoder goes on from.
+    """The decoder's memory and states before a step.
 
     Attributes:
-        memory: what there is to look at.
-        state: of the layer, ``(1, B, H)`` each.
+        memory: the encoder's outputs.
+        state: states of the layer, ``(1, B, H)`` each.
     """
 
     memory: Memory
@@ -24,15 +24,15 @@ class Sight(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """A recurrent layer that reads the symbol before and writes the next, with attention.
+    """A recurrent layer with attention that reads the previous symbol and predicts the next.
 
-    The attention follows the recurrent layer and is no input of it, so that steps whose inputs are
-    known beforehand are one call of the layer.
+    The attention follows the recurrent layer and is not an input of it, so that steps whose inputs
+    are known beforehand are one call of the layer.
 
     Args:
-        vocabulary_size: how many symbols there are.
+        vocabulary_size: number of symbols.
         rnn: a layer of one direction, whose input is as wide as the embedding.
-        memory_size: width of what is attended to.
+        memory_size: width of the encoder's outputs.
         rate: dropout of the embedding and of the features, never of a recurrent connection.
     """
 
@@ -47,11 +47,11 @@ class Decoder(nn.Module):
         self.rate = rate
 
     def embed(self, symbols: Tensor) -> Tensor:
-        """Inputs of the layer, of the shape of the symbols and as many features."""
+        """Return the layer's inputs: the symbols' shape with a dimension of features more."""
         return dropout(self.embedding(symbols), self.rate, self.training)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Scores of all symbols."""
+        """Compute the scores of all symbols."""
         scores: Tensor = self.classifier(dropout(features, self.rate, self.training))
         return scores
 
@@ -63,16 +63,16 @@ class Decoder(nn.Module):
         Args:
             x: embedded symbols ``(T, B, E)``.
             at: memory and states of the same rows.
-            step: index of the first.
-            lengths: how many steps each row takes ``(B,)``, if not all take T.
+            step: index of the first step.
+            lengths: steps of each row ``(B,)``, if not all take T.
 
         Returns:
-            features ``(T, B, H)``, and memory and states after each row's last step.
+            Features ``(T, B, H)``, and memory and states after each row's last step.
         """
         memory, state = at
         output, state = self.rnn(x, state, lengths=lengths, step=step)
         return self.attention(output, memory), Sight(memory, state)
 
     def rows(self, at: Sight, kept: Tensor) -> Sight:
-        """Memory and states of some rows."""
+        """Select memory and states of some rows."""
         return Sight(at.memory.of(kept), rows_of(at.state, kept))

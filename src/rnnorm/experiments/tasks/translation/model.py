@@ -1,4 +1,4 @@
-"""A bidirectional encoder, and a decoder that attends to it."""
+"""A translation model: a bidirectional encoder, and a decoder that attends to it."""
 
 from __future__ import annotations
 
@@ -33,33 +33,32 @@ from rnnorm.experiments.training.score import Score
 
 
 class Translator(RecurrentModel):
-    """Reads a sentence in both directions, and writes its translation with attention.
+    """A bidirectional encoder of a sentence, and a decoder with attention that translates it.
 
     The decoder's first states are functions of the encoder's last ones, as in Bahdanau et al. 2015.
 
     Args:
-        source_size: how many numbers the words to translate have, those of the end and of unknown
-            words among them.
-        target_size: likewise of the translations.
+        source_size: number of source words, the end and the unknown word included.
+        target_size: number of target words, the end and the unknown word included.
         embedding_size: width of both embeddings.
-        dropout: on embeddings, on what the decoder looks at and on its features, never on a
-            recurrent connection.
-        training: how the decoder is trained, see :mod:`rnnorm.experiments.models.ways`.
-        training_options: arguments of that way's class.
+        dropout: dropout of embeddings, of the encoder's outputs and of the decoder's features,
+            never of a recurrent connection.
+        training: way to train, see :mod:`rnnorm.experiments.models.generation_training`.
+        training_options: arguments of the way's class.
         beam: hypotheses of beam search in validation, test and translation; 1 is greedy.
-        limit: most words of a translation, its end among them.
-        statistics: what the decoder is fed when population statistics are taken anew:
-            ``"teacher"``, the truth, or ``"free"``, what it writes.
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`;
+        limit: most words of a translation, the end included.
+        statistics: symbols that are fed when population statistics are computed again:
+            ``"teacher"``, the truth, or ``"free"``, the decoder's own.
+        **layers: arguments of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`;
             ``hidden_size`` is that of the encoder in each direction and of the decoder.
 
     Attributes:
         score: the metric of the best checkpoint, BLEU.
-        in_processes: whether the decoder is fed the truth alone. It takes other numbers of steps
-            by itself in every process, which would wait for each other.
+        in_processes: whether the decoder is fed the truth alone. Free running takes a different
+            number of steps in every process, and processes would wait for each other.
 
     Raises:
-        ValueError: if a name is unknown, the cell an HMLSTM, or a number is out of range.
+        ValueError: if a name is unknown, the cell is an HMLSTM, or a number is out of range.
     """
 
     score = Score("bleu", "max")
@@ -87,7 +86,7 @@ class Translator(RecurrentModel):
         self.way = training_by_name(training, training_options)
         self.embedding = nn.Embedding(source_size, embedding_size)
         self.encoder = self.make_layer(embedding_size, bidirectional=True)
-        # its first states are those that the encoder gives it
+        # the encoder provides the decoder's first states
         rnn = self.make_layer(embedding_size, learn_initial_state=False)
         hidden_size = rnn.hidden_size
         self.decoder = Decoder(target_size, rnn, 2 * hidden_size, dropout)
@@ -95,7 +94,7 @@ class Translator(RecurrentModel):
         self.first_states = nn.ModuleList(
             nn.Linear(2 * hidden_size, hidden_size) for _ in range(states)
         )
-        # of MIXER alone, but always there: a model of any way can go on in any other
+        # only MIXER uses it, but with it a model of any way can continue in any other
         self.baseline = nn.Linear(hidden_size, 1).requires_grad_(training == "mixer")
         for layer in (self.encoder, rnn):
             initialise(layer, self.hparams["init"])
@@ -103,10 +102,10 @@ class Translator(RecurrentModel):
         self.val_likelihood, self.test_likelihood = Likelihood(), Likelihood()
 
     def check_data(self, data: TranslationData) -> None:
-        """See whether the data have as many numbers as the model.
+        """Check that the data have as many words as the model.
 
         Raises:
-            ValueError: if they have not.
+            ValueError: if the data need another ``source_size`` or ``target_size``.
         """
         for name, numbers in (("source", data.source), ("target", data.target)):
             words = len(numbers.vocabulary)
@@ -114,7 +113,7 @@ class Translator(RecurrentModel):
             self.expect_size(f"{name}_size", len(numbers), what)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Sight:
-        """What the decoder looks at, and its first states.
+        """Encode sentences: return the decoder's memory and first states.
 
         Args:
             source: numbers of words ``(S, B)``.
@@ -130,7 +129,7 @@ class Translator(RecurrentModel):
         return Sight(memory, (h.tanh(), *c) if c else h.tanh())
 
     def task(self, batch: ParallelBatch) -> Task:
-        """What there is to learn of a minibatch."""
+        """Return the task of a minibatch for a way to train."""
         target = batch.target[: int(batch.target_lengths.max())]
         return Task(
             partial(write, self.decoder, self.encode(batch.source, batch.source_lengths)),
@@ -151,7 +150,7 @@ class Translator(RecurrentModel):
             lengths: words of each sentence ``(B,)``.
 
         Returns:
-            numbers of words ``(T, B)``, of each row up to the first end symbol.
+            Numbers of words ``(T, B)``, to be read up to each row's first end symbol.
         """
         at, given = self.encode(source, lengths), self.hparams
         if given["beam"] > 1:
@@ -160,7 +159,7 @@ class Translator(RecurrentModel):
         return write(self.decoder, at, free).chosen
 
     def training_step(self, batch: ParallelBatch, batch_idx: int) -> Tensor:
-        """The loss of the way to train."""
+        """Compute the loss of the way to train."""
         place = Place(self.global_step, self.current_epoch)
         found = self.way.loss(self.task(batch), place)
         symbols = int(batch.target_lengths.sum())
@@ -169,7 +168,7 @@ class Translator(RecurrentModel):
         return found["loss"] * processes.loss_weight(symbols)
 
     def statistics_step(self, batch: ParallelBatch) -> None:
-        """Run over a minibatch for its statistics, with the truth or what is written fed."""
+        """Run over a minibatch to collect its statistics, fed with the truth or freely."""
         batch = batch.to(self.device)
         if self.hparams["statistics"] == "free":
             at, limit = self.encode(batch.source, batch.source_lengths), self.hparams["limit"]
@@ -179,7 +178,7 @@ class Translator(RecurrentModel):
         task.write(Teacher().feeding(task, Place()))
 
     def evaluate(self, name: str, batch: ParallelBatch) -> None:
-        """Log BLEU of what is written, and the cross-entropy with the truth fed."""
+        """Log BLEU of the translations, and the cross-entropy with the truth fed."""
         task, symbols = self.task(batch), int(batch.target_lengths.sum())
         loss = likelihood_loss(task, Teacher().feeding(task, Place()))
         likelihood, bleu = getattr(self, f"{name}_likelihood"), getattr(self, f"{name}_bleu")
