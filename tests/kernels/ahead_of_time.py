@@ -73,7 +73,7 @@ class Variant(NamedTuple):
         return {
             "S": Step(self.cell, sum(cell.gates), self.scope, joint, shifted, out, narrow),
             "TILE": how,
-            "P": product(how, self.cell),
+            "P": product(how, self.cell == "RNN_RELU"),
         }
 
 

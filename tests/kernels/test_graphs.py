@@ -129,6 +129,6 @@ def test_a_capture_that_fails_is_said_and_not_tried_again(counted):
 
 
 def test_there_are_none_on_the_cpu_and_none_where_they_are_unwanted(monkeypatch):
-    assert graphs.here(torch.device("cpu")) is None
+    assert graphs.current_graphs(torch.device("cpu")) is None
     monkeypatch.setenv("RNNORM_CUDA_GRAPHS", "0")
-    assert graphs.here(torch.device("cuda", 0)) is None
+    assert graphs.current_graphs(torch.device("cuda", 0)) is None

@@ -1,4 +1,4 @@
-"""How the two passes of a fused kernel are called: as operators where something may see them."""
+"""Calls of a fused kernel's two passes, as operators only where something observes operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rnnorm.kernels.inputs import LEAVES, MOMENTS, Inputs, Options
+from rnnorm.kernels.inputs import DIFFERENTIABLE, LEAVES, Gradients, Inputs, Options, Results
 from rnnorm.kernels.operators import (
     CHANGED,
     SAVED_NAMES,
@@ -19,6 +19,7 @@ from rnnorm.kernels.operators import (
     keep,
     kept,
     saved,
+    saved_parts,
     setup_forward,
 )
 from rnnorm.norm.merged_moments import ActiveRows
@@ -26,26 +27,28 @@ from rnnorm.tracing import unobserved
 
 
 class Passes(NamedTuple):
-    """Those of a kernel.
+    """The two passes of a kernel.
 
     Args:
-        forward: takes inputs, options, whether backward follows and the active rows of all ranks,
-            None for this process alone; without autograd.
-        backward: takes the arguments of the operator, and such rows; without autograd.
-        forward_operator: the same as a custom operator.
-        backward_operator: likewise.
+        forward: the forward pass without autograd, called with inputs, options, whether a backward
+            pass follows, and the active rows of all ranks or None for this process alone.
+        backward: the backward pass without autograd, called with inputs, results, the gradients of
+            output, h_n and c_n, options, whether the gradient of x is wanted, and ``rows``.
+        forward_operator: the forward pass as a custom operator.
+        backward_operator: the backward pass as a custom operator.
     """
 
-    forward: Callable[[Inputs, Options, bool, ActiveRows | None], Sequence[Tensor]]
-    backward: Callable[..., Sequence[Tensor]]
+    forward: Callable[[Inputs, Options, bool, ActiveRows | None], Results]
+    backward: Callable[..., Gradients]
     forward_operator: Any
     backward_operator: Any
 
     def make_differentiable(self) -> None:
-        """Gives the forward operator its derivative."""
+        """Register the derivative of the forward operator."""
 
         def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-            found = self.gradients(ctx, saved(ctx, self.forward_operator), grads)
+            inputs, results = saved(ctx, self.forward_operator)
+            found = self.gradients(ctx, inputs, results, grads[: len(DIFFERENTIABLE)])
             return (*found, *[None] * (len(ctx.needs_input_grad) - LEAVES))
 
         self.forward_operator.register_autograd(backward, setup_context=setup_forward)
@@ -53,79 +56,92 @@ class Passes(NamedTuple):
     def gradients(
         self,
         ctx: Any,
-        tensors: tuple[Any, ...],
-        grads: tuple[Tensor | None, ...],
+        inputs: Inputs,
+        results: Results,
+        grads: Sequence[Tensor | None],
         rows: ActiveRows | None = None,
     ) -> list[Tensor | None]:
-        """As ``operators.gradients``, by the operator where something may see it."""
+        """Return ``operators.gradients``, by the operator where something observes operators."""
         # only a second derivative needs the operator, which has no exchange
         as_operator = rows is None and (
-            torch.is_grad_enabled() or not unobserved((*tensors, *grads[:3]))
+            torch.is_grad_enabled() or not unobserved((*inputs, *results, *grads))
         )
-        backward = self.backward_operator if as_operator else partial(self.backward, rows=rows)
-        return gradients(ctx, tensors, grads, backward)
+        backward = (
+            self._call_backward_operator if as_operator else partial(self.backward, rows=rows)
+        )
+        return gradients(ctx, inputs, results, grads, backward)
 
-    def __call__(
-        self, inputs: Inputs, options: Options, rows: ActiveRows | None = None
-    ) -> Sequence[Tensor]:
-        """The results of the forward pass, the first three with a derivative."""
+    def _call_backward_operator(
+        self,
+        inputs: Inputs,
+        results: Results,
+        upstream: Sequence[Tensor | None],
+        options: Options,
+        wants_x: bool,
+    ) -> Gradients:
+        """Call the backward operator with the arguments of ``backward``."""
+        return Gradients(*self.backward_operator(*inputs, *results, *upstream, *options, wants_x))
+
+    def __call__(self, inputs: Inputs, options: Options, rows: ActiveRows | None = None) -> Results:
+        """Run the forward pass, recorded by autograd where it must be."""
         differentiable = inputs.differentiable
         if rows is None and not unobserved(inputs):
-            return self.forward_operator(*inputs, *options, differentiable)  # type: ignore[no-any-return]
+            return Results(*self.forward_operator(*inputs, *options, differentiable))
         if any([t is not None and t.is_neg() for t in inputs]):
-            # before an operator PyTorch does so itself
+            # before an operator PyTorch resolves them itself
             inputs = Inputs._make([None if t is None else t.resolve_neg() for t in inputs])
         if not differentiable:
             return self.forward(inputs, options, False, rows)
-        moments: list[Tensor] = []
+        others: list[Tensor] = []
         function = FusedLayer if rows is None else SynchronizedFusedLayer
-        results = function.apply(*inputs[:LEAVES], inputs[LEAVES:], options, self, rows, moments)  # type: ignore[no-untyped-call]
-        return (*results, *moments)
+        output, h_n, c_n = function.apply(  # type: ignore[no-untyped-call]
+            *inputs.leaves, inputs.without_gradients, options, self, rows, others
+        )
+        return Results(output, h_n, c_n, *others)
 
 
 class FusedLayer(torch.autograd.Function):
-    """A kernel's passes without the dispatch of operators.
+    """A kernel's passes without the dispatch of operators, which costs more than a short sequence.
 
-    That takes longer than a short sequence does. Only where nothing would see the operator.
-    Takes the inputs that may have gradients, the others, the options, the passes, the active rows
-    of all ranks or None, and a list for the moments, which as outputs would cost more; returns
-    output, h_n and c_n.
+    It is used only where nothing observes operators. Its arguments are the leaves, the other
+    inputs, the options, the passes, the active rows of all ranks or None, and a list for the
+    other results, which as outputs would cost more; it returns output, h_n and c_n.
     """
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
-        """The forward pass."""
-        *first, rest, ctx.options, ctx.passes, ctx.rows, moments = arguments
-        inputs = Inputs(*first, *rest)
+        """Run the forward pass."""
+        *leaves, rest, ctx.options, ctx.passes, ctx.rows, others = arguments
+        inputs = Inputs(*leaves, *rest)
         results = ctx.passes.forward(inputs, ctx.options, True, ctx.rows)
         keep(ctx, (*inputs, *for_backward(results)))
         ctx.sizes = inputs.sizes.tolist()
         ctx.set_materialize_grads(False)
-        moments += results[MOMENTS]
-        return tuple(results[:3])
+        others += results.without_gradients
+        return results.differentiable
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        """The backward pass.
+        """Run the backward pass.
 
         Raises:
-            RuntimeError: a saved tensor, or the gradient of a result, has another form than it had
-                in the forward pass, or ``sizes`` other numbers.
+            RuntimeError: if a saved tensor or the gradient of a result has another form than in
+                the forward pass, or ``sizes`` has other numbers.
         """
-        tensors = kept(ctx, SAVED_NAMES)
-        if (sizes := tensors[1].tolist()) != ctx.sizes:
+        inputs, results = saved_parts(kept(ctx, SAVED_NAMES))
+        if (sizes := inputs.sizes.tolist()) != ctx.sizes:
             raise RuntimeError(
                 f"sizes were saved for the backward pass as {ctx.sizes}, and came back as {sizes}: "
                 f"{CHANGED}"
             )
-        return (*ctx.passes.gradients(ctx, tensors, grads, ctx.rows), *[None] * 5)
+        return (*ctx.passes.gradients(ctx, inputs, results, grads, ctx.rows), *[None] * 5)
 
 
 class SynchronizedFusedLayer(FusedLayer):
-    """Likewise with statistics of the rows of several processes, which nothing may look into."""
+    """A fused layer whose statistics are over the rows of several processes."""
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        """The backward pass, which has no derivative."""
+        """Run the backward pass, which has no derivative."""
         return FusedLayer.backward(ctx, *grads)

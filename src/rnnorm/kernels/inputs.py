@@ -1,9 +1,9 @@
-"""What the two passes of a fused kernel take, as an operator's arguments."""
+"""The arguments and results of a fused kernel's two passes, as operators have them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +16,26 @@ from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm, Norm
 
-#: the cells that ``Inputs`` and ``Options`` can describe; those of one name, from fewer weights
+#: the cells that ``Inputs`` and ``Options`` can describe; cells of one name go from fewer weights
 #: to more
 CELLS = (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu"))
 _BY_NAME: Mapping[str, Cell] = {cell.name: cell for cell in CELLS}
 
 
+class Sites(NamedTuple):
+    """One value for each of a kernel's sites; the hidden one is the recurrent or the joint site."""
+
+    input: Any
+    hidden: Any
+    cell: Any
+
+
 class Inputs(NamedTuple):
     """The tensors that both passes take: contiguous, of one type, ``sizes`` int64.
 
-    The hidden site is the recurrent or the joint one. Constants are ``(R, 1, F)`` or ``(R, B, F)``,
-    the last of at most T serving all later steps, None where no step can need them. Masks are bool
-    ``(T, B, H)`` with T and B or ones. What the cell or the layer does not have is None.
+    Constants are ``(R, 1, F)`` or ``(R, B, F)``, the last of at most T serving all later steps,
+    None where no step can need them. Masks are bool ``(T, B, H)`` with T and B or ones. A tensor
+    that the cell or the layer does not have is None.
     """
 
     x: Tensor
@@ -58,39 +66,137 @@ class Inputs(NamedTuple):
 
     @property
     def peepholes(self) -> tuple[Tensor | None, ...]:
-        """By gate."""
-        return self[8:11]
+        """The peephole weights of the gates i, f and o."""
+        return self.weight_ci, self.weight_cf, self.weight_co
 
     @property
-    def gammas(self) -> tuple[Tensor | None, ...]:
-        """By site."""
-        return self[11:14]
+    def gammas(self) -> Sites:
+        """The scale of each site."""
+        return Sites(self.gamma_input, self.gamma_hidden, self.gamma_cell)
 
     @property
-    def constants(self) -> tuple[Tensor | None, ...]:
-        """Mean and variance, site after site."""
-        return self[15:21]
+    def constants(self) -> Sites:
+        """The constant mean and variance of each site."""
+        return Sites(
+            (self.mean_input, self.var_input),
+            (self.mean_hidden, self.var_hidden),
+            (self.mean_cell, self.var_cell),
+        )
 
     @property
     def masks(self) -> tuple[Tensor | None, ...]:
-        """By place."""
-        return self[21:]
+        """The masks of recurrent dropout, in the order of ``PLACES``."""
+        return self.mask_hidden, self.mask_candidate, self.mask_zoneout_h, self.mask_zoneout_c
+
+    @property
+    def leaves(self) -> tuple[Tensor | None, ...]:
+        """The inputs that may have gradients, and ``sizes`` among them."""
+        return self[:LEAVES]
+
+    @property
+    def without_gradients(self) -> tuple[Tensor | None, ...]:
+        """The inputs after ``leaves``: constants and masks."""
+        return self[LEAVES:]
+
+    @property
+    def parameters(self) -> tuple[Tensor | None, ...]:
+        """The inputs that ``PARAMETERS`` names."""
+        return self[_FIRST_PARAMETER:LEAVES]
 
     @property
     def differentiable(self) -> bool:
-        """Whether autograd has to see what is made of them."""
+        """Whether autograd must record what is computed from these inputs."""
         return torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in self])
 
 
-# the first inputs may have gradients, but for the sizes
-LEAVES = 15
-#: what a forward pass returns; moments are those of the input, the hidden and the cell site
-RESULTS = (
-    *("output", "h_n", "c_n"),
-    *(f"taken_{k}_{site}" for site in ("input", "hidden", "cell") for k in ("mean", "var")),
-    *("saved_x", "saved_h", "saved_c", "saved_carried"),
-)
-MOMENTS, SAVED = slice(3, 9), slice(9, 13)
+# the gradients of later inputs are not computed
+LEAVES = Inputs._fields.index("beta_cell") + 1
+_FIRST_PARAMETER = Inputs._fields.index("weight_ih")
+#: names of a layer's parameters among the inputs
+PARAMETERS = Inputs._fields[_FIRST_PARAMETER:LEAVES]
+
+
+class Results(NamedTuple):
+    """The tensors that a forward pass returns; an absent one has no elements.
+
+    The first three are differentiable. ``taken`` are the moments taken at each site, and
+    ``saved`` is for the backward pass.
+    """
+
+    output: Tensor
+    h_n: Tensor
+    c_n: Tensor
+    taken_mean_input: Tensor
+    taken_var_input: Tensor
+    taken_mean_hidden: Tensor
+    taken_var_hidden: Tensor
+    taken_mean_cell: Tensor
+    taken_var_cell: Tensor
+    saved_x: Tensor
+    saved_h: Tensor
+    saved_c: Tensor
+    saved_carried: Tensor
+
+    @property
+    def differentiable(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The results that have gradients."""
+        return self.output, self.h_n, self.c_n
+
+    @property
+    def without_gradients(self) -> tuple[Tensor, ...]:
+        """The results after ``differentiable``: moments and saved tensors."""
+        return self[len(DIFFERENTIABLE) :]
+
+    @property
+    def moments(self) -> Sites:
+        """The mean and variance taken at each site."""
+        return Sites(
+            (self.taken_mean_input, self.taken_var_input),
+            (self.taken_mean_hidden, self.taken_var_hidden),
+            (self.taken_mean_cell, self.taken_var_cell),
+        )
+
+    @property
+    def saved(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The tensors that only a backward pass reads."""
+        return self.saved_x, self.saved_h, self.saved_c, self.saved_carried
+
+
+#: names of what a forward pass returns
+RESULTS = Results._fields
+#: names of the results that have gradients
+DIFFERENTIABLE = ("output", "h_n", "c_n")
+
+
+class Gradients(NamedTuple):
+    """The gradients of the leaves among ``Inputs``; an absent one has no elements."""
+
+    x: Tensor
+    h0: Tensor
+    c0: Tensor
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor
+    bias_hh: Tensor
+    weight_ci: Tensor
+    weight_cf: Tensor
+    weight_co: Tensor
+    gamma_input: Tensor
+    gamma_hidden: Tensor
+    gamma_cell: Tensor
+    beta_cell: Tensor
+
+    @property
+    def peepholes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of the peephole weights of the gates i, f and o."""
+        return self.weight_ci, self.weight_cf, self.weight_co
+
+    @property
+    def gammas(self) -> Sites:
+        """The gradient of each site's scale."""
+        return Sites(self.gamma_input, self.gamma_hidden, self.gamma_cell)
+
+
 # of the gates i, f and o
 PEEPHOLES = ("weight_ci", "weight_cf", "weight_co")
 # where recurrent dropout acts, in the order of the masks
@@ -99,16 +205,16 @@ NO_MASKS = (None,) * len(PLACES)
 
 
 class Options(NamedTuple):
-    """What is not a tensor.
+    """The arguments of both passes that are not tensors.
 
     Args:
         cell: name of the cell.
-        scopes: of the input, hidden and cell site, separated by commas, "off" for none, "row" for
-            layer norm.
+        scopes: scopes of the input, hidden and cell site, separated by commas: "off" for a site
+            that is not normalised, "row" for layer norm.
         joint: whether the hidden site is the joint one.
         eps: added to the variance.
-        min_rows: fewest rows that a statistic is taken of, -1 for none.
-        scale_hidden: of the first mask, and so on.
+        min_rows: fewest rows that a statistic is taken of, -1 if none is taken.
+        scale_hidden: factor of the true numbers of the first mask; the others follow in order.
     """
 
     cell: str
@@ -122,36 +228,61 @@ class Options(NamedTuple):
     scale_zoneout_c: float
 
     @property
+    def by_site(self) -> Sites:
+        """The scope of each site."""
+        return Sites(*self.scopes.split(","))
+
+    @property
     def scales(self) -> tuple[float, ...]:
-        """By place."""
-        return self[5:]
+        """The factor of each mask, in the order of ``PLACES``."""
+        return (
+            self.scale_hidden,
+            self.scale_candidate,
+            self.scale_zoneout_h,
+            self.scale_zoneout_c,
+        )
 
     @property
     def gates(self) -> int:
-        """How many gates the cell has."""
-        return sum(_BY_NAME[self.cell].gates)
+        """The number of gates of the cell."""
+        return sum(self.gate_blocks)
 
     @property
-    def blocks(self) -> int:
-        """How many groups of gates have a row statistic of their own."""
-        return len(_BY_NAME[self.cell].gates)
+    def gate_blocks(self) -> tuple[int, ...]:
+        """The number of gates in each block that has row statistics of its own."""
+        return _BY_NAME[self.cell].gates
 
     @property
     def has_c(self) -> bool:
         """Whether the cell has a state c."""
         return "c" in _BY_NAME[self.cell].states
 
+    @property
+    def separate(self) -> bool:
+        """Whether a gate reads its input and recurrent term apart, each with its own bias."""
+        return "joint" not in _BY_NAME[self.cell].sites
+
+    @property
+    def skips(self) -> bool:
+        """Whether h passes a step without W_h, beside the recurrent product."""
+        return self.gates > 1 and not self.has_c
+
+    @property
+    def rectified(self) -> bool:
+        """Whether h is a rectifier's, which has no upper bound."""
+        return getattr(_BY_NAME[self.cell], "nonlinearity", None) == "relu"
+
 
 def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
-    """The kernel's three sites by name, where some are normalised."""
+    """Return the names of the kernel's input, hidden and cell site, given the normalised ones."""
     return "input", "joint" if "joint" in active else "recurrent", "cell"
 
 
 def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
-    """Gathers what both passes take of a call: x and the matrices ``narrow``, all else ``wide``.
+    """Gather the tensors of a call: x and the matrices ``narrow``, all others ``wide``.
 
     Raises:
-        RuntimeError: a parameter has another shape than the layer's.
+        RuntimeError: if a parameter has another shape than the layer's.
     """
 
     def ready(tensor: Tensor | None, dtype: torch.dtype = wide) -> Tensor | None:
@@ -159,20 +290,23 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
             return tensor
         return tensor.to(dtype).contiguous()
 
-    x, batch_sizes, state, weights = call.x, call.batch_sizes, call.state, call.weights
+    x, batch_sizes, weights = call.x, call.batch_sizes, call.weights
+    h0, *c0 = call.state
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
-    sites, units = sites_of(call.cell.active_sites(call.norm)), state[0].size(1)
+    sites, units = sites_of(call.cell.active_sites(call.norm)), h0.size(1)
     statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
     dropped = [call.masks.get(place) if call.masks else None for place in PLACES]
     inputs = Inputs._make(
         [
             ready(x, narrow),
             batch_sizes.contiguous(),
-            ready(state[0]),
-            ready(state[1]) if len(state) > 1 else None,
-            *[ready(weight, narrow) for weight in weights[:2]],
-            *map(ready, weights[2:4]),
+            ready(h0),
+            ready(c0[0]) if c0 else None,
+            ready(weights.weight_ih, narrow),
+            ready(weights.weight_hh, narrow),
+            ready(weights.bias_ih),
+            ready(weights.bias_hh),
             *[ready(weights.own.get(name)) for name in PEEPHOLES],
             *[ready(call.gamma.get(site)) for site in sites],
             ready(call.beta.get("cell")),
@@ -185,27 +319,24 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
 
 
 def check_shapes(inputs: Inputs, gates: int) -> None:
-    """Refuses parameters and statistics beyond whose end the kernel would read.
+    """Refuse parameters and statistics beyond whose end the kernel would read.
 
     Raises:
-        RuntimeError: one has another shape than that of a layer of so many gates and the units of
-            its state.
+        RuntimeError: if one has another shape than in a layer of ``gates`` gates with the units of
+            ``h0``.
     """
     (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
     gates *= units
     matrices = ((gates, inputs.x.size(2)), (gates, units))
     row, unit = (gates,), (units,)
     shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit)
-    for k, (given, shape) in enumerate(zip(inputs[4:LEAVES], shapes, strict=True), 4):
+    for name, given, shape in zip(PARAMETERS, inputs.parameters, shapes, strict=True):
         if given is not None and given.shape != shape:
-            raise RuntimeError(
-                f"{Inputs._fields[k]} must have shape {shape}, got {tuple(given.shape)}"
-            )
+            raise RuntimeError(f"{name} must have shape {shape}, got {tuple(given.shape)}")
     if torch.compiler.is_compiling():
-        # sizes may be symbols, of which every question makes constants
+        # sizes may be symbols, which a comparison would turn into constants
         return
-    for k, width in ((LEAVES, gates), (LEAVES + 2, gates), (LEAVES + 4, units)):
-        mean, var = inputs[k : k + 2]
+    for (mean, var), width in zip(inputs.constants, (gates, gates, units), strict=True):
         if mean is None or var is None:
             continue
         shape = mean.shape
@@ -218,18 +349,20 @@ def check_shapes(inputs: Inputs, gates: int) -> None:
 
 
 def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]) -> None:
-    """Refuses what nobody but a caller of an operator itself can give a kernel.
+    """Refuse arguments that only a direct call of an operator can have.
 
-    That is an exported program that was changed by hand, or hooks on what a compiled one saves.
+    Such a call comes from an exported program that was changed by hand, or from hooks on the
+    tensors that a compiled program saves.
 
     Args:
-        inputs: contiguous, which is all that is known of them.
-        options: of which nothing is known.
-        dtypes: of x, that the kernel takes.
+        inputs: contiguous tensors, not checked otherwise.
+        options: options, not checked.
+        dtypes: dtypes of x that the kernel takes.
 
     Raises:
-        RuntimeError: a tensor has another dtype, device or shape than the kernel reads, sizes have
-            other numbers, an option is unknown, or something is absent that the options ask for.
+        RuntimeError: if a tensor has another dtype, device or shape than the kernel reads, the
+            numbers in ``sizes`` are not those of a packed batch, an option is unknown, or a tensor
+            that the options ask for is absent.
     """
     x, cell = inputs.x, options.cell
     scopes = options.scopes.split(",")
@@ -289,15 +422,15 @@ def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]
 def _check_presence(
     inputs: Inputs, options: Options, scopes: Sequence[str], sizes: Sequence[int]
 ) -> None:
-    """Refuses a call without what its options ask for.
+    """Refuse a call without a tensor that its options ask for.
 
     Raises:
-        RuntimeError: c0, a gamma, the cell's beta or a statistic is absent.
+        RuntimeError: if c0, a gamma, the cell's beta or a statistic is absent.
     """
     needed = {"c0": options.has_c, "beta_cell": scopes[2] != "off"}
-    for site, scope in zip(("input", "hidden", "cell"), scopes, strict=True):
+    for site, scope in zip(Sites._fields, scopes, strict=True):
         needed[f"gamma_{site}"] = scope != "off"
-        # a step with too few rows takes the last statistic before it
+        # a step with too few rows is normalised by the last statistic before it
         rows = sum(sizes) if scope == "sequence" else sizes[0]
         given = scope in ("frame", "sequence") and not 0 <= options.min_rows <= rows
         needed[f"mean_{site}"] = needed[f"var_{site}"] = given
@@ -315,7 +448,7 @@ def options_of(
     min_rows: int | None,
     masks: Mapping[str, Mask] | None = None,
 ) -> Options:
-    """What is not a tensor; ``min_rows`` and ``masks`` as those of ``layer``."""
+    """Return the options of a layer; ``min_rows`` and ``masks`` are those of ``LayerCall``."""
     active = cell.active_sites(norm)
     batch = isinstance(norm, BatchNorm)
 
@@ -324,7 +457,7 @@ def options_of(
             return "off"
         if not batch:
             return "row"
-        # without a statistic of all frames their terms need not be kept
+        # constants serve step by step, so the terms of all frames need not be kept
         return "frame" if min_rows is None else str(getattr(norm, site))
 
     return Options(
@@ -337,16 +470,10 @@ def options_of(
     )
 
 
-def moments_of(results: Sequence[Tensor]) -> list[Moments]:
-    """Mean and variance of the input, the hidden and the cell site."""
-    moments = results[MOMENTS]
-    return list(zip(moments[::2], moments[1::2], strict=True))
-
-
-def taken_of(call: LayerCall, results: Sequence[Tensor]) -> dict[str, Moments]:
-    """Finds the moments of each site among a forward pass's results, where some were taken."""
+def taken_of(call: LayerCall, results: Results) -> dict[str, Moments]:
+    """Return the moments that a forward pass took, by site."""
     if not isinstance(call.norm, BatchNorm) or call.min_rows is None:
         return {}
     active = call.cell.active_sites(call.norm)
-    moments = zip(sites_of(active), moments_of(results), strict=True)
+    moments = zip(sites_of(active), results.moments, strict=True)
     return {site: taken for site, taken in moments if site in active}

@@ -1,4 +1,4 @@
-"""The two passes of a fused kernel as custom operators: what is the same for every kernel."""
+"""The two passes of a fused kernel as custom operators, as far as all kernels have them alike."""
 
 from __future__ import annotations
 
@@ -10,37 +10,44 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels import second_derivative
-from rnnorm.kernels.inputs import LEAVES, RESULTS, Inputs, Options
+from rnnorm.kernels.inputs import (
+    DIFFERENTIABLE,
+    LEAVES,
+    RESULTS,
+    Gradients,
+    Inputs,
+    Options,
+    Results,
+)
 
-_DIFFERENTIABLE = RESULTS[:3]
-_UPSTREAM_NAMES = [f"grad_{name}" for name in _DIFFERENTIABLE]
-#: of what a backward pass finds saved
+_UPSTREAM_NAMES = [f"grad_{name}" for name in DIFFERENTIABLE]
+#: names of the tensors that a forward pass saves for the backward pass
 SAVED_NAMES = (*Inputs._fields, *RESULTS)
 
 _INPUTS = [
     f"{'Tensor' if hint is Tensor else 'Tensor?'} {name}"
     for name, hint in get_type_hints(Inputs).items()
 ]
-# a number may be a compiler's symbol
+# in a compiled program a whole number may be symbolic
 _OPTIONS = [
     f"{'SymInt' if hint is int else hint.__name__} {name}"
     for name, hint in get_type_hints(Options).items()
 ]
 
-# where the arguments of the backward pass that are no inputs begin
+# where the results, their gradients and the options begin among the arguments
 _COUNT = len(_INPUTS)
 _UPSTREAM = _COUNT + len(RESULTS)
-_GIVEN = _UPSTREAM + len(_DIFFERENTIABLE)
+_GIVEN = _UPSTREAM + len(DIFFERENTIABLE)
 
 
 def _schema(arguments: list[str], results: int) -> str:
     return f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * results)})"
 
 
-#: the arguments are those of ``Inputs``, then ``Options``, then whether backward follows
+#: schema of the forward pass: ``Inputs``, ``Options`` and whether a backward pass follows
 FORWARD = _schema([*_INPUTS, *_OPTIONS, "bool save"], len(RESULTS))
-#: those of ``Inputs``, the results of the forward pass and the gradients of the first three, then
-#: ``Options``, then whether the gradient of x is wanted; returned is what ``backward_like`` names
+#: schema of the backward pass: ``Inputs``, ``Results``, the gradients of output, h_n and c_n,
+#: ``Options`` and whether the gradient of x is wanted; it returns ``Gradients``
 BACKWARD = _schema(
     [
         *_INPUTS,
@@ -49,57 +56,69 @@ BACKWARD = _schema(
         *_OPTIONS,
         "bool wants_x",
     ],
-    LEAVES - 1,
+    len(Gradients._fields),
 )
 
 
 def forward_parts(arguments: Sequence[Any]) -> tuple[Inputs, Options, bool]:
-    """Inputs, options, whether backward follows."""
+    """Split a forward operator's arguments: inputs, options, whether a backward pass follows."""
     return Inputs(*arguments[:_COUNT]), Options(*arguments[_COUNT:-1]), arguments[-1]
 
 
-def backward_parts(arguments: Sequence[Any]) -> tuple[Inputs, Any, Any, Options, bool]:
-    """Inputs, results of the forward pass, their gradients, options, whether x's is wanted."""
+def backward_parts(
+    arguments: Sequence[Any],
+) -> tuple[Inputs, Results, Sequence[Tensor | None], Options, bool]:
+    """Split a backward operator's arguments as ``BACKWARD`` lists them."""
     return (
-        Inputs(*arguments[:_COUNT]),
-        arguments[_COUNT:_UPSTREAM],
+        *saved_parts(arguments[:_UPSTREAM]),
         arguments[_UPSTREAM:_GIVEN],
         Options(*arguments[_GIVEN:-1]),
         arguments[-1],
     )
 
 
-def backward_like(inputs: Sequence[Any], wants_x: bool) -> list[Tensor | None]:
-    """What the gradients are like, in their order: x, h0, c0, weights and biases and the rest."""
-    return [inputs[0] if wants_x else None, *inputs[2:LEAVES]]
+def saved_parts(tensors: Sequence[Any]) -> tuple[Inputs, Results]:
+    """Split the tensors that a forward pass saved, which ``SAVED_NAMES`` lists."""
+    return Inputs(*tensors[:_COUNT]), Results(*tensors[_COUNT:])
 
 
-def allocate_gradients(*arguments: Any) -> tuple[Tensor, ...]:
-    """The results of a backward operator, not yet written; what is absent has no elements."""
-    return tuple(
+_of_gradients = attrgetter(*Gradients._fields)
+
+
+def allocate_gradients(inputs: Inputs, wants_x: bool) -> Gradients:
+    """Return gradients that are not yet written; an absent one has no elements."""
+    x, *others = _of_gradients(inputs)
+    return Gradients._make(
         [
-            arguments[0].new_empty(0) if like is None else torch.empty_like(like)
-            for like in backward_like(arguments, arguments[-1])
+            inputs.x.new_empty(0) if like is None else torch.empty_like(like)
+            for like in (x if wants_x else None, *others)
         ]
     )
 
 
-def for_backward(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The results without h_n and c_n, which no backward pass reads and a user may change."""
-    absent = results[0].new_empty(0)
-    return (results[0], absent, absent, *results[3:])
+def fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
+    """Return the results of a backward operator, not yet written."""
+    inputs, _, _, _, wants_x = backward_parts(arguments)
+    return tuple(allocate_gradients(inputs, wants_x))
+
+
+def for_backward(results: Results) -> tuple[Tensor, ...]:
+    """Drop h_n and c_n, which no backward pass reads and a user may change."""
+    absent = results.output.new_empty(0)
+    return results.output, absent, absent, *results.without_gradients
 
 
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Keeps of a forward operator's call what ``saved`` returns, and its options."""
+    """Keep the inputs, options and results of a forward operator's call, for ``saved``."""
     given, ctx.options, ctx.saved = forward_parts(inputs)
-    keep(ctx, (*given, *for_backward(output)))
-    ctx.mark_non_differentiable(*output[3:])
+    results = Results(*output)
+    keep(ctx, (*given, *for_backward(results)))
+    ctx.mark_non_differentiable(*results.without_gradients)
     ctx.set_materialize_grads(False)
 
 
 def contiguous(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments whose tensors are contiguous, as kernels read them.
+    """Return the arguments with contiguous tensors, as kernels read them.
 
     An exported program may be given other strides than its example's, and a hook on saved tensors
     may return any.
@@ -107,9 +126,9 @@ def contiguous(arguments: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([t.contiguous() if isinstance(t, Tensor) else t for t in arguments])
 
 
-# what a kernel takes for granted of the memory that it reads
+# a kernel reads memory without checking these
 _form = attrgetter("shape", "dtype", "device", "layout")
-#: why a tensor that was saved may not be what it was
+#: explains why a saved tensor may have changed
 CHANGED = (
     "a hook on saved tensors returned it (torch.autograd.graph.saved_tensors_hooks), or it was "
     "changed after the forward pass (.data=, .to(), .half()). Let the hook return what it was "
@@ -123,16 +142,16 @@ def _in_words(form: tuple[Any, ...]) -> str:
 
 
 def keep(ctx: Any, tensors: Sequence[Tensor | None]) -> None:
-    """Saves tensors for a backward pass, which finds them with ``kept``."""
+    """Save tensors for a backward pass, which gets them from ``kept``."""
     ctx.save_for_backward(*tensors)
     ctx.forms = list(map(_form, [t for t in tensors if t is not None]))
 
 
 def kept(ctx: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    """The tensors that ``keep`` has saved, contiguous.
+    """Return the tensors that ``keep`` saved, made contiguous.
 
     Raises:
-        RuntimeError: one has another shape, dtype, device or layout than it had.
+        RuntimeError: if one has another shape, dtype, device or layout than when it was saved.
     """
     tensors: tuple[Any, ...] = ctx.saved_tensors
     held = [t for t in tensors if t is not None]
@@ -148,24 +167,29 @@ def kept(ctx: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def check_results(
-    arguments: Sequence[Any], expected: Sequence[tuple[Sequence[int], torch.dtype]]
+    inputs: Inputs,
+    results: Results,
+    upstream: Sequence[Tensor | None],
+    expected: Sequence[tuple[Sequence[int], torch.dtype]],
 ) -> None:
-    """Refuses results of a forward pass, and gradients of them, that a kernel would misread.
+    """Refuse results of a forward pass, and gradients of them, that a kernel would misread.
 
     Args:
-        arguments: those of the backward pass, whose inputs were found to be right.
-        expected: shapes and dtypes of the results.
+        inputs: inputs of both passes, already checked.
+        results: results of the forward pass.
+        upstream: gradients of output, h_n and c_n.
+        expected: shape and dtype of each result.
 
     Raises:
-        RuntimeError: one has another shape, dtype or device.
+        RuntimeError: if a result or a gradient has another shape, dtype or device.
     """
-    device, results = arguments[0].device, arguments[_COUNT:_UPSTREAM]
-    given = zip(RESULTS, results, expected, strict=True)
+    device, forms = inputs.x.device, dict(zip(RESULTS, expected, strict=True))
     # no backward pass reads h_n and c_n
-    pairs = [each for each in given if each[0] not in ("h_n", "c_n")]
-    upstream = arguments[_UPSTREAM:_GIVEN]
-    pairs += zip(_UPSTREAM_NAMES, upstream, expected[:3], strict=True)
-    for name, tensor, (shape, dtype) in pairs:
+    read = [name for name in RESULTS if name not in ("h_n", "c_n")]
+    checked = [(name, getattr(results, name), forms[name]) for name in read]
+    for name, grad in zip(DIFFERENTIABLE, upstream, strict=True):
+        checked.append((f"grad_{name}", grad, forms[name]))
+    for name, tensor, (shape, dtype) in checked:
         if tensor is None:
             continue
         if (tensor.shape, tensor.dtype, tensor.device) != (tuple(shape), dtype, device):
@@ -174,55 +198,68 @@ def check_results(
             )
 
 
-def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Any, ...]:
-    """Inputs and results of a forward operator's call, made again if it saved nothing."""
-    tensors = kept(ctx, SAVED_NAMES)
+def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Inputs, Results]:
+    """Return the inputs and results of a forward operator's call, run again if it saved nothing."""
+    inputs, results = saved_parts(kept(ctx, SAVED_NAMES))
     if not ctx.saved:
-        # a graph captured without gradients asks for none to be saved
+        # a graph captured without gradients asks the forward pass to save nothing
         with torch.no_grad():
-            tensors = (*tensors[:_COUNT], *forward(*tensors[:_COUNT], *ctx.options, True))
-    return tensors
+            results = Results(*forward(*inputs, *ctx.options, True))
+    return inputs, results
 
 
 def gradients(
     ctx: Any,
-    tensors: tuple[Any, ...],
-    grads: tuple[Tensor | None, ...],
-    backward: Callable[..., Sequence[Tensor]],
+    inputs: Inputs,
+    results: Results,
+    grads: Sequence[Tensor | None],
+    backward: Callable[..., Gradients],
 ) -> list[Tensor | None]:
-    """Of the inputs that may have them, by ``backward``, whose arguments are a schema's.
+    """Return the gradients of ``Inputs.leaves``, None where autograd does not want one.
+
+    Args:
+        ctx: of the forward pass, with its options.
+        inputs: of the forward pass.
+        results: of the forward pass.
+        grads: gradients of output, h_n and c_n.
+        backward: runs the backward pass on inputs, results, ``grads``, options and whether the
+            gradient of x is wanted.
 
     Raises:
-        RuntimeError: the gradient of a result has another form than the result.
+        RuntimeError: if the gradient of a result has another form than the result.
     """
-    results = (tensors[_COUNT], *tensors[2:4])
-    for name, grad, like in zip(_UPSTREAM_NAMES, grads[:3], results, strict=True):
-        # autograd itself does not look at what a hook on a node returns
+    likes = (results.output, inputs.h0, inputs.c0)
+    for name, grad, like in zip(_UPSTREAM_NAMES, grads, likes, strict=True):
+        # autograd does not check what a hook on a node returns
         if grad is not None and _form(grad) != _form(like):
             raise RuntimeError(
                 f"{name} must be {_in_words(_form(like))}, got {_in_words(_form(grad))}: a hook on "
                 "grad_fn has to return gradients of the form of those that it was given"
             )
-    upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads[:3]]
+    upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads]
     wanted = ctx.needs_input_grad
-    x, *rest = backward(*tensors, *upstream, *ctx.options, wanted[0])
-    # sizes have none
+    # x is the first input, and sizes, which have no gradient, the second
+    x, *rest = backward(inputs, results, upstream, ctx.options, wanted[0])
     found = (x, None, *rest)
     return [grad if wants else None for grad, wants in zip(found, wanted, strict=False)]
 
 
 def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keeps of a backward operator's call what ``differentiate`` needs."""
+    """Keep the tensors and options of a backward operator's call that ``differentiate`` needs."""
     given, _, upstream, ctx.options, _ = backward_parts(inputs)
     keep(ctx, (*given, *upstream))
     ctx.set_materialize_grads(False)
 
 
 def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    """A backward operator's own derivative, which runs the reference."""
+    """Return the derivative of a backward operator, by running the reference."""
     tensors = kept(ctx, (*Inputs._fields, *_UPSTREAM_NAMES))
-    found = second_derivative.differentiate(
-        Inputs(*tensors[:_COUNT]), ctx.options, tensors[_COUNT:], grads
+    leaves, upstream = second_derivative.differentiate(
+        Inputs(*tensors[:_COUNT]),
+        ctx.options,
+        tensors[_COUNT:],
+        Gradients(*grads),  # type: ignore[arg-type]
     )
+    # constants, masks and the forward pass's results come between the two
     between = [None] * (_UPSTREAM - LEAVES)
-    return (*found[:LEAVES], *between, *found[LEAVES:], *[None] * (len(_OPTIONS) + 1))
+    return (*leaves, *between, *upstream, *[None] * (len(_OPTIONS) + 1))

@@ -10,15 +10,15 @@ from torch import Tensor
 from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
-from rnnorm.kernels.inputs import CELLS, LEAVES, PEEPHOLES, PLACES, Inputs, Options
+from rnnorm.kernels.inputs import CELLS, PEEPHOLES, PLACES, Gradients, Inputs, Options
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
 
 def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
-    """Output, h_n and c_n of the same layer."""
+    """Return output, h_n and c_n of a kernel's layer, computed by the reference."""
     hidden = "joint" if options.joint else "recurrent"
     sites = ("input", hidden, "cell")
-    scopes = dict(zip(sites, options.scopes.split(","), strict=True))
+    scopes = dict(zip(sites, options.by_site, strict=True))
     norm: Norm
     if "row" in scopes.values():
         norm = LayerNorm(eps=options.eps, **{s: scope == "row" for s, scope in scopes.items()})
@@ -34,14 +34,12 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
         inputs.x,
         inputs.sizes,
         (inputs.h0,) if inputs.c0 is None else (inputs.h0, inputs.c0),
-        Weights(*inputs[4:8], own=own),
+        Weights(inputs.weight_ih, inputs.weight_hh, inputs.bias_ih, inputs.bias_hh, own=own),
         {site: g for site, g in zip(sites, inputs.gammas, strict=True) if g is not None},
         {} if inputs.beta_cell is None else {"cell": inputs.beta_cell},
         {
             site: (mean, var)
-            for site, mean, var in zip(
-                sites, inputs.constants[::2], inputs.constants[1::2], strict=True
-            )
+            for site, (mean, var) in zip(sites, inputs.constants, strict=True)
             if mean is not None and var is not None
         },
         None if options.min_rows < 0 else options.min_rows,
@@ -59,18 +57,18 @@ def differentiate(
     inputs: Inputs,
     options: Options,
     grad_results: Sequence[Tensor | None],
-    grads: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """Derivative of the backward pass, which has one itself where gradients are enabled.
+    grads: Gradients,
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Differentiate the backward pass; where gradients are enabled, differentiably.
 
     Args:
-        inputs: of the forward pass.
-        options: of the forward pass.
-        grad_results: the gradients of output, h_n and c_n that backward was given.
-        grads: the gradients of what backward returned.
+        inputs: inputs of the forward pass.
+        options: options of the forward pass.
+        grad_results: the gradients of output, h_n and c_n that the backward pass was given.
+        grads: the gradients of the gradients that the backward pass returned.
 
     Returns:
-        gradients of the inputs that may have them and of ``grad_results``.
+        the gradients of ``inputs.leaves`` and those of ``grad_results``.
     """
 
     def leaf(tensor: Tensor | None) -> Tensor | None:
@@ -82,8 +80,9 @@ def differentiate(
 
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        first, upstream = [leaf(t) for t in inputs[:LEAVES]], [leaf(g) for g in grad_results]
-        results = _reference(Inputs._make((*first, *inputs[LEAVES:])), options)
+        first, upstream = [leaf(t) for t in inputs.leaves], [leaf(g) for g in grad_results]
+        given = Inputs._make((*first, *inputs.without_gradients))
+        results = _reference(given, options)
         pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
         sources = [t for t in first if t is not None and t.requires_grad]
         back = torch.autograd.grad(
@@ -94,15 +93,14 @@ def differentiate(
             allow_unused=True,
         )
     by_source = dict(zip(map(id, sources), back, strict=True))
-    # backward returns no gradient for sizes
-    returned = [by_source.get(id(t)) for k, t in enumerate(first) if k != 1]
+    returned = [by_source.get(id(getattr(given, name))) for name in Gradients._fields]
     wanted = [
         (b, g) for b, g in zip(returned, grads, strict=True) if b is not None and g is not None
     ]
     wanted = [(b, g) for b, g in wanted if b.requires_grad]
     targets = [t for t in (*first, *upstream) if t is not None and t.requires_grad]
     if not wanted:
-        return [None] * (LEAVES + 3)
+        return [None] * len(first), [None] * len(upstream)
     second = torch.autograd.grad(
         [b for b, _ in wanted],
         targets,
@@ -111,4 +109,4 @@ def differentiate(
         allow_unused=True,
     )
     by_target = dict(zip(map(id, targets), second, strict=True))
-    return [by_target.get(id(t)) for t in (*first, *upstream)]
+    return [by_target.get(id(t)) for t in first], [by_target.get(id(t)) for t in upstream]

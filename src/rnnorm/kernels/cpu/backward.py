@@ -1,16 +1,25 @@
-"""The backward pass as a custom operator, whose own derivative runs the reference."""
+"""The backward pass as a custom operator, whose derivative is computed by the reference."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes
-from rnnorm.kernels.cpu.library import address, run
+from rnnorm.kernels.cpu.library import CELL_SITE, Layer, address, run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
-from rnnorm.kernels.inputs import check_call, moments_of
+from rnnorm.kernels.inputs import (
+    DIFFERENTIABLE,
+    Gradients,
+    Inputs,
+    Options,
+    Results,
+    check_call,
+)
 from rnnorm.kernels.operators import (
     BACKWARD,
     allocate_gradients,
@@ -18,42 +27,53 @@ from rnnorm.kernels.operators import (
     check_results,
     contiguous,
     differentiate,
+    fake_backward,
     setup_backward,
 )
 from rnnorm.norm.merged_moments import ActiveRows
 
-# of the results, then of the inputs
-_GRADIENTS = [f"grad_{name}" for name in ("output", "h_n", "c_n", "x", "h0", "c0")]
-_GRADIENTS += [f"grad_{name}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+# the gradients that have a field of their own in the struct
+_SINGLE = [name for name in Gradients._fields if hasattr(Layer, f"grad_{name}")]
+_single = attrgetter(*_SINGLE)
+_FIELDS = [f"grad_{name}" for name in (*DIFFERENTIABLE, *_SINGLE)]
 
 
-def run_backward(*arguments: Any, rows: ActiveRows | None = None) -> tuple[Tensor, ...]:
-    """Runs the pass, without autograd, on the arguments of ``cpu_backward``.
+def run_backward(
+    inputs: Inputs,
+    results: Results,
+    upstream: Sequence[Tensor | None],
+    options: Options,
+    wants_x: bool,
+    rows: ActiveRows | None = None,
+) -> Gradients:
+    """Run the backward pass, without autograd.
 
     Args:
-        *arguments: those of ``cpu_backward``.
-        rows: those of all ranks, if statistics were taken of them.
+        inputs: inputs of the forward pass.
+        results: results of the forward pass.
+        upstream: gradients of output, h_n and c_n.
+        options: options of the forward pass.
+        wants_x: whether the gradient of x is wanted.
+        rows: the active rows of all ranks, if statistics were taken over these.
 
     Raises:
-        MemoryError: scratch memory could not be allocated.
-        RuntimeError: torch.distributed's own, where another rank is missing.
+        MemoryError: if scratch memory could not be allocated.
+        RuntimeError: if another rank is missing (raised by torch.distributed).
     """
-    inputs, results, upstream, options, wants_x = backward_parts(arguments)
-    grads = allocate_gradients(*arguments)
+    grads = allocate_gradients(inputs, wants_x)
     if wants_x and int(inputs.sizes[-1]) < inputs.x.size(1):
-        grads[0].zero_()
+        grads.x.zero_()
     layer = describe(inputs, options, results)
-    for name, tensor in zip(_GRADIENTS, (*upstream, *grads[:7]), strict=True):
-        setattr(layer, name, address(tensor))
-    for k, grad in enumerate(grads[7:10]):
+    for field, tensor in zip(_FIELDS, (*upstream, *_single(grads)), strict=True):
+        setattr(layer, field, address(tensor))
+    for k, grad in enumerate(grads.peepholes):
         layer.grad_peephole[k] = address(grad)
-    for site, grad in zip(layer.site, grads[10:13], strict=True):
+    for site, grad in zip(layer.site, grads.gammas, strict=True):
         site.grad_gamma = address(grad)
-    layer.site[2].grad_beta = address(grads[13])
+    layer.site[CELL_SITE].grad_beta = address(grads.beta_cell)
     exchange = None
     if rows is not None:
-        moments = moments_of(results)
-        sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean, _ in moments]
+        sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean, _ in results.moments]
         for site, each in zip(layer.site, sums, strict=True):
             site.sums = address(each)
         exchange = Exchange(rows, [each.unbind(1) for each in sums], backward=True)
@@ -65,14 +85,13 @@ def run_backward(*arguments: Any, rows: ActiveRows | None = None) -> tuple[Tenso
     "rnnorm::cpu_backward", mutates_args=(), device_types="cpu", schema=BACKWARD
 )
 def cpu_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    """Gradients of x, h0, c0, the weights, biases, peepholes, gammas and the cell's beta."""
-    arguments = contiguous(arguments)
-    inputs, _, _, options, _ = backward_parts(arguments)
+    """Return the gradients of x, h0, c0, weights, biases, peepholes, gammas and the cell's beta."""
+    parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
     check_call(inputs, options, COMPUTED)
     shapes = forward_shapes(inputs, options, True)
-    check_results(arguments, [(shape, inputs.x.dtype) for shape in shapes])
-    return run_backward(*arguments)
+    check_results(inputs, results, upstream, [(shape, inputs.x.dtype) for shape in shapes])
+    return tuple(run_backward(*parts))
 
 
-cpu_backward.register_fake(allocate_gradients)
+cpu_backward.register_fake(fake_backward)
 cpu_backward.register_autograd(differentiate, setup_context=setup_backward)

@@ -1,26 +1,25 @@
-"""From tensors to the C struct of one layer, and the shapes of what a pass returns."""
+"""Conversion of tensors to the C struct of one layer, and the shapes of the results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
-from torch import Tensor
 
-from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, address
-from rnnorm.kernels.inputs import MOMENTS, RESULTS, SAVED, Inputs, Options
+from rnnorm.kernels.cpu.library import CELL_SITE, CELLS, SCOPES, Layer, address
+from rnnorm.kernels.inputs import RESULTS, Inputs, Options, Results
 
-#: what the kernel computes in
+#: dtypes that the kernel computes in
 COMPUTED = (torch.float32, torch.float64)
 
 
 def recomputes(input_size: int, hidden_size: int) -> bool:
-    """Whether backward computes ``W_x x`` again: at most 7 % more arithmetic, 40 % less memory."""
+    """Tell whether backward recomputes ``W_x x``: up to 7 % more arithmetic, 40 % less memory."""
     return input_size <= hidden_size // 4
 
 
 def padded_units(hidden_size: int) -> int:
-    """Hidden units with those that fill the last tile, of 4, 8 or 16."""
+    """Return the number of hidden units, rounded up so that the last tile has 4, 8 or 16."""
     rest = hidden_size % 16
     return hidden_size - rest + next(width for width in (0, 4, 8, 16) if rest <= width)
 
@@ -28,17 +27,16 @@ def padded_units(hidden_size: int) -> int:
 def forward_shapes(
     inputs: Inputs, options: Options, save: bool, exchanged: bool = False
 ) -> list[tuple[int, ...]]:
-    """Shapes of output, h_n, c_n, three sites' mean and variance, and the saved tensors.
+    """Return the shapes of ``Results``; an absent tensor has no elements.
 
-    Of layer norm these are each frame's mean and one over its standard deviation. Saved are
-    ``W_x x``, ``W_h h``, ``c`` and, where it is zoned out, what is carried of it, of every frame,
-    tile after tile of hidden units. What is absent has no elements. ``exchanged`` statistics are
-    those of several processes.
+    For layer norm the moments are each frame's mean and one over its standard deviation. Saved
+    are ``W_x x``, ``W_h h``, ``c`` and, with zoneout of c, the carried c of every frame, tile
+    after tile of hidden units. ``exchanged`` statistics are those of several processes.
     """
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
-    scopes = options.scopes.split(",")
-    gates, blocks, has_c = options.gates, options.blocks, options.has_c
+    scopes = options.by_site
+    gates, blocks, has_c = options.gates, len(options.gate_blocks), options.has_c
     shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (B, H) if has_c else (0,)]
     for scope, wide, parts in zip(scopes, (gates, gates, 1), (blocks, blocks, 1), strict=True):
         shape: tuple[int, ...] = (0,)
@@ -47,10 +45,11 @@ def forward_shapes(
         elif scope != "off" and options.min_rows >= 0:
             shape = (1 if scope == "sequence" else T, wide * H)
         shapes += (shape, shape)
-    fused = options.cell != "GRU" and scopes[0] == "off" and (options.joint or scopes[1] == "off")
+    summed = options.joint or scopes.hidden == "off"
+    fused = not options.separate and scopes.input == "off" and summed
     # exchanged statistics of W_x x are taken before the first step
-    again = recomputes(input_size, H) and not (exchanged and scopes[0] == "frame")
-    keeps_x = scopes[0] == "sequence" or (save and not fused and not again)
+    again = recomputes(input_size, H) and not (exchanged and scopes.input == "frame")
+    keeps_x = scopes.input == "sequence" or (save and not fused and not again)
     shapes.append((T * B, gates * padded_units(H)) if keeps_x else (0,))
     shapes.append((T * B, gates * padded_units(H)) if save else (0,))
     shapes.append((T * B, padded_units(H)) if save and has_c else (0,))
@@ -59,16 +58,20 @@ def forward_shapes(
     return shapes
 
 
-_TENSORS = (*Inputs._fields[:8], *RESULTS[:3], *RESULTS[SAVED])
+# the tensors that have a field of their own in the struct
+_INPUTS = [name for name in Inputs._fields if hasattr(Layer, name)]
+_RESULTS = [name for name in RESULTS if hasattr(Layer, name)]
+_FIELDS = (*_INPUTS, *_RESULTS)
+_single_inputs, _single_results = attrgetter(*_INPUTS), attrgetter(*_RESULTS)
 
 
-def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Layer:
-    """Fills the struct, without the gradients.
+def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
+    """Fill the struct of a layer, without the gradients.
 
     Args:
-        inputs: of both passes.
-        options: of both passes.
-        results: the forward pass's, see ``forward_shapes``.
+        inputs: inputs of both passes.
+        options: options of both passes.
+        results: results of the forward pass, see ``forward_shapes``.
     """
     T, B, input_size = inputs.x.shape
     H = inputs.weight_hh.size(1)
@@ -78,28 +81,33 @@ def describe(inputs: Inputs, options: Options, results: Sequence[Tensor]) -> Lay
     layer.T, layer.B, layer.I, layer.H = T, B, input_size, H
     layer.min_rows, layer.joint, layer.eps = options.min_rows, options.joint, options.eps
     layer.recompute = recomputes(input_size, H)
-    for name, tensor in zip(_TENSORS, (*inputs[:8], *results[:3], *results[SAVED]), strict=True):
+    tensors = (*_single_inputs(inputs), *_single_results(results))
+    for field, tensor in zip(_FIELDS, tensors, strict=True):
         if tensor is not None:
-            setattr(layer, name, tensor.data_ptr())
+            setattr(layer, field, tensor.data_ptr())
     for k, weight in enumerate(inputs.peepholes):
         if weight is not None:
             layer.peephole[k] = weight.data_ptr()
-    moments, gammas, constants = results[MOMENTS], inputs.gammas, inputs.constants
-    for k, scope in enumerate(options.scopes.split(",")):
+    for site, scope, gamma, (taken_mean, taken_var), (mean, var) in zip(
+        layer.site,
+        options.by_site,
+        inputs.gammas,
+        results.moments,
+        inputs.constants,
+        strict=True,
+    ):
         if scope == "off":
             continue
-        site = layer.site[k]
         site.scope = SCOPES.index(scope)
-        site.gamma = address(gammas[k])
-        site.mean, site.var = moments[2 * k].data_ptr(), moments[2 * k + 1].data_ptr()
-        mean, var = constants[2 * k : 2 * k + 2]
+        site.gamma = address(gamma)
+        site.mean, site.var = taken_mean.data_ptr(), taken_var.data_ptr()
         if mean is not None:
             steps, rows, features = mean.shape
             site.constant_mean, site.constant_var = address(mean), address(var)
             site.constant_last, site.constant_step = steps - 1, rows * features
             site.constant_row = features if rows > 1 else 0
     if inputs.beta_cell is not None:
-        layer.site[2].beta = inputs.beta_cell.data_ptr()
+        layer.site[CELL_SITE].beta = inputs.beta_cell.data_ptr()
     for k, drawn in enumerate(inputs.masks):
         if drawn is not None:
             mask, (steps, rows, features) = layer.mask[k], drawn.shape

@@ -1,4 +1,4 @@
-"""The CPU kernel, called as the reference is, and what it computes."""
+"""The CPU kernel, called as the reference is, and the layers that it computes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rnnorm.kernels.cpu.c_struct import COMPUTED
 from rnnorm.kernels.cpu.forward import PASSES
 from rnnorm.kernels.inputs import CELLS, PLACES, inputs_of, options_of, taken_of
 
-#: what the kernel computes
+#: the layers that the kernel computes
 COVERAGE = Coverage(CELLS, PLACES)
 
 
 def refuses(request: Request) -> str:
-    """Says why the kernel does not compute a layer, empty if it does."""
+    """Say why the kernel does not compute a layer, empty if it does."""
     if request.device.type != "cpu":
         return f"it runs on the CPU, not on {request.device.type}"
     if request.exported == "onnx":
@@ -23,20 +23,20 @@ def refuses(request: Request) -> str:
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """As ``reference.layer``; half types are computed in float32, no cell here asks for ``step``.
+    """Run a layer as ``reference.layer`` does, or with ``rows`` as ``synchronized.layer`` does.
 
-    With ``rows``, as ``synchronized.layer``.
+    Half types are computed in float32; ``step`` is ignored, as none of these cells reads it.
 
     Raises:
-        MemoryError: scratch memory could not be allocated.
-        RuntimeError: a parameter has another shape than the layer's; torch.distributed's own, where
-            another rank is missing.
+        MemoryError: if scratch memory could not be allocated.
+        RuntimeError: if a parameter has another shape than the layer's, or another rank is missing
+            (raised by torch.distributed).
     """
     wide = call.x.dtype if call.x.dtype in COMPUTED else torch.float32
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)
     results = PASSES(inputs_of(call, narrow=wide, wide=wide), options, call.rows)
     output, *state = [
         result if result.dtype == like.dtype else result.to(like.dtype)
-        for result, like in zip(results, (call.x, *call.state), strict=False)
+        for result, like in zip(results.differentiable, (call.x, *call.state), strict=False)
     ]
     return LayerResult(output, tuple(state), taken_of(call, results))

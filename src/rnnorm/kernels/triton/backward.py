@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.inputs import SAVED, Inputs, Options, moments_of
-from rnnorm.kernels.operators import backward_like
+from rnnorm.kernels.inputs import Gradients, Inputs, Options, Results
 from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish, undo
 from rnnorm.kernels.triton.plan import Plan
@@ -16,44 +15,41 @@ from rnnorm.kernels.triton.plan import Plan
 
 def run_backward(
     inputs: Inputs,
-    results: Sequence[Tensor],
+    results: Results,
     upstream: Sequence[Tensor | None],
     options: Options,
     wants_x: bool,
-) -> list[Tensor]:
-    """Runs the pass, without autograd.
+) -> Gradients:
+    """Run the backward pass, without autograd.
 
     Args:
-        inputs: of the forward pass.
-        results: of the forward pass, with what it saved.
+        inputs: inputs of the forward pass.
+        results: results of the forward pass.
         upstream: gradients of output, h_n and c_n.
-        options: of the forward pass.
+        options: options of the forward pass.
         wants_x: whether the gradient of x is wanted.
-
-    Returns:
-        gradients of what ``backward_like`` names; what is absent has no elements.
     """
     plan = Plan(inputs, options)
     B, H, wide, given = plan.B, plan.H, plan.wide, inputs.x.dtype
-    taken = moments_of(results)
-    z_x, z_h, *states = results[SAVED]
+    taken = results.moments
+    z_x, z_h, saved_wide_h, saved_c = results.saved
     z_x, z_h = z_x[: plan.frames], z_h[: plan.frames]
-    narrow = plan.pack(results[0])
-    h, c = (kept if kept.numel() else narrow for kept in states)
-    # nothing is put into its rows a second time
-    mean, var = (torch.empty_like(moment) for moment in taken[0])
+    narrow = plan.pack(results.output)
+    h, c = (saved if saved.numel() else narrow for saved in (saved_wide_h, saved_c))
+    # the statistics that the forward pass took are not overwritten
+    mean, var = (torch.empty_like(moment) for moment in taken.input)
     x = finish(z_x, plan, inputs.gamma_input, (mean, var))
 
     d_output, d_h, d_c = (
         inputs.x.new_zeros(like.shape, dtype=wide) if d is None else d.to(wide)
-        for d, like in zip(upstream, (results[0], inputs.h0, inputs.h0), strict=True)
+        for d, like in zip(upstream, (results.output, inputs.h0, inputs.h0), strict=True)
     )
     d_h_frames = plan.pack(d_output).clone()
     plan.add_to_last(d_h_frames, d_h)
     d_x = torch.empty_like(z_x, dtype=wide)
     d_z = torch.empty_like(z_h)
     product = inputs.x.new_empty(B, H)
-    # a step reads one and writes the other
+    # a step reads one buffer and writes the other
     carries = inputs.x.new_empty(2, B, H, dtype=wide)
     sums = B if plan.by_row else 1
     width = plan.gates * H
@@ -85,27 +81,39 @@ def run_backward(
             )  # fmt: skip
         torch.mm(d_z[start : start + n], inputs.weight_hh, out=product[:n])
         later = n
-    carried = carries[0]
+    # the first step, with an even number, wrote this buffer
+    carried, _ = carries
 
-    d_z_x, d_gamma_input, d_shift_input = undo(d_x, z_x, plan, inputs.gamma_input, taken[0])
+    d_z_x, d_gamma_input, d_shift_input = undo(d_x, z_x, plan, inputs.gamma_input, taken.input)
     d_weight_ih = d_z_x.t() @ plan.pack(inputs.x)
     begin = plan.sizes[0]
     d_weight_hh = d_z[:begin].t() @ inputs.h0.to(given)
     d_weight_hh += d_z[begin:].t() @ plan.before(narrow)
     d_h0 = product.to(wide)
-    d_h0 = d_h0 + carried if options.cell == "GRU" else d_h0
+    d_h0 = d_h0 + carried if options.skips else d_h0
     d_hidden = d_shift.sum(0)
-    if options.cell == "GRU":
-        biases = (d_shift_input, d_hidden)
+    if options.separate:
+        d_bias_ih, d_bias_hh = d_shift_input, d_hidden
     else:
-        both = d_hidden if options.joint else d_shift_input
-        biases = (both, both.clone())
-    grads = [
-        plan.unpack(d_z_x @ inputs.weight_ih) if wants_x else None,
-        d_h0, carried, d_weight_ih, d_weight_hh, *biases, None, None, None,
-        d_gamma_input, d_gamma.sum(0), d_gamma_cell.sum(0), d_beta_cell.sum(0),
-    ]  # fmt: skip
-    return [
-        inputs.x.new_empty(0) if like is None or grad is None else grad
-        for like, grad in zip(backward_like(inputs, wants_x), grads, strict=True)
-    ]
+        d_bias_ih = d_hidden if options.joint else d_shift_input
+        d_bias_hh = d_bias_ih.clone()
+    grads = {
+        "x": plan.unpack(d_z_x @ inputs.weight_ih) if wants_x else None,
+        "h0": d_h0,
+        "c0": carried,
+        "weight_ih": d_weight_ih,
+        "weight_hh": d_weight_hh,
+        "bias_ih": d_bias_ih,
+        "bias_hh": d_bias_hh,
+        "gamma_input": d_gamma_input,
+        "gamma_hidden": d_gamma.sum(0),
+        "gamma_cell": d_gamma_cell.sum(0),
+        "beta_cell": d_beta_cell.sum(0),
+    }
+    # an operator's results may not share memory, not even those without elements
+    return Gradients._make(
+        [
+            inputs.x.new_empty(0) if grad is None or getattr(inputs, name) is None else grad
+            for name, grad in zip(Gradients._fields, map(grads.get, Gradients._fields), strict=True)
+        ]
+    )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.inputs import DIFFERENTIABLE, RESULTS, Inputs, Options, Results
 from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish
 from rnnorm.kernels.triton.plan import Plan
@@ -14,10 +13,11 @@ from rnnorm.kernels.triton.plan import Plan
 def forward_shapes(
     inputs: Inputs, options: Options, save: bool
 ) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Of output, h_n, c_n, three sites' mean and variance, and what backward needs.
+    """Return the shape and dtype of each of ``Results``.
 
-    That is ``W_x x``, ``W_h h`` and c of every frame, and h where the output has fewer digits and
-    a GRU needs them. No shape depends on the sizes; frames stand packed at the front.
+    Saved of every frame are ``W_x x``, ``W_h h``, h where the backward pass needs more digits than
+    the output has, and c, in this order. No shape depends on the sizes; frames stand packed at
+    the front.
     """
     T, B, _ = inputs.x.shape
     H, given = inputs.weight_hh.size(1), inputs.x.dtype
@@ -28,41 +28,46 @@ def forward_shapes(
         ((B, H), wide),
         ((B, H) if has_c else (0,), wide),
     ]
-    for scope, width in zip(options.scopes.split(","), (gates * H, gates * H, H), strict=True):
+    for scope, width in zip(options.by_site, (gates * H, gates * H, H), strict=True):
         taken = options.min_rows >= 0 and scope in ("frame", "sequence")
         shape = (1 if scope == "sequence" else T, width) if taken else (0,)
         shapes += [(shape, wide)] * 2
     for kept, width, dtype in (
         (True, gates * H, given),
         (True, gates * H, given),
-        (options.cell == "GRU" and wide != given, H, wide),
+        (options.skips and wide != given, H, wide),
         (has_c, H, wide),
     ):
         shapes.append(((T * B, width) if save and kept else (0,), dtype))
     return shapes
 
 
-def run_forward(inputs: Inputs, options: Options, save: bool) -> list[Tensor]:
-    """Runs the pass, without autograd; results as in ``forward_shapes``."""
+def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
+    """Run the forward pass, without autograd; the results have the shapes of ``forward_shapes``."""
     plan = Plan(inputs, options)
-    shapes = forward_shapes(inputs, options, save)[3:]
-    # a moment stays zero where no statistic is taken
-    moments = [inputs.x.new_zeros(shape, dtype=dtype) for shape, dtype in shapes[:6]]
-    taken = list(zip(moments[::2], moments[1::2], strict=True))
-    saved = [inputs.x.new_empty(shape, dtype=dtype) for shape, dtype in shapes[6:]]
-    frames, width = plan.T * plan.B, plan.gates * plan.H
-    z_x, z_h = (kept if kept.numel() else inputs.x.new_empty(frames, width) for kept in saved[:2])
     # no view, which would not take detach_()
     output = inputs.x.new_empty(plan.T, plan.B, plan.H)
+    made = {}
+    for name, (shape, dtype) in zip(RESULTS, forward_shapes(inputs, options, save), strict=True):
+        if name not in DIFFERENTIABLE:
+            # a moment stays zero where no statistic is taken
+            new = inputs.x.new_zeros if name.startswith("taken_") else inputs.x.new_empty
+            made[name] = new(shape, dtype=dtype)
+    # the final states are known after the last step
+    results = Results(output=output, h_n=output, c_n=output, **made)
+    taken = results.moments
+    frames, width = plan.T * plan.B, plan.gates * plan.H
+    z_x, z_h, saved_wide_h, saved_c = results.saved
+    z_x, z_h = (z if z.numel() else inputs.x.new_empty(frames, width) for z in (z_x, z_h))
     h = narrow = output.flatten(0, 1)
     if plan.narrow:
-        kept = saved[2]
-        h = kept if kept.numel() else inputs.x.new_empty(frames, plan.H, dtype=plan.wide)
+        h = saved_wide_h
+        h = h if h.numel() else inputs.x.new_empty(frames, plan.H, dtype=plan.wide)
     c = h
     if inputs.c0 is not None:
-        c = saved[3] if save else torch.empty_like(h)
+        c = saved_c if save else torch.empty_like(h)
     torch.mm(plan.pack(inputs.x), inputs.weight_ih.t(), out=z_x[: plan.frames])
-    x = finish(z_x[: plan.frames], plan, inputs.gamma_input, taken[0])
+    x = finish(z_x[: plan.frames], plan, inputs.gamma_input, taken.input)
     state = inputs.h0 if inputs.c0 is None else inputs.c0
     seen, earlier, weight = inputs.h0.to(narrow.dtype), 0, inputs.weight_hh.t()
     for first, stop in plan.runs(back=False):
@@ -90,4 +95,4 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> list[Tensor]:
     c_n = inputs.x.new_empty(0, dtype=plan.wide) if c is h else plan.last(c[: plan.frames])
     if plan.ragged:
         output = plan.unpack(narrow[: plan.frames])
-    return [output, h_n, c_n, *moments, *saved]
+    return results._replace(output=output, h_n=h_n, c_n=c_n)

@@ -126,7 +126,7 @@ class Graphs:
         return seen
 
 
-def here(device: torch.device) -> Graphs | None:
+def current_graphs(device: torch.device) -> Graphs | None:
     """The graphs of a GPU's current stream; None where there are to be none.
 
     These are the CPU, a stream that is being captured already, and everywhere with

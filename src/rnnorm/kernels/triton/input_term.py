@@ -85,13 +85,13 @@ def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Tensor, ...]
 
 def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]]:
     """Runs of segments alike: whence their statistics, where each begins, and the first one."""
-    if plan.scopes[0] == "sequence":
+    if plan.scopes.input == "sequence":
         ends = torch.arange(2, device=taken[0].device) * plan.frames
-        yield plan.source(0, 0, taken), ends, 0
+        yield plan.source("input", 0, taken), ends, 0
         return
-    for first, stop in pairwise(sorted({0, plan.taking, *plan.kept(0), plan.T})):
+    for first, stop in pairwise(sorted({0, plan.taking, *plan.kept("input"), plan.T})):
         for k in range(first, stop, _MOST):
-            yield plan.source(0, k, taken), plan.first_frames[k : min(k + _MOST, stop) + 1], k
+            yield plan.source("input", k, taken), plan.first_frames[k : min(k + _MOST, stop) + 1], k
 
 
 def _launch(z: Tensor, starts: Tensor, plan: Plan) -> tuple[tuple[int, int], dict[str, Any]]:

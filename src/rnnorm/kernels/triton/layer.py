@@ -112,5 +112,6 @@ def layer(call: LayerCall) -> LayerResult:
     wide = torch.promote_types(call.x.dtype, torch.float32)
     options = options_of(call.cell, call.norm, call.min_rows)
     results = PASSES(inputs_of(call, narrow=call.x.dtype, wide=wide), options)
-    state = tuple(r.to(s.dtype) for r, s in zip(results[1:], call.state, strict=False))
-    return LayerResult(results[0], state, taken_of(call, results))
+    output, *last = results.differentiable
+    state = tuple(r.to(s.dtype) for r, s in zip(last, call.state, strict=False))
+    return LayerResult(output, state, taken_of(call, results))

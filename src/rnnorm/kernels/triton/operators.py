@@ -1,7 +1,8 @@
-"""Both passes as custom operators; the derivative of the second runs the reference."""
+"""Both passes as custom operators; the reference derives the backward pass."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,15 +10,15 @@ from torch import Tensor
 
 from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call import DTYPES
-from rnnorm.kernels.inputs import Inputs, Options, check_call
+from rnnorm.kernels.inputs import Gradients, Inputs, Options, Results, check_call
 from rnnorm.kernels.operators import (
     BACKWARD,
     FORWARD,
-    allocate_gradients,
     backward_parts,
     check_results,
     contiguous,
     differentiate,
+    fake_backward,
     forward_parts,
     setup_backward,
 )
@@ -29,56 +30,65 @@ from rnnorm.norm.merged_moments import ActiveRows
 
 @torch.library.custom_op("rnnorm::triton_backward", mutates_args=(), schema=BACKWARD)
 def triton_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    """Gradients of x, h0, c0, the weights, biases, peepholes, gammas and the cell's beta."""
-    arguments = contiguous(arguments)
-    inputs, _, _, options, _ = backward_parts(arguments)
+    """Return the gradients of x, h0, c0, weights, biases, peepholes, gammas and the cell's beta."""
+    parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
     check_call(inputs, options, DTYPES)
-    check_results(arguments, forward_shapes(inputs, options, True))
-    return _backward(*arguments, rows=None)
+    check_results(inputs, results, upstream, forward_shapes(inputs, options, True))
+    return tuple(_backward(*parts))
 
 
-def _backward(*arguments: Any, rows: ActiveRows | None) -> tuple[Tensor, ...]:
-    assert rows is None, "which the kernels do not take"
-    return _captured(_run_backward, arguments)
+def _backward(
+    inputs: Inputs,
+    results: Results,
+    upstream: Sequence[Tensor | None],
+    options: Options,
+    wants_x: bool,
+    rows: ActiveRows | None = None,
+) -> Gradients:
+    """Run the backward pass, replayed from a CUDA graph where its shapes repeat."""
+    assert rows is None, "the kernels do not take the rows of other processes"
+    arguments = (*inputs, *results, *upstream, *options, wants_x)
+    return Gradients._make(_captured(_run_backward, inputs, arguments))
 
 
-def _captured(run: graphs.Run, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    x, sizes = arguments[:2]
+def _captured(run: graphs.Run, inputs: Inputs, arguments: tuple[Any, ...]) -> list[Tensor]:
+    """Run a pass on an operator's arguments, replayed from a CUDA graph where shapes repeat."""
+    x = inputs.x
     # Triton launches on the current device, which need not be the tensors'
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
-        here = graphs.here(x.device)
-        # ragged batches are seldom alike, and a table of theirs comes from the host
-        if here is None or bool((sizes < x.size(1)).any()):
-            return tuple(run(*arguments))
-        return tuple(here.run(run, arguments))
+        captured = graphs.current_graphs(x.device)
+        # ragged batches seldom have the same sizes, and copy a table of these from the host
+        if captured is None or bool((inputs.sizes < x.size(1)).any()):
+            return run(*arguments)
+        return captured.run(run, arguments)
 
 
 def _run_backward(*arguments: Any) -> list[Tensor]:
-    return run_backward(*backward_parts(arguments))
+    """Run the backward pass on the operator's arguments."""
+    return list(run_backward(*backward_parts(arguments)))
 
 
-triton_backward.register_fake(allocate_gradients)
+triton_backward.register_fake(fake_backward)
 triton_backward.register_autograd(differentiate, setup_context=setup_backward)
 
 
 @torch.library.custom_op("rnnorm::triton_forward", mutates_args=(), schema=FORWARD)
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """The arguments are those of ``Inputs``, then ``Options``, then whether backward follows."""
-    arguments = contiguous(arguments)
-    inputs, options, _ = forward_parts(arguments)
+    """Run the forward pass on ``Inputs``, ``Options`` and whether a backward pass follows."""
+    inputs, options, save = forward_parts(contiguous(arguments))
     check_call(inputs, options, DTYPES)
-    return _captured(_run_forward, arguments)
+    return tuple(_forward(inputs, options, save, None))
 
 
-def _forward(
-    inputs: Inputs, options: Options, save: bool, rows: ActiveRows | None
-) -> tuple[Tensor, ...]:
-    assert rows is None, "which the kernels do not take"
-    return _captured(_run_forward, (*inputs, *options, save))
+def _forward(inputs: Inputs, options: Options, save: bool, rows: ActiveRows | None) -> Results:
+    """Run the forward pass, replayed from a CUDA graph where its shapes repeat."""
+    assert rows is None, "the kernels do not take the rows of other processes"
+    return Results._make(_captured(_run_forward, inputs, (*inputs, *options, save)))
 
 
 def _run_forward(*arguments: Any) -> list[Tensor]:
-    return run_forward(*forward_parts(arguments))
+    """Run the forward pass on the operator's arguments."""
+    return list(run_forward(*forward_parts(arguments)))
 
 
 @triton_forward.register_fake
@@ -90,6 +100,6 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     )
 
 
-#: both passes
+#: both passes of the Triton kernels
 PASSES = Passes(_forward, _backward, triton_forward, triton_backward)
 PASSES.make_differentiable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.inputs import Inputs, Options, Sites
 from rnnorm.kernels.triton.graphs import float32_precision
 from rnnorm.kernels.triton.loop import Product
 from rnnorm.kernels.triton.step import Step
@@ -62,11 +61,11 @@ class Plan:
         self.gates = options.gates
         self.wide = torch.promote_types(inputs.x.dtype, torch.float32)
         self.narrow = self.wide != inputs.x.dtype
-        self.scopes = options.scopes.split(",")
+        self.scopes = options.by_site
         self.by_row = "row" in self.scopes
         self._inputs, self.options = inputs, options
         biases = [inputs.bias_ih, inputs.bias_hh]
-        if options.cell != "GRU":
+        if not options.separate:
             given = [bias for bias in biases if bias is not None]
             shift = sum(given[1:], given[0]) if given else None
             biases = [None, shift] if options.joint else [shift, None]
@@ -102,14 +101,19 @@ class Plan:
         if not self._looped(back):
             return [(t, t + 1) for t in range(self.T)]
         # the first one follows no frame, and those that take statistics are of another variant
-        starts = {0, min(1, self.T), self.taking, *self.kept(0), *self.kept(1), *self.kept(2)}
+        starts = {
+            0,
+            min(1, self.T),
+            self.taking,
+        }
+        starts.update(*map(self.kept, Sites._fields))
         return list(pairwise(sorted({*starts, self.T})))
 
-    def kept(self, site: int) -> list[int]:
+    def kept(self, site: str) -> list[int]:
         """The first step, if any, that is served by the constants of an earlier one."""
-        mean = self._inputs.constants[2 * site]
+        mean, _ = getattr(self._inputs.constants, site)
         used = mean is not None and not self.taking and 1 < len(mean) < self.T
-        return [len(mean)] if used else []  # type: ignore[arg-type]
+        return [len(mean)] if used else []
 
     def _looped(self, back: bool) -> bool:
         """Whether a launch has many steps: as was measured on an H200, with up to 128 rows.
@@ -156,9 +160,9 @@ class Plan:
         """The frame before each but those of the first step."""
         return frames.index_select(0, self._before) if self.ragged else frames[: -self.B]
 
-    def source(self, site: int, t: int, taken: Moments) -> Source:
-        """Of site 0, 1 or 2, the input, hidden or cell site, at step t."""
-        scope, (mean, var) = self.scopes[site], taken
+    def source(self, site: str, t: int, taken: Moments) -> Source:
+        """Return where a site, a field of ``Sites``, has its statistics at step t."""
+        scope, (mean, var) = getattr(self.scopes, site), taken
         if scope in ("off", "row"):
             return Source("off" if scope == "off" else "own", mean, var, 0, 0, 0)
         whole = scope == "sequence"
@@ -167,15 +171,14 @@ class Plan:
             return Source("own", mean, var, t, 0, 1)
         if taking:
             return Source("given", mean, var, taking - 1, 0, 0)
-        given = self._inputs.constants[2 * site : 2 * site + 2]
-        mean, var = [moment for moment in given if moment is not None]
+        mean, var = getattr(self._inputs.constants, site)
         steps, rows, _ = mean.shape
         row, skip = min(t, steps - 1) * rows, rows if t < steps - 1 else 0
         return Source("given", mean.flatten(0, 1), var.flatten(0, 1), row, int(rows > 1), skip)
 
-    def sites(self, t: int, taken: Sequence[Moments]) -> tuple[Source, Source, list[Tensor]]:
-        """Whence the hidden site and that on the way out have theirs, and tensors of both."""
-        hidden, out = self.source(1, t, taken[1]), self.source(2, t, taken[2])
+    def sites(self, t: int, taken: Sites) -> tuple[Source, Source, list[Tensor]]:
+        """Return where the hidden and cell site have their statistics, and the tensors of both."""
+        hidden, out = self.source("hidden", t, taken.hidden), self.source("cell", t, taken.cell)
         given = self._inputs
         gamma, shift, gamma_out, shift_out = [
             # in the place of those that are absent something that is not read
@@ -192,9 +195,9 @@ class Plan:
         return Step(cell, self.gates, hidden.scope, joint, shifted, out.scope, self.narrow)
 
     def blocks(self) -> list[tuple[int, int]]:
-        """Columns of a term that share a row's statistics, from and to."""
-        width, together = self.gates * self.H, 2 * self.H
-        return [(0, together), (together, width)] if self.options.cell == "GRU" else [(0, width)]
+        """Return the columns of a term that share a row's statistics, from and to."""
+        widths = [count * self.H for count in self.options.gate_blocks]
+        return list(pairwise([0, *accumulate(widths)]))
 
     def launch(self, n: int, *, looped: bool = False) -> tuple[tuple[int], dict[str, Any]]:
         """The grid for n rows of a step, or of many in a loop, and how a program does its part."""
@@ -204,14 +207,14 @@ class Plan:
             return grid, {"TILE": how, **launch_options(how)}
         return grid, {
             "TILE": how,
-            "P": product(how, self.options.cell),
+            "P": product(how, self.options.rectified),
             "launch_cooperative_grid": not self.by_row,
             **launch_options(how, looped=True),
         }
 
 
-def product(how: Tile, cell: str) -> Product:
-    """How a program of such blocks multiplies, as was measured on an H200."""
+def product(how: Tile, rectified: bool) -> Product:
+    """Choose how a program multiplies blocks, as was measured on an H200."""
     double = how.wide == tl.float64
     if how.axis == 1:
         return Product((16 if double else 32) if how.units <= 128 else 8, "ieee")
@@ -221,8 +224,8 @@ def product(how: Tile, cell: str) -> Product:
         return Product(depth, "ieee")
     if float32_precision() in ("tf32", "high", "medium"):
         return Product(depth, "tf32")
-    # three products of tf32 are as exact, but where a number is infinite
-    return Product(depth, "ieee" if cell == "RNN_RELU" else "tf32x3")
+    # three products of tf32 are as exact, except where a number is infinite
+    return Product(depth, "ieee" if rectified else "tf32x3")
 
 
 def _together(device: torch.device) -> int:
