@@ -1,4 +1,4 @@
-"""``python -m tools.results RUN ...``: writes the page of results anew, with more runs."""
+"""``python -m tools.results RUN ...``: write the page of results again, with more runs."""
 
 from __future__ import annotations
 

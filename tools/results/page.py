@@ -1,4 +1,4 @@
-"""The page of results: what was measured, beside the papers' numbers, out of small files."""
+"""The page of results: measured scores beside the papers' numbers, out of small files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tools.results.picture import curves_of, scores_of
 from tools.results.recorded import Recorded, models_of, read_recorded
 from tools.results.step_times import RIVALS, Steps, read_steps, step_of
 
-#: stands where there is no value
+#: shown in place of a missing value
 _ABSENT = "–"
 
 
 def page_of(folder: Path) -> str:
-    """The page of a folder's files, as Markdown.
+    """Format the page of a folder's files as Markdown.
 
     Raises:
         FileNotFoundError: if ``tables.yaml`` is missing.
@@ -34,7 +34,7 @@ def page_of(folder: Path) -> str:
 
 
 def _section(table: Recorded, steps: Steps) -> list[str]:
-    """What came out first, then what we say of it, then how it was come by."""
+    """Format a table: its scores first, then the comment, then how they were obtained."""
     outcomes = [run.outcome for run in table.runs]
     named = models_of(outcomes)
     models = list(named.values())
@@ -42,9 +42,9 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
     if outcomes:
         metrics = dict.fromkeys(outcome.metric for outcome in outcomes)
         several = any(len(seeds) > 1 for seeds in models)
-        said = " Of several seeds, their mean and standard deviation." if several else ""
-        told = "; ".join(metrics)
-        parts.append(f"{told[:1].upper()}{told[1:]}.{said}")
+        note = " Of several seeds, their mean and standard deviation." if several else ""
+        listed = "; ".join(metrics)
+        parts.append(f"{listed[:1].upper()}{listed[1:]}.{note}")
         parts.append(_table([_scores(seeds, table.scale) for seeds in models]))
     if lengths := _lengths(named):
         parts += ["Against the length of the test windows:", lengths]
@@ -75,7 +75,7 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
 
 def _recipe(seeds: Sequence[Outcome], scale: str | None) -> str:
     one = seeds[0]
-    # a table of small scales alone says so in its text
+    # a table with small scales only says so in its text
     how = [f"small: {one.small}"] if one.small and scale is None else []
     how += [f"{len(seeds)} seeds"] if len(seeds) > 1 else []
     return f"`{one.label}`" + (f" ({'; '.join(how)})" if how else "")
@@ -118,7 +118,7 @@ def _steps(seeds: Sequence[Outcome]) -> int:
 
 
 def _places(models: Iterable[Sequence[Outcome]]) -> list[str]:
-    """Where the runs that say so were trained."""
+    """List where runs were trained, if they tell."""
     lines = []
     for seeds in models:
         commits: dict[str, list[str]] = {}
@@ -136,8 +136,8 @@ def _places(models: Iterable[Sequence[Outcome]]) -> list[str]:
 
 def _machine(place: dict[str, str]) -> str:
     threads = place["threads"]
-    told = [place["processor"], f"{threads} thread{'' if threads == '1' else 's'}"]
-    return ", ".join([*told, f"kernels {place['kernels']}"])
+    parts = [place["processor"], f"{threads} thread{'' if threads == '1' else 's'}"]
+    return ", ".join([*parts, f"kernels {place['kernels']}"])
 
 
 def _with_commits(machine: str, commits: Sequence[str]) -> str:
@@ -149,12 +149,12 @@ def _search(found: dict[str, Any]) -> list[str]:
     changes = [*([f"small: {found['small']}"] if found["small"] else []), *found["overrides"]]
     how = f" ({'; '.join(changes)})" if changes else ""
     head, *rows = found["rows"]
-    said = f"Random search with `{found['recipe']}`{how}. {found['failures']}."
-    return [said, _markdown(head, rows)]
+    summary = f"Random search with `{found['recipe']}`{how}. {found['failures']}."
+    return [summary, _markdown(head, rows)]
 
 
 def _lengths(named: Mapping[str, Sequence[Outcome]]) -> str | None:
-    """Scores against the length of the test windows, a line for each kind of statistics."""
+    """Tabulate scores against the length of the test windows, a row for each kind of statistics."""
     lines: dict[tuple[str, str], dict[int, list[float | None]]] = {}
     for name, outcome in ((name, o) for name, seeds in named.items() for o in seeds):
         for statistics in ("population", "batch"):
@@ -183,13 +183,13 @@ def _name_and_number(name: str) -> str:
 
 
 def _spread(values: Iterable[float | None]) -> str:
-    """Mean and standard deviation of the seeds that have a value; three decimals if it is small."""
+    """Format mean and deviation of the seeds that have a value; three decimals below 10."""
     found = [value for value in values if value is not None]
     return with_deviation(found, 2 if fmean(found) >= 10 else 3) if found else _ABSENT
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:
-    """A table of the columns that have a value in some row."""
+    """Format a table of the columns that have a value in at least one row."""
     head = [name for name in rows[0] if any(row[name] != _ABSENT for row in rows)]
     return _markdown(head, ([row[name] for name in head] for row in rows))
 
@@ -200,5 +200,5 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text that does not end its cell, or its line."""
+    """Escape a text that would end its cell or its line."""
     return " ".join(text.split()).replace("|", r"\|")

@@ -1,4 +1,4 @@
-"""The pictures of a table of results: scores as marks, and curves of validation."""
+"""The pictures of a table of results: scores as marks, and validation curves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tools.results.step_times import Steps, step_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# what was measured with the statistics that evaluation uses is filled
+# filled marks are measured with the statistics that evaluation uses
 _MARKS: dict[str, dict[str, Any]] = {
     "the paper's": {"marker": "D", "markerfacecolor": "none", "color": "#767676"},
     "ours, population statistics": {"marker": "o", "color": "#2467a8"},
@@ -35,7 +35,7 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def scores_of(table: Recorded) -> Scores:
-    """For each model that was run, the values of each kind."""
+    """Collect, for each model that was run, the scores of each kind."""
     scores: dict[str, dict[str, list[float]]] = {}
     named = models_of(run.outcome for run in table.runs)
     for name, outcome in ((name, o) for name, seeds in named.items() for o in seeds):
@@ -46,7 +46,7 @@ def scores_of(table: Recorded) -> Scores:
         }
         kinds = scores.setdefault(name, {})
         for kind, value in values.items():
-            # the paper's is one, however many seeds we ran
+            # the paper's score counts once, however many seeds were run
             if value is not None and not (kind in kinds and kind == "the paper's"):
                 kinds.setdefault(kind, []).append(value)
     scores = {name: kinds for name, kinds in scores.items() if kinds}
@@ -56,7 +56,7 @@ def scores_of(table: Recorded) -> Scores:
         of_one = trials.setdefault(found["recipe"], [])
         of_one += [number for number in numbers if number is not None]
     for recipe, drawn in trials.items():
-        # at another scale than the runs
+        # trials and runs differ in scale and get rows of their own
         scores[f"{recipe}, search" if recipe in scores else recipe] = {"trials": drawn}
     return scores
 
@@ -71,7 +71,7 @@ def draw_scores(table: Recorded) -> bytes:
     metrics = [run.outcome.metric for run in table.runs]
     metrics += [found["rows"][0][1] for found in table.searches]
     short = [name.split("/")[-1] for name in scores]
-    # with the paper before it where papers have recipes of one name
+    # a recipe's name keeps its paper if several papers use the name
     names = [s if short.count(s) == 1 else name for s, name in zip(short, scores, strict=True)]
     names = [in_lines(name) for name in names]
     lines = max((name.count("\n") + 1 for name in names), default=1)
@@ -91,7 +91,7 @@ def draw_scores(table: Recorded) -> bytes:
 
 
 def curves_of(table: Recorded, steps: Steps) -> list[Curve]:
-    """Those that were kept and have more than a point, with the seconds of ``rnnorm bench``."""
+    """Collect the curves with more than one point, with the seconds of ``rnnorm bench``."""
     curves = []
     named = models_of(run.outcome for run in table.runs)
     names = {id(outcome): name for name, seeds in named.items() for outcome in seeds}
@@ -105,7 +105,7 @@ def curves_of(table: Recorded, steps: Steps) -> list[Curve]:
 
 
 def draw_validation(table: Recorded, steps: Steps) -> bytes:
-    """Draw the curves of a table against epochs, and against seconds where two or more have them.
+    """Draw the curves of a table against epochs, and against seconds if two or more have them.
 
     Returns:
         An SVG, the same for the same curves.
@@ -117,20 +117,20 @@ def draw_validation(table: Recorded, steps: Steps) -> bytes:
     looks = looks_of(curve.model for curve in curves)
     lines = [in_lines(model).count("\n") + 1 for model in looks]
     half = -(-len(lines) // 2)
-    # the panels are as high whatever the legend below them, of two columns, has to say
+    # the height grows with the legend of two columns below, so that the panels keep theirs
     height = 3.6 + 0.23 * max(sum(lines[:half]), sum(lines[half:]))
     with _svg(10 if timed else 7.5, height) as (figure, data):
         panels = figure.subplots(1, 2 if timed else 1, sharey=True, squeeze=False)[0]
         for axes, against in zip(panels, ("epochs", "seconds"), strict=False):
             draw_curves(axes, curves, against, label if against == "epochs" else "", looks)
-        told = panels[0].get_legend_handles_labels()
-        figure.legend(*told, frameon=False, loc="outside lower left", ncols=2)
+        lines = panels[0].get_legend_handles_labels()
+        figure.legend(*lines, frameon=False, loc="outside lower left", ncols=2)
     return data.getvalue()
 
 
 @contextmanager
 def _svg(width: float, height: float) -> Iterator[tuple[Figure, io.BytesIO]]:
-    """A figure, and its SVG when the context ends."""
+    """Yield a figure and a buffer, which gets the figure's SVG when the context ends."""
     from matplotlib import rc_context
 
     data = io.BytesIO()
@@ -138,7 +138,7 @@ def _svg(width: float, height: float) -> Iterator[tuple[Figure, io.BytesIO]]:
         yield figure, data
         drawn = io.BytesIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None})
-    # an editor of text would take the blanks at the ends of lines away
+    # no blanks at the ends of lines, which editors would remove
     data.writelines(line.rstrip() + b"\n" for line in drawn.getvalue().splitlines())
 
 
@@ -146,5 +146,5 @@ def _number(cell: str) -> float | None:
     try:
         return float(cell)
     except ValueError:
-        # a trial that failed
+        # failed trials have no number
         return None

@@ -1,4 +1,4 @@
-"""What came out of runs, kept in small files, and the page of all of them."""
+"""Recording of runs in small files, from which the page of results is written."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tools.results.step_times import read_steps
 
 
 def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Path:
-    """Record runs, and write the page and its pictures anew out of all that is recorded.
+    """Record runs, and write the page and its pictures out of all records.
 
     Args:
-        runs: run folders, those of random searches, or storages of these. A run's file
-            ``sentences.txt``, if there is one, is what it has written.
+        runs: run folders, folders of random searches, or storages of searches. A run's file
+            ``sentences.txt``, if there is one, holds the text that its model wrote.
         docs: folder of ``results.md`` and of the folder ``results/`` of recorded files.
 
     Returns:
@@ -59,7 +59,7 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
                 record(run, folder)
         text = page_of(folder)
     except BaseException:
-        # a record that is lost, or of no table, would be so in every later page
+        # restore all records, since a lost one or one without a table would break every later page
         for path in set(folder.glob(RECORDS)) - before.keys():
             path.unlink()
         for path, content in before.items():
@@ -77,18 +77,18 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
 
 
 def record(run: str | Path, folder: Path) -> Path:
-    """Keep what came out of a run in a small file, one for each recipe, changes of it, and seed.
+    """Record the outcome of a run in a small file, one for each recipe, changes and seed.
 
-    It replaces that of an earlier time, and one of the recipe that does not say its seed.
+    The file replaces an earlier record, and a record of the recipe that does not tell its seed.
 
     Args:
-        run: its folder, or that of a random search.
-        folder: where the file goes.
+        run: folder of the run, or of a random search.
+        folder: folder of the records.
 
     Raises:
         FileNotFoundError: if there is no run.
-        ValueError: if a file of it is broken, or it would replace a run with other changes, or be
-            another seed of it.
+        ValueError: if a file of the run is broken, or the run would replace a run with other
+            changes, or be averaged with it.
     """
     if file_exists(Path(run) / STUDY):
         return _record_search(read_search(run), folder)
@@ -107,10 +107,10 @@ def record(run: str | Path, folder: Path) -> Path:
         },
     }
     apart = (*outcome.changes, *([] if outcome.seed is None else [f"seed{outcome.seed}"]))
-    # that of this seed, and those that it will be averaged with
+    # the records of this seed, and of those that it will be averaged with
     model = _file(folder, outcome.recipe, outcome.scale, outcome.changes)
-    for there in (model, *folder.glob(f"{escape(model.stem)}-seed*.json")):
-        _refuse_other(there, outcome, run)
+    for existing in (model, *folder.glob(f"{escape(model.stem)}-seed*.json")):
+        _refuse_other(existing, outcome, run)
     path = _keep(folder, outcome.recipe, outcome.scale, content, apart)
     if apart == (f"seed{outcome.seed}",):
         model.unlink(missing_ok=True)
@@ -126,21 +126,21 @@ def _record_search(found: Search, folder: Path) -> Path:
         "rows": found.rows(),
         "failures": found.failures(),
     }
-    # one of other options is another search
+    # other options make another search
     apart = changes(found.overrides)
     return _keep(folder, f"search-{found.recipe}", found.scale, content, apart)
 
 
 def _refuse_other(path: Path, outcome: Outcome, run: str | Path) -> None:
-    """Refuse to replace a run, or to be averaged with it, whose changes end in the same words.
+    """Refuse to replace or average a run with other changes but the same file name.
 
-    Such are those of two momenta.
+    Changes are named by their last word, so two kinds of momentum share a name.
     """
     try:
-        # an older record does not say them
+        # older records do not tell their overrides
         before = json.loads(unpack(path, "")).get("overrides", list(outcome.overrides))
     except (FileNotFoundError, ValueError, AttributeError):
-        # there is none, or it is broken, which this mends
+        # a missing or broken record may be replaced
         return
     if before != list(outcome.overrides):
         raise ValueError(
@@ -150,9 +150,9 @@ def _refuse_other(path: Path, outcome: Outcome, run: str | Path) -> None:
 
 
 def _file(folder: Path, name: str, scale: str, apart: Iterable[str] = ()) -> Path:
-    told = "-".join([name, *(["small"] if scale == "small" else []), *apart])
-    name = re.sub(r"[^\w.=+-]+", "-", told)
-    return folder / f"{name}.json"
+    joined = "-".join([name, *(["small"] if scale == "small" else []), *apart])
+    file_name = re.sub(r"[^\w.=+-]+", "-", joined)
+    return folder / f"{file_name}.json"
 
 
 def _keep(

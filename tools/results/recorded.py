@@ -1,7 +1,7 @@
-"""What is recorded of runs and searches, by the tables of the page of results.
+"""Reader of recorded runs and searches, grouped by the tables of the page of results.
 
-A folder holds one JSON for each recorded run or search, and ``tables.yaml``, which says which
-recipes share a table and what there is to say about it.
+A folder holds one JSON for each recorded run or search, and ``tables.yaml``, which lists the
+recipes and the comment of each table.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.measurement import Measurement
 from rnnorm.experiments.trained.outcome import Outcome
 
-# bytes of a recorded file
+# most bytes of a recorded file
 _LIMIT = 1 << 24
-#: what the files of runs are called, unlike the hidden ones that macOS adds
+#: pattern of the records, without the hidden files that macOS adds
 RECORDS = "[!.]*.json"
 
 
@@ -28,10 +28,10 @@ class RecordedRun(NamedTuple):
     """A run that was recorded.
 
     Attributes:
-        outcome: what came out of it.
-        sentences: that it wrote.
-        score: name of its validation score, empty where its curve was not kept.
-        curve: of that score, against steps and epochs.
+        outcome: outcome of the run.
+        sentences: sentences that its model wrote.
+        score: name of its validation score, empty if its curve was not kept.
+        curve: curve of that score, against steps and epochs.
     """
 
     outcome: Outcome
@@ -41,15 +41,16 @@ class RecordedRun(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A table of the page, and what is in it.
+    """A table of the page with its records.
 
     Attributes:
-        title: of the table.
-        recipes: that belong in it.
-        scale: the one scale whose runs belong in it, ``"paper"`` or ``"small"``; None for both.
-        text: what there is to say.
-        runs: as they were recorded.
-        searches: as they were recorded, in the first table that names their recipe.
+        title: title of the table.
+        recipes: recipes that belong in the table.
+        scale: the one scale whose runs belong in the table, ``"paper"`` or ``"small"``; None for
+            both.
+        text: comment on the table.
+        runs: recorded runs.
+        searches: recorded searches, in the first table that names their recipe.
     """
 
     title: str
@@ -61,12 +62,12 @@ class Recorded(NamedTuple):
 
     @property
     def picture(self) -> str:
-        """Name of the file of its scores' picture."""
+        """File name of the picture of the scores."""
         return self._name + ".svg"
 
     @property
     def curves_picture(self) -> str:
-        """Name of the file of its curves' picture."""
+        """File name of the picture of the curves."""
         return self._name + "-curves.svg"
 
     @property
@@ -75,10 +76,10 @@ class Recorded(NamedTuple):
 
 
 def models_of(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """The outcomes that differ in the seed alone, together, by their label, or what sets it apart.
+    """Group outcomes that differ in the seed alone, by a unique label.
 
     Args:
-        outcomes: those of one table.
+        outcomes: outcomes of one table.
     """
     models: dict[tuple[Any, ...], list[Outcome]] = {}
     for o in outcomes:
@@ -93,7 +94,7 @@ def models_of(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
-    """The text before the tables, and the tables.
+    """Read the text before the tables, and the tables.
 
     Raises:
         FileNotFoundError: if ``tables.yaml`` is missing.
@@ -109,7 +110,7 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
     found = []
     for table in tables:
         scale = table.get("scale")
-        # a search is told once
+        # a search is shown in one table only
         new = [path for path in files if path not in placed.intersection(searches)]
         fitting = [p for p in new if p in searches or scale in (None, runs[p].outcome.scale)]
         places = [path for recipe in table["recipes"] for path in fitting if named[path] == recipe]
@@ -153,7 +154,7 @@ def _read(path: Path) -> RecordedRun:
         curve = given.pop("curve", {"steps": [], "values": []})
         lists = {name: tuple(given.get(name, ())) for name in ("changes", "overrides", "places")}
         outcome = Outcome(**given | lists | {"tests": tuple(tests)})
-        # an older record does not say the epochs
+        # older records do not tell the epochs of their curves
         whole = {"epochs": [step * outcome.epochs / outcome.steps for step in curve["steps"]]}
         drawn = Curve(outcome.label, outcome.seed or 0, seconds=[], **whole | curve)
         return RecordedRun(outcome, sentences, score, drawn)

@@ -1,4 +1,4 @@
-"""What training steps cost, out of the CSV files of ``rnnorm bench RECIPE ...``."""
+"""Times of training steps, out of the CSV files of ``rnnorm bench RECIPE ...``."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from rnnorm.experiments.files import files_below, unpack
 from rnnorm.experiments.trained.outcome import Outcome
 
 _TORCH, _KEPT, _FUSED = "torch.nn", "torch.nn, memory kept", "plain, fused"
-#: what the time of a step is a ratio to: the plain recipe on torch.nn's layers, the same by a
-#: malloc that keeps freed memory, and the plain recipe on our fused kernel
+#: baselines of a step's time: the plain recipe on torch.nn's layers, the same with a malloc that
+#: keeps freed memory, and the plain recipe on our fused kernel
 RIVALS = (_TORCH, _KEPT, _FUSED)
 
 _NEEDED = ("recipe", "scale", "seconds", "ratio", "ratio_to", "backend", "kernels", "malloc")
-# bytes of a file
+# most bytes of a file
 _LIMIT = 1 << 20
 
 
 class StepTime(NamedTuple):
-    """What a training step of a recipe costs.
+    """Time of a recipe's training step.
 
     Attributes:
-        seconds: by the C library's own malloc, on the kernels that the layers choose, beside
-            recipes alone; None where that was not timed.
-        ratios: by rival.
+        seconds: seconds with the C library's default malloc, on the kernels that the layers
+            choose, timed beside recipes alone; None if not timed so.
+        ratios: ratio of the time to each rival's.
     """
 
     seconds: float | None
     ratios: dict[str, float]
 
 
-#: by recipe and scale
+#: times by recipe and scale
 Steps = dict[tuple[str, str], StepTime]
 
 
 def read_steps(folder: Path) -> Steps:
-    """The times of each recipe and scale, out of all the CSV files of a folder.
+    """Read the times of each recipe and scale from all CSV files of a folder.
 
     Raises:
-        ValueError: if a file is none of ``rnnorm bench RECIPE``, or has a ratio that another has.
+        ValueError: if a file is not from ``rnnorm bench RECIPE``, or repeats another file's ratio.
     """
     steps: Steps = {}
     for path in files_below(folder, ".csv"):
@@ -65,7 +65,7 @@ def read_steps(folder: Path) -> Steps:
 
 
 def _rival(kernels: str, malloc: str) -> str | None:
-    """Which one ran on these kernels, if it is one of them."""
+    """Return the rival that ran on these kernels with this malloc, if it is one."""
     if kernels in ("aten", "torch.nn"):
         kept = all(f"MALLOC_{of}_THRESHOLD_=" in malloc for of in ("MMAP", "TRIM"))
         return _TORCH if malloc == "default" else _KEPT if kept else None
@@ -73,7 +73,7 @@ def _rival(kernels: str, malloc: str) -> str | None:
 
 
 def step_of(outcome: Outcome, steps: Steps) -> StepTime | None:
-    """The times of what an outcome is of; a changed model may take another time."""
+    """Return the step times of an outcome's recipe, or None if the recipe was changed."""
     return None if outcome.changes else steps.get((outcome.recipe, outcome.scale))
 
 

@@ -1,4 +1,4 @@
-"""How long trainings that are compared may take."""
+"""The budget of compared trainings, in epochs or in minutes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Budget:
         minutes: minutes in training steps, or None.
 
     Raises:
-        ValueError: if one of them is not above 0.
+        ValueError: if ``epochs`` is less than 1, or ``minutes`` is not above 0 and finite.
     """
 
     epochs: int | None = None
@@ -39,23 +39,23 @@ class Budget:
 
     @property
     def overrides(self) -> list[str]:
-        """Options of LightningCLI that set it."""
+        """Options of LightningCLI that set the budget."""
         if self.epochs is None and self.minutes is None:
             return []
         return [f"--trainer.max_epochs={self.epochs or -1}", "--trainer.max_steps=-1"]
 
     def callbacks(self) -> list[Callback]:
-        """What keeps to it within an epoch."""
+        """Return the callbacks that end a training within an epoch."""
         return [] if self.minutes is None else [StopAfterSeconds(60 * self.minutes)]
 
     def spent(self, outcome: Outcome) -> bool:
-        """Whether a training has used it up."""
+        """Tell whether a training has used up the budget."""
         return (self.epochs is not None and outcome.epochs >= self.epochs) or (
             self.minutes is not None and outcome.seconds >= 60 * self.minutes
         )
 
     def cut(self, curves: Sequence[Curve]) -> list[Curve]:
-        """The curves within the budget; without one, as far as all that did not diverge go."""
+        """Cut curves to the budget; without one, to the shortest curve that did not diverge."""
         if self.epochs is None and self.minutes is None:
             ends = [c.steps[-1] if c.steps else 0 for c in curves if not c.diverged]
             last = min(ends, default=0)
@@ -65,37 +65,37 @@ class Budget:
     def _within(self, curve: Curve) -> Curve:
         epochs = math.inf if self.epochs is None else self.epochs
         seconds = math.inf if self.minutes is None else 60 * self.minutes
-        # the step that used the minutes up belongs to them
+        # the step during which the minutes end is within the budget
         starts = [s - s / n for s, n in zip(curve.seconds, curve.steps, strict=True)]
         cut = curve.until(
             sum(e <= epochs and s < seconds for e, s in zip(curve.epochs, starts, strict=True))
         )
-        # what it diverged after is no matter
+        # a divergence beyond the budget does not count
         used_up = len(cut.values) < len(curve.values) or curve.diverged > epochs
         return replace(cut, diverged=0 if used_up else curve.diverged)
 
 
 class StopAfterSeconds(Callback):
-    """Ends the training after so many seconds in training steps, with a validation.
+    """Callback that ends a training after some seconds in training steps, with a validation.
 
     Args:
-        seconds: how many, those before an interruption included.
+        seconds: seconds in training steps, those before an interruption included.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it: it is why the training ended where it did."""
+        """Return the minutes, for a checkpoint to tell why the training ended."""
         return {"minutes": self._seconds / 60}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take no step if a resumed training has used them all."""
+        """End a resumed training that has used up its time, without a step."""
         if self._spent(trainer):
             end_training(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Look at the clock, which was stopped just before."""
+        """End the training if its time is used up; the clock was stopped just before."""
         if self._spent(trainer) and not accumulating(trainer):
             end_training(trainer)
 

@@ -1,4 +1,4 @@
-"""Train recipes with the same data and budget, and compare them: what ``rnnorm compare`` does."""
+"""``rnnorm compare``: train recipes with the same data and budget, and compare them."""
 
 from __future__ import annotations
 
@@ -57,31 +57,32 @@ def compare(
     title: str = "",
     picture: str | Path | None = None,
 ) -> list[Curve]:
-    """Compare recipes, or trainings that are there, and print a table, draw a picture.
+    """Compare recipes or existing trainings: print a table and draw a picture.
 
     Each recipe is trained with seeds from 1 on, in a run folder of its own under ``out``. The same
-    call again goes on where it was stopped.
+    call again resumes a comparison that was stopped.
 
     Args:
         runs: recipes, run folders, and folders of them such as an earlier ``out``. Runs that
             differ in the seed alone are one model.
         out: folder for the run folders, the picture and the curves.
         vary: an option and its values, such as ``"model.norm=batch,layer,none"``: each recipe is
-            trained with each of them.
+            trained with each value.
         epochs: budget of each training, in epochs.
         minutes: budget of each training, in minutes of training steps; with ``epochs``, whichever
-            is used up first. Without either, the recipes' own, and folders as far as all go.
-        lr: learning rate of all recipes; their own by default, as the batch size.
-        batch_size: rows of a training minibatch of all recipes.
-        seeds: how many seeds of each recipe.
+            is used up first. Without either, recipes use their own budget, and folders are compared
+            up to the end of the shortest.
+        lr: learning rate of all recipes; their own by default.
+        batch_size: rows of a training minibatch of all recipes; their own by default.
+        seeds: number of seeds of each recipe.
         scale: ``"paper"`` (the default) or ``"small"``.
-        data_dir: where the data set's files are.
-        reach: score whose steps and seconds are given, in the unit of the picture; by default the
-            best of the first model's mean curve.
+        data_dir: folder of the data set's files.
+        reach: score to reach, in the unit of the picture, whose steps and seconds are given; by
+            default the best of the first model's mean curve.
         overrides: options of LightningCLI for all recipes.
-        names: what to call the recipes.
-        title: above the picture.
-        picture: another place for it.
+        names: names of the recipes in the table and the picture.
+        title: title of the picture.
+        picture: path of the picture, ``comparison.png`` under ``out`` by default.
 
     Returns:
         A curve for each model and seed, within the budget.
@@ -92,11 +93,11 @@ def compare(
             or ``picture`` has no format.
         NotADirectoryError: if ``out`` is a file.
         IsADirectoryError: if ``picture`` is a folder.
-        FileNotFoundError: if the data lack files.
+        FileNotFoundError: if a file of the data is missing.
     """
     budget, out = Budget(epochs, minutes), Path(out)
     check_at_least(1, seeds=seeds)
-    # each has its place in the comparison before the first one is trained
+    # all trainings are listed before the first one, so their number must be bounded
     if seeds > 10_000:
         raise ValueError(f"seeds must be at most 10,000, got {seeds:,}")
     if out.is_file():
@@ -126,7 +127,7 @@ def compare(
             raise ValueError(f"vary is for recipes, and {run} is none")
         else:
             entries += map(from_folder, runs_in(run))
-    # a seed of every model before the next seed, so that what is there can be compared
+    # all models get one seed before the next, so that an unfinished comparison is useful
     entries = sorted(named_apart(entries), key=lambda entry: entry.seed)
     refuse_incomparable(entries, budget)
     _refuse_one_folder(entries)
@@ -154,20 +155,20 @@ def compare(
 
 
 def _line(curve: Curve, score: Score) -> str:
-    said = f"{curve.model:<7}  seed {curve.seed}"
+    name = f"{curve.model:<7}  seed {curve.seed}"
     if not curve.values:
-        return f"{said}  no validation yet"
+        return f"{name}  no validation yet"
     return (
-        f"{said}  {curve.steps[-1]} steps in {curve.seconds[-1]:5.1f} s  "
+        f"{name}  {curve.steps[-1]} steps in {curve.seconds[-1]:5.1f} s  "
         f"validation {score.label}: {curve.values[-1]:.4g}"
     )
 
 
 def _refuse_one_folder(entries: Sequence[Entry]) -> None:
-    """Refuse recipes of the same file name, before the first of them is trained.
+    """Refuse trainings that would share a run folder, before the first one starts.
 
     Raises:
-        ValueError: if two trainings would be in one folder.
+        ValueError: if two trainings have the same folder, since their recipes' file names agree.
     """
     owners: dict[Path, Entry] = {}
     for entry in entries:
@@ -180,7 +181,7 @@ def _refuse_one_folder(entries: Sequence[Entry]) -> None:
 
 
 def is_done(entry: Entry, budget: Budget) -> bool:
-    """Whether nothing is left of a training to do.
+    """Tell whether a training is finished.
 
     Raises:
         ValueError: if the run folder holds another training.
@@ -189,8 +190,8 @@ def is_done(entry: Entry, budget: Budget) -> bool:
         return True
     if not is_run(entry.folder):
         return False
-    there, _ = read_run(entry.folder, entry.recipe, entry.scale)
-    if found := list(differences(training_of(there), training_of(entry.config))):
+    existing, _ = read_run(entry.folder, entry.recipe, entry.scale)
+    if found := list(differences(training_of(existing), training_of(entry.config))):
         raise ValueError(
             f"{entry.folder} holds another training: {'; '.join(found)}. Name another --out"
         )
@@ -207,16 +208,16 @@ def train(
     bar: Any,
     trainings: int,
 ) -> None:
-    """Train an entry, or go on with it, until it diverges."""
-    there = is_run(entry.folder)
+    """Train an entry, or resume its training; a divergence ends the training with a message."""
+    started = is_run(entry.folder)
     own = [f"--trainer.{k}={'null' if v is None else v}" for k, v in entry.own_budget.items()]
     name = f"{entry.model}, seed {entry.seed}"
     try:
         fit(
             entry.recipe,
             data_dir=data_dir,
-            run_dir=None if there else entry.folder,
-            resume=entry.folder if there else None,
+            run_dir=None if started else entry.folder,
+            resume=entry.folder if started else None,
             scale=entry.scale,
             overrides=[*entry.options, *own, f"--seed_everything={entry.seed}"],
             callbacks=[
@@ -232,18 +233,18 @@ def train(
 
 
 class _Lines(Callback):
-    """Says where a training goes on; where there is no terminal, a line a minute where it is."""
+    """Callback that prints where a training resumes, and without a terminal its progress."""
 
     def __init__(self, name: str) -> None:
         self._name, self._printed = name, time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say where it goes on."""
+        """Print the step at which a training resumes."""
         if trainer.global_step:
             tqdm.write(f"{self._name}: resuming at step {trainer.global_step}")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Say where it stands."""
+        """Print the progress once a minute, unless a terminal shows it."""
         if sys.stderr.isatty() or time.monotonic() - self._printed < 60:
             return
         self._printed = time.monotonic()

@@ -1,4 +1,4 @@
-"""A training that takes part in a comparison, and whether it may be compared."""
+"""A training that takes part in a comparison, and the checks that it is comparable."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Entry:
     """A training that is compared.
 
     Attributes:
-        model: what it is called; trainings that differ in the seed alone have the same name.
-        seed: its seed.
-        folder: its run folder.
-        config: its whole configuration.
-        score: its metric.
-        recipe: what to train; None for a run folder that is taken as it is.
-        scale: of that recipe.
-        options: how it is trained besides, as LightningCLI has it.
-        changes: what makes it another training than its recipe's.
+        model: name of the model, which trainings that differ in the seed alone share.
+        seed: seed of the training.
+        folder: run folder.
+        config: complete configuration.
+        score: metric.
+        recipe: recipe to train; None for a run folder that is compared as it is.
+        scale: scale of the recipe.
+        options: further options of LightningCLI.
+        changes: changes to the recipe, in words.
     """
 
     model: str
@@ -44,15 +44,15 @@ class Entry:
 
     @property
     def own_budget(self) -> dict[str, Any]:
-        """What its configuration says about how long it takes."""
+        """The most epochs and steps of the configuration."""
         return {name: self.config["trainer"][name] for name in ("max_epochs", "max_steps")}
 
 
 def from_folder(folder: Path) -> Entry:
-    """A training that is there.
+    """Make an entry of an existing run folder.
 
     Raises:
-        ValueError: if it is broken or of another version.
+        ValueError: if the run folder is broken or of another version.
     """
     built, about = rebuild(folder)
     config = built.as_dict()
@@ -67,13 +67,13 @@ def from_folder(folder: Path) -> Entry:
 
 
 def variations(vary: str | None) -> list[list[str]]:
-    """The options that stand for each value of a varied one; one empty list without any.
+    """Return the options for each value of a varied option; one empty list without such an option.
 
     Args:
-        vary: such as ``"model.norm=batch,layer,none"``.
+        vary: the option and its values, such as ``"model.norm=batch,layer,none"``.
 
     Raises:
-        ValueError: if it is not of that form, or has a value twice.
+        ValueError: if ``vary`` has another form, or has a value twice.
     """
     if vary is None:
         return [[]]
@@ -94,33 +94,32 @@ def from_recipe(
     apart: Sequence[str] = (),
     data_dir: str | Path | None = None,
 ) -> Iterator[Entry]:
-    """Trainings of a recipe with seeds from 1 on, in run folders under ``out``.
+    """Make entries of a recipe with seeds from 1 on, in run folders under ``out``.
 
     Args:
-        recipe: its name.
-        name: what to call it.
-        seeds: how many.
+        recipe: name of the recipe.
+        name: name of the model.
+        seeds: number of seeds.
         scale: ``"paper"`` or ``"small"``.
         options: options of LightningCLI.
-        out: where the run folders go.
-        apart: those of the options that the folders' names tell.
-        data_dir: where the data set's files are.
+        out: parent of the run folders.
+        apart: those options that are part of the folders' names.
+        data_dir: folder of the data set's files.
 
     Raises:
-        ValueError: if there is no such recipe or scale.
-        OverrideError: if an option is none that the recipe knows.
+        ValueError: if the recipe or the scale is unknown.
+        OverrideError: if the recipe does not know an option.
     """
     chosen = read_recipe(recipe, scale)
-    # a file of one's own is named as in the run folder
     built = Built(chosen.config, [*data_dir_option(data_dir), *options])
     config, score = built.as_dict(), score_of(built.model)
     for seed in range(1, seeds + 1):
-        told = "-".join([default_folder(chosen).name, *changes(apart), f"seed{seed}"])
+        folder = "-".join([default_folder(chosen).name, *changes(apart), f"seed{seed}"])
         yield Entry(
             name,
             seed,
-            # a value may be a path
-            out / told.replace("/", "-"),
+            # an option's value may be a path
+            out / folder.replace("/", "-"),
             config,
             score,
             recipe,
@@ -131,12 +130,12 @@ def from_recipe(
 
 
 def named_apart(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, with what was changed of the recipe in the name, or else the folder.
+    """Add changes to the recipe, or else the folder, to the names of entries.
 
-    What was changed of all alike is left out where there are several models.
+    Changes that all entries share are left out if there are several models.
 
     Raises:
-        ValueError: if two are of the same model and seed.
+        ValueError: if two entries have the same model and seed.
     """
     alike = set(entries[0].changes).intersection(*(e.changes for e in entries))
     if len({(e.model, e.changes) for e in entries}) == 1:
@@ -163,7 +162,7 @@ def named_apart(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def training_of(config: dict[str, Any]) -> dict[str, Any]:
-    """What makes a training another one, besides its seed and how long it takes."""
+    """Return the settings that define a training, without its seed and its length."""
     parts = {name: config.get(name) for name in ("model", "optimizer", "lr_scheduler")}
     trainer = {k: v for k, v in config["trainer"].items() if k not in ("max_epochs", "max_steps")}
     return {**data_of(config), **parts, "trainer": trainer}
@@ -173,7 +172,7 @@ def refuse_incomparable(entries: Sequence[Entry], budget: Budget) -> None:
     """Refuse entries whose data, metric, seeds or budget differ.
 
     Raises:
-        ValueError: if they do, naming what, or there is only one model.
+        ValueError: if data, metric, seeds or budget differ, or there is only one model.
     """
     of_model: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -189,12 +188,12 @@ def refuse_incomparable(entries: Sequence[Entry], budget: Budget) -> None:
             "seeds": sorted(e.seed for e in (entry, *others)),
         }
         if own:
-            # without a budget for all, the recipes' own must be the same; folders have no say
+            # without a common budget the recipes' own must agree; folders are not checked
             settings[model]["budget"] = own[0] if entry.recipe is None else entry.own_budget
     refuse_differences(settings)
 
 
-# where the files are changes no number; a seed is compared with the other model's of the same seed
+# settings that may differ: data_dir changes no number, and equal seeds are compared
 _FREE = {"data_dir", "seed"}
 _DATA_OF_TRAINER = (
     "accumulate_grad_batches",
@@ -205,11 +204,10 @@ _DATA_OF_TRAINER = (
 
 
 def data_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration says about the data and their order."""
+    """Return the settings of the data and their order."""
     arguments = config["data"].get("init_args") or {}
     trainer = config.get("trainer") or {}
-    # how many rows are evaluated at once changes no number unless a text is cut into so many, or
-    # not all minibatches are taken
+    # eval_batch_size matters only if a text is cut into rows or some minibatches are left out
     some = trainer.get("limit_val_batches")
     cut = arguments.get("windows") == "carried" or isinstance(some, int) or some not in (None, 1.0)
     free = _FREE if cut else _FREE | {"eval_batch_size"}
@@ -226,10 +224,10 @@ def refuse_differences(settings: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse trainings that cannot be compared.
 
     Args:
-        settings: what must be the same, by the name of the training.
+        settings: settings that must agree, by name of the training.
 
     Raises:
-        ValueError: if naming what differs.
+        ValueError: if a setting differs; the message names it.
     """
     (first, setting), *others = settings.items()
     for name, other in others:

@@ -1,4 +1,4 @@
-"""Learning curves against steps and against seconds, as one picture."""
+"""The picture of a comparison: learning curves against steps and against seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """How the lines of a model look.
+    """The style of a model's lines.
 
     Attributes:
         colour: as ``#rrggbb``.
@@ -33,7 +33,7 @@ class Look(NamedTuple):
     dashes: str
 
 
-# told apart also by the colour-blind
+# colours that the colour-blind can distinguish
 COLOURS = ("#767676", "#c8442c", "#2467a8", "#2c8a57", "#8a4fa3")
 _LOOKS = [Look(colour, dashes) for dashes in ("-", "--", ":", "-.") for colour in COLOURS]
 _STYLE: Any = {
@@ -53,7 +53,7 @@ _STYLE: Any = {
     "text.color": "#222222",
     "xtick.color": "#444444",
     "ytick.color": "#444444",
-    # drawn again, it has the same ids
+    # a fixed salt gives a picture that is drawn again the same ids
     "svg.hashsalt": "rnnorm",
 }
 
@@ -66,13 +66,13 @@ def draw(
     title: str = "",
     goal: float | None = None,
 ) -> None:
-    """Draw each model's mean over its seeds as a line, with a band from lowest to highest.
+    """Draw the mean over each model's seeds, and a band from lowest to highest, into a file.
 
     Args:
-        curves: of one or several models.
+        curves: curves of one or several models.
         path: the picture, ``.png``, ``.svg`` or ``.pdf``.
-        label: what the score is.
-        title: above both panels.
+        label: name of the score.
+        title: title above both panels.
         goal: a score to mark.
     """
     path = Path(path)
@@ -83,7 +83,7 @@ def draw(
         if goal is not None:
             for axes in (by_steps, by_seconds):
                 axes.axhline(goal, color="#9a9a9a", linestyle=":", linewidth=1.2)
-        # outside the panels: a curve may pass anywhere within
+        # the legend is outside the panels, since curves may pass anywhere inside
         lines = by_steps.get_legend_handles_labels()
         columns = 3 if max(map(len, lines[1]), default=0) < 25 else 1
         make_room(figure, lines[1], columns)
@@ -101,11 +101,11 @@ def draw(
 
 
 def refuse_name(path: str | Path) -> None:
-    """Refuse a name that :func:`draw` could write no picture to.
+    """Refuse a path to which :func:`draw` cannot write a picture.
 
     Raises:
-        IsADirectoryError: if it is a folder.
-        ValueError: if matplotlib knows no such format.
+        IsADirectoryError: if the path is a folder.
+        ValueError: if matplotlib does not know the format.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
@@ -116,36 +116,36 @@ def refuse_name(path: str | Path) -> None:
 
 
 def looks_of(models: Iterable[str]) -> dict[str, Look]:
-    """The look of each model, in the order in which they are named."""
+    """Assign a look to each model, in the order of the names."""
     return dict(zip(dict.fromkeys(models), itertools.cycle(_LOOKS)))
 
 
 def as_text(words: str) -> str:
-    """Words as a picture shows them: matplotlib reads dollars as the signs of mathematics."""
+    """Escape the dollars of a text, which matplotlib would read as mathematics."""
     return words.replace("$", r"\$")
 
 
 def in_lines(name: str) -> str:
-    """A model's name for a legend: with all that was changed it may be wider than the picture."""
-    # a legend leaves out what begins with an underscore
+    """Wrap a model's name for a legend: with all changes it may be wider than the picture."""
+    # matplotlib leaves names that begin with an underscore out of a legend
     blank = " " if name.startswith("_") else ""
     return as_text(blank + textwrap.fill(name, 40))
 
 
 def make_room(figure: Figure, labels: Sequence[str], columns: int = 1) -> None:
-    """Make a figure higher where a legend would leave its panels none of the height."""
+    """Make a figure higher if a long legend would leave no height for its panels."""
     lines = sum(label.count("\n") + 1 for label in labels) / columns
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, lines - 6))
 
 
 @contextmanager
 def styled_figure(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of so many inches, in the style of all pictures."""
+    """Make an empty figure of a size in inches, in the style of all pictures."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE), warnings.catch_warnings():
-        # a name may have characters that the font lacks, which are drawn as boxes
+        # characters of a name that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield Figure(figsize=(width, height), layout="constrained", dpi=160)
 
@@ -157,14 +157,14 @@ def draw_curves(
     label: str,
     looks: Mapping[str, Look] | None = None,
 ) -> None:
-    """Draw each model's mean over its seeds as a line, with a band from lowest to highest.
+    """Draw the mean over each model's seeds, and a band from lowest to highest, on axes.
 
     Args:
-        axes: where to draw.
-        curves: of one or several models.
+        axes: the axes.
+        curves: curves of one or several models.
         against: ``"steps"``, ``"epochs"`` or ``"seconds"``.
-        label: what the score is.
-        looks: of each model, by default in their order.
+        label: name of the score.
+        looks: look of each model, by default in the order of the models.
     """
     looks = looks or looks_of(c.model for c in curves)
     for model, whole in by_model(curves).items():
@@ -187,7 +187,7 @@ def _line(
     look: Look,
 ) -> None:
     colour, dashes = look
-    # a single point would have no line
+    # a single point makes no line, so it gets a mark
     mark = "o" if len(mean) == 1 else ""
     axes.plot(
         x, mean, color=colour, linestyle=dashes, marker=mark, linewidth=2.2, label=in_lines(model)

@@ -1,4 +1,4 @@
-"""What came out of a comparison, as a table: score, cost, and time to a given score."""
+"""The table of a comparison: score, cost, and time to a given score."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rnnorm.experiments.training.score import Score
 
 
 def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None = None) -> str:
-    """Scores, cost of a step, and steps and seconds to reach a score, as aligned text.
+    """Format scores, cost of a step, and steps and seconds to reach a score, as aligned text.
 
     Args:
-        curves: of all models and seeds, within the same budget.
+        curves: curves of all models and seeds, within the same budget.
         score: the metric.
         goal: the score to reach; by default the best of the first model's mean curve.
     """
     models, note = by_model(curves), ""
-    # a mean would end where the first seed diverged
+    # diverged seeds are left out, since the mean would end with the first of them
     whole = {model: [c for c in own if not c.diverged] or own for model, own in models.items()}
     means = {model: mean_curve(own) for model, own in whole.items()}
     first = next(iter(models))
@@ -49,12 +49,12 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
 
 
 def number(value: float, score: Score) -> str:
-    """A score as it is shown, with its sign where that is per cent."""
+    """Format a score, with a per cent sign if its unit is per cent."""
     return f"{value:.1f} %" if score.label.endswith("%") else f"{value:.4g}"
 
 
 def spread(values: Sequence[float], score: Score) -> str:
-    """Mean and standard deviation of the seeds' scores, nothing without any."""
+    """Format mean and standard deviation of the seeds' scores; an empty text without scores."""
     if not values:
         return ""
     digits = 1 if score.name == "perplexity" or score.label.endswith("%") else 3
@@ -62,7 +62,7 @@ def spread(values: Sequence[float], score: Score) -> str:
 
 
 def with_deviation(values: Sequence[float], digits: int) -> str:
-    """A mean, with the standard deviation where there are several values and all are finite."""
+    """Format a mean, with the standard deviation if there are several finite values."""
     mean = statistics.fmean(values)
     if len(values) < 2 or not math.isfinite(mean):
         return f"{mean:.{digits}f}"
@@ -75,6 +75,6 @@ def _diverged(curves: Sequence[Curve]) -> str:
 
 
 def _reaches(mean: Curve, score: Score, goal: float) -> str:
-    """When the mean curve first reaches the goal."""
+    """Tell after how many seconds and steps the mean curve first reaches the goal."""
     at = reaches(mean, score, goal)
     return "not reached" if at is None else f"{mean.seconds[at]:.1f} s, {mean.steps[at]} steps"

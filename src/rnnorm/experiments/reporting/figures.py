@@ -28,7 +28,7 @@ _INK = "#222222"
 def curve_pictures(
     curves: Sequence[Curve], score: Score, looks: Mapping[str, Look]
 ) -> list[Picture]:
-    """Validation scores against steps and against seconds."""
+    """Draw validation scores against steps and against seconds."""
     several = len({c.seed for c in curves}) > 1
     caption = "Mean over the seeds, band from lowest to highest." if several else ""
 
@@ -45,7 +45,7 @@ def curve_pictures(
 
 
 def statistics_pictures(run: TrainedRun, look: Look) -> list[Picture]:
-    """Population mean and variance of some units of the first layer, against the time step."""
+    """Draw population mean and variance of some first-layer units against the time step."""
     with pictures_or_reason(f"Population statistics of {run.name}") as pictures:
         sites = diagnostics.population_statistics(run.model)
         first = {name: moments for name, moments in sites.items() if "_l0" in name}
@@ -60,7 +60,7 @@ def statistics_pictures(run: TrainedRun, look: Look) -> list[Picture]:
 
 
 def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> list[Picture]:
-    """Norms of gradients of the models as they are, and of a tanh RNN for several γ."""
+    """Draw gradient norms of the trained models, and of a tanh RNN for several γ."""
     norms, pictures = {}, []
     for run in runs:
         with pictures_or_reason(f"Gradient norms of {run.name}") as left_out:
@@ -94,7 +94,7 @@ def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> 
 
 
 def saturation_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> list[Picture]:
-    """E[tanh'] against the spread of the input: the curve, and where the models are on it."""
+    """Draw E[tanh'] against the spread of the input, with the position of each model."""
     measured, pictures = {}, []
     for run in runs:
         with pictures_or_reason(f"Inputs of tanh in {run.name}") as left_out:
@@ -112,7 +112,7 @@ def saturation_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -
 
 
 def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
-    """Test score against the length of the sequences, for a text."""
+    """Draw the test score of a text against the length of the sequences."""
     title = f"{run.name}: score against test length"
     windows: Any = getattr(run.data, "test_windows", None)
     if windows is None:
@@ -120,7 +120,7 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
     with pictures_or_reason(title) as pictures:
         _batch(run)
         score, symbols = score_of(run.model), len(windows(1).symbols)
-        # batch statistics need two rows
+        # a length needs two windows in the text, since batch statistics need two rows
         lengths = [length for length in _LENGTHS if 2 * length < symbols]
         if not lengths:
             raise ValueError(f"the test text has {symbols} symbols")
@@ -145,7 +145,7 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
 
 
 def spectral_pictures(run: TrainedRun, look: Look) -> list[Picture]:
-    """Spectral norms of the recurrent weights beside the bound for vanishing."""
+    """Draw the recurrent weights' spectral norms beside the bound of vanishing gradients."""
     title = f"{run.name}: spectral norm of W_hh"
     with pictures_or_reason(title) as pictures:
         norms = diagnostics.spectral_norms(run.model)
@@ -162,7 +162,7 @@ def spectral_pictures(run: TrainedRun, look: Look) -> list[Picture]:
 
 
 def example_pictures(run: TrainedRun) -> list[Picture]:
-    """What the model makes of a few validation examples, if its task shows any."""
+    """Draw what the model computes for a few validation examples, if its task shows any."""
     examples: Any = getattr(run.model, "examples", None)
     if examples is None:
         return []
@@ -177,7 +177,7 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
 
 
 class _Loss(nn.Module):
-    """A task's training loss as the output of a module, in training as its recipe trains."""
+    """A module whose output is a task's training loss, in training mode."""
 
     def __init__(self, run: TrainedRun, model: LightningModule | None = None) -> None:
         super().__init__()
@@ -185,13 +185,13 @@ class _Loss(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         with warnings.catch_warnings():
-            # there is no trainer that could log
+            # self.log warns, since no trainer is attached
             warnings.filterwarnings("ignore", ".*self.log.*")
             return self.model.training_step(batch, 0)  # type: ignore[return-value]
 
 
 def _first(model: nn.Module) -> str:
-    """Name of the first recurrent layer of a model."""
+    """Return the name of a model's first recurrent layer."""
     names: list[str] = [
         name for name, part in model.named_modules() if isinstance(part, nn.RNNBase)
     ]
@@ -209,7 +209,7 @@ def _batch(run: TrainedRun) -> Any:
 
 
 def _tanh_network(model: LightningModule) -> LightningModule:
-    """The task's model with a batch-normalised tanh RNN in the place of its layers."""
+    """Make the task's model with a batch-normalised tanh RNN instead of its layers."""
     given = {k: v for k, v in dict(model.hparams).items() if not k.startswith("_")}
     changes: dict[str, Any] = {
         "cell": "RNN",
@@ -231,7 +231,7 @@ def _tanh_network(model: LightningModule) -> LightningModule:
 
 
 def _test_score(model: Any, windows: Iterable[Any], length: int) -> float:
-    """Score of the first symbols of a test text."""
+    """Compute the score of the first symbols of a test text."""
     batches = SeveralRows(windows)
     rows = max(2, _SYMBOLS // length)
     with warnings.catch_warnings():

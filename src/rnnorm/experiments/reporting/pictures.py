@@ -1,4 +1,4 @@
-"""One figure of a report: drawn as a part of the page, or the reason why not."""
+"""One figure of a report: an SVG within the page, or the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Picture(NamedTuple):
-    """A figure, or why there is none.
+    """A figure, or the reason why it is missing.
 
     Attributes:
-        title: what it shows.
-        caption: how it was made, or why it was left out.
-        svg: the figure, None where it was left out.
+        title: title of the figure.
+        caption: how the figure was made, or why it was left out.
+        svg: the figure, or None if it was left out.
         description: the figure in words.
     """
 
@@ -34,7 +34,7 @@ class Picture(NamedTuple):
 
 @contextmanager
 def pictures_or_reason(title: str) -> Iterator[list[Picture]]:
-    """Collects pictures; what cannot be drawn becomes a line that says why."""
+    """Collect pictures; a ValueError becomes a picture that only states the reason."""
     pictures: list[Picture] = []
     try:
         yield pictures
@@ -43,13 +43,13 @@ def pictures_or_reason(title: str) -> Iterator[list[Picture]]:
 
 
 def cycle(looks: Iterable[Look]) -> dict[str, list[Any]]:
-    """What matplotlib takes for one line after the other."""
+    """Convert looks to a property cycle of matplotlib."""
     colours, dashes = zip(*looks, strict=True)
     return {"color": list(colours), "linestyle": list(dashes)}
 
 
 def shades(colour: str, count: int) -> dict[str, list[Any]]:
-    """One colour from light to full, for what belongs to one model or none."""
+    """Make a property cycle of one colour from light to full."""
     return {
         "color": [colour] * count,
         "alpha": [0.3 + 0.7 * i / count for i in range(1, count + 1)],
@@ -63,14 +63,14 @@ def draw(
     looks: Mapping[str, Sequence[Any]] | None = None,
     legend: bool = False,
 ) -> Picture:
-    """A small picture, legible on a phone.
+    """Draw a small picture, legible on a phone.
 
     Args:
-        title: what it shows.
-        caption: how it was made.
-        plot: draws it on axes.
-        looks: of one line after the other, as matplotlib's ``set_prop_cycle`` takes it.
-        legend: whether it needs one below.
+        title: title of the picture.
+        caption: how the picture was made.
+        plot: draws the picture on axes.
+        looks: styles of successive lines, as matplotlib's ``set_prop_cycle`` takes them.
+        legend: whether to add a legend below.
     """
     with styled_figure(4.8, 3.6) as figure:
         axes = figure.subplots()
@@ -86,15 +86,15 @@ def draw(
 
 
 def _in_words(axes: Axes, labels: Sequence[str]) -> str:
-    """The axes of a figure, and what is drawn on them."""
+    """Describe the axes of a figure and the lines drawn on them."""
     against = f"{axes.get_ylabel()} against {axes.get_xlabel()}".removesuffix(" against ")
     drawn = ", ".join(" ".join(label.split()) for label in labels)
     words = ": ".join(part for part in (against.strip(), drawn) if part)
-    # as_text has put them there
+    # undo the escaping of as_text
     return words.replace(r"\$", "$")
 
 
-# the colours of a page by their names in its style sheet: in the light, and in the dark
+# the models' colours in the dark style sheet
 _IN_THE_DARK = ("#a8a8a8", "#f0806a", "#6aaee8", "#57bd86", "#c08fd6")
 SHADES = {
     "paper": ("#ffffff", "#16181b"),
@@ -105,16 +105,16 @@ SHADES = {
     "grid": ("#e6e6e6", "#33363c"),
     **{f"model-{i}": pair for i, pair in enumerate(zip(COLOURS, _IN_THE_DARK, strict=True), 1)},
 }
-# the other way round
+#: names in the style sheet by light colour
 NAMES = {light: name for name, (light, _) in SHADES.items()}
 _COLOUR = re.compile(rf"(?<=: )({'|'.join(NAMES)})\b")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
 def as_svg(figure: Figure) -> str:
-    """A figure without a ground, whose colours follow the style sheet of the page."""
+    """Render a figure as SVG without a background, in the colours of the page's style sheet."""
     data = io.StringIO()
-    # no date and no addresses of vocabularies
+    # the metadata would bring a date and addresses of vocabularies into the page
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(data, format="svg", metadata=metadata, transparent=True)
     text = data.getvalue()
@@ -122,19 +122,21 @@ def as_svg(figure: Figure) -> str:
 
 
 def in_page(svg: str, name: str, title: str, description: str) -> str:
-    """The figure with what a page needs that holds several.
+    """Make ids unique and add title and description to an SVG, for a page with several figures.
 
     Args:
-        svg: what :func:`as_svg` returned.
-        name: what its ids begin with, another one for each figure of the page.
-        title: what it is called, for those who do not see it.
-        description: what it shows, for them.
+        svg: the figure from :func:`as_svg`.
+        name: prefix of the figure's ids, unique in the page.
+        title: title for screen readers.
+        description: description for screen readers.
     """
-    own = _ID.sub(rf"\g<1>{name}-", svg)
-    said = (
-        f'<svg role="img" aria-labelledby="{name}-title" aria-describedby="{name}-description"',
-        f'<title id="{name}-title">{escape(title)}</title>',
-        f'<desc id="{name}-description">{escape(description)}</desc>',
+    prefixed = _ID.sub(rf"\g<1>{name}-", svg)
+    opening = (
+        f'<svg role="img" aria-labelledby="{name}-title" aria-describedby="{name}-description"'
     )
-    start, _, rest = own.removeprefix("<svg").partition(">")
-    return f"{said[0]}{start}>{said[1]}{said[2]}{rest}"
+    texts = (
+        f'<title id="{name}-title">{escape(title)}</title>'
+        f'<desc id="{name}-description">{escape(description)}</desc>'
+    )
+    attributes, _, rest = prefixed.removeprefix("<svg").partition(">")
+    return f"{opening}{attributes}>{texts}{rest}"

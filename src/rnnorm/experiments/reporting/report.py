@@ -1,4 +1,4 @@
-"""One page about runs: what ``rnnorm report`` writes."""
+"""``rnnorm report``: one page about runs."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def report(
     *,
     data_dir: str | Path | None = None,
 ) -> Path:
-    """Write a page about run folders that needs nothing but itself.
+    """Write a self-contained page about run folders.
 
-    Who won and by how much, a table beside the papers' numbers, learning curves, and the figures
-    of :mod:`rnnorm.diagnostics`. What needs data, or a checkpoint, that are not there is left out,
-    and the page says so.
+    The page tells which model won and by how much, and shows a table beside the papers' numbers,
+    learning curves, and the figures of :mod:`rnnorm.diagnostics`. Figures whose data or checkpoint
+    are missing are left out, with the reason.
 
     Args:
-        runs: run folders, and folders of them that ``compare`` wrote; nothing in them is written.
+        runs: run folders, and folders of them that ``compare`` wrote; they are only read.
         out: the page.
-        data_dir: where the data sets' files are, if not where they were in the training.
+        data_dir: folder of the data sets' files, if not the folder of the training.
 
     Returns:
         The page.
@@ -76,11 +76,11 @@ def report(
 
 
 def _outcome(entry: Entry) -> Outcome:
-    """Of a run that may have diverged before its first checkpoint."""
+    """Read the outcome of a run, which may have diverged before its first checkpoint."""
     outcome = (read_outcome if has_checkpoint(entry.folder) else read_unsaved)(entry.folder)
     if (best := best_point(entry.folder, entry.score)) is None:
         return outcome
-    # all that is said of the best score is of one line of metrics.csv, which may be newer than the
+    # value, epoch and step of the best score come from metrics.csv, which may be newer than the
     # last checkpoint of a training that was killed
     return replace(outcome, best=best.value, best_epoch=best.epoch + 1, best_step=best.step + 1)
 
@@ -88,7 +88,7 @@ def _outcome(entry: Entry) -> Outcome:
 def _sections(
     trainings: Sequence[Training], looks: Mapping[str, Look], data_dir: str | Path | None
 ) -> dict[str, list[Picture]]:
-    # what shows the inside of a model is drawn of its first seed that has weights
+    # diagnostics are drawn from each model's first seed that has weights
     firsts = {e.model: e.folder for e, _, _ in reversed(trainings) if has_checkpoint(e.folder)}
     runs = [
         read_trained_run(firsts[model], model, data_dir)
@@ -121,7 +121,7 @@ def _sections(
 
 
 def _progress(what: str, items: Collection[Item]) -> Iterable[Item]:
-    """The items, with a bar on a terminal alone."""
+    """Iterate over items, with a progress bar on a terminal."""
     bar: Iterable[Item] = tqdm(items, what, leave=False, disable=not sys.stderr.isatty())
     return bar
 

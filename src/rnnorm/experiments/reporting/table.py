@@ -1,4 +1,4 @@
-"""What a report says first: who won, and the table of scores and costs."""
+"""The top of a report: the headline with the winner, and the table of scores and costs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Headline(NamedTuple):
     """The first two lines of a page.
 
     Attributes:
-        title: the first one.
-        text: what must be known with it.
+        title: the first line.
+        text: the second line, which qualifies the first.
     """
 
     title: str
@@ -33,7 +33,7 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
 
     Args:
         entries: the trainings.
-        curves: of each of them.
+        curves: the curve of each training.
     """
     names, score = list(dict.fromkeys(e.model for e in entries)), entries[0].score
     lost = {m: own for m, own in by_model(curves).items() if any(c.diverged for c in own)}
@@ -55,7 +55,7 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
     sign = 1 if score.mode == "max" else -1
     ranked = sorted(names, key=lambda name: -sign * fmean(found[name]))
     name, _, unit = score.label.partition(", ")
-    # a number and its unit stay in one line
+    # a no-break space keeps a number and its unit on one line
     scores = [f"{spread(found[model], score)}\u00a0{unit}".rstrip() for model in ranked]
     seeds = len({e.seed for e in entries})
     notes = [f"Mean and standard deviation of {seeds} seeds."] if seeds > 1 else []
@@ -77,7 +77,7 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
 
 
 def _diverged(curves: Sequence[Curve]) -> str:
-    """Which of a model's trainings did."""
+    """Tell which of a model's trainings diverged."""
     seeds = [str(c.seed) for c in curves if c.diverged]
     which = f" with seed {', '.join(seeds)}" if len(seeds) < len(curves) else ""
     return f"{curves[0].model} diverged{which}."
@@ -92,7 +92,7 @@ def _won(first: str, second: str, by: float, score: Score) -> str:
 
 
 class Cell(NamedTuple):
-    """A number, empty where there is none, and what is said below it."""
+    """A number, which may be empty, and a note below it."""
 
     value: str = ""
     note: str = ""
@@ -106,7 +106,7 @@ class Column(NamedTuple):
 
 
 def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
-    """The columns that have a value in some row."""
+    """Return the columns that have a value in at least one row."""
     labels = {entry.score.label for entry, _, _ in trainings}
 
     def scores(part: str) -> str:
@@ -128,7 +128,7 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
 
     def validated(entry: Entry, outcome: Outcome, curve: Curve) -> Cell:
         if outcome.best is None:
-            # no score is finite, or there is none
+            # scores without a finite one show nan, a missing validation shows nothing
             return ours(entry, nan) if curve.values else Cell()
         return ours(entry, entry.score.shown(outcome.best), f"epoch {outcome.best_epoch}")
 

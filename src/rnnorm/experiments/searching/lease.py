@@ -1,4 +1,4 @@
-"""Which process works on a trial, whether it still does, and what all of them are doing."""
+"""Leases, by which processes share the trials of a study, and the status of a study."""
 
 from __future__ import annotations
 
@@ -19,77 +19,78 @@ from rnnorm.experiments.searching.storage import naming_file, open_storage, with
 from rnnorm.experiments.searching.study import search_of
 from rnnorm.experiments.training.score import Metric
 
-#: attribute of a trial: who has it, and how often that was said
+#: attribute of a trial: its process, and how often the process has renewed the lease
 LEASE = "lease"
 
 
 class Leases:
-    """Takes trials for this process, those of processes that have died among them.
+    """The leases of a study's trials, those of processes that have died included.
 
-    Who has a trial says so again and again. One who has been silent for ``seconds``, on the
-    observer's own clock, has died.
+    A process renews the lease of its trial regularly. If a lease has not changed for ``seconds``,
+    on the observer's own clock, its process counts as dead.
 
     Args:
         study: the study.
-        seconds: how long the silence is; 0 where no other process works on the study.
+        seconds: seconds without a renewal; 0 if no other process works on the study.
     """
 
     def __init__(self, study: optuna.Study, seconds: float) -> None:
         self._study, self._seconds = study, seconds
         self._storage = study._storage
-        self._me = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        # what each lease said last, and when that was new
-        self._heard: dict[int, tuple[object, float]] = {}
+        self._own_name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        # last value of each lease, and the time at which the value was new
+        self._seen: dict[int, tuple[object, float]] = {}
 
     def take(self, trials: int) -> optuna.Trial | None:
-        """A trial to work on, waiting for one as long as others may yet die; None if all are done.
+        """Take a trial; wait while other processes may yet die. Return None if all are finished.
 
         Args:
-            trials: only those of lower numbers.
+            trials: number of trials; only trials of lower numbers are taken.
         """
         while True:
-            # the numbers of a study begin with 0, and nobody removes any
-            mine = [t for t in self._study.get_trials(deepcopy=False) if t.number < trials]
-            for trial in mine:
+            # numbers begin with 0, and no trial is ever removed
+            eligible = [t for t in self._study.get_trials(deepcopy=False) if t.number < trials]
+            for trial in eligible:
                 if self._silent(trial) and self._claim(trial):
                     return optuna.Trial(self._study, trial._trial_id)
-            for trial in mine:
+            for trial in eligible:
                 if trial.state == TrialState.WAITING and self._claim(trial):
                     return optuna.Trial(self._study, trial._trial_id)
-            if all(trial.state.is_finished() for trial in mine):
+            if all(trial.state.is_finished() for trial in eligible):
                 return None
             time.sleep(min(1.0, self._seconds / 4))
 
     def _silent(self, trial: FrozenTrial) -> bool:
+        """Tell whether the process of a running trial has not renewed its lease in time."""
         if trial.state != TrialState.RUNNING:
-            self._heard.pop(trial.number, None)
+            self._seen.pop(trial.number, None)
             return False
-        said, now = trial.user_attrs.get(LEASE), time.monotonic()
-        if trial.number not in self._heard or self._heard[trial.number][0] != said:
-            self._heard[trial.number] = said, now
-        return now - self._heard[trial.number][1] >= self._seconds
+        lease, now = trial.user_attrs.get(LEASE), time.monotonic()
+        if trial.number not in self._seen or self._seen[trial.number][0] != lease:
+            self._seen[trial.number] = lease, now
+        return now - self._seen[trial.number][1] >= self._seconds
 
     def _claim(self, trial: FrozenTrial) -> bool:
-        """Whether this process has got a trial that waits, or whose process has died."""
+        """Try to get a trial that waits or whose process has died; tell whether it succeeded."""
         number = trial._trial_id
         try:
             if trial.state == TrialState.RUNNING:
                 self._storage.set_trial_state_values(number, TrialState.WAITING)
             if not self._storage.set_trial_state_values(number, TrialState.RUNNING):
                 return False
-            self._storage.set_trial_user_attr(number, LEASE, [self._me, 0])
+            self._storage.set_trial_user_attr(number, LEASE, [self._own_name, 0])
         except UpdateFinishedTrialError:
-            # somebody has finished it since it was looked up
+            # another process has finished the trial in the meantime
             return False
         if self._seconds:
-            # of two that found the same one silent, the last to write has it
+            # if two processes claim one trial, the last write wins
             time.sleep(min(1.0, self._seconds / 4))
-        kept: bool = self._storage.get_trial(number).user_attrs[LEASE][0] == self._me
+        kept: bool = self._storage.get_trial(number).user_attrs[LEASE][0] == self._own_name
         return kept
 
     @contextmanager
     def kept(self, trial: optuna.Trial) -> Iterator[None]:
-        """Say again and again that this process works on a trial."""
+        """Renew the lease of a trial regularly within the context."""
         if not self._seconds:
             yield
             return
@@ -99,10 +100,11 @@ class Leases:
             count = 0
             while not over.wait(self._seconds / 4):
                 count += 1
-                # what does not get through now may the next time, unless another process has
-                # taken this one for dead and finished the trial
+                # a failed renewal is tried again, unless another process has finished the trial
                 with suppress(OptunaError, SQLAlchemyError, OSError):
-                    self._storage.set_trial_user_attr(trial._trial_id, LEASE, [self._me, count])
+                    self._storage.set_trial_user_attr(
+                        trial._trial_id, LEASE, [self._own_name, count]
+                    )
 
         renewal = threading.Thread(target=renew, daemon=True)
         renewal.start()
@@ -114,11 +116,11 @@ class Leases:
 
 
 def status(storage: str) -> str:
-    """How far each study of a storage is: counts, the best trial, and who is at what.
+    """Describe each study of a storage: counts, the best trial, and the running trials.
 
     Raises:
-        FileNotFoundError: if the file is not there.
-        ValueError: if it cannot be opened, or holds a study of something else.
+        FileNotFoundError: if the storage's file is missing.
+        ValueError: if the storage cannot be opened, or holds a study of another program.
     """
     lines = []
     with open_storage(storage, new=False) as opened, naming_file(without_password(storage)):
@@ -144,7 +146,7 @@ def status(storage: str) -> str:
                 lines.append(f"  best: trial {best.number}, {score.said('validation', best.value)}")
             for trial in trials:
                 if trial.state == TrialState.RUNNING:
-                    # one that has just begun does not say whose it is yet
+                    # a trial that has just begun has no lease yet
                     lease = trial.user_attrs.get(LEASE)
                     worker = str(lease[0]).rpartition(":")[0] if lease else "?"
                     step = trial.last_step

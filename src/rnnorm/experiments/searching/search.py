@@ -1,4 +1,4 @@
-"""``rnnorm search``: the random search of a paper, one run folder for each trial."""
+"""``rnnorm search``: a paper's random search, with one run folder for each trial."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ from rnnorm.experiments.training.signals import signal_handlers
 from rnnorm.experiments.training.stopped import Stopped
 
 _MOST_TRIALS = 100_000
+_PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {
+    "median": optuna.pruners.MedianPruner,
+    "hyperband": optuna.pruners.HyperbandPruner,
+}
 
 
 def search(
@@ -51,38 +55,36 @@ def search(
 ) -> Search:
     """Train a recipe with options drawn at random from the ranges that it states.
 
-    A study that was stopped, by a kill too, goes on with the trial that it was in. The options of
-    a trial are a function of the seed and the trial's number alone. Without ``storage`` one process
-    at a time; with it any number, on one machine or several, each of which ends when all trials are
-    finished.
+    A study that was stopped or killed resumes with the trial that was running. The options of a
+    trial are a function of the seed and the trial's number alone. Without ``storage`` one process
+    works at a time; with it any number, on one machine or several, until all trials are finished.
 
     Args:
-        recipe: its name; it has the key ``search``.
+        recipe: name of a recipe with the key ``search``.
         out: folder of the study (``study.db``) and of its trials' run folders.
-        data_dir: where the data set's files are; MNIST is downloaded without it.
+        data_dir: folder of the data set's files; MNIST is downloaded without it.
         scale: ``"paper"`` (the default) or ``"small"``.
-        trials: how many, those that failed and those of an earlier call included; the recipe's
+        trials: number of trials, failed ones and those of an earlier call included; the recipe's
             number by default.
-        epochs: of each trial; the recipe's number by default.
+        epochs: epochs of each trial; the recipe's number by default.
         seed: seed of the draws.
         overrides: options of LightningCLI for all trials.
         storage: where processes meet: ``journal:FILE`` on a shared disk, ``sqlite:///FILE`` for one
             machine, ``postgresql://…`` or another database of SQLAlchemy.
         workers: processes that this call starts.
         lease: seconds after which another process takes up the trial of one that has died.
-        pruner: ends trials early that promise little, after a validation; with several processes
-            which ones those are depends on the order in which trials come to their ends.
+        pruner: ends trials with poor validation scores early; with several processes the choice
+            depends on the order in which trials end.
 
     Returns:
-        The trials so far. One that diverged has failed and counts.
+        The trials so far, diverged ones included as failed.
 
     Raises:
-        ValueError: if the recipe has no ranges, the folder or the storage holds a study of
-            something else, a trial's folder holds another training, several workers have no
-            storage, an override is of an option that is drawn, or of ``epochs``, or a number is out
-            of its range.
-        FileExistsError: if a trial's folder is there and holds no training.
-        OverrideError: if an override, or an option with a range, is none that the recipe knows.
+        ValueError: if the recipe has no ranges, the folder or the storage holds another study, a
+            trial's folder holds another training, several workers have no storage, an override
+            names an option that is drawn, or ``epochs``, or a number is out of its range.
+        FileExistsError: if a trial's folder exists and holds no training.
+        OverrideError: if the recipe does not know an override, or an option with a range.
         BlockingIOError: if another process works on the study, which has no storage.
         Stopped: if Ctrl-C or SIGTERM ended a training after a step, with a checkpoint.
     """
@@ -92,7 +94,7 @@ def search(
     trials = chosen.search["trials"] if trials is None else trials
     check_at_least(1, trials=trials, epochs=epochs, workers=workers)
     check_at_least(0, seed=seed)
-    # each has its place in the study before the first one begins
+    # all trials are added before the first one begins, so their number must be bounded
     if trials > _MOST_TRIALS:
         raise ValueError(f"trials must be at most {_MOST_TRIALS:,}, got {trials:,}")
     if not 0 < lease < math.inf:
@@ -106,7 +108,7 @@ def search(
     if twice := [option for option in overrides if option_name(option) in names]:
         raise ValueError(f"{twice[0]} has no effect: the recipe's search draws that option")
     overrides = training_options(epochs, overrides=overrides)
-    # options that the recipe does not know are found out before there is a study
+    # unknown options are refused before a study is made
     score = score_of(Built(chosen.config, [*overrides, *as_options(any_of(space))]).model)
     about = {
         "recipe": chosen.name,
@@ -117,13 +119,13 @@ def search(
         "overrides": list(overrides),
         "pruner": pruner,
     }
-    # with a storage, a process that was silent may train on all the same
+    # with a storage, a process that counts as dead may still train: skip its folder
     passed_over = () if storage is None else (BlockingIOError,)
 
     def work() -> Search:
         with naming_storage(storage), open_study(out, about, score, storage) as study:
             study.pruner = _PRUNERS[pruner]() if pruner else optuna.pruners.NopPruner()
-            # enough to take; of two processes that add the same ones, the last stay untouched
+            # two processes may both add trials; those beyond the number are never taken
             for _ in range(len(study.get_trials(deepcopy=False)), trials):
                 study.enqueue_trial({})
             leases = Leases(study, lease if storage is not None else 0)
@@ -139,7 +141,7 @@ def search(
     if workers == 1:
         return work()
     with open_study(out, about, score, storage):
-        # tables and study are there before anybody looks for them
+        # make tables and study before the workers look for them
         pass
     given = {
         "data_dir": data_dir,
@@ -171,7 +173,7 @@ def search(
 
 
 def _work(recipe: str, out: str | Path, threads: int, trust: bool, **given: Any) -> None:
-    """What a worker does, in a process of its own: set as that of the command, with its threads."""
+    """Run a worker in its own process, set up like the command's process."""
     torch.set_num_threads(threads)
     keep_freed_memory()
     flush_subnormals()
@@ -183,29 +185,23 @@ def _work(recipe: str, out: str | Path, threads: int, trust: bool, **given: Any)
         sys.exit(1)
 
 
-_PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {
-    "median": optuna.pruners.MedianPruner,
-    "hyperband": optuna.pruners.HyperbandPruner,
-}
-
-
-# seconds that workers have to end by themselves: ``timeout`` and schedulers send a SIGTERM to them
-# too, and after a second one they would not write the checkpoint of their step
+# seconds that workers have to end by themselves: schedulers may send them a SIGTERM of their own,
+# and after a second one a worker would not write its checkpoint
 _GRACE = 5.0
 
 
 def run_workers(processes: Sequence[BaseProcess]) -> bool:
-    """Start processes and wait for their ends; a SIGTERM is passed on to them.
+    """Start processes and wait for their ends; pass a SIGTERM on to them.
 
-    Ctrl-C reaches them by itself, as it does all processes of a terminal.
+    A Ctrl-C reaches all processes of a terminal by itself.
 
     Returns:
-        Whether a SIGTERM has come.
+        Whether a SIGTERM was received.
     """
-    came: list[float] = []
+    times: list[float] = []
 
     def received(*_: object) -> None:
-        came.append(time.monotonic())
+        times.append(time.monotonic())
 
     before = signal_handlers().get(signal.SIGTERM)
     if before is not None:
@@ -216,14 +212,14 @@ def run_workers(processes: Sequence[BaseProcess]) -> bool:
         passed_on = 0
         while any(process.is_alive() for process in processes):
             time.sleep(0.2)
-            # a second one at once
-            if len(came) > max(passed_on, 1) or (
-                len(came) > passed_on and time.monotonic() - came[0] > _GRACE
+            # a second SIGTERM is passed on at once
+            if len(times) > max(passed_on, 1) or (
+                len(times) > passed_on and time.monotonic() - times[0] > _GRACE
             ):
-                passed_on = len(came)
+                passed_on = len(times)
                 for process in processes:
                     process.terminate()
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
-    return bool(came)
+    return bool(times)

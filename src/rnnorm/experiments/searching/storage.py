@@ -1,4 +1,4 @@
-"""Where a study is kept that several processes work on."""
+"""The storage of a study that several processes share."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _JOURNAL = "journal:"
 
 
 def is_storage(name: str) -> bool:
-    """Whether something is the URL of a storage, and no folder."""
+    """Tell whether a name is the URL of a storage, not a folder."""
     return name.startswith(_JOURNAL) or "://" in name
 
 
 def without_password(url: str) -> str:
-    """The URL without its password.
+    """Return the URL without its password.
 
     Raises:
-        ValueError: if it is no URL of a storage.
+        ValueError: if the text is not the URL of a storage.
     """
     if url.startswith(_JOURNAL):
         return url
@@ -47,7 +47,7 @@ def without_password(url: str) -> str:
 
 @contextmanager
 def naming_file(path: object) -> Iterator[None]:
-    """Name the file in whatever optuna, its database or a number in it raises."""
+    """Turn errors of optuna, its database or broken values into one that names the file."""
     try:
         yield
     except (
@@ -67,13 +67,13 @@ def naming_file(path: object) -> Iterator[None]:
 
 @contextmanager
 def naming_storage(url: str | None) -> Iterator[None]:
-    """Name the storage that fails in the middle of the work.
+    """Name the storage in the error if it fails during the work.
 
     Args:
-        url: of the storage, None for that of a folder.
+        url: URL of the storage, None for the study of a folder.
 
     Raises:
-        RuntimeError: if it does; nothing but what was being written is lost.
+        RuntimeError: if the storage fails; only the current write is lost.
     """
     try:
         yield
@@ -89,12 +89,12 @@ def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
 
     Args:
         url: ``journal:FILE``, or one of SQLAlchemy's.
-        new: make what is not there yet; otherwise nothing is written.
+        new: whether to create a missing storage; otherwise nothing is written.
 
     Raises:
-        FileNotFoundError: if it is not there.
-        ValueError: if it is no URL, its driver is not installed, nothing answers there, or the file
-            is no journal.
+        FileNotFoundError: if the storage's file is missing and ``new`` is False.
+        ValueError: if the URL is invalid, its driver is not installed, no server answers, or
+            the file is not a journal.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     name, path = without_password(url), _file(url)
@@ -129,10 +129,10 @@ def closing_connections(storage: RDBStorage) -> Iterator[None]:
 
 
 def _file(url: str) -> Path | None:
-    """Where a storage that is a file is.
+    """Return the path of a storage that is a file, else None.
 
-    It is absolute, since optuna's lock is a link to it: a relative one, of a process that has died,
-    would lead nowhere, and be waited for for ever.
+    The path of a journal is absolute, since optuna's lock is a link to it: a relative link of a
+    dead process would lead nowhere, and others would wait for it forever.
     """
     if url.startswith(_JOURNAL):
         return Path(url.removeprefix(_JOURNAL)).absolute()
@@ -140,7 +140,7 @@ def _file(url: str) -> Path | None:
     database = made.database or ":memory:"
     if made.get_backend_name() != "sqlite" or database.startswith((":memory:", "file:")):
         return None
-    # SQLAlchemy leaves out what stands behind a ? and is no option
+    # SQLAlchemy would drop the text behind a ? that is not an option
     if "?" in url and not made.query:
         raise ValueError(
             f"storage must be a URL, in which ? begins options, got {url!r}: name another file, or "
@@ -150,8 +150,9 @@ def _file(url: str) -> Path | None:
 
 
 def _connected(url: str, name: str, new: bool, tries: int = 5) -> RDBStorage:
+    """Connect to a database, with several tries."""
     try:
-        # optuna fills the braces of a template in
+        # optuna would fill in braces of its URL template
         template = url.replace("{", "{{").replace("}", "}}")
         return RDBStorage(template, skip_table_creation=not new)
     except ImportError as error:
@@ -161,23 +162,23 @@ def _connected(url: str, name: str, new: bool, tries: int = 5) -> RDBStorage:
             # the database's own words, where there are any
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise ValueError(f"{name} cannot be opened: {reason}") from error
-    # two processes that make the tables at once get in each other's way
+    # try again, since two processes may make the tables at the same time
     time.sleep(1)
     return _connected(url, name, new, tries - 1)
 
 
-# as optuna begins each
+# optuna begins each line of a journal so
 _START = b'{"op_code":'
 
 
 def check_journal(path: Path) -> tuple[int, int] | None:
-    """Refuse what is no journal, before optuna appends to it.
+    """Refuse a file that is not a journal, before optuna appends to it.
 
     Returns:
         Number and first byte of the last line if it is unfinished; optuna skips such a line.
 
     Raises:
-        ValueError: if a line is none of a journal.
+        ValueError: if a line is not an entry of a journal.
     """
     begins = 0
     check_size(refuse_special(path), path)
@@ -205,14 +206,14 @@ def _is_entry(line: bytes) -> bool:
 
 
 def cut_unfinished(path: Path) -> None:
-    """Cut off a last line that a process was killed in, lest the next one be appended to it.
+    """Cut off an unfinished last line, to which the next entry would be appended.
 
     Raises:
-        ValueError: if a line is none of a journal.
+        ValueError: if a line is not an entry of a journal.
     """
     if check_journal(path) is None:
         return
-    # whoever writes holds the lock: what is unfinished now is left by one that has died
+    # writers hold the lock, so a line that is unfinished under the lock is from a dead process
     lock = JournalFileSymlinkLock(str(path))
     lock.acquire()
     try:

@@ -1,4 +1,4 @@
-"""The study that a random search leaves behind: a file that survives a kill."""
+"""The study of a random search, kept in a database that survives a kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rnnorm.experiments.searching.storage import (
 from rnnorm.experiments.training.score import Metric, Score
 
 FILE = "study.db"
-# attribute of a trial that failed
+# attribute with the reason why a trial failed
 WHY = "failed because"
 _NAME = "search"
 
@@ -36,11 +36,11 @@ class Search:
     """A random search, finished or not.
 
     Attributes:
-        recipe: its name.
+        recipe: name of the recipe.
         scale: ``"paper"`` or ``"small"``.
         score: name of the validation score.
         overrides: options of LightningCLI for all trials.
-        trials: finished ones, the best first, then those that failed or were pruned.
+        trials: finished trials, the best first, then those that failed or were pruned.
     """
 
     recipe: str
@@ -55,7 +55,7 @@ class Search:
         return tuple(t for t in self.trials if t.state == TrialState.FAIL)
 
     def rows(self) -> list[list[str]]:
-        """A heading, and a line for each trial, the best first."""
+        """Return a heading, and a row for each trial, the best first."""
         options = list(self.trials[0].params) if self.trials else []
         names = [option.rsplit(".", 1)[-1] for option in options]
         score = Metric(self.score)
@@ -70,12 +70,12 @@ class Search:
         return rows
 
     def failures(self) -> str:
-        """How many trials failed, and why."""
+        """Tell how many trials failed, and why."""
         why = [f"; trial {t.number}: {t.user_attrs.get(WHY, 'unknown')}" for t in self.failed]
         return f"{len(self.failed)} of {len(self.trials)} trials failed{''.join(why)}"
 
     def table(self) -> str:
-        """All of it as a text."""
+        """Format all trials and the failures as a text."""
         return "\n".join([*text_table(self.rows()), self.failures()])
 
 
@@ -87,17 +87,18 @@ def _shown(drawn: Any) -> str:
 def open_study(
     out: Path, about: Mapping[str, Any], score: Score, url: str | None = None
 ) -> Iterator[optuna.Study]:
-    """The study in a folder or a storage, new or old.
+    """Open the study in a folder or a storage, or make a new one.
 
     Args:
         out: the folder.
-        about: what it is of.
-        score: of its trials.
-        url: as :func:`rnnorm.experiments.searching.storage.open_storage`, for one that several
-            processes work on; it is called there as the recipe.
+        about: settings of the search, which an existing study must share.
+        score: score of the trials.
+        url: storage that several processes share, see
+            :func:`rnnorm.experiments.searching.storage.open_storage`; the study has the recipe's
+            name there.
 
     Raises:
-        ValueError: if it is one of something else, or the file is no study.
+        ValueError: if the study is of another search, or the file is not a study.
     """
     out.mkdir(parents=True, exist_ok=True)
     where = out if url is None else without_password(url)
@@ -125,7 +126,7 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with naming_file(path):
         _check_database(path)
-        # within a URL a ? begins options, a % stands for a character and {} is filled in
+        # connect by a function, since ?, % and {} have a meaning within a URL
         connect = partial(sqlite3.connect, path.resolve(), check_same_thread=False)
         storage = RDBStorage(f"sqlite:///{FILE}", engine_kwargs={"creator": connect})
     with closing_connections(storage):
@@ -133,24 +134,24 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
 
 
 def _check_database(path: Path) -> None:
-    """Refuse what is no study, before optuna writes tables of its own into it."""
-    # an empty one was cut off before it began
+    """Refuse a database that is not a study, before optuna writes its tables into it."""
+    # an empty file is from a process that was killed before it wrote
     if not path.exists() or not (size := refuse_special(path)):
         return
     check_size(size, path)
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as database:
         found = set(database.execute("SELECT type, name FROM sqlite_master"))
-    # optuna makes neither views nor triggers, which could run for ever
+    # optuna makes no views or triggers; in other files these could run forever
     if ("table", "studies") not in found or {"view", "trigger"} & {kind for kind, _ in found}:
         raise ValueError("it is another database, without a table of studies")
 
 
 def read_search(folder: str | Path) -> Search:
-    """Read a study.
+    """Read the study of a folder.
 
     Raises:
-        FileNotFoundError: if the folder holds none.
-        ValueError: if the file is no study, or was cut off before it began.
+        FileNotFoundError: if the folder holds no study.
+        ValueError: if the file is empty or not a study.
     """
     path = Path(folder) / FILE
     if not file_exists(path):
@@ -165,8 +166,8 @@ def read_searches(url: str) -> list[Search]:
     """Read all studies of a storage.
 
     Raises:
-        FileNotFoundError: if the file is not there.
-        ValueError: if it cannot be opened, is empty, or holds a study of something else.
+        FileNotFoundError: if the storage's file is missing.
+        ValueError: if the storage cannot be opened, is empty, or holds a study of another program.
     """
     with open_storage(url, new=False) as storage, naming_file(without_password(url)):
         names = optuna.get_all_study_names(storage)
@@ -177,25 +178,25 @@ def read_searches(url: str) -> list[Search]:
 
 
 def study_name(recipe: str, scale: str) -> str:
-    """What the study of a recipe is called in a storage that may hold several."""
+    """Return the name of a recipe's study in a storage that may hold several."""
     return recipe if scale == "paper" else f"{recipe}, {scale}"
 
 
 def search_of(study: optuna.Study, where: object) -> Search:
-    """What a study has come to.
+    """Summarise a study.
 
     Raises:
-        ValueError: if it is none of this program.
+        ValueError: if the study was not made by this program.
     """
     finished = [trial for trial in study.get_trials() if trial.state.is_finished()]
     about = study.user_attrs
     sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
 
-    def place(trial: FrozenTrial) -> tuple[bool, float]:
+    def rank(trial: FrozenTrial) -> tuple[bool, float]:
         known = trial.state == TrialState.COMPLETE
         return not known, sign * trial.value if known and trial.value is not None else 0.0
 
-    finished.sort(key=place)
+    finished.sort(key=rank)
     if missing := {"recipe", "scale", "score", "overrides"} - about.keys():
         raise ValueError(f"the study in {where} does not say {', '.join(sorted(missing))}")
     return Search(

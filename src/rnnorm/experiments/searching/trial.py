@@ -1,4 +1,4 @@
-"""One trial of a search: the options that it draws, its training, and what the study is told."""
+"""One trial of a search: the options drawn, the training, and its reports to the study."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def run_trial(
     scale: str | None,
     overrides: Sequence[str],
 ) -> None:
-    """Train it in its folder, from where it stands, and tell the study how it ended.
+    """Train a trial in its folder, or resume its training, and tell the study how it ended.
 
     Raises:
         ValueError: if the folder holds another training.
-        BlockingIOError: if another process trains in it.
-        Stopped: if Ctrl-C or SIGTERM ended it after a step, with a checkpoint.
+        BlockingIOError: if another process trains in the folder.
+        Stopped: if Ctrl-C or SIGTERM ended the training after a step, with a checkpoint.
     """
     why = "no score is finite"
     try:
@@ -52,31 +52,31 @@ def run_trial(
         _tell(trial, None, TrialState.PRUNED)
         return
     if best is None:
-        # unless a process that took this one for dead has finished it
+        # another process may have taken this one for dead and finished the trial
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
             trial.set_user_attr(WHY, why)
     _tell(trial, best, TrialState.FAIL if best is None else TrialState.COMPLETE)
 
 
 class _Reports(Callback):
-    """Tells the study the score of every validation, and ends a trial that it gives up.
+    """Callback that reports the score of every validation, and ends a trial that is pruned.
 
     Raises:
-        optuna.TrialPruned: it does.
+        optuna.TrialPruned: if the pruner ends the trial.
     """
 
     def __init__(self, trial: optuna.Trial, score: Score) -> None:
         self._trial, self._score = trial, score
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell it."""
+        """Report the score to the study, and ask whether to prune the trial."""
         value = trainer.callback_metrics.get(f"val/{self._score.name}")
         if value is None:
             return
         step, storage = trainer.global_step, self._trial.study._storage
-        # optuna would leave a journal locked, or release the lock of another process
+        # a signal within optuna would leave a journal locked, or release another process's lock
         with signals_deferred():
-            # a process that died after it may have told it
+            # a process that has died may have reported this step already
             if step not in storage.get_trial(self._trial._trial_id).intermediate_values:
                 self._trial.report(float(value), step)
             given_up = self._trial.should_prune()
@@ -85,7 +85,7 @@ class _Reports(Callback):
 
 
 def _tell(trial: optuna.Trial, value: float | None, state: TrialState) -> None:
-    """Say how it ended, unless a process that took this one for dead has."""
+    """Tell the study how a trial ended, unless another process has finished the trial."""
     values = None if value is None else [value]
     with signals_deferred(), suppress(optuna.exceptions.UpdateFinishedTrialError):
         trial.study._storage.set_trial_state_values(trial._trial_id, state, values)
@@ -99,14 +99,14 @@ def _train(
     overrides: Sequence[str],
     callbacks: Sequence[Callback],
 ) -> float | None:
-    """Begin it, or go on with it, and return its best score."""
-    there = is_run(folder)
-    if there:
+    """Start or resume the training of a trial, and return its best score."""
+    started = is_run(folder)
+    if started:
         _refuse_another(folder, recipe, scale, [*data_dir_option(data_dir), *overrides])
     return fit(
         recipe=recipe,
-        run_dir=None if there else folder,
-        resume=folder if there else None,
+        run_dir=None if started else folder,
+        resume=folder if started else None,
         data_dir=data_dir,
         scale=scale,
         overrides=overrides,
@@ -116,17 +116,17 @@ def _train(
 
 
 def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Sequence[str]) -> None:
-    """Refuse to take another training for this trial, such as one of another study.
+    """Refuse a folder with another training than this trial's, such as one of another study.
 
     Raises:
-        ValueError: if the folder holds one.
+        ValueError: if the folder holds another training.
     """
     chosen = read_recipe(recipe, scale or "paper")
     built, about = rebuild(folder)
-    there = {"recipe": about["recipe"], "scale": about["scale"], **_config(built)}
+    existing = {"recipe": about["recipe"], "scale": about["scale"], **_config(built)}
     config = _config(Built(chosen.config, overrides))
-    here = {"recipe": chosen.name, "scale": chosen.scale, **config}
-    if found := list(differences(there, here)):
+    expected = {"recipe": chosen.name, "scale": chosen.scale, **config}
+    if found := list(differences(existing, expected)):
         raise ValueError(
             f"{folder} holds another training than this trial: {'; '.join(found)}. Name another "
             "--out, or remove the folder"
@@ -134,7 +134,7 @@ def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Seq
 
 
 def _config(built: Built) -> dict[str, Any]:
-    """All but where the data are, which may be elsewhere on another machine."""
+    """Return the configuration without the data's folder, which may differ between machines."""
     config = built.as_dict()
     (config["data"].get("init_args") or {}).pop("data_dir", None)
     return config
@@ -144,12 +144,13 @@ def space_of(ranges: Mapping[str, Any]) -> dict[str, BaseDistribution]:
     """Read a recipe's ``search.space``: for each option ``choices``, or ``low``, ``high``, ``log``.
 
     Raises:
-        ValueError: if an option has another form, or a range is none.
+        ValueError: if an option has another form, or its range is invalid.
     """
     return {option: _distribution(option, given) for option, given in ranges.items()}
 
 
 def _distribution(option: str, given: Any) -> BaseDistribution:
+    """Convert an option's range to a distribution of optuna."""
     keys = given.keys() if isinstance(given, dict) else set()
     try:
         if keys == {"choices"} and isinstance(given["choices"], list):
@@ -166,7 +167,7 @@ def _distribution(option: str, given: Any) -> BaseDistribution:
 
 
 def any_of(space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """A point of the space."""
+    """Return some point of the space, to check its options."""
     return {
         name: d.choices[0] if isinstance(d, CategoricalDistribution) else d.low  # type: ignore[attr-defined]
         for name, d in space.items()
@@ -176,7 +177,7 @@ def any_of(space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
 def draw(
     trial: optuna.Trial, space: Mapping[str, BaseDistribution], seed: int
 ) -> Mapping[str, Any]:
-    """The point of a trial, that of an earlier process if one has drawn it."""
+    """Draw the options of a trial, or return those that an earlier process has drawn."""
     sequence = np.random.SeedSequence((seed, trial.number))
     trial.study.sampler = optuna.samplers.RandomSampler(int(sequence.generate_state(1)[0]))
     for name, distribution in space.items():
@@ -185,5 +186,5 @@ def draw(
 
 
 def as_options(point: Mapping[str, Any]) -> list[str]:
-    """A point as options of LightningCLI."""
+    """Format a point as options of LightningCLI."""
     return [f"--{name}={'null' if value is None else value}" for name, value in point.items()]

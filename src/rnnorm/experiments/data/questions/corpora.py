@@ -16,6 +16,7 @@ from rnnorm.experiments.data.text_file import find_texts
 from rnnorm.experiments.files import users_folder
 
 ClozeDataset = Literal["cnn", "babi", "chinese"]
+_CMRC_PARTS = ("doc_query", "answer")
 _SUB_FOLDERS = {"cnn": ("cnn", "dailymail"), "babi": ("babi", "babi_en10k")}
 
 
@@ -89,9 +90,6 @@ def _chinese(folder: Path) -> dict[str, Iterable[Question]]:
     seen = {question.story for question in test}
     train, val = hold_out([q for q in together[: len(known)] if q.story not in seen])
     return {"train": train, "val": val, "test": test}
-
-
-_CMRC_PARTS = ("doc_query", "answer")
 
 
 def _cmrc(paths: Sequence[Path]) -> Iterator[Question]:

@@ -49,7 +49,7 @@ class Raw(NamedTuple):
 
 
 def read_raw(questions: Iterable[Question], words: dict[str, int]) -> list[Raw]:
-    """Number words in the order of their first occurrence, so that no text stays in memory.
+    """Encode words in the order of their first occurrence, so that no text stays in memory.
 
     Args:
         questions: the questions, read one by one.
@@ -123,7 +123,7 @@ class Numbering:
         return "<unknown>" if number == self.unknown else f"@{number - self.unknown - 1}"
 
     def question(self, raw: Raw) -> NumberedQuestion:
-        """Number a question."""
+        """Encode a question in these numbers."""
         both = np.concatenate([raw.document, raw.query])
         numbers = self._table[both]
         nameless = both[numbers < 0]

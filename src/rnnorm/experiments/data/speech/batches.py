@@ -59,7 +59,7 @@ class FrameBatches(SimilarLengths[FrameBatch]):
         self.prepare = prepare or (lambda features: features)
 
     def batch(self, number: int, drawn: list[NDArray[np.intp]]) -> FrameBatch:
-        """A minibatch of this order.
+        """Return a minibatch of the drawn order.
 
         Raises:
             ValueError: if the features of an utterance are broken.
@@ -129,7 +129,7 @@ class TranscriptBatches(SimilarLengths[TranscriptBatch]):
         return known and int(self.lengths[index]) >= least_steps(symbols)
 
     def batch(self, number: int, drawn: list[NDArray[np.intp]]) -> TranscriptBatch:
-        """A minibatch of this order.
+        """Return a minibatch of the drawn order.
 
         Raises:
             ValueError: if the features of an utterance are broken.
