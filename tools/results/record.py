@@ -44,7 +44,7 @@ def results(runs: Iterable[str | Path] = (), *, docs: str | Path = "docs") -> Pa
         The page.
 
     Raises:
-        FileNotFoundError: if a folder is no run, or ``results/tables.yaml`` is missing.
+        FileNotFoundError: if a folder is not a run, or ``results/tables.yaml`` is missing.
         ValueError: if a file is broken, a recorded run is in no table, or a run would replace one
             with other changes, or be another seed of it.
     """

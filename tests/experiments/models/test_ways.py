@@ -5,8 +5,7 @@ import torch
 from torch.nn.functional import one_hot
 from translations import SOURCE, TARGET, WORDS, batch, calls, model
 
-from rnnorm.experiments.models import feeding
-from rnnorm.experiments.models import generation_training as last_steps
+from rnnorm.experiments.models import feeding, generation_training
 from rnnorm.experiments.models.bleu import sentence_bleu
 from rnnorm.experiments.models.generation_training import (
     E2E,
@@ -144,7 +143,7 @@ def test_mixer_draws_the_last_steps_and_feeds_the_truth_before(monkeypatch):
         # no row ever ends by itself
         return torch.full((len(scores), 1), 5), torch.ones(len(scores), 1).double()
 
-    monkeypatch.setattr(last_steps, "draw", draw)
+    monkeypatch.setattr(generation_training, "draw", draw)
     seen = calls(net.decoder)
     Mixer(steps=2).loss(net.task(batch()), Place())
     # rows draw from two steps before their end up to two steps after it
@@ -174,7 +173,7 @@ def test_reinforce_is_the_gradient_of_the_expected_reward(monkeypatch):
             log_p.append(scores.log_softmax(1)[0, symbol])
             return torch.tensor([[symbol]]), torch.ones(1, 1).double()
 
-        monkeypatch.setattr(last_steps, "draw", draw)
+        monkeypatch.setattr(generation_training, "draw", draw)
         loss = Mixer(steps=1).loss(net.task(one), Place())["loss"]
         p = sum(log_p).exp()
         written = torch.tensor([[2], *([s] for s in sequence), [0]])

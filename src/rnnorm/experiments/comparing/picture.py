@@ -25,7 +25,7 @@ class Look(NamedTuple):
     """The style of a model's lines.
 
     Attributes:
-        colour: as ``#rrggbb``.
+        colour: colour ``#rrggbb``.
         dashes: a line style of matplotlib.
     """
 

@@ -225,7 +225,7 @@ class SimilarLengths(Minibatches[Batch]):
     minibatches come in random order.
 
     Args:
-        lengths: of all sequences.
+        lengths: length of each sequence.
         batch_size: rows of a minibatch. One row that is left over joins the minibatch before it:
             a single row has no batch statistics.
         seed: seed of the order, or None for the order of the lengths.

@@ -55,8 +55,8 @@ class PixelData(LoadedData):
         permutation_seed: seed of that order.
         shrink: average squares of ``shrink`` by ``shrink`` pixels first.
         train_size: keep only this many training images.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`; ``data_dir`` is the
-            folder of MNIST's four idx-gz files, which are downloaded without it.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`; ``data_dir``
+            is the folder of MNIST's four idx-gz files, which are downloaded without it.
 
     Raises:
         ValueError: if an argument is out of its range.

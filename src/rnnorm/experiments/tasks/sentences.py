@@ -20,7 +20,7 @@ class SentenceData(TextData):
         dataset: ``"ptb-char"``, ``"ptb-word"`` or ``"text"``, see
             :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
         folded: whether to train on sequences of two sentences, see ``fold``.
-        **shared: of :class:`rnnorm.experiments.data.text.windows.TextData`.
+        **shared: arguments of :class:`rnnorm.experiments.data.text.windows.TextData`.
 
     Raises:
         ValueError: if the texts of ``dataset`` have no end symbol, or a size is less than 1.

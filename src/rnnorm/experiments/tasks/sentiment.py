@@ -30,7 +30,7 @@ class SentimentData(KeepsVocabulary):
         words: size of the vocabulary, the most frequent words of the training texts.
         train_size: keep only this many training texts, a fixed random choice; the vocabulary is
             that of all.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
         vocabulary: the words, once the data are loaded.

@@ -21,7 +21,7 @@ class TimeSeriesData(LoadedData):
             (:func:`rnnorm.experiments.data.series.load_series`).
         features: values of a time step, for ``"uci"``.
         val: share of the training series for validation.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
         num_features: values of a time step, once the data are loaded.

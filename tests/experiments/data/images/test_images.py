@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from rnnorm.experiments.data import images as mnist
 from rnnorm.experiments.data.images import ADDRESS, SHA256, load_images, mnist_files
 
 
@@ -122,7 +121,7 @@ def test_download_checks_sha256(monkeypatch, tmp_path):
     monkeypatch.setattr(pooch, "retrieve", retrieve)
     monkeypatch.setattr(pooch, "os_cache", lambda _: tmp_path)
     assert set(mnist_files()) == set(SHA256)
-    assert all(asked[n] == (mnist.ADDRESS + n, f"sha256:{SHA256[n]}") for n in SHA256)
+    assert all(asked[n] == (ADDRESS + n, f"sha256:{SHA256[n]}") for n in SHA256)
 
 
 def write_mnist(folder, images, labels, names=("train", "t10k")):

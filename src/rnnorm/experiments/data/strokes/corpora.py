@@ -96,7 +96,7 @@ def load_iam(data_dir: str | Path | None) -> DrawnParts:
 
     Raises:
         ValueError: if there are fewer than three forms, or a file is broken.
-        FileNotFoundError: if ``data_dir`` is None or is not a folder.
+        FileNotFoundError: if ``data_dir`` is None.
     """
     folder = users_folder(data_dir, "lineStrokes")
     folder = inner_folder(folder, "lineStrokes") or folder

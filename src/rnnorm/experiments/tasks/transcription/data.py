@@ -49,7 +49,7 @@ class SpokenData(KeepsVocabulary):
         many.
         normalised: whether to scale each utterance's features to mean 0 and variance 1.
         train_size: keep only this many training utterances, a fixed random choice.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
         vocabulary: the symbols of the training utterances, once the data are loaded.

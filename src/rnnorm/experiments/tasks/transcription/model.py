@@ -30,7 +30,7 @@ class Transcriber(StepClassifier):
         beam: prefixes that are kept when symbols are decoded
             (:func:`rnnorm.experiments.models.ctc.best_prefix`); 1 for the best path.
         unit: unit that errors are counted in, ``"word"`` or ``"phone"``.
-        **layers: of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
+        **layers: arguments of :class:`rnnorm.experiments.models.recurrent_model.RecurrentModel`.
 
     Attributes:
         score: the metric of the best checkpoint: substitutions, deletions and insertions over the

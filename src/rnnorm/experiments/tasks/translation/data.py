@@ -28,7 +28,7 @@ class TranslationData(LoadedData):
         longest: most words of a sentence in a training pair; longer ones are left out. None for no
             limit.
         train_size: keep only this many training pairs; the vocabularies are those of all.
-        **shared: of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
+        **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:
         source, target: the numbers of the words, once the data are loaded.
