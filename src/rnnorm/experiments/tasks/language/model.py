@@ -206,7 +206,7 @@ class LanguageModel(RecurrentModel):
 
     @property
     def _samples(self) -> bool:
-        """Whether an HMLSTM samples its boundaries."""
+        """True if an HMLSTM samples its boundaries."""
         return (self.hparams["cell_options"] or {}).get("boundary") == "sample"
 
     def _passed(self, batch: Window) -> Tensor:
