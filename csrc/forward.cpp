@@ -92,7 +92,7 @@ struct Forward : Layer<Cell, T> {
     else
       product<T, C>({before, H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
                     plan.fused);
-    // later ones are finite, or a rectifier's, which lets none through
+    // only t = 0 or a ReLU can yield NaN here
     if (t == 0 || this->passes()) this->template clear_missing<U>(u, n, h);
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<G, U>(*h_site, h, n, u, t);

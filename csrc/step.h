@@ -95,7 +95,7 @@ struct Tile {
       __builtin_prefetch(z.next + row * C + c, 1, 2);
   }
 
-  // of the h that the cell has made; what a zoneout passes by it goes where W_h adds its part
+  // gradient of the cell's h; the zoned-out share is kept in grad_h
   template <bool Extra>
   static RNNORM_INLINE V grad_output(const Step<T>& s, int64_t row, int column) {
     T* from_next = s.grad_h + row * s.grad_h_stride + column;

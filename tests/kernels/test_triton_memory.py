@@ -86,11 +86,11 @@ FAR = """
 import ctypes, mmap
 import torch, triton
 import triton.language as tl
-from rnnorm.kernels.triton.tile import Tile, accumulate, address, load, place
+from rnnorm.kernels.triton.tile import Tile, accumulate, address, load, locate
 
 @triton.jit
 def kernel(matrix, out, n, width, TILE: tl.constexpr):
-    rows, cols, there = place(0, n, width, TILE)
+    rows, cols, there = locate(0, n, width, TILE)
     there = there & (cols < 2)
     tl.store(out + rows * 2 + cols, load(matrix, rows, cols, there, width, TILE), there)
     accumulate(matrix, rows, cols, there, width, 0.5)

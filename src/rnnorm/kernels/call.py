@@ -1,4 +1,4 @@
-"""What a layer asks of a kernel: the call, and which calls a fused kernel computes."""
+"""A layer's call of a kernel, and the calls that a fused kernel computes."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class Mask(NamedTuple):
-    """What recurrent dropout drew for a layer at one place: the numbers ``drawn * scale``.
+    """A mask of recurrent dropout at one place: the numbers ``drawn * scale``.
 
-    It takes a byte for each number until a kernel reads it.
+    A mask takes one byte for each number until a kernel reads it.
 
     Args:
         drawn: ``(T, B, ·)`` bool, or broadcast to that.
-        scale: of the true ones.
+        scale: value of the true numbers.
     """
 
     drawn: Tensor
     scale: float = 1.0
 
     def numbers(self, dtype: torch.dtype) -> Tensor:
-        """Returns them in a floating dtype, with the shape of ``drawn``."""
+        """Return the numbers in a floating dtype, with the shape of ``drawn``."""
         return self.drawn.to(dtype) * self.scale
 
 
@@ -54,7 +54,7 @@ class LayerCall(NamedTuple):
 
     Args:
         cell: the equations.
-        norm: what is normalised.
+        norm: the kind of normalisation and its sites, None without.
         x: ``(T, B, I)``, the longest row first; padded positions are never read.
         batch_sizes: ``(T,)`` int64 on the CPU, the number of active rows, or None if all are.
         state: initial states, ``(B, ·)`` each.
@@ -66,10 +66,10 @@ class LayerCall(NamedTuple):
             serves all later steps.
         min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
         step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
-        masks: of recurrent dropout: what ``"hidden"`` and ``"candidate"`` are multiplied by, and
-            the part of the step before in the new state (``"zoneout_h"``, …).
-        rows: the active rows of all ranks, where statistics are taken over these: ``x`` then has
-            as many steps as on all ranks, and ``min_rows`` counts the rows of all.
+        masks: masks of recurrent dropout: factors of ``"hidden"`` and ``"candidate"``, and the
+            part of the step before in the new state (``"zoneout_h"``, …).
+        rows: the active rows of all ranks, if statistics are taken over these: ``x`` then has
+            the same number of steps on all ranks, and ``min_rows`` counts the rows of all ranks.
     """
 
     cell: Cell
@@ -88,14 +88,14 @@ class LayerCall(NamedTuple):
 
 
 class LayerResult(NamedTuple):
-    """What a kernel returns.
+    """The results of a kernel.
 
     Args:
         output: ``(T, B, H_out)``, zero where padded.
         state: the state of each row after its last frame.
         taken: mean and biased variance taken at each batch-normalised site, ``(T, F)``, or
-            ``(1, F)`` for sequence scope, zero where none was, NaN where the cell has no such term
-            at a step; empty with ``min_rows=None``.
+            ``(1, F)`` for sequence scope; zero at steps with too few rows, NaN at steps where the
+            cell has no such term; empty with ``min_rows=None``.
     """
 
     output: Tensor
@@ -104,11 +104,12 @@ class LayerResult(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a layer asks for, before there are tensors.
+    """The properties of a layer by which a kernel is chosen, before there are tensors.
 
-    ``padded`` rows come with their ``lengths``. ``masked`` are the places where recurrent dropout
-    acts. ``exported`` is what a program is made for, ``"torch"`` or ``"onnx"``, if one is.
-    ``synchronized`` statistics are those of the rows of several processes.
+    ``padded`` says that rows come with their ``lengths``. ``masked`` lists the places where
+    recurrent dropout acts. ``exported`` is the format of a program that is being exported,
+    ``"torch"`` or ``"onnx"``, or empty. ``synchronized`` says that statistics are over the rows of
+    several processes.
     """
 
     cell: Cell
@@ -137,7 +138,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a fused kernel computes: whatever is not listed, another kernel runs.
+    """The layers that a fused kernel computes; another kernel runs all others.
 
     Args:
         cells: the cells, each with the options that it may have.
@@ -148,7 +149,7 @@ class Coverage:
     masks: tuple[str, ...] = ()
 
     def refuses(self, request: Request) -> str:
-        """Says why the kernel does not compute a request, empty if it does."""
+        """Say why the kernel does not compute a request, empty if it does."""
         cell = request.cell
         if not listed(cell, self.cells):
             return f"it has no {cell}"
@@ -169,13 +170,13 @@ class Coverage:
 
 
 def listed(cell: Cell, cells: Sequence[Cell]) -> bool:
-    """Tells whether a cell is one of some, with all of its options."""
-    # its own comparison may leave options out
+    """Tell whether a cell is one of ``cells``, with all of its options."""
+    # a cell's own comparison may leave options out
     return any([type(cell) is type(each) and vars(cell) == vars(each) for each in cells])
 
 
 def _refuses_norm(cell: Cell, norm: Norm | None) -> str:
-    """Says why no fused kernel normalises a cell so, empty if they do."""
+    """Say why no fused kernel normalises a cell by ``norm``, empty if they do."""
     active = cell.active_sites(norm)
     if norm is None or not active:
         return ""

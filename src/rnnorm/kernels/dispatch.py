@@ -1,4 +1,4 @@
-"""Which kernel runs a layer: one table, tried from the top."""
+"""The table of kernels, tried from the top, and the choice of the kernel that runs a layer."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ _TORCH = (LSTM(), GRU(), RNN(), RNN("relu"))
 
 @dataclass(frozen=True)
 class Kernel:
-    """A row of the table.
+    """A row of the table of kernels.
 
     Args:
-        name: as in ``use_backend``.
-        unavailable: why it cannot run on this machine, empty if it can.
-        refuses: why it does not cover a request, empty if it does.
+        name: name of the kernel for ``use_backend``.
+        unavailable: why the kernel cannot run on this machine, empty if it can.
+        refuses: says why the kernel does not cover a request, empty if it does.
         layer: runs one layer, as ``reference.layer`` does; None for torch's own operators, which
             run a whole stack of layers.
-        traceable: whether a compiler takes it into a graph without unrolling the time steps.
+        traceable: whether a compiler captures the kernel without unrolling the time steps.
         synchronized: runs a call whose statistics are over the rows of several processes; None
-            where the kernel takes none of these.
-        worse: why a later one is better for a request, unless ``use_backend`` names this one.
+            if the kernel cannot.
+        worse: says why a later kernel is better for a request, unless ``use_backend`` names this
+            one; empty if none is.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Kernel:
 
 
 def _aten_refuses(request: Request) -> str:
+    """Say why torch's own operators do not compute a request, empty if they do."""
     if not listed(request.cell, _TORCH):
         return f"torch.nn has no {request.cell}"
     if request.cell.active_sites(request.norm):
@@ -60,6 +62,7 @@ def _aten_refuses(request: Request) -> str:
 
 
 def _aten_is_worse(request: Request) -> str:
+    """Say why a later kernel is better than torch's own operators, empty if none is."""
     if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
         return "torch.export would keep its example's number of steps"
     if request.padded and not UNAVAILABLE and not cpu.refuses(request):
@@ -68,6 +71,7 @@ def _aten_is_worse(request: Request) -> str:
 
 
 def _scan_refuses(request: Request) -> str:
+    """Say why ``scan`` does not compute a request, empty if it does."""
     if not request.exported:
         return "it is for torch.export"
     if request.one_step:
@@ -110,27 +114,28 @@ _log = logging.getLogger("rnnorm")
 
 
 def backends() -> dict[str, str]:
-    """The kernels in the order in which they are tried, each with why it does not run here.
+    """Return why each kernel does not run here, in the order in which kernels are tried.
 
     Returns:
-        the reason by name, empty for a kernel that is available. One that is may still not
-        cover a given cell, norm, device or dtype, or run on a device only where ``use_backend``
-        names it: the next one then runs, and the logger ``rnnorm`` says so once, at level INFO.
+        the reason by name, empty for a kernel that is available. An available kernel may still
+        not cover a given cell, norm, device or dtype, or may run on a device only where
+        ``use_backend`` names it: the next kernel then runs, and the logger ``rnnorm`` says so
+        once, at level INFO.
     """
     return {kernel.name: kernel.unavailable for kernel in KERNELS}
 
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Forces one kernel within a ``with`` block, in the thread that enters it.
+    """Force one kernel within a ``with`` block, in the thread that enters it.
 
     Args:
         name: one of ``backends()``.
 
     Raises:
-        ValueError: no kernel has that name.
-        RuntimeError: it cannot run on this machine, or (when a layer is called) it does not
-            cover what the layer asks for.
+        ValueError: if no kernel has that name.
+        RuntimeError: if the kernel cannot run on this machine, or (when a layer is called) does
+            not cover the layer.
     """
     names = [kernel.name for kernel in KERNELS]
     if name not in names:
@@ -145,56 +150,63 @@ def use_backend(name: str) -> Iterator[None]:
 
 
 def why_not(name: str, request: Request) -> str:
-    """Why a kernel does not run a layer even where ``use_backend`` names it, empty if it does."""
+    """Say why a kernel does not run a layer that ``use_backend`` forces on it, empty if it does."""
     kernel = _kernel(name)
     return kernel.unavailable or kernel.refuses(request)
 
 
 def _kernel(name: str) -> Kernel:
+    """Return the kernel of a name."""
     return next(kernel for kernel in KERNELS if kernel.name == name)
 
 
 def forced() -> bool:
-    """Whether ``use_backend`` has a say."""
+    """Tell whether ``use_backend`` forces a kernel."""
     return _forced.get() is not None
 
 
 def choose(**asked: Any) -> Kernel:
-    """The kernel that runs a layer, counted; torch.compile asks once, while it traces.
+    """Return the kernel that runs a layer, and count the call; a compiled layer is counted once.
 
     Args:
-        **asked: as of ``Request``, but for ``exported``.
+        **asked: the fields of ``Request`` except ``exported``.
 
     Raises:
-        RuntimeError: a forced kernel does not cover the request.
+        RuntimeError: if a forced kernel does not cover the request.
     """
     return KERNELS[_choose(**asked)]
 
 
 @constant
 def _choose(**asked: Any) -> int:
+    """Return the index of the kernel that runs a layer, and count the call."""
     request, forced = Request(**asked, exported=exporting()), _forced.get()
-    kernel = _first(request) if forced is None else _named(forced, request)
+    kernel = _first_accepting(request) if forced is None else _forced_kernel(forced, request)
     calls[kernel.name] += 1
     return KERNELS.index(kernel)
 
 
-def _named(name: str, request: Request) -> Kernel:
+def _forced_kernel(name: str, request: Request) -> Kernel:
+    """Return a kernel that ``use_backend`` forces.
+
+    Raises:
+        RuntimeError: if the kernel does not cover the request.
+    """
     if why := why_not(name, request):
         raise RuntimeError(f"backend {name!r} does not cover {request}: {why}")
     return _kernel(name)
 
 
-def _first(request: Request) -> Kernel:
-    """The reference at the latest, which covers every request."""
+def _first_accepting(request: Request) -> Kernel:
+    """Return the first kernel that accepts a request; the reference accepts all."""
     passed_over: list[str] = []
     for kernel in KERNELS:
         why = kernel.unavailable or kernel.refuses(request) or kernel.worse(request)
         if not why:
             break
         passed_over.append(f"{kernel.name}: {why}")
-    if _log.isEnabledFor(logging.INFO) and (said := str(request)) not in _logged:
-        # by its words: a cell of one's own may have no hash
-        _logged.add(said)
-        _log.info("%s runs on %s (%s)", said, kernel.name, "; ".join(passed_over) or "first")
+    if _log.isEnabledFor(logging.INFO) and (text := str(request)) not in _logged:
+        # as text, since a user's cell may not be hashable
+        _logged.add(text)
+        _log.info("%s runs on %s (%s)", text, kernel.name, "; ".join(passed_over) or "first")
     return kernel

@@ -22,16 +22,17 @@ Site = Callable[[Tensor, int], Tensor]
 
 
 def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -> LayerResult:
-    """Runs a cell over the active rows of every step.
+    """Run a cell over the active rows of every step.
 
     Products are computed in the dtype of ``x``, everything else in float32 or wider.
 
     Args:
         call: the layer and its tensors.
-        make_site: what normalises a batch-normalised site; other kernels have no such argument.
+        make_site: makes the normalisation of a batch-normalised site; an argument of this kernel
+            alone.
 
     Raises:
-        ValueError: the cell asks for a batch-normalised site twice at a step, in training.
+        ValueError: if the cell asks for a batch-normalised site twice at a step, in training.
     """
     cell, norm, x, weights, step = call.cell, call.norm, call.x, call.weights, call.step
     T, B, _ = x.shape
@@ -119,7 +120,7 @@ def fixed_sites(
     gamma: Mapping[str, Tensor],
     shifts: Mapping[str, Tensor],
 ) -> dict[str, Site]:
-    """What a cell asks for and no statistic over rows is needed for: the shift, or a row's norm."""
+    """Return the sites that need no statistic over rows: a shift, or a row's own norm."""
     sites: dict[str, Site] = {site: partial(_add, shifts.get(site)) for site in cell.sites}
     if norm is not None and not isinstance(norm, BatchNorm):
         for site, scale in gamma.items():
@@ -131,9 +132,9 @@ def fixed_sites(
 def _input_terms(
     x: Tensor, sizes: list[int], weight: Tensor | None, wide: torch.dtype
 ) -> list[Tensor]:
-    """``W_x x_t`` of the active rows of every step, ``(n_t, gates * H)``, from one product.
+    """Compute ``W_x x_t`` of the active rows of every step, ``(n_t, gates * H)``, in one product.
 
-    Without a weight, the rows of the frames themselves.
+    Without a weight, the terms are the frames themselves.
     """
     starts = [t for t in range(len(sizes)) if t == 0 or sizes[t] != sizes[t - 1]]
     frames = [
@@ -146,18 +147,26 @@ def _input_terms(
 
 
 def _add(shift: Tensor | None, z: Tensor, t: int) -> Tensor:
+    """Add the shift of a site to a term."""
     return z if shift is None else z + shift
 
 
 def _unmasked(z: Tensor, t: int) -> Tensor:
+    """Return a term where recurrent dropout has no mask."""
     return z
 
 
 def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
+    """Multiply a term by the mask of its step."""
     return z * masks[t][: z.size(0)]
 
 
 def _check_states(cell: Cell, state: object, before: State) -> None:
+    """Refuse what ``cell.step`` returned as states if their shapes differ from those it got.
+
+    Raises:
+        RuntimeError: if it is not a tuple of tensors with the shapes of ``before``.
+    """
     wanted: object = [tuple(s.shape) for s in before]
     got: object = type(state).__name__
     if isinstance(state, tuple):
@@ -170,7 +179,7 @@ def _check_states(cell: Cell, state: object, before: State) -> None:
 
 
 def zone_out(zones: Sequence[Tensor | None], before: State, state: State) -> State:
-    """``d s_{t-1} + (1 - d) s_t`` for each state with a mask d (Krueger et al. 2016)."""
+    """Return ``d s_{t-1} + (1 - d) s_t`` of each state with a mask d (Krueger et al. 2016)."""
     return tuple(
         new if zone is None else torch.lerp(new, old, zone)
         for zone, old, new in zip(zones, before, state, strict=True)
@@ -180,4 +189,5 @@ def zone_out(zones: Sequence[Tensor | None], before: State, state: State) -> Sta
 def _normalise_rows(
     norm: Norm, widths: list[int], gamma: Tensor, shift: Tensor | None, z: Tensor, t: int
 ) -> Tensor:
+    """Normalise each row of a term by its own statistics."""
     return norm.normalise_rows(z, widths, gamma, shift)

@@ -1,4 +1,4 @@
-"""The definition under torch's scan: programs of any number of steps, for torch.export."""
+"""The reference as a loop of torch's scan: exported programs with any number of steps."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ _LEAST = (2, 13)
 
 
 def _unavailable() -> str:
+    """Say why the kernel cannot run here, empty if it can."""
     return "" if RELEASE >= _LEAST else f"it needs torch {'.'.join(map(str, _LEAST))}"
 
 
-#: why it cannot run here: earlier versions were not tried, the scan of some takes no weights
+#: why the kernel cannot run here; earlier versions were not tried, and some scans take no weights
 UNAVAILABLE = _unavailable()
 
 
 def _is_one(size: int | torch.SymInt) -> bool:
-    # a comparison of what is not fixed would fix it
+    """Tell whether a size is fixed at 1."""
+    # comparing a symbolic size would fix it
     return isinstance(size, int) and size == 1
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """As ``reference.layer``, where no statistic is taken and masks are the same at every step."""
-    # which imports much
+    """Run a layer as ``reference.layer`` does, without taking statistics.
+
+    Masks of recurrent dropout must be the same at every step.
+    """
+    # a slow import
     from torch._higher_order_ops.scan import scan
 
     cell, norm, x, weights = call.cell, call.norm, call.x, call.weights
@@ -47,7 +52,7 @@ def layer(call: LayerCall) -> LayerResult:
     sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
     statistics: dict[str, Moments] = {}
     if isinstance(norm, BatchNorm):
-        # as a number it would become one of float32 in ONNX
+        # ONNX would store a Python number as float32
         eps = torch.tensor(norm.eps, dtype=wide, device=x.device)
         statistics = {
             site: (mean.to(wide), scale_of(gamma[site], var.to(wide), eps))
@@ -55,7 +60,7 @@ def layer(call: LayerCall) -> LayerResult:
         }
         for site, (mean, scale) in statistics.items():
             if not _is_one(mean.size(0)) and mean.size(0) != T:
-                # each step goes through the loop with its own
+                # the loop gets one row for each step
                 row = torch.arange(T, device=x.device).clamp(max=mean.size(0) - 1)
                 statistics[site] = mean[row], scale[row]
     masked = {place: mask.numbers(wide)[0] for place, mask in (call.masks or {}).items()}
@@ -73,25 +78,25 @@ def layer(call: LayerCall) -> LayerResult:
     if call.batch_sizes is not None:
         sizes = call.batch_sizes.to(x.device).view(T, 1, 1)
         frames["active"] = torch.arange(B, device=x.device).view(1, B, 1) < sizes
-        # what stands in padding would reach gradients as 0 times nan
+        # nan in the padding would reach gradients as 0 times nan
         x = x.masked_fill(~frames["active"], 0)
     terms = x.to(wide)
     if not cell.reads_frames:
         terms = normalise(statistics, "input", product(x, weights.weight_ih).to(wide))
     frames["term"] = terms
-    # one row for all steps is a weight of the loop, others go through it step by step
+    # a row for all steps is captured by the loop, rows for single steps are scanned
     single = [site for site, (mean, _) in statistics.items() if _is_one(mean.size(0))]
     shared = {
         site: (mean[0], scale[0]) for site, (mean, scale) in statistics.items() if site in single
     }
     frames["statistics"] = {site: m for site, m in statistics.items() if site not in single}
     weights = cell.prepare(weights)
-    # parts of one tensor are refused as different ones
+    # scan refuses two views of one tensor
     weights = weights._replace(own={name: w.clone() for name, w in weights.own.items()})
 
     def advance(before: State, frame: dict[str, Any]) -> tuple[State, Tensor]:
         by = {**shared, **frame["statistics"]}
-        # inductor looks for the number of rows among what the loop is given
+        # inductor takes the number of rows from the loop's arguments
         output, after = cell.step(
             weights,
             frame["term"].view(B, -1),
@@ -103,13 +108,13 @@ def layer(call: LayerCall) -> LayerResult:
             first, after = after[0], zone_out(zones, before, after)
             output = after[0] if output is first else output
         if "active" not in frame:
-            # no result may be another one, or what was given
+            # results may alias neither one another nor the arguments
             return tuple(s.clone() for s in after), output.clone()
-        there = frame["active"]
-        after = tuple(torch.where(there, s, b) for s, b in zip(after, before, strict=True))
-        return after, torch.where(there, output, 0)
+        active = frame["active"]
+        after = tuple(torch.where(active, s, b) for s, b in zip(after, before, strict=True))
+        return after, torch.where(active, output, 0)
 
-    # the loop wants a state laid out as what it makes of it, which an expanded one is not
+    # scan requires states in and out to have one layout, which an expanded state has not
     first = tuple(s.to(wide).clone(memory_format=torch.contiguous_format) for s in call.state)
     state, output = scan(advance, first, frames)
     state = tuple(s.to(dtype) for s, dtype in zip(state, dtypes, strict=True))

@@ -1,4 +1,4 @@
-"""The derivative of the backward pass, by running the reference."""
+"""The derivative of the backward pass, computed by running the reference."""
 
 from __future__ import annotations
 

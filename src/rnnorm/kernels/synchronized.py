@@ -18,10 +18,10 @@ from rnnorm.norm.moments import Moments
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """Runs a cell as ``reference.layer`` does on this rank's rows, by the moments of all ranks'.
+    """Run ``reference.layer`` on this rank's rows, with moments of the rows of all ranks.
 
-    To autograd it is one function. With a node for each step, a rank would wait forever where
-    another's loss does not depend on that step's output.
+    Autograd sees one function. With a node for each step, a rank would wait forever if the loss
+    of another rank did not depend on that step's output.
     """
     assert call.rows is not None
     make_site = partial(MergedSite, rows=call.rows)
@@ -57,15 +57,15 @@ def layer(call: LayerCall) -> LayerResult:
 
 
 class _Whole(torch.autograd.Function):
-    """A function of tensors whose own graph is walked whole, whatever its outputs serve for."""
+    """A function whose inner graph runs backward as a whole, whichever outputs are used."""
 
     @staticmethod
     def forward(
         ctx: Any, run: Callable[[list[Tensor]], tuple[Tensor, ...]], always: int, *leaves: Tensor
     ) -> tuple[Tensor, ...]:
-        """``run(leaves)``; backward asks for the gradients of the first ``always`` on every rank.
+        """Return ``run(leaves)``; backward always computes the gradients of the first ``always``.
 
-        Each normalisation has one of them, so that each takes part.
+        These are the scales, one of each normalisation, so every rank runs each exchange.
         """
         needed = ctx.needs_input_grad[2:]
         ctx.asked = [k < always or of_user for k, of_user in enumerate(needed)]
@@ -76,7 +76,7 @@ class _Whole(torch.autograd.Function):
             ]
             outputs = run(inner)
         asked_for = [leaf for leaf, asked in zip(inner, ctx.asked, strict=True) if asked]
-        # saved tensors let the graph behind them go after backward
+        # saved tensors free the graph behind them after backward
         ctx.save_for_backward(*outputs, *asked_for)
         ctx.outputs = len(outputs)
         return tuple(output.detach() for output in outputs)
@@ -84,15 +84,15 @@ class _Whole(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients, through every step."""
+        """Return the gradients, computed through every step."""
         saved = ctx.saved_tensors
         outputs, leaves = saved[: ctx.outputs], saved[ctx.outputs :]
-        moved = [k for k, output in enumerate(outputs) if output.requires_grad]
+        used = [k for k, output in enumerate(outputs) if output.requires_grad]
         found = iter(
             torch.autograd.grad(
-                [outputs[k] for k in moved],
+                [outputs[k] for k in used],
                 leaves,
-                [grads[k] for k in moved],
+                [grads[k] for k in used],
                 # the user may keep the graph too
                 retain_graph=True,
                 allow_unused=True,

@@ -25,6 +25,7 @@ _EXCHANGE = ctypes.CFUNCTYPE(_INT, _INT, _INT, _INT)
 
 
 def _pointers(names: str) -> list[tuple[str, type[_POINTER]]]:
+    """Return pointer fields of a struct."""
     return [(name, _POINTER) for name in names.split()]
 
 
@@ -84,12 +85,12 @@ class Layer(ctypes.Structure):
 
 
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or None and why not.
+    """Load the library; return it, or None and the reason.
 
     Raises:
-        ImportError: it was compiled from other sources than these.
+        ImportError: if it was compiled from other sources than these.
     """
-    # an editable install keeps what was built in a folder of its own
+    # an editable install keeps the built library in another folder
     folders = [Path(folder) for folder in cpu.__path__]
     found = [path for folder in folders for path in folder.glob("librnnorm.*")]
     if not found:
@@ -122,7 +123,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 def _fits(library: ctypes.CDLL) -> bool:
-    """Whether the library's struct of a layer is as large as this one."""
+    """Tell whether the library's struct of a layer has the size of ``Layer``."""
     size = getattr(library, "rnnorm_layer_size", None)
     if size is None:
         return False
@@ -139,6 +140,7 @@ _forked = False
 
 
 def _after_fork() -> None:
+    """Note in a forked process that OpenMP's threads must not be used."""
     global _forked
     _forked = True
 
@@ -148,29 +150,29 @@ if hasattr(os, "register_at_fork"):
 
 
 def isa() -> str:
-    """The instruction set of the build that runs here, empty where the library is missing."""
+    """Return the instruction set of the build that runs here, empty without the library."""
     return "" if _LIBRARY is None else _LIBRARY.rnnorm_isa().decode()
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Where a tensor's data begins; None for one that is absent, 0 for one without elements."""
+    """Return the address of a tensor's data; None for None, 0 for a tensor without elements."""
     return None if tensor is None else tensor.data_ptr()
 
 
 def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
-    """Calls ``rnnorm_forward`` or ``rnnorm_backward`` without holding the GIL.
+    """Call ``rnnorm_forward`` or ``rnnorm_backward`` without holding the GIL.
 
     Args:
-        name: of the function.
-        layer: its argument.
-        exchange: with other processes, if statistics are of their rows too.
+        name: name of the function.
+        layer: argument of the function.
+        exchange: merges statistics with other processes, if they are over the rows of all.
 
     Raises:
-        MemoryError: scratch memory could not be allocated.
-        BaseException: what ``exchange`` has raised.
+        MemoryError: if scratch memory could not be allocated.
+        BaseException: if ``exchange`` raised it.
     """
     assert _LIBRARY is not None
-    # a thread owns 16 units or, of the input's gradient, 64 features
+    # a thread owns 16 units, or 64 features of the input's gradient
     shares = max(1, -(-layer.H // 16), -(-layer.I // 64))
     layer.threads = 1 if _forked else min(torch.get_num_threads(), shares)
     raised: list[BaseException] = []
@@ -185,7 +187,7 @@ def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
 
 
 def _attempt(function: Callable[..., None], arguments: Any, raised: list[BaseException]) -> int:
-    """Calls a function that may not raise into C: 1 if it would have."""
+    """Call a function from C, which cannot take an exception; return 1 if the function raised."""
     try:
         function(*arguments)
     except BaseException as error:
@@ -195,6 +197,6 @@ def _attempt(function: Callable[..., None], arguments: Any, raised: list[BaseExc
 
 
 def call(name: str, *arguments: int) -> None:
-    """Calls one of the functions for benchmarks, which keep to the calling thread."""
+    """Call one of the benchmark functions, which run on the calling thread alone."""
     assert _LIBRARY is not None
     getattr(_LIBRARY, name)(*arguments)

@@ -1,4 +1,4 @@
-"""The matrix product of the CPU kernels alone, and the limit of a core beside it."""
+"""The matrix product of the CPU kernels, and a core's multiply-adds, for benchmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PANEL = 64
 
 
 def pack(weight: Tensor) -> Tensor:
-    """A weight as the product reads it.
+    """Pack a weight in the layout that ``product`` reads.
 
     Args:
         weight: ``(64 panels, K)`` float32, contiguous.
@@ -21,7 +21,7 @@ def pack(weight: Tensor) -> Tensor:
         ``(panels, 64 K)``, in the order of this processor's build.
 
     Raises:
-        ValueError: the weight has another shape, type or layout.
+        ValueError: if the weight has another shape, type or layout.
     """
     _check("weight", weight)
     if weight.size(0) % PANEL:
@@ -33,17 +33,17 @@ def pack(weight: Tensor) -> Tensor:
 
 
 def product(a: Tensor, packed: Tensor) -> Tensor:
-    """``a @ weight.T`` on one thread, panel after panel.
+    """Compute ``a @ weight.T`` on one thread, panel after panel.
 
     Args:
         a: ``(n, K)`` float32, contiguous.
-        packed: what ``pack`` has made of the weight.
+        packed: the weight, packed by ``pack``.
 
     Returns:
         ``(panels, n, 64)``.
 
     Raises:
-        ValueError: a tensor has another shape, type or layout.
+        ValueError: if a tensor has another shape, type or layout.
     """
     _check("a", a)
     _check("packed", packed)
@@ -56,11 +56,16 @@ def product(a: Tensor, packed: Tensor) -> Tensor:
 
 
 def multiply_adds(count: int) -> None:
-    """Does so many multiply-adds in registers of the build's width, on one thread."""
+    """Run ``count`` multiply-adds in registers of the build's width, on one thread."""
     call("rnnorm_multiply_adds", count)
 
 
 def _check(name: str, tensor: Tensor) -> None:
+    """Refuse a tensor unless it is a contiguous float32 matrix.
+
+    Raises:
+        ValueError: if the tensor has another shape, type or layout.
+    """
     if tensor.dtype != torch.float32 or tensor.dim() != 2 or not tensor.is_contiguous():
         raise ValueError(
             f"{name} must be a contiguous float32 matrix, got {tuple(tensor.shape)} of "

@@ -1,4 +1,4 @@
-"""What the passes of several processes tell each other."""
+"""The exchange of statistics between the passes of several processes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rnnorm.norm.merged_moments import ActiveRows
 
 
 class Exchange:
-    """Makes what this rank has of some statistics what all ranks have, as a pass asks for it.
+    """Merges the statistics of this rank with those of all ranks, when a pass calls it.
 
     Args:
-        rows: those of all ranks.
-        parts: of each site two tensors ``(steps, F)``, which are changed in place.
-        backward: whether they are sums, and not mean and sum of squared deviations.
+        rows: the active rows of all ranks.
+        parts: two tensors ``(steps, F)`` for each site, which are changed in place.
+        backward: whether the tensors are sums, not mean and sum of squared deviations.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Exchange:
         self._rows, self._parts, self._backward = rows, parts, backward
 
     def __call__(self, site: int, first: int, count: int) -> None:
-        """As ``rnnorm_exchange`` of csrc/layer.h, on all ranks alike."""
+        """Merge ``count`` steps from ``first``, as ``rnnorm_exchange`` of csrc/layer.h asks for."""
         pair = [part[first : first + count] for part in self._parts[site]]
         own = torch.cat(pair)
         if self._backward:

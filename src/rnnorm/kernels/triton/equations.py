@@ -1,6 +1,6 @@
 """The equations of a step on tiles, and their derivatives, as in ``rnnorm.cells``.
 
-A gate's preactivation is ``x + y``: what the frame brings, and the finished recurrent term.
+A gate's preactivation is ``x + y``, the finished input term and the finished recurrent term.
 """
 
 import triton
@@ -11,7 +11,7 @@ from rnnorm.kernels.triton.tile import tanh
 
 @triton.jit
 def activations(x, y, CELL: tl.constexpr):
-    """i, f, g, o of an LSTM; r, z, n of a GRU; h of an RNN."""
+    """Compute i, f, g, o of an LSTM; r, z, n of a GRU; h of an RNN."""
     if CELL == "LSTM":
         i, f = tl.sigmoid(x[0] + y[0]), tl.sigmoid(x[1] + y[1])
         return i, f, tanh(x[2] + y[2]), tl.sigmoid(x[3] + y[3])
@@ -22,13 +22,13 @@ def activations(x, y, CELL: tl.constexpr):
         return (tanh(x[0] + y[0]),)
     else:
         z = x[0] + y[0]
-        # unlike a maximum it lets nan through
+        # a maximum would drop nan
         return (tl.where(z < 0, 0.0, z),)
 
 
 @triton.jit
 def advance(a, before, CELL: tl.constexpr):
-    """The state that is carried on: c of an LSTM, else h."""
+    """Compute the state that the next step starts from: c of an LSTM, else h."""
     if CELL == "LSTM":
         return a[1] * before + a[0] * a[2]
     elif CELL == "GRU":
@@ -39,15 +39,15 @@ def advance(a, before, CELL: tl.constexpr):
 
 @triton.jit
 def retreat(a, y, before, d, d_o, CELL: tl.constexpr):
-    """Gradients of x and of y, gate by gate, and of the state before by ``advance`` alone.
+    """Compute the gradients of x and y, gate by gate, and of ``before`` through ``advance`` alone.
 
     Args:
         a: the activations.
         y: the recurrent terms.
-        before: the state before.
-        d: gradient of the state that is carried on.
+        before: the state of the step before.
+        d: gradient of the state that ``advance`` returns.
         d_o: gradient of an LSTM's preactivation of o.
-        CELL: its name.
+        CELL: name of the cell.
     """
     if CELL == "LSTM":
         i, f, g = a[0], a[1], a[2]

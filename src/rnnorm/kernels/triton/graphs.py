@@ -1,7 +1,7 @@
 """Passes captured as CUDA graphs, where calls of the same shapes repeat.
 
-A graph replays its launches on memory of its own: what a call gives is copied in, and what comes
-out is copied to new tensors, so that nobody sees that memory.
+A graph replays its launches on its own memory: the arguments of a call are copied in, and the
+results are copied to new tensors, so that no caller sees that memory.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-#: how often the same shapes come before they are captured
+#: calls of the same shapes before they are captured
 SIGHTINGS = 3
-#: how many shapes are remembered, the last ones
+#: how many of the last shapes are remembered
 REMEMBERED = 16
 #: environment variable: "0" for no graphs
 SWITCH = "RNNORM_CUDA_GRAPHS"
-# a capture takes about as long as so many replays save
+# a capture takes about as long as this many replays save
 _WORTH = 4
 
 Run = Callable[..., list[Tensor]]
@@ -33,12 +33,12 @@ Capture = Callable[[Callable[[], list[Tensor]]], tuple[Callable[[], object], lis
 
 
 class _Graph(NamedTuple):
-    """One pass of certain shapes.
+    """The graph of one pass of certain shapes.
 
     Attributes:
-        given: what it reads.
-        replay: runs it.
-        results: what it writes.
+        given: the tensors that it reads.
+        replay: runs the graph.
+        results: the tensors that it writes.
     """
 
     given: list[Tensor]
@@ -46,7 +46,7 @@ class _Graph(NamedTuple):
     results: list[Tensor]
 
     def __call__(self, arguments: Sequence[Any]) -> list[Tensor]:
-        torch._foreach_copy_(self.given, [a for a in arguments if _moves(a)])
+        torch._foreach_copy_(self.given, [a for a in arguments if _is_copied(a)])
         self.replay()
         results = [torch.empty_like(result) for result in self.results]
         torch._foreach_copy_(results, self.results)
@@ -54,16 +54,16 @@ class _Graph(NamedTuple):
 
 
 def _record(capture: Capture, run: Run, arguments: Sequence[Any]) -> tuple[_Graph, list[Tensor]]:
-    """The graph of a pass, and the results of a first run on its memory."""
-    own = [a.clone() if _moves(a) else a for a in arguments]
-    # compiles, loads and allocates what cannot be while a graph is captured
+    """Capture a pass; return its graph, and the results of a first run on the graph's memory."""
+    own = [a.clone() if _is_copied(a) else a for a in arguments]
+    # compiling, loading and some allocations are not possible during a capture
     first = run(*own)
     replay, results = capture(partial(run, *own))
-    return _Graph([tensor for tensor in own if _moves(tensor)], replay, results), first
+    return _Graph([tensor for tensor in own if _is_copied(tensor)], replay, results), first
 
 
 class _Seen:
-    """Calls of certain shapes."""
+    """The number of calls of certain shapes, and their graph once it is captured."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -71,10 +71,10 @@ class _Seen:
 
 
 class Graphs:
-    """The graphs of one stream, on which they follow one another.
+    """The graphs of one stream, which runs them one after another.
 
     Args:
-        capture: runs what it is given once, and returns what replays it and its results, which
+        capture: captures a function; returns a function that replays it, and its results, which
             are the same tensors each time.
     """
 
@@ -86,22 +86,22 @@ class Graphs:
         self._failed = False
 
     def run(self, run: Run, arguments: Sequence[Any]) -> list[Tensor]:
-        """``run(*arguments)``, captured at the third call of the same shapes, replayed thereafter.
+        """Return ``run(*arguments)``, captured after three calls of the same shapes, then replayed.
 
         Args:
-            run: a function of tensors, which changes none of them; what it does on the GPU depends
-                on no value of these. Its results are new tensors.
-            arguments: tensors, of which those of whole numbers count as shapes, and other values.
+            run: a function of tensors that changes none of them, and whose work on the GPU does not
+                depend on their values. Its results are new tensors.
+            arguments: tensors and other values; the values of integer tensors count as shapes.
 
         Warns:
-            RuntimeWarning: capturing failed, and is not tried again.
+            RuntimeWarning: if capturing fails; it is not tried again.
         """
         with self._lock:
             seen = self._look_up((run, *_modes(), *map(_form, arguments)))
             if seen.graph is not None:
                 self._replays += 1
                 return seen.graph(arguments)
-            # where shapes come again too seldom, a graph is dropped before it has paid
+            # where shapes repeat too seldom, a graph is dropped before it has paid off
             worth = self._replays >= _WORTH * self._dropped
             if seen.calls >= SIGHTINGS and worth and not self._failed:
                 try:
@@ -117,6 +117,7 @@ class Graphs:
         return run(*arguments)
 
     def _look_up(self, key: Hashable) -> _Seen:
+        """Count a call of certain shapes, and forget the shapes that were not used for longest."""
         seen = self._seen.setdefault(key, _Seen())
         seen.calls += 1
         self._seen.move_to_end(key)
@@ -127,9 +128,9 @@ class Graphs:
 
 
 def current_graphs(device: torch.device) -> Graphs | None:
-    """The graphs of a GPU's current stream; None where there are to be none.
+    """Return the graphs of a GPU's current stream, None where passes are not captured.
 
-    These are the CPU, a stream that is being captured already, and everywhere with
+    They are not captured on the CPU, in a stream that is being captured already, and with
     ``RNNORM_CUDA_GRAPHS=0``.
     """
     if device.type != "cuda" or os.environ.get(SWITCH) == "0":
@@ -148,13 +149,13 @@ _lock = threading.Lock()
 
 
 def forget() -> None:
-    """Drops all graphs, and the memory that they hold."""
+    """Drop all graphs, and the memory that they hold."""
     with _lock:
         _streams.clear()
 
 
 class _Cuda:
-    """Captures passes on a GPU."""
+    """A capture of passes on one GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -164,8 +165,8 @@ class _Cuda:
     def __call__(
         self, run: Callable[[], list[Tensor]]
     ) -> tuple[Callable[[], object], list[Tensor]]:
-        # one pool of memory will do, as a graph's results are copied before the next is replayed.
-        # Torch gives it up with its last graph, and refuses it from then on
+        # graphs share a pool, as results are copied before the next replay; torch frees it with
+        # the last graph
         other = next(iter(self._graphs), None)
         pool = torch.cuda.graph_pool_handle() if other is None else other.pool()
         try:
@@ -175,23 +176,23 @@ class _Cuda:
             raise
 
     def _end(self, pool: Any) -> None:
-        """Ends what torch goes on with after a capture that failed."""
+        """Reset the state that torch keeps after a failed capture."""
         library: Any = torch._C
-        # to allocate from the pool; what ended that may have no name in a version, or no need
+        # torch still allocates from the pool; some versions have no such function, or no need
         with suppress(AttributeError, RuntimeError):
             library._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
             library._cuda_releasePool(torch.cuda.current_device(), pool)
-        # not to draw random numbers, until a capture has ended well
+        # torch draws no random numbers until a capture succeeds
         with suppress(RuntimeError):
-            anew = torch.cuda.graph_pool_handle()
-            self._capture(anew, lambda: [torch.zeros(1, device=self._device)])
+            pool = torch.cuda.graph_pool_handle()
+            self._capture(pool, lambda: [torch.zeros(1, device=self._device)])
 
     def _capture(
         self, pool: Any, run: Callable[[], list[Tensor]]
     ) -> tuple[Callable[[], object], list[Tensor]]:
         graph = torch.cuda.CUDAGraph()
-        # one at a time in a process. Other threads, such as those of a data loader, may allocate
-        # meanwhile. Where a capture fails torch leaves its stream on, so it is entered here too
+        # one capture at a time in a process; other threads may allocate meanwhile. A failed
+        # capture leaves its stream current, so the outer context restores the stream
         with (
             _lock,
             torch.cuda.stream(self._side),
@@ -202,29 +203,30 @@ class _Cuda:
         return graph.replay, results
 
 
-def _moves(argument: Any) -> bool:
+def _is_copied(argument: Any) -> bool:
+    """Tell whether a graph reads an argument from its own memory."""
     return isinstance(argument, Tensor) and argument.is_floating_point()
 
 
 def _form(argument: Hashable) -> Hashable:
-    """What of an argument two calls must have in common."""
+    """Return the part of an argument that must be equal in two calls of one graph."""
     if not isinstance(argument, Tensor):
         return argument
-    if not _moves(argument):
+    if not _is_copied(argument):
         return tuple(argument.tolist())
     return tuple(argument.shape), argument.dtype
 
 
 def float32_precision() -> str:
-    """As torch says it of its products on a GPU."""
+    """Return torch's name of the precision of float32 products on a GPU."""
     matmul = torch.backends.cuda.matmul
-    # before torch 2.9 it had one name
+    # torch 2.9 renamed it
     new = hasattr(matmul, "fp32_precision")
     return str(matmul.fp32_precision) if new else torch.get_float32_matmul_precision()
 
 
 def _modes() -> tuple[Hashable, ...]:
-    """What torch reads when it chooses a product's algorithm, or fills new memory."""
+    """Return the settings by which torch chooses a product's algorithm, or fills new memory."""
     matmul, deterministic = torch.backends.cuda.matmul, cast(Any, torch.utils.deterministic)
     return (
         float32_precision(),

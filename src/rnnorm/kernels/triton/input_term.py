@@ -14,14 +14,14 @@ from rnnorm.kernels.triton import columns
 from rnnorm.kernels.triton.plan import Plan, Source, launch_options, tile
 from rnnorm.norm.moments import Moments
 
-# the segments that a grid's second axis has room for
+# most segments on the second axis of a grid
 _MOST = 65535
 # columns of a program
 _COLUMNS = 32
 
 
 def finish(z: Tensor, plan: Plan, gamma: Tensor | None, taken: Moments) -> Tensor:
-    """The finished terms of raw ones ``(N, F)``; statistics of the rows are put into ``taken``."""
+    """Normalise and shift raw terms ``(N, F)``; statistics of the rows are stored in ``taken``."""
     shift = plan.shift_input
     if gamma is None:
         return z if shift is None else z + shift
@@ -41,7 +41,7 @@ def finish(z: Tensor, plan: Plan, gamma: Tensor | None, taken: Moments) -> Tenso
 def undo(
     d_y: Tensor, z: Tensor, plan: Plan, gamma: Tensor | None, taken: Moments
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Gradients of the raw terms, of γ and of the shift, from that of the finished ones."""
+    """Return the gradients of raw terms, γ and shift from that of the finished terms."""
     if gamma is None:
         return d_y.to(z.dtype), None, d_y.sum(0)
     if plan.by_row:
@@ -72,7 +72,7 @@ def undo(
 
 
 def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Torch's own layer norm of each block: result, input, mean, one over the deviation, γ."""
+    """Yield torch's layer norm of each block: result, input, mean, one over the deviation, γ."""
     shift = plan.shift_input
     for start, stop in plan.blocks():
         wide, scale = z[:, start:stop].to(plan.wide).contiguous(), gamma[start:stop]
@@ -84,7 +84,7 @@ def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Tensor, ...]
 
 
 def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]]:
-    """Runs of segments alike: whence their statistics, where each begins, and the first one."""
+    """Yield groups of equal segments: their statistics, start offsets and first index."""
     if plan.scopes.input == "sequence":
         ends = torch.arange(2, device=taken[0].device) * plan.frames
         yield plan.source("input", 0, taken), ends, 0
@@ -95,6 +95,7 @@ def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]
 
 
 def _launch(z: Tensor, starts: Tensor, plan: Plan) -> tuple[tuple[int, int], dict[str, Any]]:
+    """Return the grid and the compile options for the segments of z that ``starts`` gives."""
     rows = plan.B if len(starts) > 2 else plan.frames
     how = tile(False, rows, z.size(1), plan.wide, plan.options.eps)._replace(units=_COLUMNS)
     grid = (triton.cdiv(z.size(1), _COLUMNS), len(starts) - 1)

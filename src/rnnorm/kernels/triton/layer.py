@@ -1,4 +1,4 @@
-"""The Triton kernels, called as the reference is, and what they compute."""
+"""The Triton kernels, called as the reference is, and the layers that they compute."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from rnnorm.kernels.inputs import inputs_of, options_of, taken_of
 from rnnorm.tracing import jit_tracing
 
 _LEAST = (3, 6)
-# compute capability of the oldest GPUs that they were compiled for
+# compute capability of the oldest GPUs that the kernels were compiled for
 _OLDEST = (8, 0)
 
 
 def _unavailable() -> str:
+    """Say why the kernels cannot run here, empty if they can."""
     if not find_spec("triton"):
         return "Triton is not installed: pip install triton"
-    # a build of torch's own may have another name
+    # torch may bring a build of Triton under another name
     with suppress(PackageNotFoundError):
         found = version("triton")
         if tuple(map(int, re.findall(r"\d+", found)[:2])) < _LEAST:
@@ -35,18 +36,19 @@ def _unavailable() -> str:
     return ""
 
 
-#: why they cannot run here: earlier versions of Triton were not tried
+#: why the kernels cannot run here; earlier versions of Triton were not tried
 UNAVAILABLE = _unavailable()
-#: what they compute
+#: the layers that the kernels compute
 COVERAGE = Coverage((LSTM(), GRU(), RNN(), RNN("relu")))
 
 
 def _interpreted() -> bool:
+    """Tell whether Triton interprets its kernels on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def unproven(device: torch.device) -> str:
-    """Why they run on a device only where they are named, empty if they are tried unasked."""
+    """Say why only ``use_backend`` runs the kernels on a device, empty if they run unasked."""
     if _interpreted():
         return "an interpreter is slower"
     if (known := _broken.get(device)) is not None:
@@ -57,7 +59,7 @@ def unproven(device: torch.device) -> str:
     if found < _OLDEST:
         least, has = (".".join(map(str, each)) for each in (_OLDEST, found))
         return f"it was compiled for GPUs of compute capability {least} and above, this has {has}"
-    # what a capture does not permit says nothing of the next call
+    # a launch that a capture forbids says nothing about later calls
     if torch.cuda.is_current_stream_capturing():
         return ""
     return _broken.setdefault(device, _launch(device))
@@ -68,16 +70,16 @@ _broken: dict[torch.device, str] = {}
 
 
 def _launch(device: torch.device) -> str:
-    """Why Triton does not run on a device, as a first launch shows."""
+    """Launch a kernel on a device; say why it does not run, empty if it does."""
     try:
-        # which imports Triton
+        # importing it imports Triton
         from rnnorm.kernels.triton.probe import launch
 
         launch(device)
         return ""
     except torch.OutOfMemoryError:
         raise
-    # a library, a compiler, a header or a driver that is missing have nothing in common
+    # a missing library, compiler, header and driver raise different errors
     except Exception as raised:
         error = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}"
     warnings.warn(
@@ -90,7 +92,7 @@ def _launch(device: torch.device) -> str:
 
 
 def refuses(request: Request) -> str:
-    """Says why the kernels do not compute a layer, empty if they do."""
+    """Say why the kernels do not compute a layer, empty if they do."""
     interpreted = _interpreted()
     if request.device.type != ("cpu" if interpreted else "cuda"):
         where = "on the CPU with TRITON_INTERPRET=1" if interpreted else "on a GPU"
@@ -105,8 +107,8 @@ def refuses(request: Request) -> str:
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """As ``reference.layer``, without masks; no cell here asks for ``step``."""
-    # which imports Triton
+    """Run a layer as ``reference.layer`` does, without masks; these cells do not read ``step``."""
+    # importing it imports Triton
     from rnnorm.kernels.triton.operators import PASSES
 
     wide = torch.promote_types(call.x.dtype, torch.float32)

@@ -1,8 +1,8 @@
 """Many time steps in one launch, their recurrent products included, where a layer is small.
 
-Where statistics run over rows, a program has the same units at every step, and waits for all others
-before the next: they must be on the GPU at once, which a cooperative launch makes sure of. Where
-statistics run over units, a program has the same row, and needs no other.
+Where statistics run over rows, a program computes the same units at every step, and waits for all
+other programs before the next step: all must be on the GPU at once, which a cooperative launch
+ensures. Where statistics run over units, a program computes one row, and waits for no other.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import triton.language as tl
 
 from rnnorm.kernels.triton.site import Site
 from rnnorm.kernels.triton.step import Downstream, Frames, Upstream, step_backward, step_forward
-from rnnorm.kernels.triton.tile import address, counted, span
+from rnnorm.kernels.triton.tile import address, hint_multiple, span
 
 
 class Product(NamedTuple):
@@ -20,7 +20,7 @@ class Product(NamedTuple):
 
     Args:
         depth: how many terms are summed at once.
-        precision: of the products of float32, ``"ieee"``, ``"tf32x3"`` or ``"tf32"``.
+        precision: precision of the products of float32, ``"ieee"``, ``"tf32x3"`` or ``"tf32"``.
     """
 
     depth: int
@@ -28,8 +28,8 @@ class Product(NamedTuple):
 
 
 @triton.jit
-def _moved(site, rows):
-    """A site whose statistics are so many rows further."""
+def _advance_site(site, rows):
+    """Return the site with its row of statistics moved on by ``rows``."""
     return Site(site.gamma, site.shift, site.mean, site.var, site.row + rows, site.pitch)
 
 
@@ -38,32 +38,32 @@ def _multiply(
     a, first, n, depth, matrix, z, to, units,
     GROUPS: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Puts a program's part of a product of n rows of a and a matrix into rows of z.
+    """Store a program's part of the product of n rows of ``a`` and a matrix in rows of z.
 
-    The matrix is ``(depth, GROUPS * units)``. Where a program has units, its columns are those of
-    each group; else it has a row.
+    The matrix is ``(depth, GROUPS * units)``. A program that computes units has their columns in
+    each group; any other has one row.
     """
     wide: tl.constexpr = TILE.wide
-    # a block has a power of two
+    # a block needs a power of two
     groups: tl.constexpr = 4 if GROUPS == 3 else GROUPS
     width = GROUPS * units
     each = tl.arange(0, groups * TILE.units)[None, :]
     if TILE.axis == 0:
         group, unit = each // TILE.units, tl.program_id(0) * TILE.units + each % TILE.units
-        cols, there = group * units + unit, (group < GROUPS) & (unit < units)
+        cols, valid = group * units + unit, (group < GROUPS) & (unit < units)
         rows = tl.arange(0, TILE.rows)[:, None]
         sums = (rows * 0 + cols * 0).to(wide)
         for begin in range(0, depth, P.depth):
             k = begin + tl.arange(0, P.depth)
             left = address(a, first + rows, k[None, :], depth)
-            # where others wrote, whom ``_wait`` has seen
+            # other programs wrote this before ``_wait`` returned
             left = tl.load(left, (rows < n) & (k[None, :] < depth), 0.0, cache_modifier=".cg")
             right = matrix + k[:, None] * width + cols
-            right = tl.load(right, (k[:, None] < depth) & there, 0.0)
+            right = tl.load(right, (k[:, None] < depth) & valid, 0.0)
             sums = tl.dot(left, right, sums, input_precision=P.precision, out_dtype=wide)
-        tl.store(address(z, to + rows, cols, width), sums, (rows < n) & there)
+        tl.store(address(z, to + rows, cols, width), sums, (rows < n) & valid)
     else:
-        # deep where there are few columns
+        # few columns leave room for deeper blocks
         deep: tl.constexpr = P.depth * 4 // groups
         row = tl.program_id(0) + tl.arange(0, 1)[:, None]
         sums = (each * 0).to(wide)
@@ -77,9 +77,9 @@ def _multiply(
 
 @triton.jit
 def _wait(arrived, steps, TILE: tl.constexpr):
-    """Until all programs whose results this one reads have done so many steps.
+    """Wait until all programs whose results this one reads have done ``steps`` steps.
 
-    A program that has a row reads its own alone.
+    A program that computes a row reads only its own results.
     """
     tl.debug_barrier()
     if TILE.axis == 0:
@@ -98,18 +98,18 @@ def forward(
     starts, arrived, first, stop, row, skip, pitch, row_out, skip_out, pitch_out, units,
     S: tl.constexpr, TILE: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """``step.forward`` of steps that follow another, whose states have frames.
+    """Compute ``step.forward`` for several steps, none of them the first of the sequence.
 
-    Args, but for those of ``step.forward``:
+    Args, besides those of ``step.forward``:
         weight: W_h, transposed.
         starts: the first frame of every step of the call and of the one after the last, int64.
-        arrived: a count of programs, int32, 0.
-        first: step of these.
+        arrived: counter of arrived programs, int32, 0 at first.
+        first: the first of these steps.
         stop: the step after the last of these.
-        skip: how much further the statistics of the next step are.
-        skip_out: likewise on the way out.
+        skip: offset of the hidden site's row of statistics from one step to the next.
+        skip_out: offset of the cell site's row of statistics from one step to the next.
     """
-    units = counted(units, TILE)
+    units = hint_multiple(units, TILE)
     hidden = Site(gamma, shift, mean, var, row, pitch)
     out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
     for t in range(first, stop):
@@ -118,11 +118,11 @@ def forward(
         if past > 0:
             _wait(arrived, past, TILE)
         _multiply(narrow, earlier, n, units, weight, z, start, units, S.gates, P, TILE)
-        # a thread may have what another computed
+        # a thread reads what other threads computed
         tl.debug_barrier()
         frames = Frames(x, z, before, start, earlier, n, units)
-        here, here_out = _moved(hidden, past * skip), _moved(out, past * skip_out)
-        step_forward(frames, here, here_out, c, h, narrow, S, TILE)
+        site, site_out = _advance_site(hidden, past * skip), _advance_site(out, past * skip_out)
+        step_forward(frames, site, site_out, c, h, narrow, S, TILE)
 
 
 @triton.jit(do_not_specialize=[
@@ -134,16 +134,16 @@ def backward(
     starts, arrived, first, stop, row, skip, pitch, row_out, skip_out, pitch_out, later, rows,
     units, S: tl.constexpr, TILE: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """``step.backward`` of steps that follow another, the last one first.
+    """Compute ``step.backward`` for the steps of ``forward``, the last one first.
 
-    Args, but for those of ``step.backward`` and of ``forward``:
-        carries: ``(2, rows, units)``; ``carried`` and ``carry``, a step reads the one and writes
-            the other.
+    Args, besides those of ``step.backward`` and of ``forward``:
+        carries: ``(2, rows, units)``, the buffers ``carried`` and ``carry``: a step reads one and
+            writes the other.
         weight: W_h.
-        later: active rows after the last of these steps, whose product is given.
-        rows: of a buffer.
+        later: active rows of the step after the last of these, whose product is given.
+        rows: rows of a buffer.
     """
-    units = counted(units, TILE)
+    units = hint_multiple(units, TILE)
     size = rows.to(tl.int64) * units
     hidden = Site(gamma, shift, mean, var, row, pitch)
     out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
@@ -157,9 +157,9 @@ def backward(
             _multiply(d_z, after, later, S.gates * units, weight, product, 0, units, 1, P, TILE)
             tl.debug_barrier()
         frames = Frames(x, z, before, start, earlier, n, units)
-        here, here_out = _moved(hidden, past * skip), _moved(out, past * skip_out)
+        site, site_out = _advance_site(hidden, past * skip), _advance_site(out, past * skip_out)
         carried = carries + (t + 1) % 2 * size
         carry = carries + t % 2 * size
         up = Upstream(output, product, carried, last, later)
         down = Downstream(d_x, d_z, carry, d_gamma, d_shift, d_gamma_out, d_shift_out)
-        step_backward(frames, here, here_out, c, up, down, S, TILE)
+        step_backward(frames, site, site_out, c, up, down, S, TILE)

@@ -1,4 +1,4 @@
-"""How one call goes over its frames: where steps begin, whose statistics serve, which tiles."""
+"""The plan of one call: where steps begin, which statistics they use, and the tiles."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
 from rnnorm.tracing import to_device
 
-# a large GPU runs about as many at once
+# a large GPU runs about this many at once
 _PROGRAMS = 128
 
 
 class Source(NamedTuple):
-    """Whence a step has the statistics of a site, and where it leaves those of its rows.
+    """Where a step loads the statistics of a site, or stores those of its own rows.
 
     Args:
         scope: "own", "given" or "off".
-        mean: matrix of a row for each step, or of more.
-        var: likewise.
-        row: for the step's first row.
-        pitch: how much further each next row's is.
-        skip: how much further the next step's is.
+        mean: matrix of means, with one row or more for each step.
+        var: matrix of variances, with one row or more for each step.
+        row: row of the two matrices for the step's first row.
+        pitch: offset of this row from one row of the batch to the next.
+        skip: offset of this row from one step to the next.
     """
 
     scope: str
@@ -43,13 +43,13 @@ class Source(NamedTuple):
 
 
 class Plan:
-    """What both passes need to know of the sizes and options of a call.
+    """The plan of a call, which both passes derive from its sizes and options.
 
-    Frames, the rows that are active at a step, stand one after another, step after step.
+    A frame is an active row at a step; all frames are packed one after another, step after step.
 
     Args:
-        inputs: of both passes.
-        options: likewise.
+        inputs: inputs of both passes.
+        options: options of both passes.
     """
 
     def __init__(self, inputs: Inputs, options: Options) -> None:
@@ -69,7 +69,7 @@ class Plan:
             given = [bias for bias in biases if bias is not None]
             shift = sum(given[1:], given[0]) if given else None
             biases = [None, shift] if options.joint else [shift, None]
-        # what is added to the input term, and to the recurrent or joint one
+        # added to the input term, and to the recurrent or joint one
         self.shift_input, self.shift_hidden = biases
         fewest = options.min_rows if options.min_rows >= 0 else self.B + 1
         # active rows never grow, so steps with enough of them come first
@@ -89,18 +89,18 @@ class Plan:
                 parts, [len(table) for table in tables]
             )
         else:
-            # made there, as a copy from the host could not be captured
+            # made on the device, as a copy from the host could not be captured
             self.first_frames = torch.arange(self.T + 1, device=inputs.x.device) * self.B
 
     def runs(self, *, back: bool) -> list[tuple[int, int]]:
-        """Steps that are one launch, from and to: each alone, or many where that takes less time.
+        """Return the steps of each launch, from and to: one, or many where that takes less time.
 
         Args:
-            back: of the backward pass.
+            back: whether the backward pass is launched.
         """
         if not self._looped(back):
             return [(t, t + 1) for t in range(self.T)]
-        # the first one follows no frame, and those that take statistics are of another variant
+        # the first step follows no frame, and steps that take statistics are another variant
         starts = {
             0,
             min(1, self.T),
@@ -110,15 +110,15 @@ class Plan:
         return list(pairwise(sorted({*starts, self.T})))
 
     def kept(self, site: str) -> list[int]:
-        """The first step, if any, that is served by the constants of an earlier one."""
+        """Return the first step, if any, that uses the constants of an earlier one."""
         mean, _ = getattr(self._inputs.constants, site)
         used = mean is not None and not self.taking and 1 < len(mean) < self.T
         return [len(mean)] if used else []
 
     def _looped(self, back: bool) -> bool:
-        """Whether a launch has many steps: as was measured on an H200, with up to 128 rows.
+        """Tell whether a launch has many steps, as was measured on an H200, with up to 128 rows.
 
-        Ragged batches are compared with launches from the host, others with those of a graph.
+        Ragged batches were compared with launches from the host, others with those of a graph.
         """
         units = self.H
         if self.by_row:
@@ -129,16 +129,16 @@ class Plan:
         return self.ragged or units <= (128 if back else 512)
 
     def count(self) -> Tensor:
-        """Of programs that have come, so far none."""
+        """Return a zeroed counter of arrived programs."""
         return self._inputs.x.new_zeros(1, dtype=torch.int32)
 
     def pack(self, x: Tensor) -> Tensor:
-        """The frames ``(N, ·)`` of ``(T, B, ·)``."""
+        """Return the frames ``(N, ·)`` of ``(T, B, ·)``."""
         x = x.flatten(0, 1)
         return x.index_select(0, self._places) if self.ragged else x
 
     def unpack(self, frames: Tensor) -> Tensor:
-        """``(T, B, ·)`` with zeros where there is no frame."""
+        """Return ``(T, B, ·)`` of the frames ``(N, ·)``, with zeros in the padding."""
         if not self.ragged:
             return frames.view(self.T, self.B, frames.size(1))
         spread = frames.new_zeros(self.T, self.B, frames.size(1))
@@ -146,18 +146,18 @@ class Plan:
         return spread
 
     def last(self, frames: Tensor) -> Tensor:
-        """Each row's last frame."""
+        """Return each row's last frame."""
         return frames.index_select(0, self._last) if self.ragged else frames[-self.B :].clone()
 
     def add_to_last(self, frames: Tensor, values: Tensor) -> None:
-        """Adds to each row's last frame."""
+        """Add values to each row's last frame."""
         if self.ragged:
             frames.index_add_(0, self._last, values)
         else:
             frames[-self.B :] += values
 
     def before(self, frames: Tensor) -> Tensor:
-        """The frame before each but those of the first step."""
+        """Return the frame before each frame, from the second step on."""
         return frames.index_select(0, self._before) if self.ragged else frames[: -self.B]
 
     def source(self, site: str, t: int, taken: Moments) -> Source:
@@ -181,7 +181,7 @@ class Plan:
         hidden, out = self.source("hidden", t, taken.hidden), self.source("cell", t, taken.cell)
         given = self._inputs
         gamma, shift, gamma_out, shift_out = [
-            # in the place of those that are absent something that is not read
+            # an absent tensor is not read, so any other serves
             given.h0 if tensor is None else tensor
             for tensor in (given.gamma_hidden, self.shift_hidden, given.gamma_cell, given.beta_cell)
         ]
@@ -189,7 +189,7 @@ class Plan:
         return hidden, out, [*first, gamma_out, shift_out, out.mean, out.var]
 
     def step(self, hidden: Source, out: Source) -> Step:
-        """The variant of the kernels for a step."""
+        """Return the variant of the kernels for a step."""
         shifted = self.shift_hidden is not None
         cell, joint = self.options.cell, self.options.joint
         return Step(cell, self.gates, hidden.scope, joint, shifted, out.scope, self.narrow)
@@ -200,7 +200,7 @@ class Plan:
         return list(pairwise([0, *accumulate(widths)]))
 
     def launch(self, n: int, *, looped: bool = False) -> tuple[tuple[int], dict[str, Any]]:
-        """The grid for n rows of a step, or of many in a loop, and how a program does its part."""
+        """Return the grid and the compile options for n rows, of one step or of many in a loop."""
         how = tile(self.by_row, self.B, self.H, self.wide, self.options.eps)
         grid = (n if self.by_row else triton.cdiv(self.H, how.units),)
         if not looped:
@@ -220,7 +220,7 @@ def product(how: Tile, rectified: bool) -> Product:
         return Product((16 if double else 32) if how.units <= 128 else 8, "ieee")
     depth = 32 if double or how.rows > 64 else 64
     if torch.version.hip:
-        # which has no other for each of its GPUs
+        # not every AMD GPU has another precision
         return Product(depth, "ieee")
     if float32_precision() in ("tf32", "high", "medium"):
         return Product(depth, "tf32")
@@ -229,14 +229,14 @@ def product(how: Tile, rectified: bool) -> Product:
 
 
 def _together(device: torch.device) -> int:
-    """How many programs are surely on a GPU at once; an interpreter has one after another."""
+    """Return how many programs surely run at once on a GPU; an interpreter runs one at a time."""
     if device.type == "cpu":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def tile(by_row: bool, rows: int, units: int, wide: torch.dtype, eps: float) -> Tile:
-    """One of a few, so that few variants are compiled, for at most so many rows and units."""
+    """Pick one of a few tile sizes, to limit the number of compiled variants."""
     double = wide == torch.float64
     number = tl.float64 if double else tl.float32
     multiple = min(16, units & -units)
@@ -248,22 +248,22 @@ def tile(by_row: bool, rows: int, units: int, wide: torch.dtype, eps: float) -> 
     height = max(16, triton.next_power_of_2(rows))
     one = height <= most
     few = triton.next_power_of_2(triton.cdiv(units, _PROGRAMS))
-    # of many rows fewer units fit the registers
+    # with many rows fewer units fit the registers
     many = 8 if height <= 128 or not one else 4
     height = height if one else 64
     return Tile(0, one, height, min(many, max(2, few)), multiple, number, eps)
 
 
 def launch_options(how: Tile, *, looped: bool = False) -> dict[str, Any]:
-    """How a program of such blocks is compiled: with so many threads, as was measured on an H200.
+    """Return the compile options of a program, with a number of warps as measured on an H200.
 
-    Over rows, and in float64, two numbers a thread; over units four, but of up to 256 units one
-    warp, in which sums need no shared memory. One that multiplies has four or eight warps.
+    A thread has two numbers over rows and in float64, four over units; up to 256 units one warp
+    is enough, whose sums need no shared memory. A looped program has four or eight warps.
     """
     if looped:
         warps = 8 if how.rows > 64 else 4
     else:
         each = 2 if how.axis == 0 or how.wide == tl.float64 else 8 if how.units <= 256 else 4
         warps = max(1, min(16, how.rows * how.units // (32 * each)))
-    # the default is to change, which would be another rounding
+    # a changed default would round differently
     return {"num_warps": warps, "enable_fp_fusion": True}

@@ -10,9 +10,9 @@ def _nothing() -> None:
 
 
 def launch(device: torch.device) -> None:
-    """Compiles a kernel that does nothing, and launches it, so that whatever is wrong is raised.
+    """Compile and launch an empty kernel, which raises whatever keeps Triton from running.
 
-    No tensor takes part, which could be one without numbers.
+    It takes no tensor, as a fake tensor would have no memory.
     """
     with torch.cuda.device(device):
         _nothing[(1,)]()

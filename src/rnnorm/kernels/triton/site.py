@@ -1,7 +1,7 @@
 """Normalisation of a term by its own statistics or given ones, in the Triton kernels.
 
-A site's scope is ``"own"``, statistics of what a program sees; ``"given"``, those in two matrices,
-one of means and one of variances; or ``"off"``.
+A site's scope is ``"own"``, statistics of the values that a program sees; ``"given"``, statistics
+in a matrix of means and one of variances; or ``"off"``.
 """
 
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from rnnorm.kernels.triton.tile import blocks, load, parameter, place, plus, totals, zeros
+from rnnorm.kernels.triton.tile import blocks, load, locate, parameter, plus, totals, zeros
 
 
 class Site(NamedTuple):
@@ -17,11 +17,11 @@ class Site(NamedTuple):
 
     Args:
         gamma: scale, ``(F,)``.
-        shift: likewise.
-        mean: matrix of F columns.
-        var: likewise.
-        row: of these for the batch's first row.
-        pitch: how much further each next row's is, 0 or 1.
+        shift: shift, ``(F,)``.
+        mean: matrix of means, with F columns.
+        var: matrix of variances, with F columns.
+        row: row of the two matrices for the batch's first row.
+        pitch: offset of this row from one row of the batch to the next, 0 or 1.
     """
 
     gamma: Any
@@ -33,11 +33,11 @@ class Site(NamedTuple):
 
 
 @triton.jit
-def term(z, x, row, col, there, width, JOINT: tl.constexpr, TILE: tl.constexpr):
-    """What is normalised: z, or its sum with x."""
-    values = load(z, row, col, there, width, TILE)
+def term(z, x, row, col, valid, width, JOINT: tl.constexpr, TILE: tl.constexpr):
+    """Load the values to be normalised: z, or its sum with x."""
+    values = load(z, row, col, valid, width, TILE)
     if JOINT:
-        values += load(x, row, col, there, width, TILE)
+        values += load(x, row, col, valid, width, TILE)
     return values
 
 
@@ -47,28 +47,28 @@ def moments(
     GATES: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
     JOINT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Mean and biased variance of each of some gates, in two passes; over units they share them."""
+    """Compute each gate's mean and biased variance in two passes; over units gates share both."""
     nothing = ()
     for _ in tl.static_range(COUNT):
         nothing = nothing + (zeros(TILE),)
     sums = nothing
     for block in range(blocks(n, units, TILE)):
-        rows, cols, there = place(block, n, units, TILE)
+        rows, cols, valid = locate(block, n, units, TILE)
         values = ()
         for k in tl.static_range(FIRST, FIRST + COUNT):
             col = cols + k * units
-            values += (term(z, x, start + rows, col, there, GATES * units, JOINT, TILE),)
-        sums = plus(sums, totals(values, there, TILE))
+            values += (term(z, x, start + rows, col, valid, GATES * units, JOINT, TILE),)
+        sums = plus(sums, totals(values, valid, TILE))
     means = averages(sums, n, units, TILE)
     sums = nothing
     for block in range(blocks(n, units, TILE)):
-        rows, cols, there = place(block, n, units, TILE)
+        rows, cols, valid = locate(block, n, units, TILE)
         values = ()
         for k in tl.static_range(COUNT):
             col = cols + (FIRST + k) * units
-            z_k = term(z, x, start + rows, col, there, GATES * units, JOINT, TILE) - means[k]
+            z_k = term(z, x, start + rows, col, valid, GATES * units, JOINT, TILE) - means[k]
             values += (z_k * z_k,)
-        sums = plus(sums, totals(values, there, TILE))
+        sums = plus(sums, totals(values, valid, TILE))
     variances = averages(sums, n, units, TILE)
     pairs = ()
     for k in tl.static_range(COUNT):
@@ -78,7 +78,7 @@ def moments(
 
 @triton.jit
 def averages(sums, n, units, TILE: tl.constexpr):
-    """Means of each gate, over units of all together, from sums of each."""
+    """Compute the mean of each gate from its sum; over units the mean of all gates together."""
     COUNT: tl.constexpr = len(sums)
     means = ()
     if TILE.axis == 0:
@@ -94,40 +94,40 @@ def averages(sums, n, units, TILE: tl.constexpr):
 
 
 @triton.jit
-def taken(site, col, there, width, TILE: tl.constexpr):
-    """Mean and variance that a step has left in a row of the site's matrices."""
+def load_statistics(site, col, valid, width, TILE: tl.constexpr):
+    """Load the mean and variance that a step stored in a row of the site's matrices."""
     return (
-        load(site.mean, site.row, col, there, width, TILE),
-        load(site.var, site.row, col, there, width, TILE),
+        load(site.mean, site.row, col, valid, width, TILE),
+        load(site.var, site.row, col, valid, width, TILE),
     )
 
 
 @triton.jit
-def leave(site, own, col, there, width):
-    """Leaves them there."""
+def store_statistics(site, own, col, valid, width):
+    """Store a step's mean and variance in a row of the site's matrices."""
     at = site.row.to(tl.int64) * width + col
-    tl.store(site.mean + at, own[0], there)
-    tl.store(site.var + at, own[1], there)
+    tl.store(site.mean + at, own[0], valid)
+    tl.store(site.var + at, own[1], valid)
 
 
 @triton.jit
 def standardise(
-    z, own, site, rows, col, there, width, SCOPE: tl.constexpr, TILE: tl.constexpr
+    z, own, site, rows, col, valid, width, SCOPE: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """``(z - μ) / √(v + ε)``, one over that root, and γ."""
+    """Return ``(z - μ) / √(v + ε)``, one over the root, and γ."""
     if SCOPE == "own":
         mean, var = own[0], own[1]
     else:
         row = site.row + site.pitch * rows
-        mean = load(site.mean, row, col, there, width, TILE)
-        var = load(site.var, row, col, there, width, TILE)
+        mean = load(site.mean, row, col, valid, width, TILE)
+        var = load(site.var, row, col, valid, width, TILE)
     inverse = tl.rsqrt(var + TILE.eps)
     return (z - mean) * inverse, inverse, parameter(site.gamma, col, col < width, TILE)
 
 
 @triton.jit
-def weighed(d, gamma, TILE: tl.constexpr):
-    """What statistics over units sum: their γ differ, those over rows have one γ."""
+def weigh(d, gamma, TILE: tl.constexpr):
+    """Return the gradient to be summed; weighted by γ for layer norm."""
     if TILE.axis == 0:
         return d
     else:
@@ -135,12 +135,12 @@ def weighed(d, gamma, TILE: tl.constexpr):
 
 
 @triton.jit
-def through(
+def backpropagate(
     d, hat, inverse, gamma, mean_d, mean_d_hat, SCOPE: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Gradient of z from that of ``γ hat``.
+    """Return the gradient of z from d, that of ``γ hat``.
 
-    The means are those of ``weighed`` gradients, and of them times hat.
+    ``mean_d`` is the mean of ``weigh(d)``, ``mean_d_hat`` that of ``weigh(d) * hat``.
     """
     if SCOPE == "given":
         return inverse * gamma * d

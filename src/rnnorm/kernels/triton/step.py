@@ -9,22 +9,22 @@ from rnnorm.kernels.triton.equations import activations, advance, retreat
 from rnnorm.kernels.triton.site import (
     Site,
     averages,
-    leave,
+    backpropagate,
+    load_statistics,
     moments,
     standardise,
-    taken,
+    store_statistics,
     term,
-    through,
-    weighed,
+    weigh,
 )
 from rnnorm.kernels.triton.tile import (
     accumulate,
     address,
     blocks,
-    counted,
+    hint_multiple,
     load,
+    locate,
     parameter,
-    place,
     plus,
     tanh,
     total,
@@ -34,15 +34,15 @@ from rnnorm.kernels.triton.tile import (
 
 
 class Step(NamedTuple):
-    """What a step does, known when it is compiled.
+    """One variant of a step's kernels, known when it is compiled.
 
     Args:
-        cell: its name.
-        gates: of the cell.
-        hidden: scope of the recurrent or joint term.
-        joint: whether that is the sum with the input term.
-        shifted: whether something is added to it.
-        out: scope of an LSTM's c on its way into h.
+        cell: name of the cell.
+        gates: number of gates of the cell.
+        hidden: scope of the hidden site, the recurrent or joint term.
+        joint: whether the hidden term is the sum with the input term.
+        shifted: whether a shift is added to the hidden term.
+        out: scope of the cell site, an LSTM's c on its way into h.
         narrow: whether h is stored in the products' type too.
     """
 
@@ -60,12 +60,12 @@ class Frames(NamedTuple):
 
     Args:
         x: input terms of all frames, gate beside gate; a frame is a row at a step.
-        z: raw recurrent terms, likewise.
-        before: c of an LSTM, h of a GRU, of the step before.
+        z: raw recurrent terms of all frames, gate beside gate.
+        before: c of an LSTM or h of a GRU at the step before.
         start: the step's first frame.
         earlier: the first row of the step before in ``before``.
-        n: active rows.
-        units: H.
+        n: number of active rows.
+        units: number of hidden units H.
     """
 
     x: Any
@@ -79,15 +79,15 @@ class Frames(NamedTuple):
 
 @triton.jit
 def _statistics(frames, site, TAKE: tl.constexpr, S: tl.constexpr, TILE: tl.constexpr):
-    """Mean and variance of each gate: taken of the rows, or read where they were left."""
+    """Return the mean and variance of each gate, computed from the rows or loaded."""
     JOINT: tl.constexpr = S.joint
     GATES: tl.constexpr = S.gates
     x, z, start, n, units = frames.x, frames.z, frames.start, frames.n, frames.units
     if TILE.axis == 0 and not TAKE:
         own = ()
-        cols = place(0, n, units, TILE)[1]
+        cols = locate(0, n, units, TILE)[1]
         for k in tl.static_range(GATES):
-            own += (taken(site, cols + k * units, cols < units, GATES * units, TILE),)
+            own += (load_statistics(site, cols + k * units, cols < units, GATES * units, TILE),)
         return own
     elif TILE.axis == 1 and S.cell == "GRU":
         first = moments(z, x, start, n, units, 3, 0, 2, JOINT, TILE)
@@ -97,8 +97,8 @@ def _statistics(frames, site, TAKE: tl.constexpr, S: tl.constexpr, TILE: tl.cons
 
 
 @triton.jit
-def _advance(frames, site, own, rows, cols, there, S: tl.constexpr, TILE: tl.constexpr):
-    """A block's recurrent terms, what they were made of, activations, and both states."""
+def _advance(frames, site, own, rows, cols, valid, S: tl.constexpr, TILE: tl.constexpr):
+    """Compute a block's recurrent terms, their parts, activations, and states before and after."""
     CELL: tl.constexpr = S.cell
     HIDDEN: tl.constexpr = S.hidden
     JOINT: tl.constexpr = S.joint
@@ -107,35 +107,35 @@ def _advance(frames, site, own, rows, cols, there, S: tl.constexpr, TILE: tl.con
     xs, ys, parts = (), (), ()
     for k in tl.static_range(GATES):
         col = cols + k * units
-        y = term(frames.z, frames.x, frames.start + rows, col, there, width, JOINT, TILE)
+        y = term(frames.z, frames.x, frames.start + rows, col, valid, width, JOINT, TILE)
         part = (y, y, y)
         if HIDDEN == "own":
-            part = standardise(y, own[k], site, rows, col, there, width, HIDDEN, TILE)
+            part = standardise(y, own[k], site, rows, col, valid, width, HIDDEN, TILE)
             y = part[0] * part[2]
         elif HIDDEN == "given":
-            part = standardise(y, own, site, rows, col, there, width, HIDDEN, TILE)
+            part = standardise(y, own, site, rows, col, valid, width, HIDDEN, TILE)
             y = part[0] * part[2]
         if S.shifted:
             y += parameter(site.shift, col, col < width, TILE)
         x = tl.zeros_like(y)
         if not JOINT:
-            x = load(frames.x, frames.start + rows, col, there, width, TILE)
+            x = load(frames.x, frames.start + rows, col, valid, width, TILE)
         xs, ys, parts = xs + (x,), ys + (y,), parts + (part,)
     a = activations(xs, ys, CELL)
     before = a[0]
     if GATES > 1:
-        before = load(frames.before, frames.earlier + rows, cols, there, units, TILE)
+        before = load(frames.before, frames.earlier + rows, cols, valid, units, TILE)
     return ys, parts, a, before, advance(a, before, CELL)
 
 
 @triton.jit
-def _out(c, own, site, rows, cols, there, units, S: tl.constexpr, TILE: tl.constexpr):
-    """Tanh of a normalised c, and what the latter was made of."""
+def _out(c, own, site, rows, cols, valid, units, S: tl.constexpr, TILE: tl.constexpr):
+    """Return tanh of the normalised c, and the parts of the normalised c."""
     OUT: tl.constexpr = S.out
     if OUT == "off":
         return tanh(c), (c, c, c)
     else:
-        part = standardise(c, own, site, rows, cols, there, units, OUT, TILE)
+        part = standardise(c, own, site, rows, cols, valid, units, OUT, TILE)
         y = part[0] * part[2] + parameter(site.shift, cols, cols < units, TILE)
         return tanh(y), part
 
@@ -144,7 +144,7 @@ def _out(c, own, site, rows, cols, there, units, S: tl.constexpr, TILE: tl.const
 def step_forward(
     frames, hidden, out, c, h, narrow, S: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Computes c, h, h in the products' type, and the statistics of the rows."""
+    """Compute c, h, h in the products' type, and the statistics of the rows."""
     GATES: tl.constexpr = S.gates
     start, n, units = frames.start, frames.n, frames.units
     own, own_out = (), ()
@@ -154,34 +154,34 @@ def step_forward(
         count = n if TILE.axis == 0 else units
         sums = zeros(TILE)
         for block in range(blocks(n, units, TILE)):
-            rows, cols, there = place(block, n, units, TILE)
-            state = _advance(frames, hidden, own, rows, cols, there, S, TILE)[4]
-            sums += total(state, there, TILE)
+            rows, cols, valid = locate(block, n, units, TILE)
+            state = _advance(frames, hidden, own, rows, cols, valid, S, TILE)[4]
+            sums += total(state, valid, TILE)
         centre = sums / count
         sums = zeros(TILE)
         for block in range(blocks(n, units, TILE)):
-            rows, cols, there = place(block, n, units, TILE)
-            state = _advance(frames, hidden, own, rows, cols, there, S, TILE)[4]
-            sums += total((state - centre) * (state - centre), there, TILE)
+            rows, cols, valid = locate(block, n, units, TILE)
+            state = _advance(frames, hidden, own, rows, cols, valid, S, TILE)[4]
+            sums += total((state - centre) * (state - centre), valid, TILE)
         own_out = (centre, sums / count)
     for block in range(blocks(n, units, TILE)):
-        rows, cols, there = place(block, n, units, TILE)
-        found = _advance(frames, hidden, own, rows, cols, there, S, TILE)
+        rows, cols, valid = locate(block, n, units, TILE)
+        found = _advance(frames, hidden, own, rows, cols, valid, S, TILE)
         state = found[4]
         if S.cell == "LSTM":
-            tl.store(address(c, start + rows, cols, units), state, there)
-            y = _out(state, own_out, out, rows, cols, there, units, S, TILE)
+            tl.store(address(c, start + rows, cols, units), state, valid)
+            y = _out(state, own_out, out, rows, cols, valid, units, S, TILE)
             state = found[2][3] * y[0]
-        tl.store(address(h, start + rows, cols, units), state, there)
+        tl.store(address(h, start + rows, cols, units), state, valid)
         if S.narrow:
-            tl.store(address(narrow, start + rows, cols, units), state, there)
+            tl.store(address(narrow, start + rows, cols, units), state, valid)
     if TILE.axis == 0:
-        cols = place(0, n, units, TILE)[1]
+        cols = locate(0, n, units, TILE)[1]
         if S.hidden == "own":
             for k in tl.static_range(GATES):
-                leave(hidden, own[k], cols + k * units, cols < units, GATES * units)
+                store_statistics(hidden, own[k], cols + k * units, cols < units, GATES * units)
         if S.out == "own":
-            leave(out, own_out, cols, cols < units, units)
+            store_statistics(out, own_out, cols, cols < units, units)
 
 
 @triton.jit(do_not_specialize=["start", "earlier", "n", "row", "pitch", "row_out", "pitch_out"])
@@ -191,11 +191,11 @@ def forward(
     start, earlier, n, row, pitch, row_out, pitch_out, units,
     S: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """``step_forward`` of one step.
+    """Compute ``step_forward`` for one step.
 
-    Arguments are those of ``Frames``, of the hidden ``Site`` and of the one on the way out.
+    The arguments are those of ``Frames``, of the hidden ``Site`` and of the cell site (``_out``).
     """
-    frames = Frames(x, z, before, start, earlier, n, counted(units, TILE))
+    frames = Frames(x, z, before, start, earlier, n, hint_multiple(units, TILE))
     hidden = Site(gamma, shift, mean, var, row, pitch)
     out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
     step_forward(frames, hidden, out, c, h, narrow, S, TILE)
@@ -205,11 +205,11 @@ class Upstream(NamedTuple):
     """Gradients that reach the rows of one step.
 
     Args:
-        output: of h of all frames, but for the next step's part.
-        product: of h through the next step's recurrent product, ``(B, H)``.
-        carried: of the state that the next step was given, ``(B, H)``.
-        last: of an LSTM's c after a row's last frame, ``(B, H)``.
-        later: active rows of the next step.
+        output: gradient of h of all frames, without the part through the next step.
+        product: gradient of h through the next step's recurrent product, ``(B, H)``.
+        carried: gradient of the state that the next step was given, ``(B, H)``.
+        last: gradient of an LSTM's c after a row's last frame, ``(B, H)``.
+        later: number of active rows of the next step.
     """
 
     output: Any
@@ -221,14 +221,14 @@ class Upstream(NamedTuple):
 
 @triton.jit
 def _retreat_out(
-    frames, up, out, own_out, state, a, rows, cols, there, S: tl.constexpr, TILE: tl.constexpr
+    frames, up, out, own_out, state, a, rows, cols, valid, S: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Gradients of h, of an LSTM's normalised c and of its o, and what c's were made of."""
-    units, on = frames.units, there & (rows < up.later)
-    d = load(up.output, frames.start + rows, cols, there, units, TILE)
+    """Compute the gradients of h, of an LSTM's normalised c and of its o, and the parts of c."""
+    units, on = frames.units, valid & (rows < up.later)
+    d = load(up.output, frames.start + rows, cols, valid, units, TILE)
     d += load(up.product, rows, cols, on, units, TILE)
     if S.cell == "LSTM":
-        y, part = _out(state, own_out, out, rows, cols, there, units, S, TILE)
+        y, part = _out(state, own_out, out, rows, cols, valid, units, S, TILE)
         return d, d * a[3] * (1 - y * y), d * y * a[3] * (1 - a[3]), part
     else:
         return d, d, d, (d, d, d)
@@ -236,20 +236,20 @@ def _retreat_out(
 
 @triton.jit
 def _retreat(
-    frames, up, hidden, own, out, own_out, means_out, rows, cols, there,
+    frames, up, hidden, own, out, own_out, means_out, rows, cols, valid,
     S: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """A block's gradients of x, of the recurrent terms, of the state before and of c's y."""
+    """Compute a block's gradients of x, recurrent terms, state before and normalised c."""
     CELL: tl.constexpr = S.cell
     OUT: tl.constexpr = S.out
-    ys, parts, a, before, state = _advance(frames, hidden, own, rows, cols, there, S, TILE)
-    d, d_y, d_o, part = _retreat_out(frames, up, out, own_out, state, a, rows, cols, there, S, TILE)
-    on = there & (rows < up.later)
+    ys, parts, a, before, state = _advance(frames, hidden, own, rows, cols, valid, S, TILE)
+    d, d_y, d_o, part = _retreat_out(frames, up, out, own_out, state, a, rows, cols, valid, S, TILE)
+    on = valid & (rows < up.later)
     if CELL == "LSTM":
         d = d_y
         if OUT != "off":
-            d = through(d_y, part[0], part[1], part[2], means_out[0], means_out[1], OUT, TILE)
-        d += load(up.last, rows, cols, there & (rows >= up.later), frames.units, TILE)
+            d = backpropagate(d_y, part[0], part[1], part[2], means_out[0], means_out[1], OUT, TILE)
+        d += load(up.last, rows, cols, valid & (rows >= up.later), frames.units, TILE)
     if S.gates > 1:
         d += load(up.carried, rows, cols, on, frames.units, TILE)
     d_x, d_z, carry = retreat(a, ys, before, d, d_o, CELL)
@@ -257,17 +257,19 @@ def _retreat(
 
 
 class Downstream(NamedTuple):
-    """Where gradients go; those of the parameters are added to.
+    """The gradients that one step writes, or adds to where they belong to parameters.
+
+    The gradient of a parameter has one row where statistics run over rows, else one row for each
+    row of the batch.
 
     Args:
-        x: of the input terms of all frames.
-        z: of the recurrent terms, likewise.
-        carry: of the state before by ``advance`` alone, ``(B, H)``.
-        gamma: of the hidden site. Where statistics run over rows, a parameter's gradient has one
-            row, else one for each row of the batch.
-        shift: likewise.
-        gamma_out: of the site on the way out.
-        shift_out: likewise.
+        x: gradient of the input terms of all frames.
+        z: gradient of the recurrent terms of all frames.
+        carry: gradient of the state before through ``advance`` alone, ``(B, H)``.
+        gamma: gradient of the hidden site's scale.
+        shift: gradient of the hidden site's shift.
+        gamma_out: gradient of the cell site's scale.
+        shift_out: gradient of the cell site's shift.
     """
 
     x: Any
@@ -283,33 +285,33 @@ class Downstream(NamedTuple):
 def step_backward(
     frames, hidden, out, c, up, down, S: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Computes the gradients of one step from its states c, or h, and those upstream."""
+    """Compute the gradients of one step from its states, c or h, and the upstream gradients."""
     HIDDEN: tl.constexpr = S.hidden
     GATES: tl.constexpr = S.gates
     start, n, units = frames.start, frames.n, frames.units
     width = GATES * units
     count = n if TILE.axis == 0 else units
-    mine = place(0, n, units, TILE)[1]
+    own_cols = locate(0, n, units, TILE)[1]
     own, own_out, means_out = (), (), (zeros(TILE), zeros(TILE))
     sum_d, sum_d_hat = zeros(TILE), zeros(TILE)
     if S.hidden == "own":
         own = _statistics(frames, hidden, False, S, TILE)
     if S.out == "own":
         if TILE.axis == 0:
-            own_out = taken(out, mine, mine < units, units, TILE)
+            own_out = load_statistics(out, own_cols, own_cols < units, units, TILE)
         else:
             own_out = moments(c, c, start, n, units, 1, 0, 1, False, TILE)[0]
 
     if S.out != "off":
         for block in range(blocks(n, units, TILE)):
-            rows, cols, there = place(block, n, units, TILE)
-            found = _advance(frames, hidden, own, rows, cols, there, S, TILE)
+            rows, cols, valid = locate(block, n, units, TILE)
+            found = _advance(frames, hidden, own, rows, cols, valid, S, TILE)
             back = _retreat_out(
-                frames, up, out, own_out, found[4], found[2], rows, cols, there, S, TILE
+                frames, up, out, own_out, found[4], found[2], rows, cols, valid, S, TILE
             )
-            d = weighed(back[1], back[3][2], TILE)
-            sum_d += total(d, there, TILE)
-            sum_d_hat += total(d * back[3][0], there, TILE)
+            d = weigh(back[1], back[3][2], TILE)
+            sum_d += total(d, valid, TILE)
+            sum_d_hat += total(d * back[3][0], valid, TILE)
         means_out = (sum_d / count, sum_d_hat / count)
 
     sums, sums_hat = (), ()
@@ -317,16 +319,16 @@ def step_backward(
         sums, sums_hat = sums + (zeros(TILE),), sums_hat + (zeros(TILE),)
     if S.hidden != "off" or S.shifted:
         for block in range(blocks(n, units, TILE)):
-            rows, cols, there = place(block, n, units, TILE)
+            rows, cols, valid = locate(block, n, units, TILE)
             back = _retreat(
-                frames, up, hidden, own, out, own_out, means_out, rows, cols, there, S, TILE
+                frames, up, hidden, own, out, own_out, means_out, rows, cols, valid, S, TILE
             )
             ds, ds_hat = (), ()
             for k in tl.static_range(GATES):
-                d = weighed(back[1][k], back[3][k][2], TILE)
+                d = weigh(back[1][k], back[3][k][2], TILE)
                 ds, ds_hat = ds + (d,), ds_hat + (d * back[3][k][0],)
-            sums = plus(sums, totals(ds, there, TILE))
-            sums_hat = plus(sums_hat, totals(ds_hat, there, TILE))
+            sums = plus(sums, totals(ds, valid, TILE))
+            sums_hat = plus(sums_hat, totals(ds_hat, valid, TILE))
 
     if TILE.axis == 1 and S.cell == "GRU":
         means = averages(sums[:2], n, units, TILE) + averages(sums[2:], n, units, TILE)
@@ -334,40 +336,40 @@ def step_backward(
     else:
         means, means_hat = averages(sums, n, units, TILE), averages(sums_hat, n, units, TILE)
     for block in range(blocks(n, units, TILE)):
-        rows, cols, there = place(block, n, units, TILE)
+        rows, cols, valid = locate(block, n, units, TILE)
         d_xs, d_ys, d_before, parts, d_out, part = _retreat(
-            frames, up, hidden, own, out, own_out, means_out, rows, cols, there, S, TILE
+            frames, up, hidden, own, out, own_out, means_out, rows, cols, valid, S, TILE
         )
         for k in tl.static_range(GATES):
             col = cols + k * units
             d = d_ys[k]
             if TILE.axis == 1:
                 if S.shifted:
-                    accumulate(down.shift, rows, col, there, width, d)
+                    accumulate(down.shift, rows, col, valid, width, d)
                 if S.hidden != "off":
-                    accumulate(down.gamma, rows, col, there, width, d * parts[k][0])
+                    accumulate(down.gamma, rows, col, valid, width, d * parts[k][0])
             if S.hidden != "off":
-                d = through(
+                d = backpropagate(
                     d, parts[k][0], parts[k][1], parts[k][2], means[k], means_hat[k], HIDDEN, TILE
                 )  # fmt: skip
-            tl.store(address(down.z, start + rows, col, width), d, there)
-            tl.store(address(down.x, start + rows, col, width), d if S.joint else d_xs[k], there)
+            tl.store(address(down.z, start + rows, col, width), d, valid)
+            tl.store(address(down.x, start + rows, col, width), d if S.joint else d_xs[k], valid)
         if GATES > 1:
-            tl.store(address(down.carry, rows, cols, units), d_before, there)
+            tl.store(address(down.carry, rows, cols, units), d_before, valid)
         if TILE.axis == 1 and S.out != "off":
-            accumulate(down.shift_out, rows, cols, there, units, d_out)
-            accumulate(down.gamma_out, rows, cols, there, units, d_out * part[0])
-    # at the end: up to the first write what is read and computed twice is found to be the same
+            accumulate(down.shift_out, rows, cols, valid, units, d_out)
+            accumulate(down.gamma_out, rows, cols, valid, units, d_out * part[0])
+    # last, as the compiler may merge repeated loads only up to the first store
     if TILE.axis == 0:
         if S.out != "off":
-            accumulate(down.shift_out, 0 * mine, mine, mine < units, units, sum_d)
-            accumulate(down.gamma_out, 0 * mine, mine, mine < units, units, sum_d_hat)
+            accumulate(down.shift_out, 0 * own_cols, own_cols, own_cols < units, units, sum_d)
+            accumulate(down.gamma_out, 0 * own_cols, own_cols, own_cols < units, units, sum_d_hat)
         for k in tl.static_range(GATES):
-            col = mine + k * units
+            col = own_cols + k * units
             if S.shifted:
-                accumulate(down.shift, 0 * col, col, mine < units, width, sums[k])
+                accumulate(down.shift, 0 * col, col, own_cols < units, width, sums[k])
             if S.hidden != "off":
-                accumulate(down.gamma, 0 * col, col, mine < units, width, sums_hat[k])
+                accumulate(down.gamma, 0 * col, col, own_cols < units, width, sums_hat[k])
 
 
 @triton.jit(do_not_specialize=[
@@ -379,11 +381,11 @@ def backward(
     start, earlier, n, later, row, pitch, row_out, pitch_out, units,
     S: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """``step_backward`` of one step.
+    """Compute ``step_backward`` for one step.
 
-    Arguments are those of ``forward``, of ``Upstream`` and of ``Downstream``.
+    The arguments are those of ``forward``, of ``Upstream`` and of ``Downstream``.
     """
-    frames = Frames(x, z, before, start, earlier, n, counted(units, TILE))
+    frames = Frames(x, z, before, start, earlier, n, hint_multiple(units, TILE))
     hidden = Site(gamma, shift, mean, var, row, pitch)
     out = Site(gamma_out, shift_out, mean_out, var_out, row_out, pitch_out)
     up = Upstream(output, product, carried, last, later)

@@ -1,7 +1,7 @@
-"""What the Triton kernels are made of: tiles of rows and units, and sums over one of the two.
+"""Tiles of rows and units, and sums over one of the two axes: the parts of the Triton kernels.
 
-Batch statistics run over rows: a program owns some units for all rows, and goes through them in
-blocks. Layer statistics run over units: a program owns a row, and goes through its units. The
+Batch statistics run over rows: a program owns some units, and goes through all rows in blocks.
+Layer statistics run over units: a program owns a row, and goes through all units in blocks. The
 kernels are written once for both. A tile is ``(rows, units)``, a sum keeps its axis.
 """
 
@@ -12,15 +12,15 @@ import triton.language as tl
 
 
 class Tile(NamedTuple):
-    """How a program goes through its part, known when it is compiled.
+    """How a program covers its part, known when it is compiled.
 
     Args:
-        axis: over which statistics run, 0 for rows and 1 for units.
-        one: whether one block holds the part.
-        rows: of a block, a power of two.
-        units: likewise.
-        multiple: a power of two that divides the units, so many of which are read at once.
-        wide: the type that everything is computed in.
+        axis: the axis that statistics run over, 0 for rows and 1 for units.
+        one: whether one block covers the part.
+        rows: rows of a block, a power of two.
+        units: units of a block, a power of two.
+        multiple: a power of two that divides the units, and the number of units read at once.
+        wide: the type that all values are computed in.
         eps: added to the variance.
     """
 
@@ -34,14 +34,14 @@ class Tile(NamedTuple):
 
 
 @triton.jit
-def counted(units, TILE: tl.constexpr):
-    """The number of units, which the compiler then knows to be a multiple."""
+def hint_multiple(units, TILE: tl.constexpr):
+    """Return the number of units in a form that tells the compiler a divisor of it."""
     return units // TILE.multiple * TILE.multiple
 
 
 @triton.jit
 def blocks(n, units, TILE: tl.constexpr):
-    """How many blocks a program goes through, of n rows and so many units."""
+    """Count the blocks in which a program covers its part of n rows and ``units`` units."""
     if TILE.one:
         return 1
     elif TILE.axis == 0:
@@ -51,8 +51,8 @@ def blocks(n, units, TILE: tl.constexpr):
 
 
 @triton.jit
-def place(block, n, units, TILE: tl.constexpr):
-    """Rows ``(rows, 1)`` and units ``(1, units)`` of a block, and whether they are there."""
+def locate(block, n, units, TILE: tl.constexpr):
+    """Return rows ``(rows, 1)`` and units ``(1, units)`` of a block, and which entries exist."""
     rows = tl.arange(0, TILE.rows)[:, None]
     cols = tl.arange(0, TILE.units)[None, :]
     if TILE.axis == 0:
@@ -66,32 +66,32 @@ def place(block, n, units, TILE: tl.constexpr):
 
 @triton.jit
 def span(starts, k):
-    """The first frame of a step or segment, and how many it has."""
+    """Return the first frame and the number of frames of a step or segment."""
     start = tl.load(starts + k)
     return start, (tl.load(starts + k + 1) - start).to(tl.int32)
 
 
 @triton.jit
 def address(matrix, row, col, width):
-    """Of entries of a matrix of so many columns, which may have more than 2^31."""
+    """Return the address of entries of a matrix, which may have more than 2^31 entries."""
     return matrix + row.to(tl.int64) * width + col
 
 
 @triton.jit
-def load(matrix, row, col, there, width, TILE: tl.constexpr):
-    """Entries of a matrix, 0 where they are not there."""
-    return tl.load(address(matrix, row, col, width), there, 0.0).to(TILE.wide)
+def load(matrix, row, col, valid, width, TILE: tl.constexpr):
+    """Load entries of a matrix, 0 where they are not valid."""
+    return tl.load(address(matrix, row, col, width), valid, 0.0).to(TILE.wide)
 
 
 @triton.jit
-def parameter(vector, col, there, TILE: tl.constexpr):
-    """Entries of a vector, 0 where they are not there."""
-    return tl.load(vector + col, there, 0.0).to(TILE.wide)
+def parameter(vector, col, valid, TILE: tl.constexpr):
+    """Load entries of a vector, 0 where they are not valid."""
+    return tl.load(vector + col, valid, 0.0).to(TILE.wide)
 
 
 @triton.jit
 def zeros(TILE: tl.constexpr):
-    """A sum of nothing."""
+    """Return a zero accumulator."""
     if TILE.axis == 0:
         return (tl.arange(0, TILE.units)[None, :] * 0).to(TILE.wide)
     else:
@@ -99,22 +99,22 @@ def zeros(TILE: tl.constexpr):
 
 
 @triton.jit
-def total(values, there, TILE: tl.constexpr):
-    """Sum of what is there of a tile, along the axis of statistics."""
-    return tl.sum(tl.where(there, values, 0.0), TILE.axis, keep_dims=True)
+def total(values, valid, TILE: tl.constexpr):
+    """Sum the valid entries of a tile along the axis of statistics."""
+    return tl.sum(tl.where(valid, values, 0.0), TILE.axis, keep_dims=True)
 
 
 @triton.jit
-def totals(values, there, TILE: tl.constexpr):
-    """``total`` of each of one to four tiles, by one reduction."""
+def totals(values, valid, TILE: tl.constexpr):
+    """Return the ``total`` of each of one to four tiles, by one reduction."""
     COUNT: tl.constexpr = len(values)
     if COUNT == 1:
-        return (total(values[0], there, TILE),)
+        return (total(values[0], valid, TILE),)
     else:
         tiles = tl.join(
             tl.join(values[0], values[1]), tl.join(values[COUNT - 2], values[COUNT - 1])
         )
-        kept = tl.where(there[:, :, None, None], tiles, 0.0)
+        kept = tl.where(valid[:, :, None, None], tiles, 0.0)
         first, last = tl.split(tl.sum(kept, TILE.axis, keep_dims=True))
         a, b = tl.split(first)
         c, d = tl.split(last)
@@ -128,7 +128,7 @@ def totals(values, there, TILE: tl.constexpr):
 
 @triton.jit
 def plus(some, others):
-    """Sums of each of a tuple and of another."""
+    """Add two tuples element by element."""
     sums = ()
     for k in tl.static_range(len(some)):
         sums = sums + (some[k] + others[k],)
@@ -136,15 +136,15 @@ def plus(some, others):
 
 
 @triton.jit
-def accumulate(sums, row, col, there, width, values):
-    """Adds to entries of a matrix that no other program touches."""
+def accumulate(sums, row, col, valid, width, values):
+    """Add to entries of a matrix that no other program touches."""
     at = address(sums, row, col, width)
-    tl.store(at, tl.load(at, there, 0.0) + values, there)
+    tl.store(at, tl.load(at, valid, 0.0) + values, valid)
 
 
 @triton.jit
 def tanh(x):
-    """By exp, as the interpreter has no other: to its absolute error."""
+    """Compute tanh by exp, to the absolute error of exp; the interpreter has no tanh."""
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
     return tl.where(x < 0, -y, y)
