@@ -18,7 +18,7 @@ from rnnorm.layers.hmlstm import HMLSTM
 from rnnorm.layers.ranks import Ranks
 from rnnorm.model.synchronize import set_ranks
 from rnnorm.model.update_bn import update_bn
-from rnnorm.norm.frozen_population import unresolved
+from rnnorm.norm.frozen_population import unfrozen_populations
 from rnnorm.norm.spec import check_int, check_number
 
 
@@ -80,7 +80,7 @@ class ExactStatistics(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse several loaders, one whose rows cannot be changed, and weights of later on."""
         self._trained = 0
-        if not unresolved(pl_module):
+        if not unfrozen_populations(pl_module):
             return
         self._check(trainer.train_dataloader)
         own = trainer.callbacks  # type: ignore[attr-defined]
@@ -97,7 +97,11 @@ class ExactStatistics(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Estimate them, of the weights that are validated."""
-        if trainer.sanity_checking or not unresolved(pl_module) or trainer.train_dataloader is None:
+        if (
+            trainer.sanity_checking
+            or not unfrozen_populations(pl_module)
+            or trainer.train_dataloader is None
+        ):
             return
         train = trainer.train_dataloader
         most, trained = trainer.num_training_batches, self._trained

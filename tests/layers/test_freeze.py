@@ -309,7 +309,7 @@ def test_within_use_backend_it_freezes_as_without(plain, backend):
     layer = trained(plain, "batch")
     with rnnorm.use_backend(backend):
         frozen = rnnorm.freeze(layer)
-    assert (frozen._short is None) == (rnnorm.freeze(layer)._short is None)
+    assert (frozen._frozen_call is None) == (rnnorm.freeze(layer)._frozen_call is None)
 
 
 def test_a_forced_kernel_runs(plain):

@@ -1,4 +1,4 @@
-"""What a cell is: the equations of one time step, its weights and its sites."""
+"""The base of cells: the equations of one time step, with their weights and sites."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Normalise = Callable[[str, Tensor], Tensor]
 class Weights(NamedTuple):
     """The weights of one layer in one direction, with the shapes of torch.nn.
 
-    ``own`` holds those that a cell declares under other names.
+    ``own`` holds the weights that a cell declares under other names than torch.nn's.
     """
 
     weight_ih: Tensor
@@ -30,7 +30,7 @@ class Weights(NamedTuple):
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """``x W^T`` computed in the dtype of the weight, returned in that of ``x``."""
+    """Return ``x W^T``, computed in the dtype of the weight, in the dtype of ``x``."""
     return linear(x.to(weight.dtype), weight).to(x.dtype)
 
 
@@ -44,14 +44,14 @@ class Cell:
     Attributes:
         gates: number of gates in each block that layer norm treats as one. A layer of H units
             has ``sum(gates) * H`` rows in ``weight_ih`` and ``weight_hh``.
-        sites: what can be normalised. A name is a field of :class:`BatchNorm`, or that and more
-            after an underscore, where a field stands for several sites.
+        sites: what can be normalised. A name is a field of :class:`BatchNorm` or, if a field stands
+            for several sites, begins with the field and an underscore.
         dropouts: where recurrent dropout can act: ``"hidden"`` and ``"candidate"``, which ``step``
-            then asks for as it does for a site (``preactivation`` asks for the first), and
-            ``"zoneout_h"`` and so on for a state, of a cell whose output is its first state.
+            passes to ``normalise`` like a site (``preactivation`` does so for ``"hidden"``), and
+            ``"zoneout_h"`` and so on for a state, if the output is the first state.
         states: names of the states, the output first; ``{name}_0`` is a learned initial state.
-        reads_frames: whether ``step`` gets the frame itself in the place of the input term.
-            Input products are then the cell's own, and have no sequence scope.
+        reads_frames: whether ``step`` gets the frame itself instead of the input term. The cell
+            then computes the input products, which have no sequence scope.
     """
 
     gates: ClassVar[tuple[int, ...]] = (1,)
@@ -61,19 +61,19 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Return the name of the cell in messages."""
         return type(self).__name__
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """What can be normalised."""
+        """Return the names of the sites that can be normalised."""
         return ("input", "recurrent", "joint")
 
     def active_sites(self, norm: Norm | None) -> tuple[str, ...]:
-        """The sites that ``norm`` normalises.
+        """Return the sites that ``norm`` normalises.
 
         Raises:
-            ValueError: ``norm`` asks for a joint or carry site that the cell does not have.
+            ValueError: if ``norm`` asks for a joint or carry site that the cell does not have.
         """
         if norm is None:
             return ()
@@ -88,7 +88,7 @@ class Cell:
             [
                 site
                 for site in available
-                # most are fields themselves
+                # most sites are fields of the norm
                 if getattr(norm, site, None)
                 or ("_" in site and getattr(norm, field_of(site), None))
             ]
@@ -102,25 +102,29 @@ class Cell:
         normalise: Normalise,
         t: int | Tensor,
     ) -> tuple[Tensor, State]:
-        """One time step, for the n rows that are active.
+        """Compute one time step for the n rows that are active.
 
         Args:
-            weights: by name, ``weights.weight_hh``; those of other names ``weights.own["u"]``.
+            weights: ``weights.weight_hh`` and so on; weights under other names are in
+                ``weights.own["u"]``.
             x_term: the finished input term ``(n, sum(gates) * H)``: normalised, with its bias.
-            state: ``(n, ·)`` each.
-            normalise: ``normalise(site, z)`` is the normalised term with the site's shift; where
-                the site is not normalised, the term with its shift. ``normalise("hidden", h)`` is
-                what the recurrent products see of h, and ``normalise("candidate", g)`` what enters
-                the state: masked by recurrent dropout if there is any.
+            state: the states ``(n, ·)``.
+            normalise: ``normalise(site, z)`` returns the term with the site's shift, normalised if
+                the site is. ``normalise("hidden", h)`` returns the h that the recurrent products
+                read, and ``normalise("candidate", g)`` the candidate that enters the state, both
+                masked by recurrent dropout if there is any.
             t: index of the step in its sequence; for rows of different ages ``(n, 1)`` int64.
 
         Returns:
             the output ``(n, ·)`` and the next state.
+
+        Raises:
+            NotImplementedError: if a subclass does not override this method.
         """
         raise NotImplementedError(f"{self.name} has no step")
 
     def weights(self, input_size: int, hidden_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the weights of one layer in one direction; torch.nn's as they are.
+        """Return names and shapes of the weights of one layer in one direction, as in torch.nn.
 
         Args:
             input_size: features of a frame.
@@ -135,23 +139,25 @@ class Cell:
         return shapes | ({"bias_ih": (rows,), "bias_hh": (rows,)} if bias else {})
 
     def prepare(self, weights: Weights) -> Weights:
-        """What ``step`` gets, made once for all steps of a call: say, parts of a matrix.
+        """Make the weights that ``step`` gets, once for all steps of a call.
+
+        A cell may split a matrix here, for example.
 
         Args:
-            weights: of the layer.
+            weights: weights of the layer.
         """
         return weights
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        """Where the biases enter: after the normalisation of the term that they shift.
+        """Return the bias that is added to each site's term, after its normalisation.
 
         Args:
-            weights: of the layer.
-            sites: those that are normalised.
+            weights: weights of the layer.
+            sites: the normalised sites.
 
         Returns:
-            what is added, by site; here ``b_ih + b_hh`` to the input term, or where it is
-            normalised to the joint one.
+            bias by site; by default ``b_ih + b_hh`` at the joint site if that is normalised, else
+            at the input site.
         """
         biases = [bias for bias in (weights.bias_ih, weights.bias_hh) if bias is not None]
         if not biases:
@@ -159,25 +165,25 @@ class Cell:
         return {"joint" if "joint" in sites else "input": sum(biases[1:], biases[0])}
 
     def state_sizes(self, hidden_size: int) -> tuple[int, ...]:
-        """Widths of the states, the output's first."""
+        """Return the widths of the states, the output first."""
         return (hidden_size,) * len(self.states)
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:
-        """Widths of a site's blocks, each of which layer norm treats as one."""
+        """Return the widths of a site's blocks, each of which layer norm treats as one."""
         gates = (1,) if field_of(site) in CELL_SITES else self.gates
         return [hidden_size * count for count in gates]
 
     def units(self, weights: Weights) -> int:
-        """The number H of units, told from the weights."""
+        """Return the number H of units, read from the shape of the weights."""
         return weights.weight_hh.size(0) // sum(self.gates)
 
     @staticmethod
     def product(x: Tensor, weight: Tensor) -> Tensor:
-        """``x W^T`` in the weight's dtype, which autocast makes narrow if its name says weight."""
+        """Return ``x W^T`` in the weight's dtype; autocast narrows matrices named ``weight…``."""
         return product(x, weight)
 
     @staticmethod
     def preactivation(weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise) -> Tensor:
-        """``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` where joint."""
+        """Return ``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` with a joint site."""
         h = normalise("hidden", h)
         return normalise("joint", x_term + normalise("recurrent", product(h, weights.weight_hh)))

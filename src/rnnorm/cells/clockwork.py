@@ -1,4 +1,4 @@
-"""The Clockwork RNN's cell: modules of units, each with a period of its own."""
+"""The Clockwork RNN's cell: modules of units, each with its own period."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ClockworkRNN(Cell):
     """Elman network whose modules move at different rates.
 
     Args:
-        periods: of the modules, ascending: module i moves where ``t mod periods[i] = 0``.
+        periods: periods of the modules, ascending: module i moves if ``t mod periods[i] = 0``.
     """
 
     periods: tuple[int, ...]
@@ -25,18 +25,18 @@ class ClockworkRNN(Cell):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Every module has its own: it takes statistics when it moves."""
+        """Return the sites of every module, which takes statistics when it moves."""
         kinds = ("input", "recurrent", "joint")
         return tuple(f"{kind}_period{period}" for kind in kinds for period in self.periods)
 
     def prepare(self, weights: Weights) -> Weights:
-        """Each module's rows: cut out at every step, each would have a gradient of the whole."""
+        """Split the matrices by module once: split at each step, gradients would be full-size."""
         rows_x = weights.weight_ih.chunk(len(self.periods))
         rows_h = weights.weight_hh.chunk(len(self.periods))
         own = {f"weight_ih_period{p}": rows for p, rows in zip(self.periods, rows_x, strict=True)}
         size = len(rows_h[0])
         for i, (period, rows) in enumerate(zip(self.periods, rows_h, strict=True)):
-            # of its own and the slower modules
+            # a module reads itself and the slower modules
             own[f"weight_hh_period{period}"] = rows[:, i * size :]
         return weights._replace(own=own)
 
@@ -48,7 +48,10 @@ class ClockworkRNN(Cell):
         normalise: Normalise,
         t: int | Tensor,
     ) -> tuple[Tensor, State]:
-        """``h_i = tanh(BN(W_i x) + Σ_{j ≥ i} U_ij h_j + b)`` if i moves (Koutník et al. 2014)."""
+        """Compute ``h_i = tanh(BN(W_i x) + BN(Σ_{j ≥ i} U_ij h_j) + b)`` for modules that move.
+
+        (Koutník et al. 2014, with normalised terms.)
+        """
         (h,) = state
         modules = list(h.chunk(len(self.periods), 1))
         seen = normalise("hidden", h)
@@ -60,13 +63,13 @@ class ClockworkRNN(Cell):
             x = self.product(x_term, weights.own[f"weight_ih_period{period}"])
             z = self.product(seen[:, i * size :], weights.own[f"weight_hh_period{period}"])
             x, z = normalise(f"input_period{period}", x), normalise(f"recurrent_period{period}", z)
-            moved = torch.tanh(normalise(f"joint_period{period}", x + z))
-            modules[i] = moved if moves is True else torch.where(moves, moved, modules[i])
+            new = torch.tanh(normalise(f"joint_period{period}", x + z))
+            modules[i] = new if moves is True else torch.where(moves, new, modules[i])
         h = torch.cat(modules, 1)
         return h, (h,)
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        """The module's part of ``b_ih + b_hh``, to its input term or its joint one."""
+        """Return each module's part of ``b_ih + b_hh``, at its joint site or its input site."""
         shifts = super().shifts(weights, ())
         if not shifts:
             return {}
@@ -75,5 +78,5 @@ class ClockworkRNN(Cell):
         return {f"{kind}_period{p}": bias for p, bias in zip(self.periods, biases, strict=True)}
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:
-        """Layer norm runs over the units of a module."""
+        """Return one block: layer norm runs over the units of a module."""
         return [hidden_size // len(self.periods)]

@@ -25,13 +25,13 @@ class GRU(Cell):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """With the reset gate before the product, the candidate's term comes after the gates'."""
+        """Return the sites; if the reset gate acts first, the candidate has sites of its own."""
         if self.reset_after:
             return ("input", "recurrent")
         return ("input", "recurrent", "recurrent_candidate", "joint", "joint_candidate")
 
     def prepare(self, weights: Weights) -> Weights:
-        """The two recurrent products of a reset gate before them."""
+        """Split ``W_h`` into gates and candidate, if the reset gate acts before the product."""
         if self.reset_after:
             return weights
         H = self.units(weights)
@@ -46,7 +46,10 @@ class GRU(Cell):
         normalise: Normalise,
         t: int | Tensor,
     ) -> tuple[Tensor, State]:
-        """``n = tanh(BN(W_in x) + b_in + r (BN(W_hn h) + b_hn))``, ``h = (1 - z) n + z h``."""
+        """Compute one step, by default with the reset gate after the recurrent product.
+
+        ``n = tanh(BN(W_in x) + b_in + r (BN(W_hn h) + b_hn))``, ``h = (1 - z) n + z h``.
+        """
         (h,) = state
         H = h.size(1)
         x_gates, x_candidate = torch.split(x_term, [2 * H, H], 1)
@@ -67,7 +70,7 @@ class GRU(Cell):
         h: Tensor,
         normalise: Normalise,
     ) -> tuple[Tensor, State]:
-        """``n = tanh(BN(W_in x) + b_in + BN(W_hn (r h)) + b_hn)``."""
+        """Compute the step with ``n = tanh(BN(W_in x) + b_in + BN(W_hn (r h)) + b_hn)``."""
         seen = normalise("hidden", h)
         h_gates = normalise("recurrent", self.product(seen, weights.own["weight_gates"]))
         r, z = torch.sigmoid(normalise("joint", x_gates + h_gates)).chunk(2, 1)
@@ -80,13 +83,13 @@ class GRU(Cell):
         return h, (h,)
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:
-        """The gates' terms are one block, the candidate's another."""
+        """Return the widths of a site's blocks: one of the two gates, one of the candidate."""
         if self.reset_after or site == "input":
             return super().blocks(site, hidden_size)
         return [hidden_size if site.endswith("_candidate") else 2 * hidden_size]
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        """``b_h`` stands within the reset gate's product where that comes after it."""
+        """Return the biases; ``b_hh`` has its own site if the reset gate multiplies it."""
         if self.reset_after:
             biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
             return {site: bias for site, bias in biases.items() if bias is not None}

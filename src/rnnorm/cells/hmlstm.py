@@ -1,4 +1,4 @@
-"""The hierarchical multiscale LSTM's cell: layers that see each other at every step."""
+"""The hierarchical multiscale LSTM's cell: layers that read each other at every step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rnnorm.cells.cell import Cell, Normalise, State, Weights
 
 
 def hard_sigmoid(s: Tensor, slope: Tensor) -> Tensor:
-    """``clip((a s + 1) / 2, 0, 1)``: the probability of a boundary (Chung et al. 2016, eq. 10)."""
+    """Return the boundary probability ``clip((a s + 1) / 2, 0, 1)`` (Chung et al. 2016, eq. 10)."""
     return ((slope * s + 1) / 2).clamp(0, 1)
 
 
@@ -19,7 +19,7 @@ def hard_sigmoid(s: Tensor, slope: Tensor) -> Tensor:
 class HMLSTM(Cell):
     """All layers of a hierarchical multiscale LSTM, as one cell.
 
-    Its output is that of the gated sum over the layers, then the boundaries, then their
+    Its output has three parts: the gated sum over the layers, the boundaries, and their
     probabilities. Gate order: i, f, g, o, boundary.
 
     Args:
@@ -35,7 +35,7 @@ class HMLSTM(Cell):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Those of every layer; the term from above is a recurrent one."""
+        """Return the sites of every layer; the term from above counts as recurrent."""
         kinds = ("input", "recurrent", "recurrent_above", "joint", "cell")
         top = f"recurrent_above_l{self.num_layers - 1}"
         sites = (f"{kind}_l{k}" for kind in kinds for k in range(self.num_layers))
@@ -45,21 +45,21 @@ class HMLSTM(Cell):
         return 4 * hidden_size + int(k < self.num_layers - 1)
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:
-        """Layer norm runs over all gates of a layer."""
+        """Return one block: layer norm runs over all gates of a layer."""
         kind, _, k = site.rpartition("_l")
         return [hidden_size if kind == "cell" else self._rows(int(k), hidden_size)]
 
     def units(self, weights: Weights) -> int:
-        """The number of units of a layer."""
+        """Return the number of units of a layer."""
         return weights.own["weight_hh_l0"].size(1)
 
     def state_sizes(self, hidden_size: int) -> tuple[int, ...]:
-        """Those of all layers side by side: h, c, and the boundaries."""
+        """Return the widths of h, c and the boundaries, all layers side by side."""
         L = self.num_layers
         return L * hidden_size, L * hidden_size, L - 1
 
     def weights(self, input_size: int, hidden_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
-        """From below, from the step before, from above, and those of the output."""
+        """Return names and shapes of the weights of each layer, then those of the output."""
         L, H = self.num_layers, hidden_size
         shapes: dict[str, tuple[int, ...]] = {}
         for k in range(L):
@@ -73,7 +73,7 @@ class HMLSTM(Cell):
         return shapes | {"weight_go": (L, L * H), "weight_ho": (H, L * H)}
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        """A layer's bias, to the sum of its terms."""
+        """Return each layer's bias, which is added to the sum of its terms."""
         own = weights.own
         layers = [k for k in range(self.num_layers) if f"bias_l{k}" in own]
         return {f"joint_l{k}": own[f"bias_l{k}"] for k in layers}
@@ -86,7 +86,7 @@ class HMLSTM(Cell):
         normalise: Normalise,
         t: int | Tensor,
     ) -> tuple[Tensor, State]:
-        """Chung et al. 2016, eq. 1–12, with a boundary of any value between 0 and 1.
+        """Compute Chung et al. 2016, eq. 1–12, for boundaries of any value between 0 and 1.
 
         ``c = z i g + (1 - z) (z_below (f c + i g) + (1 - z_below) c)`` is FLUSH at z = 1, and at
         z = 0 UPDATE or COPY; z is the boundary of the step before.
@@ -94,7 +94,7 @@ class HMLSTM(Cell):
         own, L = weights.own, self.num_layers
         h, c = (list(s.chunk(L, 1)) for s in state[:2])
         seen = normalise("hidden", state[0]).chunk(L, 1)
-        # the last layer has none, and the frame is always new
+        # the last layer finds no boundary, and layer 0 reads a new frame at each step
         flush: list[Tensor | float] = [*(state[2][:, k : k + 1] for k in range(L - 1)), 0.0]
         below: Tensor = x_term
         z_below: Tensor | float = 1.0
@@ -112,8 +112,8 @@ class HMLSTM(Cell):
             copy = (1 - flush[k]) * (1 - z_below)
             update = (1 - flush[k]) * z_below
             c[k] = (flush[k] + update) * new + (update * torch.sigmoid(f) + copy) * c[k]
-            moved = torch.sigmoid(o) * torch.tanh(normalise(f"cell_l{k}", c[k]))
-            h[k] = copy * h[k] + (1 - copy) * moved
+            new_h = torch.sigmoid(o) * torch.tanh(normalise(f"cell_l{k}", c[k]))
+            h[k] = copy * h[k] + (1 - copy) * new_h
             below = h[k]
             if k < L - 1:
                 probability.append(hard_sigmoid(s[:, 4 * H :], own["boundary_slope"]))
@@ -132,5 +132,5 @@ class HMLSTM(Cell):
         if self.boundary == "sample":
             return torch.bernoulli(probability.detach())
         hard = (probability > 0.5).to(probability.dtype)
-        # the straight-through gradient is that of the probability
+        # straight-through: the gradient is the gradient of the probability
         return probability + (hard - probability).detach()

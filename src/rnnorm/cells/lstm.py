@@ -15,8 +15,8 @@ class LSTM(Cell):
     """Long short-term memory.
 
     Args:
-        peephole: None, ``"output"`` (o sees c_t; Laurent et al. 2015) or ``"all"`` (i and f see
-            c_{t-1} too; Graves 2013), by one weight a unit.
+        peephole: None, ``"output"`` (o reads c_t; Laurent et al. 2015) or ``"all"`` (i and f read
+            c_{t-1} too; Graves 2013), with one weight for each unit.
     """
 
     peephole: str | None = None
@@ -26,7 +26,7 @@ class LSTM(Cell):
     sites = ("input", "recurrent", "joint", "cell", "carry")
 
     def weights(self, input_size: int, hidden_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
-        """Torch.nn's, then the peepholes."""
+        """Return names and shapes of the weights: those of torch.nn, then the peepholes."""
         names = {None: "", "output": "o", "all": "ifo"}[self.peephole]
         peepholes = {f"weight_c{gate}": (hidden_size,) for gate in names}
         return super().weights(input_size, hidden_size, bias) | peepholes
@@ -39,9 +39,9 @@ class LSTM(Cell):
         normalise: Normalise,
         t: int | Tensor,
     ) -> tuple[Tensor, State]:
-        """Cooijmans et al. 2016, eq. 6–8; the projection is torch.nn's ``proj_size``.
+        """Compute Cooijmans et al. 2016, eq. 6–8, and torch.nn's projection (``proj_size``).
 
-        A peephole sees the carried c, not its normalised copy, after the terms are normalised.
+        A peephole reads the carried c, not its normalised copy; it is added to normalised terms.
         """
         h, c = state
         i, f, g, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)

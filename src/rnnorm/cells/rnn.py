@@ -1,4 +1,4 @@
-"""The Elman cell, with tanh or a rectifier."""
+"""The Elman cell, with tanh or ReLU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RNN(Cell):
 
     @property
     def name(self) -> str:
-        """Torch's name of the mode."""
+        """Return torch.nn's name of the mode."""
         return f"RNN_{self.nonlinearity.upper()}"
 
     def step(
@@ -36,9 +36,13 @@ class RNN(Cell):
         normalise: Normalise,
         t: int | Tensor,
     ) -> tuple[Tensor, State]:
-        """``h_t = φ(BN(W_x x_t) + BN(W_h h_{t-1}) + b)`` (Laurent et al. 2015, eq. 18, 17)."""
+        """Compute ``h_t = φ(BN(W_x x_t) + BN(W_h h_{t-1}) + b)`` (Laurent et al. 2015, eq. 18, 17).
+
+        Raises:
+            RuntimeError: if the nonlinearity is unknown.
+        """
         if self.nonlinearity not in _ACTIVATIONS:
-            # torch.nn.RNNCell too finds out when it is called
+            # checked here, not in the constructor, as torch.nn.RNNCell does
             raise RuntimeError(f"Unknown nonlinearity: {self.nonlinearity}")
         (h,) = state
         activation = _ACTIVATIONS[self.nonlinearity]

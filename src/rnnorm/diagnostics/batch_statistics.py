@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rnnorm.layers.normalised_module import Recurrence
-from rnnorm.layers.temporarily import switched
-from rnnorm.norm.frozen_population import Resolved
+from rnnorm.layers.temporarily import temporarily
+from rnnorm.norm.frozen_population import FrozenPopulation
 from rnnorm.norm.spec import BatchNorm
 
 
@@ -39,13 +39,13 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     """
     ordinary = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     layers = [*batch_normalised(model), *ordinary]
-    if not layers and any(isinstance(module, Resolved) for module in model.modules()):
+    if not layers and any(isinstance(module, FrozenPopulation) for module in model.modules()):
         raise RuntimeError("a frozen model has no batch statistics: take the one it is a copy of")
     before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
     try:
         # the layers alone, so that what lies around them stays in evaluation; nothing is random
         calm = {"dropout": 0.0, "initial_noise": 0.0, "_draws": False}
-        with switched(layers, training=True, _population_serves=False, **calm):
+        with temporarily(layers, training=True, _population_serves=False, **calm):
             yield
     finally:
         for layer, buffers in zip(layers, before, strict=True):

@@ -37,7 +37,7 @@ class Place(NamedTuple):
     populations: tuple[Population | None, ...]
 
 
-class ShortWay(NamedTuple):
+class FrozenCall(NamedTuple):
     """A frozen layer's way to the CPU kernel, without what every call would find again."""
 
     places: tuple[Place, ...]
@@ -47,7 +47,7 @@ class ShortWay(NamedTuple):
         return [population for place in self.places for population in place.populations]
 
     @classmethod
-    def of(cls, layer: Sequence) -> ShortWay | None:
+    def of(cls, layer: Sequence) -> FrozenCall | None:
         """That of a layer, None where there is none: backwards, projected, with masks."""
         cell, norm = layer.cell, layer.norm
         active = cell.active_sites(norm)

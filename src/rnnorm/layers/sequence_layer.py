@@ -33,7 +33,7 @@ from rnnorm.norm.spec import Norm, check_number, resolve
 from rnnorm.tracing import compiled_by_new_torch, uncompiled
 
 if TYPE_CHECKING:
-    from rnnorm.layers.frozen_call import ShortWay
+    from rnnorm.layers.frozen_call import FrozenCall
 
 
 class Sequence(Recurrence, nn.RNNBase):
@@ -48,7 +48,7 @@ class Sequence(Recurrence, nn.RNNBase):
     # whether training draws masks and boundaries: statistics are taken without
     _draws = True
     # a frozen layer's
-    _short: ShortWay | None = None
+    _frozen_call: FrozenCall | None = None
 
     def __init__(
         self,
@@ -180,9 +180,11 @@ class Sequence(Recurrence, nn.RNNBase):
             RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
             TypeError: ``step`` or ``lengths`` that are no integers.
         """
-        if self._short is not None and hx is not None and lengths is None:
+        if self._frozen_call is not None and hx is not None and lengths is None:
             found = (
-                None if torch.compiler.is_compiling() else self._short.run(self, input, hx, step)
+                None
+                if torch.compiler.is_compiling()
+                else self._frozen_call.run(self, input, hx, step)
             )
             if found is not None:
                 return found

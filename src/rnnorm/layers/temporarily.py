@@ -10,7 +10,7 @@ from torch import nn
 
 
 @contextmanager
-def switched(modules: Iterable[nn.Module], **values: Any) -> Iterator[None]:
+def temporarily(modules: Iterable[nn.Module], **values: Any) -> Iterator[None]:
     """Give modules other values of those attributes that they have, and afterwards their own.
 
     An attribute that is a module, such as a subclass's own ``dropout``, stays as it is.

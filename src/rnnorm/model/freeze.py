@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from torch import nn
 
-from rnnorm.layers.frozen_call import ShortWay
+from rnnorm.layers.frozen_call import FrozenCall
 from rnnorm.layers.normalised_module import Recurrence, warn_without_statistic
 from rnnorm.layers.sequence_layer import Sequence
-from rnnorm.norm.frozen_population import Resolved
+from rnnorm.norm.frozen_population import FrozenPopulation
 from rnnorm.norm.population import Population
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -47,14 +47,14 @@ def freeze(model: Model) -> Model:
         ) from None
     for module in list(model.modules()):
         for name, child in module._modules.items():
-            if isinstance(child, Population) and not isinstance(child, Resolved):
-                module._modules[name] = Resolved(child)
+            if isinstance(child, Population) and not isinstance(child, FrozenPopulation):
+                module._modules[name] = FrozenPopulation(child)
     model.requires_grad_(False)
     for module in model.modules():
         if isinstance(module, Recurrence):
             module._frozen = True
         if isinstance(module, Sequence):
-            module._short = ShortWay.of(module)
+            module._frozen_call = FrozenCall.of(module)
         if isinstance(module, nn.RNNBase):
             # copied one by one, weights are not where cuDNN wants them
             module.flatten_parameters()

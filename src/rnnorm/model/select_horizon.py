@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from rnnorm.layers.temporarily import switched
-from rnnorm.norm.frozen_population import unresolved
+from rnnorm.layers.temporarily import temporarily
+from rnnorm.norm.frozen_population import unfrozen_populations
 from rnnorm.norm.population import copy_buffers, put_buffers
 
 
@@ -38,7 +38,9 @@ def select_horizon(
             there is none, or ``evaluate`` never returned a number.
         TypeError: ``horizons`` are no ints, or ``evaluate`` returned what is no number.
     """
-    populations = [population for population in unresolved(model) if not population.shared]
+    populations = [
+        population for population in unfrozen_populations(model) if not population.shared
+    ]
     if not populations:
         raise ValueError(
             "model has no batch-normalised layer with population='per_step', frozen ones apart"
@@ -62,7 +64,7 @@ def select_horizon(
     scores: dict[int, float] = {}
     best = longest
     try:
-        with switched(model.modules(), training=False):
+        with temporarily(model.modules(), training=False):
             for horizon in sorted({int(h) for h in horizons}):
                 trust(horizon)
                 score = evaluate(model)

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rnnorm.layers.normalised_module import Recurrence
 from rnnorm.layers.ranks import Ranks, all_reduce
-from rnnorm.norm.frozen_population import Resolved
+from rnnorm.norm.frozen_population import FrozenPopulation
 from rnnorm.norm.population import Population
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -74,7 +74,7 @@ def average_population(model: nn.Module, process_group: Any = None) -> None:
         return
     world = distributed.get_world_size(process_group)
     for module in model.modules():
-        if isinstance(module, Resolved):
+        if isinstance(module, FrozenPopulation):
             continue
         if isinstance(module, Population):
             longest = torch.tensor([len(module)], device=module.mean.device)

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.layers.normalised_module import Recurrence
-from rnnorm.layers.temporarily import switched
+from rnnorm.layers.temporarily import temporarily
 from rnnorm.model.synchronize import sum_over_ranks
-from rnnorm.norm.frozen_population import Resolved, unresolved
+from rnnorm.norm.frozen_population import FrozenPopulation, unfrozen_populations
 from rnnorm.norm.population import Population, copy_buffers, put_buffers
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -64,10 +64,10 @@ def update_bn(
         model = model.module
     modules = list(model.modules())
     ordinary = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
-    populations: list[Population | _BatchNorm] = [*unresolved(model), *ordinary]
+    populations: list[Population | _BatchNorm] = [*unfrozen_populations(model), *ordinary]
     if not populations:
         for module in modules:
-            if isinstance(module, Resolved):
+            if isinstance(module, FrozenPopulation):
                 # which refuses, and says why
                 module.reset_running_stats()
         # the call of this function, which no_grad wraps
@@ -78,8 +78,8 @@ def update_bn(
     before = {module: copy_buffers(module) for module in populations}
     try:
         with (
-            switched(modules, training=False),
-            switched(active, training=True, momentum=None, dropout=0.0, _draws=False),
+            temporarily(modules, training=False),
+            temporarily(active, training=True, momentum=None, dropout=0.0, _draws=False),
         ):
             for module in populations:
                 module.reset_running_stats()

@@ -1,4 +1,4 @@
-"""Population statistics of a frozen model: every row is what serves its step."""
+"""Population statistics of a frozen model: each row holds what its step uses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, may_become_another
 
 
-class Resolved(Population):
+class FrozenPopulation(Population):
     """A copy of a population that takes no more minibatches.
 
-    Rows beyond the last step with a count are cut off; a row without one holds what serves it.
+    Rows beyond the last step with a count are cut off. A row without a count holds the statistics
+    of the step that serves it.
 
     Args:
-        population: whose rows are copied.
+        population: the population to copy.
     """
 
     def __init__(self, population: Population) -> None:
@@ -27,9 +28,9 @@ class Resolved(Population):
         for name, buffer in population.named_buffers():
             self.register_buffer(name, buffer.clone())
         self.training = False
-        self._resolve()
+        self._fill_rows()
 
-    def _resolve(self) -> None:
+    def _fill_rows(self) -> None:
         counted = (self.num_batches_tracked > 0).tolist()
         last = len(counted) - counted[::-1].index(True) if any(counted) else len(counted)
         self.mean, self.var = super().at(torch.arange(last, device=self.mean.device))
@@ -37,7 +38,7 @@ class Resolved(Population):
         self._checked = True
 
     def at(self, steps: Tensor) -> Moments:
-        """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
+        """Return the mean and variance used at the given steps, ``(*steps.shape, F)`` each.
 
         Args:
             steps: int64 indices, of any shape.
@@ -47,11 +48,11 @@ class Resolved(Population):
         return mean, var
 
     def consecutive(self, first: int | Tensor, steps: int) -> Moments:
-        """The same for steps in a row, as ``Population.consecutive``, without copies.
+        """Return the mean and variance used at consecutive steps, without copying them.
 
         Args:
-            first: as that of ``Population.consecutive``.
-            steps: how many.
+            first: as in ``Population.consecutive``.
+            steps: number of steps.
         """
         mean, var = self._held("mean"), self._held("var")
         rows = mean.size(0)
@@ -63,21 +64,21 @@ class Resolved(Population):
         return super().consecutive(first, steps)
 
     def _grow_copies(self, rows: int) -> None:
-        """Leaves them alone: rows without a count would serve."""
+        """Leave deep copies as they are: an added row has no count, and would be used."""
 
     def grow(self, steps: int, agreed: bool = False) -> NoReturn:
-        """Refuses training.
+        """Refuse to grow, as only training does.
 
         Raises:
-            RuntimeError: always.
+            RuntimeError: if the method is called.
         """
         raise RuntimeError("a frozen model cannot train: train the one that it is a copy of")
 
     def reset_running_stats(self) -> NoReturn:
-        """Refuses to forget.
+        """Refuse to forget the statistics.
 
         Raises:
-            RuntimeError: always.
+            RuntimeError: if the method is called.
         """
         raise RuntimeError(
             "a frozen model keeps its statistics: take others with the one that it is a copy of"
@@ -85,13 +86,13 @@ class Resolved(Population):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._resolve()
+        self._fill_rows()
 
 
-def unresolved(model: nn.Module) -> list[Population]:
-    """The populations of a model but for those of its frozen parts."""
+def unfrozen_populations(model: nn.Module) -> list[Population]:
+    """Return the populations of a model that are not frozen."""
     return [
         module
         for module in model.modules()
-        if isinstance(module, Population) and not isinstance(module, Resolved)
+        if isinstance(module, Population) and not isinstance(module, FrozenPopulation)
     ]

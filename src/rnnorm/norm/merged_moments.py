@@ -12,27 +12,30 @@ from rnnorm.norm.moments import BatchSite, Moments
 
 
 class ActiveRows(NamedTuple):
-    """Active rows of every rank at every step of a call: ``each`` ``(world, T)`` int64, CPU.
+    """Numbers of active rows of every rank at every step of a call.
 
-    ``group`` is their process group, or None for all processes.
+    Args:
+        each: ``(world, T)`` int64, on the CPU.
+        group: process group of the ranks, or None for all processes.
     """
 
     each: Tensor
     group: Any
 
     def merge(self, own: Tensor, rows: Tensor) -> Moments:
-        """Mean and biased variance of the rows of all ranks.
+        """Compute the mean and biased variance of the rows of all ranks.
 
-        They are merged by Chan et al. 1979, eq. 2.1: each rank's mean and M2, never a difference of
-        large sums. They are computed alike on all ranks, so that all have the same bits.
+        Each rank's mean and sum of squared deviations are merged by Chan et al. 1979, eq. 2.1,
+        which takes no difference of large sums. All ranks compute in the same order, and get the
+        same bits.
 
         Args:
             own: ``(2 * blocks, F)``: this rank's mean of each block, then its sum of squared
-                deviations, zeros where it has no rows.
-            rows: ``(world, blocks)``, of each.
+                deviations, zeros where the rank has no rows.
+            rows: ``(world, blocks)``, rows of each rank in each block.
 
         Returns:
-            ``(blocks, F)`` each.
+            mean and biased variance, ``(blocks, F)`` each.
         """
         mean_of, m2_of = self._gather(own).chunk(2, 1)
         weight = rows.to(own).unsqueeze(2)
@@ -42,8 +45,8 @@ class ActiveRows(NamedTuple):
         return mean, var
 
     def add(self, own: Tensor) -> Tensor:
-        """The sum over all ranks."""
-        # a reduction would wait twice as often
+        """Add up a tensor over all ranks."""
+        # all_reduce would wait for the other ranks twice
         return self._gather(own).sum(0)
 
     def _gather(self, own: Tensor) -> Tensor:
@@ -55,12 +58,12 @@ class ActiveRows(NamedTuple):
 class MergedSite(BatchSite):
     """Batch-normalises one site by the statistics of the rows of all ranks.
 
-    Each rank takes part in every step, one that has no active row with none. A rank's mean and sum
-    of squared deviations go round once a step, those of the input term once a call.
+    Every rank takes part in every step, also where it has no active row. The ranks exchange means
+    and sums of squared deviations once a step, for the input term once a call.
 
     Args:
-        *site: the arguments of :class:`BatchSite`; ``min_rows`` counts those of all ranks.
-        rows: those of all ranks.
+        *site: the arguments of :class:`BatchSite`; ``min_rows`` counts the rows of all ranks.
+        rows: active rows of all ranks.
     """
 
     min_rows: int
@@ -105,7 +108,7 @@ class MergedSite(BatchSite):
 
 
 class _Merge(torch.autograd.Function):
-    """Normalises blocks of rows, of which every rank has a part."""
+    """Normalisation of blocks of rows that are spread over all ranks."""
 
     @staticmethod
     def forward(
@@ -118,7 +121,7 @@ class _Merge(torch.autograd.Function):
         rows: Tensor,
         ranks: ActiveRows,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Blocks of ``mine`` rows of ``z`` ``(n, F)``; ``rows`` ``(world, blocks)`` of each."""
+        """Normalise blocks of ``mine`` rows of ``z`` ``(n, F)``; ``rows``: ``(world, blocks)``."""
         blocks = torch.split(z, mine)
         means = [block.mean(0) if len(block) else z.new_zeros(z.size(1)) for block in blocks]
         pairs = zip(blocks, means, strict=True)
@@ -135,7 +138,7 @@ class _Merge(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """The batch normalisation's gradient, its two sums over the rows of all ranks."""
+        """Compute the gradient of batch normalisation, with its two sums over all ranks' rows."""
         normal, inverse, gamma = ctx.saved_tensors
         grad, mine = grads[0], ctx.mine
         own = torch.stack(
@@ -151,7 +154,7 @@ class _Merge(torch.autograd.Function):
 
 
 def _spread(moment: Tensor, rows: list[int]) -> Tensor:
-    """``(blocks, F)`` at each of a block's rows."""
+    """Repeat a moment ``(blocks, F)`` for every row of its block, to ``(n, F)``."""
     if len(rows) == 1:
         return moment
     return moment.repeat_interleave(torch.tensor(rows, device=moment.device), 0)

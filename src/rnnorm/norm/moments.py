@@ -18,8 +18,8 @@ class BatchSite:
     """Batch-normalises one site, step after step (Cooijmans et al. 2016, eq. 5).
 
     A step with at least ``min_rows`` rows is normalised with its own statistics, in two passes.
-    One with fewer takes those of the last step that had enough, as constants, or else its row
-    of ``constants``. With ``min_rows=None`` (evaluation) every step takes its row of
+    A step with fewer rows uses the statistics of the last step that had enough, as constants, or
+    else its row of ``constants``. With ``min_rows=None`` (evaluation) every step uses its row of
     ``constants``.
 
     Args:
@@ -29,7 +29,7 @@ class BatchSite:
         constants: mean and variance ``(R, 1, F)``, or ``(R, B, F)`` for rows at different ages, the
             last of which serves all later steps; None where no step needs them.
         min_rows: fewest rows that a statistic is taken of, or None.
-        steps: how many of them room is made for at once.
+        steps: number of steps that memory is allocated for at once.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BatchSite:
             mean, var = self._zeros(z), self._zeros(z)
             # momentum 1 leaves the minibatch's mean and unbiased variance in the two tensors
             out = z
-            # which refuses to have no features
+            # torch.batch_norm rejects zero features
             if z.size(1):
                 out = batch_norm(z, mean, var, self.gamma, self.shift, True, 1.0, self.eps)
             self._asked.append(t)
@@ -63,12 +63,12 @@ class BatchSite:
         return self._by_constants(z, t)
 
     def _zeros(self, z: Tensor) -> Tensor:
-        """Zeros for a moment of ``z``: on a GPU each allocation of zeros is a launch."""
-        # vmap would lose what is written to a part
+        """Return zeros for a moment of ``z``; on a GPU each allocation would launch a kernel."""
+        # vmap would lose values written into a view
         if not z.size(1) or transformed():
             return z.new_zeros(z.size(1))
         if not self._room:
-            # parts that autograd takes for tensors of their own, as each is written to
+            # autograd takes these views for separate tensors, which is right: each is written to
             room = z.new_zeros(2 * self._steps * z.size(1))
             self._room = list(room.unsafe_split(z.size(1)))
         return self._room.pop()
@@ -78,7 +78,7 @@ class BatchSite:
 
         Args:
             terms: ``(n_t, F)`` each.
-            whole: whether by one statistic over all their rows.
+            whole: whether one statistic over all rows of all steps is used.
         """
         if not whole:
             return (self(z, t) for t, z in enumerate(terms))
@@ -96,25 +96,25 @@ class BatchSite:
                     f"first, got {z.size(0)} in step {t} of the call, and no earlier step has a "
                     "statistic"
                 )
-            # the last one serves all later steps
+            # the last row serves all later steps
             mean, var = (rows[min(t, len(rows) - 1)][: z.size(0)] for rows in self._constants)
         return normalise_by(z, mean, scale_of(self.gamma, var, self.eps), self.shift)
 
     def repeated(self) -> bool:
-        """Whether a cell has asked for the site twice at a step."""
+        """Tell whether a cell has asked for the site twice at a step."""
         return len(set(self._asked)) < len(self._asked)
 
     def taken(self, steps: int) -> Moments:
-        """The statistics taken: mean and biased variance ``(steps, F)``.
+        """Return the statistics taken: mean and biased variance ``(steps, F)``.
 
-        Zero where there were too few rows, NaN where a cell has not asked for the site.
+        They are zero where a step had too few rows, NaN where the cell has not asked for the site.
         """
         like = self.gamma.detach()
         if not self._taken:
             none = like.new_full((steps, like.size(0)), nan if len(self._asked) < steps else 0.0)
             return none, none
         means, variances, biases = zip(*self._taken, strict=True)
-        # numbers, where a tensor of them would be a copy to the device
+        # python numbers: a tensor of them would have to be copied to the device
         if len(set(biases)) > 1:
             variances, biases = torch._foreach_mul(variances, biases), (1.0,)
         mean, var = torch.stack(means), torch.stack(variances) * biases[0]
@@ -127,11 +127,11 @@ class BatchSite:
 
 
 def scale_of(gamma: Tensor, var: Tensor, eps: float | Tensor) -> Tensor:
-    """``γ / √(v + ε)``, what a centred term is multiplied by."""
+    """Return ``γ / √(v + ε)``, the factor of a centred term."""
     return gamma * torch.rsqrt(var + eps)
 
 
 def normalise_by(z: Tensor, mean: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
-    """``(z - μ) s``, and the shift where there is one."""
+    """Return ``(z - μ) s`` plus the shift, if there is one."""
     centred = z - mean
     return centred * scale if shift is None else torch.addcmul(shift, centred, scale)

@@ -1,4 +1,4 @@
-"""Population statistics of one site: estimates per time step, and which step serves which."""
+"""Population statistics of one site: estimates per time step, and which one a step uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rnnorm.norm.spec import BatchNorm
 from rnnorm.tracing import jit_tracing, known, uncompiled, unobserved
 
 _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
-# deep copies, which grow along: no part of the module, so that none is pickled with another
+# deep copies, which grow along; kept outside the module, so that no copy is pickled with it
 _copies: WeakKeyDictionary[Population, list[ref[Population]]] = WeakKeyDictionary()
 
 
@@ -29,7 +29,7 @@ class Population(nn.Module):
         features: width of the site.
         norm: the spec that holds momentum, horizon and min_rows.
         shared: whether all steps share one row.
-        device: where the buffers live.
+        device: device of the buffers.
         dtype: dtype of the layer; moments are kept in float32 or wider.
     """
 
@@ -37,7 +37,7 @@ class Population(nn.Module):
     var: Tensor
     rows: Tensor
     num_batches_tracked: Tensor
-    # whether it has been copied; old pickles do not tell
+    # whether a deep copy exists; a class attribute, since old pickles lack the instance one
     _followed = False
 
     def __init__(
@@ -55,7 +55,7 @@ class Population(nn.Module):
         self.momentum = norm.momentum
         self.min_rows = norm.min_rows
         self._checked = False
-        # a compiler looks at what a module holds itself
+        # set on the instance too, where torch.compile looks
         self._followed = False
         wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
         fresh = self._fresh(self.horizon or 1, features, device, wide)
@@ -74,18 +74,18 @@ class Population(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Forgets every estimate: what fills modules that were made without memory calls this."""
+        """Forget every estimate; tools that materialise meta modules call this method."""
         self.reset_running_stats()
 
     def reset_running_stats(self) -> None:
-        """Forgets every estimate."""
+        """Forget every estimate."""
         self._forget(torch.ones_like(self.rows, dtype=torch.bool))
         self._checked = False
 
     def forget_rare_steps(self) -> None:
-        """Forgets steps with fewer rows than four times ``min_rows`` and than the first step.
+        """Forget steps with fewer rows than four times ``min_rows`` and than the first step.
 
-        So few sequences may be much alike: the statistics of an earlier step serve better.
+        Few sequences may be much alike: the statistics of an earlier step fit better.
         """
         self._forget(self.rows < self.rows[0].clamp(max=4 * self.min_rows))
 
@@ -97,7 +97,7 @@ class Population(nn.Module):
             buffer.copy_(torch.where(which, value, buffer))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Population:
-        """A copy that grows whenever this one does, as averages of models need buffers alike."""
+        """Return a copy that grows with this population: averaged models need equal shapes."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         twin.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
@@ -107,15 +107,15 @@ class Population(nn.Module):
         return twin
 
     def resize(self, rows: int) -> None:
-        """Keeps the first ``rows`` rows, and adds rows without a count where there are fewer.
+        """Keep the first ``rows`` rows, and add rows without a count if there are fewer.
 
-        Copies get as many, but lose none.
+        Deep copies grow to as many rows, but lose none.
         """
         if self._followed:
-            # a graph would keep the copies and the number that it was traced with
+            # a compiled graph would keep today's copies and number of rows
             uncompiled(self._grow_copies)(rows)
         if rows == len(self):
-            # who shares the buffers goes on doing so
+            # the buffers may be shared with another module
             return
         # buffers made in inference mode could not be updated outside it
         with torch.inference_mode(False):
@@ -131,16 +131,16 @@ class Population(nn.Module):
                 twin.resize(rows)
 
     def grow(self, steps: int, agreed: bool = False) -> None:
-        """Makes room for ``steps`` steps, as far as the horizon goes.
+        """Add rows until ``steps`` steps, or the horizon, have one each.
 
         Args:
-            steps: how many.
-            agreed: whether all processes of torch.distributed ask for as many.
+            steps: number of steps.
+            agreed: whether all processes of torch.distributed ask for the same number.
 
         Raises:
-            RuntimeError: the buffers would have to grow in one of several processes of
+            RuntimeError: if the buffers would have to grow in one of several processes of
                 torch.distributed, where the ranks would end up with different shapes, or in a
-                replica of torch.nn.DataParallel; there is no memory for so many.
+                replica of torch.nn.DataParallel, or if memory runs out.
         """
         needed = steps if self.horizon is None else min(steps, self.horizon)
         if needed <= len(self):
@@ -168,10 +168,10 @@ class Population(nn.Module):
             ) from error
 
     def at(self, steps: Tensor) -> Moments:
-        """Mean and variance that serve the given steps, ``(*steps.shape, F)`` each.
+        """Return the mean and variance used at the given steps, ``(*steps.shape, F)`` each.
 
-        A step is served by its own row or, where that has no count, by the last one before it
-        that has, or else by the first that has. Where none has, each serves itself: with mean 0
+        A step uses its own row or, if that row has no count, the last row before it with a count,
+        or else the first row with one. If no row has a count, each step uses its own row: mean 0
         and variance 1, or what an average of models has written there without the counts.
 
         Args:
@@ -182,27 +182,27 @@ class Population(nn.Module):
         row = torch.arange(len(self), device=steps.device) * counted
         row = row.cummax(0).values.clamp(min=counted.int().argmax())
         serving = row[steps.clamp(max=len(self) - 1)]
-        # whole rows, where indexing would go element by element
+        # embedding copies whole rows, indexing goes element by element
         mean, var = (nn.functional.embedding(serving, moment) for moment in (self.mean, self.var))
         return mean, var
 
     def consecutive(self, first: int | Tensor, steps: int) -> Moments:
-        """The same for ``steps`` steps in a row, ``(R, 1, F)`` each, R at most ``steps``.
+        """Return the mean and variance used at consecutive steps, ``(R, 1, F)`` each.
 
-        All steps from the R-th on are served by the last of these, so that a long sequence costs no
-        more than the rows that there are. In traced code, whose number of steps may become another,
-        there are as many as steps, or one.
+        R is at most ``steps``. All steps from the R-th on use the last row, so that a long sequence
+        costs no more than the rows that exist. In traced code, which may run with another number
+        of steps, R is ``steps`` or 1.
 
         Args:
-            first: index of the first of them, or ``(B,)`` int64 for rows at different ages: the
+            first: index of the first step, or ``(B,)`` int64 for rows at different ages: the
                 result is then ``(R, B, F)``.
-            steps: how many.
+            steps: number of steps.
         """
         if self.shared:
-            # backward would have to find them unchanged
+            # cloned, as a training step may change the buffers before backward reads them
             mean, var = self._held("mean").unsqueeze(1), self._held("var").unsqueeze(1)
             return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
-        # rows need no copy, where no backward pass has to find them unchanged
+        # views suffice where no backward pass reads the rows later
         in_place = not torch.is_grad_enabled() and self._held("mean").is_cpu
         if isinstance(first, int) and in_place and unobserved([self._held("mean")]):
             start, stop = min(first, len(self) - 1), min(first + steps, len(self))
@@ -214,12 +214,12 @@ class Population(nn.Module):
         return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
 
     def _apart(self, first: int | Tensor, steps: int) -> int:
-        """How many of so many steps need rows of their own, as that of the last serves the rest."""
+        """Count the steps that need a row of their own; the last such row serves the others."""
         if may_become_another(steps):
             return steps
         ages = first if isinstance(first, Tensor) else None
         last, earliest = len(self) - 1, first if isinstance(first, int) else 0
-        # on a GPU, to look at a number is to wait for it
+        # reading a number from a GPU would wait for it
         if self._held("mean").is_cpu and unobserved([self._held("mean"), ages]):
             counted = self._held("num_batches_tracked").nonzero()
             last = int(counted[-1]) if len(counted) else last
@@ -227,30 +227,30 @@ class Population(nn.Module):
         return min(steps, max(1, last + 1 - earliest))
 
     def _held(self, name: str) -> Tensor:
-        """A buffer, without the search that a module makes of its attributes."""
+        """Return a buffer without the slow attribute look-up of a module."""
         return self._buffers[name]  # type: ignore[return-value]
 
     def rows_of(self, start: int, stop: int, names: Iterable[str] = _BUFFERS) -> list[Tensor]:
-        """Rows of the buffers; views where they are not all of them."""
+        """Return rows ``start`` to ``stop`` of buffers: views, or the buffers if those are all."""
         own = [self._held(name) for name in names]
         return own if stop - start == len(own[0]) else [each[start:stop] for each in own]
 
     def first_use_without_count(self) -> bool:
-        """Whether there is no estimate yet, and this is asked for the first time."""
+        """Tell whether there is no estimate yet, the first time that this method is called."""
         if self._checked or (counted := known(self.num_batches_tracked.any())) is None:
             return False
         self._checked = True
         return not counted
 
     def differs_by_step(self) -> bool:
-        """Whether more than one step has an estimate; False in traced code."""
+        """Tell whether more than one step has an estimate; False in traced code."""
         return not self.shared and (known((self.num_batches_tracked > 0).sum()) or 0) > 1
 
     def __len__(self) -> int:
         return self._held("mean").size(0)
 
     def extra_repr(self) -> str:
-        """The width, and how many steps have a row."""
+        """Return the width and the number of steps with a row."""
         return f"features={self.mean.size(1)}, steps={'shared' if self.shared else len(self)}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Population:
@@ -266,7 +266,7 @@ class Population(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        # a checkpoint with another horizon loads: this module's own decides how many rows it keeps
+        # a checkpoint with another horizon loads: the module's own horizon limits the rows kept
         stored = state_dict.get(f"{prefix}mean")
         one_row = (1, self.mean.size(1))
         if not self.shared and isinstance(stored, Tensor) and stored[:1].shape == one_row:
@@ -280,7 +280,7 @@ class Population(nn.Module):
         for name in ("mean", "var"):
             moment = getattr(self, name)
             setattr(self, name, moment.to(torch.promote_types(moment.dtype, torch.float32)))
-        # assign=True takes what a checkpoint has
+        # load_state_dict(assign=True) takes over the dtypes of the checkpoint
         for name in ("rows", "num_batches_tracked"):
             setattr(self, name, getattr(self, name).to(torch.int64))
         self.resize(self.horizon or len(self))
@@ -288,18 +288,18 @@ class Population(nn.Module):
 
 
 def may_become_another(steps: int) -> bool:
-    """Whether traced code may run with another number of steps than it is traced with."""
+    """Tell whether traced code may run with another number of steps than it is traced with."""
     return not isinstance(steps, int) or torch.compiler.is_dynamo_compiling() or jit_tracing()
 
 
 @torch.inference_mode(False)
 def copy_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of its own buffers, by name."""
+    """Return copies of the buffers of a module, without its children's, by name."""
     return {name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)}
 
 
 @torch.inference_mode(False)
 def put_buffers(module: nn.Module, buffers: Mapping[str, Tensor], rows: int | None = None) -> None:
-    """Gives it these buffers, or copies of their first ``rows``."""
+    """Give a module these buffers, or copies of their first ``rows`` rows."""
     for name, buffer in buffers.items():
         setattr(module, name, buffer if rows is None else buffer[:rows].clone())

@@ -1,4 +1,4 @@
-"""Which sites of a recurrent layer are normalised, and over what."""
+"""Specs of which sites of a recurrent layer are normalised, and over what."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch.nn.functional import layer_norm
 Scope = Literal["frame", "sequence"]
 
 SITES = ("input", "recurrent", "joint", "cell", "carry")
-# sites of c: H wide, and with a shift of their own
+# sites of the cell state c: H wide, with a shift of their own
 CELL_SITES = ("cell", "carry")
 
 
 def field_of(site: str) -> str:
-    """The field of a spec that a site belongs to: ``"input"`` of ``"input_period4"``."""
+    """Return the field of a spec that a site belongs to: ``"input"`` for ``"input_period4"``."""
     return site.partition("_")[0]
 
 
 class Spec:
-    """Answers an unknown field with the fields that exist."""
+    """Base of specs, whose error for an unknown field lists the fields that exist."""
 
     def __new__(cls, *args: Any, **given: Any) -> Spec:
-        """Refuses what is no field."""
+        """Refuse positional arguments and unknown fields."""
         if args:
             raise TypeError(f"{cls.__name__} takes keyword arguments only, got {args[0]!r}")
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -40,11 +40,11 @@ class Spec:
 def check_number(
     name: str, value: object, least: float = -math.inf, most: float = math.inf
 ) -> None:
-    """Refuses what is no finite number between ``least`` and ``most``.
+    """Check that a value is a finite number between ``least`` and ``most``.
 
     Raises:
-        TypeError: it is no number.
-        ValueError: it is not finite or out of range.
+        TypeError: if ``value`` is not a number.
+        ValueError: if ``value`` is not finite or out of range.
     """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -56,11 +56,11 @@ def check_number(
 
 
 def check_int(name: str, value: object, least: int, optional: bool = False) -> None:
-    """Refuses what is no int of at least ``least``, nor None where that is allowed.
+    """Check that a value is an int of at least ``least``, or None if ``optional``.
 
     Raises:
-        TypeError: it is no int.
-        ValueError: it is smaller.
+        TypeError: if ``value`` is not an int.
+        ValueError: if ``value`` is less than ``least``.
     """
     if optional and value is None:
         return
@@ -71,10 +71,10 @@ def check_int(name: str, value: object, least: int, optional: bool = False) -> N
 
 
 class Norm(Spec):
-    """Says which sites are normalised, and by what: its fields are those of the kind.
+    """Base of :class:`BatchNorm` and :class:`LayerNorm`: which sites are normalised, and how.
 
-    A kind that normalises each row by itself says how in ``normalise_rows``. Batch normalisation
-    alone has statistics over rows, which kernels take.
+    A norm of each row by itself is written in ``normalise_rows``. Batch normalisation alone has
+    statistics over rows, which kernels compute.
     """
 
     gamma: float
@@ -83,13 +83,16 @@ class Norm(Spec):
     def normalise_rows(
         self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
     ) -> Tensor:
-        """Normalises each row by itself.
+        """Normalise each row by itself.
 
         Args:
             z: ``(n, F)``.
-            widths: of the blocks that have a statistic of their own.
+            widths: widths of the blocks that each have their own statistics.
             gamma: ``(F,)``.
-            shift: ``(F,)``, or None where nothing is added.
+            shift: ``(F,)``, or None if nothing is added.
+
+        Raises:
+            NotImplementedError: if a subclass does not override this method.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how a row is normalised")
 
@@ -115,9 +118,9 @@ class BatchNorm(Norm):
         recurrent: scope of ``W_h h_{t-1}``.
         joint: scope of ``W_x x_t + W_h h_{t-1}``, in place of the two above (no GRU with
             ``reset_after``; Laurent et al. eq. 17).
-        cell: scope of ``c_t`` on its way into the output, ``h_t = o_t tanh(BN(c_t))``
+        cell: scope of the ``c_t`` that the output reads, ``h_t = o_t tanh(BN(c_t))``
             (Cooijmans et al. eq. 8); a cell without ``c`` ignores it.
-        carry: scope of ``c_t`` itself, which the next step then sees normalised (LSTM).
+        carry: scope of ``c_t`` itself, which the next step then reads normalised (LSTM).
             Known to explode.
         gamma: initial scale of every site.
         eps: added to the variance, above 0.
@@ -125,14 +128,14 @@ class BatchNorm(Norm):
             cumulative average.
         population: ``"per_step"`` keeps statistics of every time step, ``"shared"`` one for all.
         horizon: number of steps with statistics of their own; ``None`` grows to the longest
-            sequence seen. ``"shared"`` statistics and sequence scope have one row whatever it is.
+            sequence seen. ``"shared"`` statistics and sequence scope always have one row.
         min_rows: a step with fewer active rows takes no statistic of its own; where a call has
             fewer at its first step, that number counts instead, but never less than two.
 
     Raises:
-        ValueError: a value is not one of those named above, ``joint`` is given together with
+        ValueError: if a value is not one of those named above, ``joint`` is given together with
             ``input`` or ``recurrent``, or a number is not finite or out of range.
-        TypeError: an unknown field is given, or something that is no number for a number.
+        TypeError: if an unknown field is given, or a number is expected and not given.
     """
 
     input: Scope | None = "frame"
@@ -180,19 +183,20 @@ class BatchNorm(Norm):
 class LayerNorm(Norm):
     """Layer normalisation of the sites of a cell (Ba et al. 2016).
 
-    One mean and variance per row over all gates of a term; a GRU's candidate stands apart from
-    its two gates.
+    Each row has one mean and variance over all gates of a term; a GRU's candidate has its own,
+    apart from the two gates.
 
     Args:
         input: whether ``W_x x_t`` is normalised.
         recurrent: whether ``W_h h_{t-1}`` is normalised.
-        cell: whether ``c_t`` is, on its way into the output; a cell without ``c`` ignores it.
+        cell: whether the ``c_t`` that the output reads is normalised; a cell without ``c`` ignores
+            this field.
         gamma: initial scale of every site.
         eps: added to the variance.
 
     Raises:
-        ValueError: a site is not a bool, or a number is not finite or out of range.
-        TypeError: an unknown field is given, or something that is no number for a number.
+        ValueError: if a site is not a bool, or a number is not finite or out of range.
+        TypeError: if an unknown field is given, or a number is expected and not given.
     """
 
     input: bool = True
@@ -211,7 +215,7 @@ class LayerNorm(Norm):
     def normalise_rows(
         self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
     ) -> Tensor:
-        """Normalises by the mean and variance of each row's blocks (Ba et al. 2016, eq. 20–22)."""
+        """Normalise by the mean and variance of each row's blocks (Ba et al. 2016, eq. 20–22)."""
         shifts = [None] * len(widths) if shift is None else torch.split(shift, widths)
         blocks = [
             layer_norm(block, block.shape[-1:], scale, offset, self.eps)
@@ -236,11 +240,11 @@ PRESETS: Mapping[str, Norm] = {
 
 
 def resolve(norm: str | Norm | None) -> Norm | None:
-    """Turns a preset's name into what it stands for.
+    """Turn the name of a preset into its spec, and leave a spec or None as it is.
 
     Raises:
-        ValueError: no preset has that name.
-        TypeError: ``norm`` is neither a name nor a spec nor ``None``.
+        ValueError: if no preset has that name.
+        TypeError: if ``norm`` is neither a name nor a spec nor ``None``.
     """
     if norm is None or isinstance(norm, Norm):
         return norm

@@ -1,4 +1,4 @@
-"""What a minibatch does to the population statistics of a layer."""
+"""The update of a layer's population statistics by a minibatch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ def update(
     counts: Mapping[str, Tensor | int],
     step: int,
 ) -> None:
-    """Takes in one minibatch at every site of a layer.
+    """Update the population statistics of every site of a layer by one minibatch.
 
     The population keeps the unbiased variance (Ioffe & Szegedy 2015, algorithm 2). A new minibatch
-    weighs ``max(momentum, 1/n)``, n the minibatches that have reached the step; with
-    ``momentum=None`` it weighs as its rows, so that the mean is ``Σ m μ / Σ m`` and the variance
-    ``Σ m v / Σ (m - 1)``. Shared by all steps, a minibatch's variance is the mean of its steps'
-    unbiased ones, by their rows. A step with a moment that is not finite is left out.
+    weighs ``max(momentum, 1/n)``, n the number of minibatches that have reached the step; with
+    ``momentum=None`` the weight is its number m of rows: the mean is ``Σ m μ / Σ m`` and the
+    variance ``Σ m v / Σ (m - 1)``. If all steps share one row, a minibatch's variance is the
+    mean of its steps' unbiased variances, weighted by rows. A step with a moment that is not
+    finite is left out.
 
     Args:
-        populations: by site.
-        batch: mean and biased variance ``(T, F)``, by site.
-        counts: ``(T,)`` int64 on the CPU, the rows behind each estimate, 0 from where none was
-            taken; a number above 1 where all have as many; by site, alike in each scope.
+        populations: population of each site.
+        batch: mean and biased variance ``(T, F)`` of each site.
+        counts: number of rows behind each estimate, by site: ``(T,)`` int64 on the CPU, 0 from the
+            first step without an estimate on, or one int above 1 for all steps. Sites of the same
+            scope have equal counts.
         step: index of the first step.
     """
     by_step = [site for site in batch if not populations[site].shared]
@@ -56,10 +58,10 @@ def _update_one(population: Population, batch: Moments, counts: Tensor | int, st
     var = var * (m / (m - 1).clamp(min=1)).unsqueeze(1)
     finite = (mean.isfinite() & var.isfinite()).all(1)
     counts, m = torch.where(finite, counts, 0), torch.where(finite, m, 0)
-    # a weight of 0 would not take nan out
+    # a weight of 0 would not remove nan
     mean, var = (torch.where(finite.unsqueeze(1), each, 0) for each in (mean, var))
     if population.shared:
-        # no matrix product, which autocast would take in a narrower dtype
+        # not a matrix product, which autocast would compute in a narrower dtype
         share = (m / m.sum().clamp(min=1)).unsqueeze(1)
         mean, var = ((share * each).sum(0, keepdim=True) for each in (mean, var))
         counts, step = counts.sum(0, keepdim=True), 0
@@ -81,7 +83,7 @@ def _update_one(population: Population, batch: Moments, counts: Tensor | int, st
         old[mine].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
 
 
-# an operator takes longer over a number than over a tensor that holds it
+# operators are faster with a tensor of one number than with the number
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _number(value: float, dtype: torch.dtype) -> Tensor:
@@ -91,7 +93,7 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
 def _update_together(
     populations: Sequence[Population], batch: Sequence[Moments], count: Tensor | int, step: int
 ) -> bool:
-    """The same in few operators, where nothing is left out; tells whether it did."""
+    """Update several populations in few operators, and tell whether that was possible."""
     means, variances = ([pair[k] for pair in batch] for k in range(2))
     momentum, horizon, steps = populations[0].momentum, len(populations[0]), means[0].size(0)
     alike = all([p.momentum == momentum and len(p) == horizon for p in populations])
@@ -115,7 +117,7 @@ def _update_together(
     if not means[0].is_cpu:
         _update_unseen(own, means, variances, count, momentum)
         return True
-    # where a mean is not finite, no variance is
+    # a mean that is not finite makes the variance so
     if not math.isfinite(sum([var.sum().item() for var in variances])):
         return False
     own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
@@ -133,7 +135,7 @@ def _update_together(
 
 
 def _unbiasing(count: Tensor | int, dtype: torch.dtype) -> Tensor:
-    """By what a biased variance of so many rows is multiplied."""
+    """Return the factor that makes a biased variance of ``count`` rows unbiased."""
     if isinstance(count, int):
         return _number(count / (count - 1), dtype)
     m = count.to(dtype)
@@ -147,9 +149,9 @@ def _update_unseen(
     count: Tensor | int,
     momentum: float,
 ) -> None:
-    """The same on a GPU, where to look at a number is to wait for it."""
+    """Update several populations on a GPU, without reading a number from it."""
     own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
-    # where a mean is not finite, no variance is
+    # a mean that is not finite makes the variance so
     taken = [var.amax(1) < math.inf for var in variances]
     added = [each.to(torch.int64) for each in taken]
     torch._foreach_add_(batches, added)

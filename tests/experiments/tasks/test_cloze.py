@@ -10,7 +10,7 @@ import rnnorm
 from rnnorm.experiments.data.questions.encode import NO_CANDIDATE, ClozeBatch, QuestionBatches
 from rnnorm.experiments.tasks.cloze.data import ClozeData
 from rnnorm.experiments.tasks.cloze.model import ClozeReader
-from rnnorm.layers.temporarily import switched
+from rnnorm.layers.temporarily import temporarily
 
 BN = {"norm": "batch", "norm_options": {"min_rows": 4}}
 SEQUENCE = {"norm": "batch", "norm_options": {"min_rows": 4, "input": "sequence"}}
@@ -333,7 +333,7 @@ def test_examples_show_two_validation_questions(chinese, tmp_path):
     from matplotlib.figure import Figure
 
     model = reader(chinese).train()
-    with switched(model.modules(), training=False), torch.no_grad():
+    with temporarily(model.modules(), training=False), torch.no_grad():
         found = list(model.examples(chinese))
     assert model.training
     batch = next(iter(chinese.val_dataloader()))

@@ -15,7 +15,7 @@ from rnnorm.experiments.data.speech.utterances import Utterance
 from rnnorm.experiments.data.text.windows import PADDING
 from rnnorm.experiments.tasks.frames.data import FrameData
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
-from rnnorm.layers.temporarily import switched
+from rnnorm.layers.temporarily import temporarily
 
 NORMS = [None, "laurent2015-sequence", "laurent2015-frame"]
 
@@ -243,7 +243,7 @@ def test_a_bidirectional_model_refuses_pieces(arguments):
 def test_examples_are_of_two_validation_utterances(spoken):
     module, given = model().train(), data(spoken, split="random")
     before = [p.clone() for p in module.parameters()]
-    with switched(module.modules(), training=False), torch.no_grad():
+    with temporarily(module.modules(), training=False), torch.no_grad():
         examples = list(module.examples(given))
     titles = [title for title, _, _ in examples]
     utterances = given.loaders["val"].utterances
@@ -266,6 +266,6 @@ def test_one_validation_utterance_is_one_example(tmp_path):
         write_states(tmp_path / part, {"one": np.zeros(9, np.int32)})
     given = data(tmp_path, dataset="kaldi", deltas=False)
     net = model(input_size=4)
-    with switched(net.modules(), training=False), torch.no_grad():
+    with temporarily(net.modules(), training=False), torch.no_grad():
         examples = list(net.examples(given))
     assert [title for title, _, _ in examples] == ["Posteriors of one"]

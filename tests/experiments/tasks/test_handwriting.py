@@ -11,7 +11,7 @@ from rnnorm.experiments.tasks.handwriting.model import Writer
 from rnnorm.experiments.trained.draw import draw
 from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training.fit import fit
-from rnnorm.layers.temporarily import switched
+from rnnorm.layers.temporarily import temporarily
 
 NORMS = [None, "batch", "layer"]
 TINY = [
@@ -239,7 +239,7 @@ def test_longer_drawings_are_left_out_of_training_and_counted(folder):
 
 def test_a_report_shows_twenty_drawings(trained):
     data, net = trained.built.datamodule, trained.built.model
-    with switched(net.modules(), training=False), torch.no_grad():
+    with temporarily(net.modules(), training=False), torch.no_grad():
         ((title, caption, plot),) = net.examples(data)
     axes = Figure().subplots()
     plot(axes)
@@ -263,7 +263,7 @@ def test_a_report_shows_boundaries_on_strokes(tmp_path, folder):
         for name in ("hh", "ah"):
             getattr(net.rnn, f"weight_{name}_l0")[-1] = 0
         net.rnn.bias_l0[-1] = -4
-    with switched(net.modules(), training=False), torch.no_grad():
+    with temporarily(net.modules(), training=False), torch.no_grad():
         _, (title, caption, plot) = net.examples(data)
     assert title == "Boundaries on strokes"
     lifted = sum((each.pen > 0).mean() * len(each.pen) for each in data.loaders["val"].drawings)

@@ -16,7 +16,7 @@ from rnnorm.experiments.tasks.transcription.model import Transcriber
 from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.trained.transcribe import transcribe
 from rnnorm.experiments.training.fit import fit
-from rnnorm.layers.temporarily import switched
+from rnnorm.layers.temporarily import temporarily
 
 NORMS = [None, "batch", "layer", "laurent2015-sequence"]
 TINY = [
@@ -249,7 +249,7 @@ def test_a_beam_of_0_is_not_the_models_own():
 
 def test_a_report_shows_posteriors(trained):
     data, net = trained.built.datamodule, trained.built.model
-    with switched(net.modules(), training=False), torch.no_grad():
+    with temporarily(net.modules(), training=False), torch.no_grad():
         examples = list(net.examples(data))
     assert [title[:14] for title, _, _ in examples] == ["Posteriors of "] * 2
     assert all("Said: " in caption for _, caption, _ in examples)

@@ -18,7 +18,7 @@ from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.load import TrainedRun
 from rnnorm.experiments.trained.test import SeveralRows
 from rnnorm.experiments.training.score import Score, score_of
-from rnnorm.layers.temporarily import switched
+from rnnorm.layers.temporarily import temporarily
 
 _LENGTHS = (50, 100, 200, 500, 1000)
 _SYMBOLS = 20_000
@@ -168,7 +168,7 @@ def example_pictures(run: TrainedRun) -> list[Picture]:
         return []
     with pictures_or_reason(f"Examples of {run.name}") as pictures:
         _batch(run)
-        with switched(run.model.modules(), training=False), torch.no_grad():
+        with temporarily(run.model.modules(), training=False), torch.no_grad():
             for title, caption, plot in examples(run.data):
                 pictures.append(
                     draw(f"{run.name}: {title}", f"{caption} Weights of {run.weights}.", plot)

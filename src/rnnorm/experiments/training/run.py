@@ -14,7 +14,7 @@ from rnnorm.experiments.training.run_names import BEST, LAST, shell_word
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.trainer import StopAfter, callbacks_of
 from rnnorm.lightning import ExactStatistics
-from rnnorm.norm.frozen_population import unresolved
+from rnnorm.norm.frozen_population import unfrozen_populations
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: 
     if "start" in about:
         lines.append(f"begins with the weights of {about['start']}")
     lines.append(built.summary())
-    if unresolved(built.model) and not callbacks_of(trainer, ExactStatistics):
+    if unfrozen_populations(built.model) and not callbacks_of(trainer, ExactStatistics):
         lines.append("statistics: running averages, without a callback ExactStatistics")
     lines.append(f"run folder: {folder}")
     return "\n".join(lines)
