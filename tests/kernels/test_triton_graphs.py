@@ -36,7 +36,7 @@ def captures(monkeypatch):
 
     made = Graphs(capture)
     monkeypatch.setattr(GridExecutor, "__call__", launch)
-    monkeypatch.setattr(graphs, "here", lambda device: made)
+    monkeypatch.setattr(graphs, "current_graphs", lambda device: made)
     return count
 
 
@@ -60,7 +60,7 @@ def both(make, draw, calls, monkeypatch, **given):
         own = []
         with monkeypatch.context() as patched, rnnorm.use_backend("triton"):
             if none:
-                patched.setattr(graphs, "here", lambda device: None)
+                patched.setattr(graphs, "current_graphs", lambda device: None)
             for call in range(calls):
                 torch.manual_seed(call)
                 own.append([r.detach().clone() for r in train(layer, draw(), **given)])

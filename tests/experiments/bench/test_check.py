@@ -306,7 +306,7 @@ def test_without_graphs_a_kernel_is_asked_for_none(monkeypatch):
         if before:
             monkeypatch.setenv(graphs.SWITCH, before)
         with without_graphs():
-            assert graphs.here(torch.device("cuda")) is None
+            assert graphs.current_graphs(torch.device("cuda")) is None
             assert os.environ[graphs.SWITCH] == "0"
         assert os.environ.get(graphs.SWITCH) == before
 
