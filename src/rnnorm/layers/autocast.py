@@ -15,12 +15,12 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from rnnorm.cells.cell import State, Weights
 from rnnorm.tracing import constant
 
-# someone may put other classes in the place of torch.nn's
+# taken now: a user may replace torch.nn's classes later
 _TWO_STATES = (nn.LSTM, nn.LSTMCell)
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """The dtype of products in the current context, None without autocast."""
+    """Return the dtype of matrix products in the current context, None without autocast."""
     kind = device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -30,12 +30,12 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 def without_autocast(
     device: torch.device, products: torch.dtype | None
 ) -> AbstractContextManager[Any]:
-    """Leaves autocast, if ``autocast_dtype`` says that it is on."""
+    """Return a context without autocast; ``products`` is the result of ``autocast_dtype``."""
     return nullcontext() if products is None else torch.autocast(device.type, enabled=False)
 
 
 def in_products(weights: Weights, products: torch.dtype) -> Weights:
-    """With its matrices in the dtype of ``autocast_dtype``; float64 stays."""
+    """Cast the matrices among the weights to ``products``, except float64 ones."""
 
     def cast(name: str, weight: Any) -> Any:
         matrix = name.startswith("weight") and weight is not None and weight.dim() == 2
@@ -57,27 +57,27 @@ def result_dtypes(
     ragged: bool = False,
     projected: bool = False,
 ) -> tuple[torch.dtype, ...] | None:
-    """The dtypes of what torch.nn's class returns under autocast, one after the other, else None.
+    """Return the dtypes that torch.nn's class gives its results under autocast, else None.
 
-    They differ between classes, devices, versions and grad modes, and for
-    ragged input, so torch is asked. Where torch cannot run, all are the dtype of the products.
+    They differ between classes, devices, versions and grad modes, and for ragged input, so a small
+    layer of torch.nn is run. If torch cannot run it, all dtypes are ``products``.
 
     Args:
         torch_class: torch.nn's class.
-        products: what ``autocast_dtype`` says.
+        products: the result of ``autocast_dtype``.
         x: the input.
         weight: one of the layer's weights.
-        state: as the user gave it, empty if not.
-        results: how many there are: the states, before them the output of a sequence class.
+        state: the states as the user gave them, empty if there are none.
+        results: number of results: the states, and before them the output of a sequence class.
         ragged: whether the rows have different lengths.
         projected: whether h is projected.
 
     Raises:
-        RuntimeError: torch.nn's own, where float64 is mixed with another dtype.
+        RuntimeError: if torch.nn refuses to mix float64 with another dtype.
     """
     if products is None:
         return None
-    # a cell of one's own may have others than torch's class
+    # a user's cell may have another number of states than torch's class
     alike = len(state) == (2 if issubclass(torch_class, _TWO_STATES) else 1)
     states = tuple([s.dtype for s in state]) if alike else ()
     question = (x.device, x.dtype, weight.dtype, states, ragged, projected)
@@ -88,7 +88,7 @@ def result_dtypes(
 def in_dtypes(
     results: Iterable[Tensor], dtypes: tuple[torch.dtype, ...] | None
 ) -> tuple[Tensor, ...]:
-    """Results in the dtypes of ``result_dtypes``."""
+    """Cast results to the dtypes that ``result_dtypes`` returned."""
     if dtypes is None:
         return tuple(results)
     return tuple([result.to(dtype) for result, dtype in zip(results, dtypes, strict=True)])
@@ -115,7 +115,7 @@ def _ask(
     x = pack_sequence([frame.expand(2, 1), frame]) if ragged else frame
     units, options = (2, {"proj_size": 1}) if projected else (1, {})
     rows = (1, 2) if ragged else (1,)
-    # h first, which a projection narrows
+    # h comes first: a projection makes it narrower than c
     given = [
         torch.zeros(*rows, width, device=device, dtype=of_state)
         for width, of_state in zip((1, units), states, strict=False)
@@ -125,11 +125,11 @@ def _ask(
     layer = torch_class(1, units, device="meta", dtype=weight_dtype, **options)
     try:
         with torch.set_grad_enabled(grad), warnings.catch_warnings():
-            # of torch's kernels, none of which will run
+            # they are about torch's kernels, which this package does not run
             warnings.simplefilter("ignore")
             answer = layer.to_empty(device=device)(x, *hx)
     except RuntimeError:
-        # a processor for which torch has no kernel of this dtype; float64 no kernel mixes
+        # torch has no kernel of this dtype for this processor, or float64 is mixed with another
         if torch.float64 in (dtype, weight_dtype, *states):
             raise
         return ()

@@ -1,4 +1,4 @@
-"""What a layer refuses of a call: steps, states, devices."""
+"""Checks of the arguments of a call: steps, states, devices."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rnnorm.cells.cell import State
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.tracing import jit_tracing, stands_for_several
 
-#: largest ``step``: to it a sequence's own steps are added, and int64 has to hold the sum
+#: largest ``step``: int64 has to hold it plus the number of steps of a sequence
 LAST_STEP = 2**62
 
 
 def checked_step(
     step: int | Tensor, rows: int, training: bool, bidirectional: bool = False
 ) -> int | Tensor:
-    """A ``step`` as an int or a tensor; refuses what is no index of a first frame.
+    """Check a ``step`` and return it as an int or a tensor.
 
     Args:
         step: as given by the user.
-        rows: number of rows, each of which a tensor gives an index.
+        rows: number of rows; a tensor has an index for each.
         training: whether the layer is in training.
         bidirectional: whether a backward direction would have to start in the middle.
 
     Raises:
-        TypeError: ``step`` is neither an int nor an int64 tensor.
-        ValueError: it is negative, above 2**62, a tensor in training, or nonzero with
+        TypeError: if ``step`` is neither an int nor an int64 tensor.
+        ValueError: if ``step`` is negative, above 2**62, a tensor in training, or nonzero with
             ``bidirectional``.
-        RuntimeError: a tensor is not ``(rows,)``.
+        RuntimeError: if ``step`` is a tensor, but not ``(rows,)``.
     """
     if isinstance(step, Tensor):
         if step.dtype != torch.int64:
@@ -46,7 +46,7 @@ def checked_step(
             return step
         lowest, highest = (int(step.min()), int(step.max())) if len(step) else (0, 0)
     elif isinstance(step, (int, Integral)) and not isinstance(step, bool):
-        # Integral: of numpy
+        # integers of numpy are Integral
         lowest = highest = step = step if isinstance(step, int) else int(step)
     else:
         raise TypeError(f"step must be an int or an int64 tensor, got {type(step).__name__}")
@@ -63,11 +63,12 @@ def checked_step(
 
 
 def check_tensors(x: Tensor, state: State) -> None:
-    """Refuses an input of integers, and states that do not go with it.
+    """Check the dtype of the input, and the devices and dtypes of the states.
 
     Raises:
-        RuntimeError: the input is of integers, a state has another device, or another dtype
-            without autocast, or under autocast no floating point or float64 beside another.
+        RuntimeError: if the input has no floating point dtype, or a state has another device than
+            the input, or a dtype that does not go with it: without autocast any other, under
+            autocast an integer one, or float64 on one side alone.
     """
     if not x.is_floating_point():
         raise RuntimeError(f"input must have a floating point dtype, got {x.dtype}")
@@ -81,15 +82,15 @@ def check_tensors(x: Tensor, state: State) -> None:
 
 
 def check_traced(training: bool, lengths: object = None, packed: object = None) -> None:
-    """Refuses what torch.jit.trace would keep as it was in its example.
+    """Refuse what torch.jit.trace would record as a constant of its example.
 
     Args:
-        training: whether what a normalised layer does in training would be kept.
+        training: whether the training of a normalised layer would be recorded.
         lengths: as given by the user.
-        packed: a PackedSequence whose sizes would be kept.
+        packed: a PackedSequence whose sizes would be recorded.
 
     Raises:
-        RuntimeError: there are such, while torch.jit.trace is at work.
+        RuntimeError: if one of the arguments is given while torch.jit.trace runs.
     """
     if not jit_tracing():
         return
@@ -105,12 +106,12 @@ def check_traced(training: bool, lengths: object = None, packed: object = None) 
 
 
 def check_device(kind: str, tensor: Tensor, x: Tensor) -> None:
-    """Refuses what lies on another device than the input.
+    """Check that a tensor is on the device of the input.
 
     Raises:
-        RuntimeError: as torch.nn.
+        RuntimeError: if it is on another one; the text is torch.nn's.
     """
-    # a kernel would read the address as one of its own memory
+    # a kernel would read the address in its own device's memory
     if tensor.device != x.device:
         raise RuntimeError(
             f"Input and {kind} tensors are not at the same device, found input tensor at "

@@ -11,22 +11,22 @@ from rnnorm.layers.recurrent import Recurrent
 class ClockworkRNN(Recurrent):
     r"""A (normalised) Clockwork RNN (Koutník et al. 2014).
 
-    The units stand in g modules of equal size, each with a period :math:`T_i`. At step t, counted
+    The units form g modules of equal size, each with a period :math:`T_i`. At step t, counted
     from 0, the modules with :math:`t \bmod T_i = 0` move and the others keep their values:
 
     .. math::
         h_t^i = \tanh\Big(\mathrm{BN}(W^i x_t)
                 + \mathrm{BN}\Big(\sum_{j \ge i} U^{ij} h_{t-1}^j\Big) + b^i\Big)
 
-    A module sees itself and the slower ones. What does not move is not computed, so that with
+    A module reads itself and the slower ones. Modules that do not move are not computed: with
     periods 1, 2, 4, … a step costs about two modules' products.
 
     Args:
         input_size: features I of a frame.
         hidden_size: units H, a multiple of the number of periods.
-        periods: of the modules, ascending.
-        *args: as :class:`Recurrent`, from ``num_layers`` on.
-        **kwargs: likewise.
+        periods: periods of the modules, ascending.
+        *args: arguments of :class:`Recurrent` from ``num_layers`` on.
+        **kwargs: keyword arguments of :class:`Recurrent`.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -34,15 +34,15 @@ class ClockworkRNN(Recurrent):
         - output: as the input, with ``D * H`` features; h_n: ``(D * num_layers, B, H)``
 
     Attributes:
-        weight_hh_l{k}{_reverse}: ``(H, H)``. What stands left of a module's own columns, its
-            weights of faster modules, is never read.
+        weight_hh_l{k}{_reverse}: ``(H, H)``. The columns left of a module's own, its weights of
+            faster modules, are never read.
         gamma_{site}_period{T}_l{k}{_reverse}: scale of a module's site, ``(H / g,)``. Each module
-            has statistics of its own, of the steps at which it moves.
+            has its own statistics, of the steps at which it moves.
 
     Raises:
-        TypeError: as :class:`Recurrent`; a period is no int.
-        ValueError: as :class:`Recurrent`; periods that do not ascend from at least 1, or do not
-            divide the units into modules of equal size; ``norm.input="sequence"``.
+        TypeError: as :class:`Recurrent`, or if a period is not an int.
+        ValueError: as :class:`Recurrent`, or if the periods do not ascend from at least 1 or do not
+            divide the units into modules of equal size, or for ``norm.input="sequence"``.
 
     Example:
         >>> clockwork = rnnorm.ClockworkRNN(8, 16, periods=(1, 2, 4, 8), norm="batch")

@@ -1,4 +1,4 @@
-"""A frozen layer's short way to the CPU kernel."""
+"""A frozen layer's call of the CPU kernel, without the checks of other calls."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from rnnorm.norm.population import Population
 from rnnorm.tracing import unobserved
 
 
-class Place(NamedTuple):
-    """Where the kernel's inputs of one layer are: names of parameters, and populations."""
+class LayerInputs(NamedTuple):
+    """The names of the parameters and the populations that the kernel reads for one layer."""
 
     parameters: tuple[str | None, ...]
     populations: tuple[Population | None, ...]
 
 
 class FrozenCall(NamedTuple):
-    """A frozen layer's way to the CPU kernel, without what every call would find again."""
+    """What a frozen layer looks up once for all its calls of the CPU kernel."""
 
-    places: tuple[Place, ...]
+    layers: tuple[LayerInputs, ...]
     options: Options
 
     def _populations(self) -> list[Population | None]:
-        return [population for place in self.places for population in place.populations]
+        return [population for inputs in self.layers for population in inputs.populations]
 
     @classmethod
     def of(cls, layer: Sequence) -> FrozenCall | None:
-        """That of a layer, None where there is none: backwards, projected, with masks."""
+        """Look up a layer's inputs; None if it is bidirectional, masked or not for the kernel."""
         cell, norm = layer.cell, layer.norm
         active = cell.active_sites(norm)
         weight: Tensor = parameter(layer, layer._flat_weights_names[0])
@@ -60,7 +60,7 @@ class FrozenCall(NamedTuple):
         ):
             return None
         request = Request(cell, norm, weight.device, weight.dtype, layer.proj_size > 0)
-        # whatever use_backend names now: run asks at each call
+        # use_backend does not matter yet: run looks at each call
         if dispatch.why_not("cpu", request):
             return None
         suffixes = layer._suffixes()
@@ -69,10 +69,10 @@ class FrozenCall(NamedTuple):
         names = [name.replace("hidden", sites[1]) for name in parameters]
         own = {n + s for n in names for s in suffixes if hasattr(layer, n + s)}
         if not own <= layer._parameters.keys():
-            # pruning or weight_norm makes them anew
+            # pruning or weight_norm computes them anew at each call
             return None
-        places = [
-            Place(
+        inputs = [
+            LayerInputs(
                 tuple(n + suffix if n + suffix in own else None for n in names),
                 tuple(
                     layer._modules.get(f"population_{site}{suffix}")  # type: ignore[misc]
@@ -81,10 +81,10 @@ class FrozenCall(NamedTuple):
             )
             for suffix in suffixes
         ]
-        return cls(tuple(places), options_of(cell, norm, None))
+        return cls(tuple(inputs), options_of(cell, norm, None))
 
     def run(self, layer: Sequence, x: Any, hx: Any, step: Any) -> tuple[Tensor, Any] | None:
-        """Output and states of a dense input with a state, None where the long way is needed."""
+        """Return output and states of a dense input with a state, or None for the usual call."""
         state = hx if isinstance(hx, tuple) and len(layer.cell.states) > 1 else (hx,)
         tensors = (x, *state)
         if any([type(t) is not Tensor or t.is_neg() for t in tensors]):
@@ -92,7 +92,7 @@ class FrozenCall(NamedTuple):
         if step is None and not any([p is not None and len(p) > 1 for p in self._populations()]):
             step = 0
         weight = layer._parameters.get("weight_hh_l0")
-        # it may have been frozen where there is a kernel
+        # a layer may be frozen on one machine and run on another without the kernel
         if UNAVAILABLE or layer.training or type(step) is not int or not 0 <= step <= LAST_STEP:
             return None
         if weight is None or weight.dtype not in COMPUTED:
@@ -106,9 +106,10 @@ class FrozenCall(NamedTuple):
         shape = (layer.num_layers, B, layer.hidden_size)
         if T == 0 or B == 0 or any([s.shape != shape for s in state]):
             return None
-        given = [layer._parameters.get(n) for place in self.places for n in place.parameters if n]
+        names = [name for inputs in self.layers for name in inputs.parameters if name]
+        given = [layer._parameters.get(name) for name in names]
         if any([type(p) is not nn.Parameter or not p.is_contiguous() for p in given]):
-            # functional_call or load_state_dict has put others there
+            # functional_call or load_state_dict has replaced parameters
             return None
         tensors = (*tensors, *given)
         if not all([t.dtype is weight.dtype and t.is_cpu for t in tensors]):
@@ -118,17 +119,17 @@ class FrozenCall(NamedTuple):
         sizes = torch.full((T,), B, dtype=torch.int64, device="cpu")
         x = x.contiguous()
         final = []
-        for k, (names, populations) in enumerate(self.places):
-            parameters = [name and layer._parameters[name] for name in names]
+        for k, (parameter_names, populations) in enumerate(self.layers):
+            parameters = [name and layer._parameters[name] for name in parameter_names]
             h, *c = [s[k].contiguous() for s in state]
             moments = [
                 moment
                 for p in populations
                 for moment in (p.consecutive(step, T) if p is not None else (None, None))
             ]
-            held = [m for m in moments if m is not None]
-            if not all([m.dtype is x.dtype and m.is_cpu and m.is_contiguous() for m in held]):
-                # functional_call has put others there, or the parameters alone were converted
+            found = [m for m in moments if m is not None]
+            if not all([m.dtype is x.dtype and m.is_cpu and m.is_contiguous() for m in found]):
+                # functional_call has replaced buffers, or only the parameters were converted
                 return None
             inputs = Inputs(x, sizes, h, c[0] if c else None, *parameters, *moments, *NO_MASKS)  # type: ignore[arg-type]
             check_shapes(inputs, self.options.gates)
@@ -136,7 +137,7 @@ class FrozenCall(NamedTuple):
             final.append(last)
         dispatch.calls["cpu"] += 1
         if len(final) == 1:
-            # no view, which would not take detach_()
+            # in place: a view would not allow detach_()
             states = tuple([s.unsqueeze_(0) for s in final[0]])
         else:
             states = tuple([torch.stack(parts) for parts in zip(*final, strict=True)])

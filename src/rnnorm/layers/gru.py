@@ -15,7 +15,7 @@ from rnnorm.norm.spec import Norm
 
 
 class GRU(Sequence):
-    r"""A (normalised) gated recurrent unit, in the place of :class:`torch.nn.GRU`.
+    r"""A (normalised) gated recurrent unit, a replacement for :class:`torch.nn.GRU`.
 
     .. math::
         r_t, z_t &= \sigma(\mathrm{BN}(W_i x_t) + b_i + \mathrm{BN}(W_h h_{t-1}) + b_h) \\
@@ -25,7 +25,7 @@ class GRU(Sequence):
 
     With ``reset_after=False`` the reset gate acts before the product, as in Cho et al. 2014:
     :math:`n_t = \tanh(\mathrm{BN}(W_{in} x_t) + \mathrm{BN}(W_{hn} (r_t \odot h_{t-1})) + b)`.
-    Else, with ``norm=None``, it is :class:`torch.nn.GRU` in everything but ``isinstance``.
+    Otherwise, with ``norm=None``, it is :class:`torch.nn.GRU` in everything but ``isinstance``.
 
     Args:
         input_size: features I of a frame.
@@ -42,14 +42,14 @@ class GRU(Sequence):
             of a preset, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
             ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
-            at ``h_0 + h_0_weight · mean``, the mean of its real frames in this call.
-        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, where ``hx`` is
-            None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
-            that begin alike have no variance without it.
+            at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
+        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, if ``hx`` is
+            None. None means 0.1 for batch norm with a recurrent or joint site, else 0: without
+            noise, equal initial states have no variance.
         recurrent_dropout: a :class:`Zoneout` of h, a :class:`CellDropout`, a
             :class:`SequenceDropout`, or None.
         reset_after: whether the reset gate acts after the recurrent product, as in torch.nn. Layers
-            where it acts before it run in plain PyTorch, and have a joint site too.
+            with ``False`` run in plain PyTorch, and have a joint site too.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -109,12 +109,12 @@ class GRU(Sequence):
             super().__init__("GRU", *args, **kwargs)
 
     def extra_repr(self) -> str:
-        """Torch's own, then what differs from the defaults."""
+        """Return torch's text, then the options that are not the defaults."""
         return super().extra_repr() + ("" if self.cell.reset_after else ", reset_after=False")
 
 
 class GRUCell(Step):
-    r"""One step of :class:`GRU`, in the place of :class:`torch.nn.GRUCell`.
+    r"""One step of :class:`GRU`, a replacement for :class:`torch.nn.GRUCell`.
 
     Args:
         input_size: features I of a frame.
@@ -133,8 +133,8 @@ class GRUCell(Step):
         population_{site}: its population statistics (batch norm).
 
     Raises:
-        ValueError: ``norm`` does not exist, has sequence scope or a site that a GRU lacks.
-        TypeError: ``norm`` is neither a name nor a norm.
+        ValueError: if ``norm`` does not exist, has sequence scope or a site that a GRU lacks.
+        TypeError: if ``norm`` is neither a name nor a norm.
 
     Example:
         >>> cell = rnnorm.GRUCell(8, 16, norm="batch")

@@ -1,4 +1,4 @@
-"""The hierarchical multiscale LSTM, and the boundaries that it finds."""
+"""The public HMLSTM class (hierarchical multiscale LSTM), and the boundaries that it finds."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Boundaries(NamedTuple):
     Args:
         z: ``(T, B, L - 1)`` in the layout of the output: 0 or 1, with ``boundary="soft"`` any
             value between.
-        probability: of the same shape: the hard sigmoid that z comes from.
+        probability: the hard sigmoid that z is made from, with the shape of z.
     """
 
     z: Any
     probability: Any
 
     def reinforce(self, cost: Tensor) -> Tensor:
-        r"""The loss whose gradient is the REINFORCE estimate for sampled boundaries.
+        r"""Return a loss whose gradient is the REINFORCE estimate for sampled boundaries.
 
         .. math::
             \frac{1}{B} \sum_{t, b} (G_{tb} - \bar{G}_{tb}) \log p(z_{tb}), \qquad
             G_{tb} = \sum_{s \ge t} \mathrm{cost}_{sb}
 
-        (Williams 1992), the mean over the other rows as the baseline. Add it to the loss itself,
-        whose gradient does not go through a sampled boundary.
+        (Williams 1992), with the mean over the other rows as the baseline. Add it to the training
+        loss, whose gradient does not pass through sampled boundaries.
 
         Args:
-            cost: ``(T, B)``, what each step costs; zero where padded. No gradient is taken of it.
+            cost: ``(T, B)``, cost of each step; zero at padding. It gets no gradient.
 
         Raises:
-            RuntimeError: ``cost`` has another shape, or the boundaries are packed or unbatched.
+            RuntimeError: if ``cost`` has another shape, or the boundaries are packed or unbatched.
         """
         if not isinstance(self.z, Tensor) or self.z.shape[:-1] != cost.shape or cost.dim() != 2:
             shape = tuple(self.z.shape) if isinstance(self.z, Tensor) else type(self.z).__name__
@@ -59,24 +59,24 @@ class Boundaries(NamedTuple):
 
 
 class BatchFirstBoundaries(NamedTuple):
-    """The same of a layer with ``batch_first`` and dense input.
+    """The boundaries that a layer with ``batch_first`` found in dense input.
 
     Args:
-        z: ``(B, T, L - 1)``, else as :class:`Boundaries` has it.
-        probability: of the same shape.
+        z: as in :class:`Boundaries`, but ``(B, T, L - 1)``.
+        probability: as in :class:`Boundaries`, but ``(B, T, L - 1)``.
     """
 
     z: Any
     probability: Any
 
     def reinforce(self, cost: Tensor) -> Tensor:
-        """As :meth:`Boundaries.reinforce`.
+        """Return the loss of :meth:`Boundaries.reinforce`.
 
         Args:
-            cost: ``(B, T)``, what each step costs.
+            cost: ``(B, T)``, cost of each step.
 
         Raises:
-            RuntimeError: ``cost`` has another shape.
+            RuntimeError: if ``cost`` has another shape.
         """
         if self.z.shape[:-1] != cost.shape:
             raise RuntimeError(
@@ -91,8 +91,8 @@ class HMLSTM(Recurrent):
     r"""A (normalised) hierarchical multiscale LSTM (Chung et al. 2016).
 
     Layer l finds boundaries :math:`z_t^l`. With :math:`z_{t-1}^l = 1` it starts anew (FLUSH), else
-    with :math:`z_t^{l-1} = 1` it moves (UPDATE), else it keeps c and h (COPY); the lowest layer
-    always has :math:`z_t^0 = 1`, and the last one finds no boundary:
+    with :math:`z_t^{l-1} = 1` it moves (UPDATE), else it keeps c and h (COPY). The lowest layer
+    always has :math:`z_t^0 = 1`, and the last layer finds no boundary:
 
     .. math::
         (i, f, g, o, \tilde{z})_t^l &= z_t^{l-1} \mathrm{BN}(W^l h_t^{l-1})
@@ -117,15 +117,15 @@ class HMLSTM(Recurrent):
         dtype: of the parameters.
         boundary: ``"step"``: z = 1 where p > 1/2, with the straight-through gradient, that of p.
             ``"soft"``: z = p. ``"sample"``: z is drawn with probability p in training, without a
-            gradient (``boundaries.reinforce`` is for it), and as ``"step"`` in evaluation.
+            gradient (use ``boundaries.reinforce``), and is as with ``"step"`` in evaluation.
         slope: the a of the hard sigmoid; :class:`rnnorm.lightning.SlopeAnnealing` raises it.
         norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds parameters ``h_0``, ``c_0`` ``(1, L * H)`` and ``z_0``
             ``(1, L - 1)``, used where ``hx`` is None.
             ``"from_input"`` adds ``{name}_0_weight`` ``(1, ·, I)`` too: a row begins
-            at ``h_0 + h_0_weight · mean``, the mean of its real frames in this call.
-        initial_noise: standard deviation of Gaussian noise on h in training, where ``hx`` is
-            None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
+            at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
+        initial_noise: standard deviation of Gaussian noise on h in training, if ``hx`` is
+            None. None means 0.1 for batch norm with a recurrent or joint site, else 0.
         recurrent_dropout: a :class:`SequenceDropout`, or None.
 
     Shape:
@@ -136,16 +136,16 @@ class HMLSTM(Recurrent):
 
     Attributes:
         weight_ih_l{k}: from below, ``(4H + 1, I or H)``; ``weight_hh_l{k}``: from the step before;
-            ``weight_ah_l{k}``: from above. The last layer has 4H rows, and nothing above it.
+            ``weight_ah_l{k}``: from above. The last layer has 4H rows, and no layer above it.
         gamma_{site}_l{k}: scale of a layer's site: ``input`` (from below), ``recurrent``,
             ``recurrent_above``, ``joint``, ``(4H + 1,)``, in the last layer ``(4H,)``; ``cell``,
             ``(H,)``, which has a ``beta_cell_l{k}`` too.
-        slope: a, settable; it is kept in the ``state_dict``.
+        slope: the a of the hard sigmoid; settable, and kept in the ``state_dict``.
 
     Raises:
-        TypeError: as :class:`torch.nn.LSTM`; ``slope`` is no number.
-        ValueError: as :class:`torch.nn.LSTM`; ``boundary`` is unknown, ``slope`` negative, or
-            ``norm`` does not exist, or has the sequence scope or the carry site.
+        TypeError: as :class:`torch.nn.LSTM`, or if ``slope`` is not a number.
+        ValueError: as :class:`torch.nn.LSTM`, or if ``boundary`` is unknown, ``slope`` is negative,
+            or ``norm`` does not exist or has the sequence scope or the carry site.
 
     Example:
         >>> hmlstm = rnnorm.HMLSTM(8, 16, norm="layer")
@@ -199,7 +199,7 @@ class HMLSTM(Recurrent):
 
     @property
     def cell(self) -> Cell:
-        """The equations: boundaries are sampled in training, where anything is."""
+        """Return the equations, which sample boundaries in training only."""
         return self._cell if self.training and self._draws else self._cell_in_evaluation
 
     @cell.setter
@@ -211,7 +211,7 @@ class HMLSTM(Recurrent):
 
     @property
     def slope(self) -> float:
-        """The slope a of the hard sigmoid."""
+        """Return the slope a of the hard sigmoid."""
         return float(self.boundary_slope)
 
     @slope.setter
@@ -220,18 +220,18 @@ class HMLSTM(Recurrent):
         self.boundary_slope.fill_(value)
 
     def reset_parameters(self) -> None:
-        """Draws the weights anew; everything else gets its initial value, the slope too."""
+        """Draw new weights, and reset everything else and the slope to initial values."""
         super().reset_parameters()
         if hasattr(self, "boundary_slope"):
             self.slope = self._initial_slope
 
     def extra_repr(self) -> str:
-        """As that of ``Recurrent``, with the slope where it is not 1."""
+        """Return the text of ``Recurrent``, then the slope if it is not 1."""
         differs = not stands_for_several(self.boundary_slope) and self.slope != 1
         return super().extra_repr() + (f", slope={self.slope:g}" if differs else "")
 
     def _suffixes(self) -> list[str]:
-        # the cell runs all layers, and its names tell them apart
+        # one call of the cell runs all layers: the names of its weights contain their layer
         return [""]
 
     def forward(  # type: ignore[override]
@@ -242,7 +242,7 @@ class HMLSTM(Recurrent):
         lengths: Tensor | SequenceOf[int] | None = None,
         step: int | Tensor | None = None,
     ) -> tuple[Any, tuple[Tensor, Tensor, Tensor], Boundaries | BatchFirstBoundaries]:
-        """Runs the layers over a batch of sequences.
+        """Run the layers over a batch of sequences.
 
         Args:
             input: as :meth:`LSTM.forward`.
@@ -251,7 +251,7 @@ class HMLSTM(Recurrent):
             step: as :meth:`LSTM.forward`.
 
         Returns:
-            output; the states; the boundaries, which say in their type where the rows are.
+            the output, the states, and the boundaries, whose type depends on the layout.
 
         Raises:
             ValueError, RuntimeError, TypeError: as :meth:`LSTM.forward`.
@@ -266,10 +266,10 @@ class HMLSTM(Recurrent):
         return parts[0], (h, c, z.squeeze(0).movedim(-1, 0)), found
 
     def _joined(self, hx: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """States as the cell has them, ``(1, B, ·)``.
+        """Join the layers' states side by side, ``(1, B, ·)`` each, as the cell takes them.
 
         Raises:
-            RuntimeError: another number of states, or sizes that do not fit.
+            RuntimeError: if ``hx`` is not three tensors, or their sizes do not fit.
         """
         if not isinstance(hx, (tuple, list)) or not all(isinstance(s, Tensor) for s in hx):
             raise RuntimeError(f"hx must be h, c and z, got {shapes_of(hx)}")
@@ -288,9 +288,9 @@ class HMLSTM(Recurrent):
 
 
 def _split(result: Any, sizes: list[int]) -> list[Any]:
-    """An output's features in parts, packed as it is."""
+    """Split the features of an output; parts of a PackedSequence are packed like it."""
     if isinstance(result, PackedSequence):
-        # not _replace, which torch.compile does not know
+        # torch.compile does not support _replace
         batch, order, back = result[1:]
         return [
             PackedSequence(part, batch, order, back) for part in torch.split(result.data, sizes, -1)

@@ -1,4 +1,4 @@
-"""What a sequence begins with where no state is given: zeros, noise, or what was learned."""
+"""Initial states of sequences without a given one: zeros, noise, or learned values."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def default_noise(norm: Norm | None) -> float:
-    """Noise on h_0 where the recurrence has batch statistics: a constant start has no variance."""
+    """Return the default noise on h_0: batch norm of the recurrence needs a varying start."""
     recurrent = isinstance(norm, BatchNorm) and (norm.recurrent or norm.joint)
     return 0.1 if recurrent else 0.0
 
 
 def check_learned(value: object) -> None:
-    """Refuses what is no way to learn an initial state.
+    """Check an argument ``learn_initial_state``.
 
     Raises:
-        TypeError: it is neither a bool nor a string.
-        ValueError: it is another string than ``"from_input"``.
+        TypeError: if it is neither a bool nor a string.
+        ValueError: if it is another string than ``"from_input"``.
     """
     if not isinstance(value, bool) and value != "from_input":
         kind = ValueError if isinstance(value, str) else TypeError
@@ -37,13 +37,13 @@ def check_learned(value: object) -> None:
 def register_initial_state(
     module: nn.Module, sizes: Mapping[str, int], count: int, input_size: int | None, **place: Any
 ) -> None:
-    """Adds ``{state}_0`` ``(count, size)`` for each state, zeros.
+    """Register a parameter ``{state}_0`` ``(count, size)`` of zeros for each state.
 
     Args:
-        module: that gets the parameters.
+        module: module that gets the parameters.
         sizes: width of each state.
-        count: layers times directions.
-        input_size: also adds ``{state}_0_weight`` ``(count, size, input_size)``, unless None.
+        count: number of layers times directions.
+        input_size: unless None, ``{state}_0_weight`` ``(count, size, input_size)`` is added too.
         **place: device and dtype.
     """
     for name, size in sizes.items():
@@ -54,13 +54,13 @@ def register_initial_state(
 
 
 def initial_state(module: Sequence, rows: int, like: Tensor, batch: Batch | None) -> State:
-    """States ``(D * num_layers, rows, ·)``, in training with noise on the first of them.
+    """Return states ``(D * num_layers, rows, ·)``, in training with noise on the first state.
 
     Args:
-        module: with the parameters of :func:`register_initial_state` where they are learned.
-        rows: of the batch, in the order in which the user gave them.
-        like: has the dtype and the device of what is not learned.
-        batch: whose mean frames ``"from_input"`` reads; else it may be None.
+        module: layer; learned states are in the parameters of :func:`register_initial_state`.
+        rows: number of rows, which are in the order in which the user gave them.
+        like: tensor with the dtype and device of states that are not learned.
+        batch: batch whose mean frames ``"from_input"`` reads; otherwise it may be None.
     """
     state = []
     mean = None

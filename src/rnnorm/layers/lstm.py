@@ -15,7 +15,7 @@ from rnnorm.norm.spec import Norm
 
 
 class LSTM(Sequence):
-    r"""A (normalised) long short-term memory, in the place of :class:`torch.nn.LSTM`.
+    r"""A (normalised) long short-term memory, a replacement for :class:`torch.nn.LSTM`.
 
     .. math::
         (i, f, g, o)_t &= \mathrm{BN}(W_x x_t) + \mathrm{BN}(W_h h_{t-1}) + b \\
@@ -27,7 +27,7 @@ class LSTM(Sequence):
 
     Peepholes are added after the normalisation. With ``peephole="all"`` they are
     :math:`w_{ci} \odot c_{t-1}` in i, :math:`w_{cf} \odot c_{t-1}` in f and
-    :math:`w_{co} \odot c_t` in o (Graves 2013); with ``"output"`` the last alone (Laurent et al.
+    :math:`w_{co} \odot c_t` in o (Graves 2013); with ``"output"`` only the last (Laurent et al.
     2015).
 
     Args:
@@ -46,10 +46,10 @@ class LSTM(Sequence):
         learn_initial_state: adds parameters ``h_0`` ``(D * num_layers, H_out)`` and ``c_0``
             ``(D * num_layers, H)``, used where ``hx`` is None.
             ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
-            at ``h_0 + h_0_weight · mean``, the mean of its real frames in this call.
-        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, where ``hx`` is
-            None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
-            that begin alike have no variance without it.
+            at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
+        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, if ``hx`` is
+            None. None means 0.1 for batch norm with a recurrent or joint site, else 0: without
+            noise, equal initial states have no variance.
         recurrent_dropout: a :class:`Zoneout`, a :class:`CellDropout`, a :class:`SequenceDropout`,
             or None.
         peephole: None, ``"output"`` or ``"all"``.
@@ -68,8 +68,8 @@ class LSTM(Sequence):
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.LSTM`, and for a ``norm``, a ``peephole`` or a
-            ``learn_initial_state`` that does not exist, a negative ``initial_noise``, and what is
-            no ``recurrent_dropout``.
+            ``learn_initial_state`` that does not exist, a negative ``initial_noise``, and a
+            ``recurrent_dropout`` of another type.
 
     Example:
         >>> lstm = rnnorm.LSTM(8, 16, norm="batch")
@@ -118,13 +118,13 @@ class LSTM(Sequence):
             super().__init__("LSTM", *args, **kwargs)
 
     def extra_repr(self) -> str:
-        """Torch's own, then what differs from the defaults."""
+        """Return torch's text, then the options that are not the defaults."""
         peephole = self.cell.peephole
         return super().extra_repr() + (f", peephole={peephole!r}" if peephole else "")
 
 
 class LSTMCell(Step):
-    r"""One step of :class:`LSTM`, in the place of :class:`torch.nn.LSTMCell`.
+    r"""One step of :class:`LSTM`, a replacement for :class:`torch.nn.LSTMCell`.
 
     Args:
         input_size: features I of a frame.
@@ -144,8 +144,8 @@ class LSTMCell(Step):
         population_{site}: its population statistics (batch norm).
 
     Raises:
-        ValueError: ``norm`` does not exist or has sequence scope.
-        TypeError: ``norm`` is neither a name nor a norm.
+        ValueError: if ``norm`` does not exist or has sequence scope.
+        TypeError: if ``norm`` is neither a name nor a norm.
 
     Example:
         >>> cell = rnnorm.LSTMCell(8, 16, norm="batch")

@@ -1,4 +1,4 @@
-"""The parameters and statistics that a norm gives a layer: made, reset, found."""
+"""Registration, reset and look-up of the parameters and statistics of a layer's norm."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def register_norm(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Adds γ, β and the population of every normalised site to a module.
+    """Register γ, β and the population of every normalised site in a module.
 
     Raises:
-        ValueError: the cell has no such site, or no such scope.
+        ValueError: if ``norm`` asks for a site or a scope that the cell does not have.
     """
     if cell.reads_frames and isinstance(norm, BatchNorm) and norm.input == "sequence":
         raise ValueError(
@@ -47,12 +47,12 @@ def register_norm(
 
 
 def populations(module: nn.Module) -> list[Population]:
-    """Those of a layer or cell."""
+    """Return the populations of a layer or cell."""
     return [child for child in module._modules.values() if isinstance(child, Population)]
 
 
 def reset_running_stats(module: nn.Module) -> None:
-    """Forgets the population statistics of a layer or cell."""
+    """Forget the population statistics of a layer or cell."""
     for population in populations(module):
         population.reset_running_stats()
 
@@ -64,23 +64,23 @@ def reset_norm(
     suffixes: Iterable[str] = ("",),
     learned: Iterable[str] = (),
 ) -> None:
-    """Puts γ back to its initial value, β and learned initial states to 0, forgets statistics.
+    """Reset γ to its initial value, β and learned initial states to 0, and the statistics.
 
     Args:
-        module: whose parameters they are.
+        module: layer or cell that holds the parameters.
         cell: names the sites.
-        norm: says which are normalised.
-        suffixes: of each layer and direction.
+        norm: says which sites are normalised.
+        suffixes: suffixes of the parameter names, one for each layer and direction.
         learned: names of the states.
 
     Raises:
-        RuntimeError: one of them has a parametrization without ``right_inverse``.
+        RuntimeError: if a parameter has a parametrization without ``right_inverse``.
     """
     sites = [site + suffix for site in cell.active_sites(norm) for suffix in suffixes]
     own = {f"{kind}_{site}" for kind in ("gamma", "beta") for site in sites}
     own |= {f"{name}_0{kind}" for name in learned for kind in ("", "_weight")}
     for name in (*module._parameters, *getattr(module, "parametrizations", ())):
-        # a subclass may have its own of such names
+        # a subclass may have other parameters whose names begin alike
         if name not in own:
             continue
         value, start = getattr(module, name), 0.0
@@ -93,6 +93,6 @@ def reset_norm(
             if name in module._parameters:
                 value.fill_(start)
             else:
-                # through its parametrization
+                # assignment goes through the parametrization
                 setattr(module, name, torch.full_like(value, start))
     reset_running_stats(module)

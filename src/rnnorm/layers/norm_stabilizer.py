@@ -19,29 +19,28 @@ def norm_stabilizer(
     *,
     batch_first: bool = False,
 ) -> Tensor:
-    r"""The norm stabilizer of Krueger & Memisevic 2015, to be added to the loss.
+    r"""Return the norm stabilizer of Krueger & Memisevic 2015, a cost to add to the loss.
 
     .. math::
         \frac{\beta}{T} \sum_{t=2}^{T} (\|h_t\|_2 - \|h_{t-1}\|_2)^2
 
-    summed over the sequences of a minibatch too; T is then the number of all its real frames.
+    summed over the sequences of a minibatch; T is then the number of all their real frames.
 
     Args:
         output: of a layer in one direction: ``(T, B, H)``, ``(B, T, H)`` with ``batch_first``,
             ``(T, H)`` unbatched, or a PackedSequence.
         beta: weight of the cost; 50 to 500 in the paper.
-        lengths: ``(B,)`` integers, for a right-padded dense batch; what stands beyond them is
-            never read.
+        lengths: ``(B,)`` integers, for a right-padded dense batch; padding is never read.
         batch_first: layout of a dense batch.
 
     Returns:
         a scalar, in float32 or wider.
 
     Raises:
-        ValueError: ``output`` is neither 2-D nor 3-D, ``lengths`` come with a PackedSequence or
-            unbatched output, or ``beta`` is negative.
-        TypeError: ``lengths`` are no integers, or ``beta`` no number.
-        RuntimeError: ``lengths`` do not fit.
+        ValueError: if ``output`` is neither 2-D nor 3-D, ``lengths`` are given with a
+            PackedSequence or unbatched output, or ``beta`` is negative.
+        TypeError: if ``lengths`` are not integers, or ``beta`` is not a number.
+        RuntimeError: if ``lengths`` do not fit the output.
 
     Example:
         >>> rnn = rnnorm.RNN(8, 16)
@@ -68,7 +67,7 @@ def norm_stabilizer(
     if lengths is not None:
         real = torch.arange(steps, device="cpu").unsqueeze(1) < check_lengths(lengths, steps, rows)
     frames, real = int(real.sum()), real.to(h.device)
-    # not zero, where the norm has no second derivative
+    # padding becomes 1: at 0 the norm has no second derivative
     h = h.masked_fill(~real.unsqueeze(2), 1.0)
     wide = torch.promote_types(h.dtype, torch.float32)
     changes = torch.linalg.vector_norm(h, dim=2, dtype=wide).diff(dim=0).square()

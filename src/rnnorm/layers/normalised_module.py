@@ -1,4 +1,4 @@
-"""What the sequence and the one-step classes share: their kernel, and their statistics."""
+"""The base of the sequence and the one-step classes: their kernel and their statistics."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NO_STATISTIC = (
 
 
 def warn_without_statistic(model: nn.Module) -> None:
-    """Warns where a model that is made ready for evaluation lacks statistics."""
+    """Warn if a model that is prepared for evaluation has taken no statistics."""
     if any(
         isinstance(module, Population) and known(module.num_batches_tracked.any()) == 0
         for module in model.modules()
     ):
-        # the call of whoever makes it ready
+        # stacklevel names the line that calls freeze() or fold()
         warnings.warn(_NO_STATISTIC, stacklevel=3)
 
 
@@ -37,18 +37,18 @@ class Recurrence(nn.Module):
 
     cell: Cell
     norm: Norm | None
-    #: weights that the cell has beside torch's
+    #: names of the weights that torch.nn's class does not have
     own_weights: tuple[str, ...] = ()
-    #: whose rows statistics are taken over, if not this process's alone
+    #: processes over whose rows statistics are taken, None for this one alone
     ranks: Ranks | None = None
     _frozen = False
     _asked_for_step = False
-    # whether the population may serve too few rows in training, and of what it was warned
+    # whether training may use the population for too few rows, and which warnings were given
     _population_serves = True
     _few_rows: tuple[bool, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses another norm, and a module of a subclass in the place of the cell or norm."""
+        """Refuse another norm, and modules under the names ``cell`` and ``norm``."""
         own = name == "norm" or (name == "cell" and getattr(self, name, None) is not None)
         if own and isinstance(value, nn.Module):
             raise TypeError(
@@ -63,7 +63,7 @@ class Recurrence(nn.Module):
         super().__setattr__(name, value)
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """Refuses torch.jit.script, whose own error names nothing."""
+        """Refuse torch.jit.script, whose own error does not name the cause."""
         raise RuntimeError(
             f"torch.jit.script does not take {type(self).__name__} of rnnorm: rnnorm.fold(model) "
             "gives torch.nn's layers where that is exact, and torch.export or torch.jit.trace take "
@@ -71,19 +71,19 @@ class Recurrence(nn.Module):
         )
 
     def reset_running_stats(self) -> None:
-        """Forgets the population statistics, as a torch.nn batch norm layer does."""
+        """Forget the population statistics, as a torch.nn batch norm layer does."""
         reset_running_stats(self)
 
     def frozen(self) -> bool:
-        """Whether it is part of a frozen copy, and keeps its statistics."""
+        """Tell whether the layer is part of a frozen copy, and keeps its statistics."""
         return self._frozen
 
     def synchronized(self) -> bool:
-        """Whether statistics are taken over the rows of several processes."""
+        """Tell whether statistics are taken over the rows of several processes."""
         return isinstance(self.norm, BatchNorm) and self.ranks is not None and self.ranks.several()
 
     def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
-        """The kernel of a call, and whether a compiler takes it into a graph."""
+        """Choose the kernel of a call, and tell whether torch.compile may trace it."""
         synchronized = self.training and self.synchronized()
         kernel = dispatch.choose(
             cell=self.cell,
@@ -93,14 +93,14 @@ class Recurrence(nn.Module):
             synchronized=synchronized,
             **asked,
         )
-        # an exchange between processes is no part of a graph
+        # an exchange between processes cannot be in a graph
         return kernel, kernel.traceable and not synchronized
 
     def _warn(self, streams: bool) -> None:
-        """Warns, the first time only, of an evaluation that lacks something.
+        """Warn once of an evaluation without statistics, or of a stream without ``step``.
 
         Args:
-            streams: whether there is a state without ``step``.
+            streams: whether a state was given without ``step``.
         """
         mine = populations(self)
         if any([population.first_use_without_count() for population in mine]):
@@ -108,7 +108,7 @@ class Recurrence(nn.Module):
         if not streams or self._asked_for_step:
             return
         if any(population.differs_by_step() for population in mine):
-            # not before: torch.export of torch 2.6 takes no attribute that is new
+            # set only now: torch.export of torch 2.6 refuses new attributes
             self._asked_for_step = True
             warnings.warn(
                 "hx was given without step in evaluation: the first frame gets the statistics of "
@@ -119,11 +119,11 @@ class Recurrence(nn.Module):
             )
 
     def warn_of_few_rows(self, estimated: bool, text: str) -> None:
-        """Warns, the first time only, where in training the population serves too few rows.
+        """Warn that training uses the population's statistics for too few rows.
 
         Args:
-            estimated: whether there is an estimate: with one and without one it is said once each.
-            text: of the warning.
+            estimated: whether there is an estimate; each case is warned of once.
+            text: text of the warning.
         """
         if estimated not in self._few_rows:
             self._few_rows += (estimated,)
@@ -131,7 +131,7 @@ class Recurrence(nn.Module):
 
 
 def _caller() -> int:
-    """How far up, for ``stacklevel``, the code stands that called a layer."""
+    """Return the ``stacklevel`` of the user's code that called a layer."""
     own = ("rnnorm.", "torch.")
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(own):

@@ -1,4 +1,4 @@
-"""One layer in one direction: statistics in, kernel, statistics out."""
+"""The run of one layer in one direction: statistics in, kernel, statistics out."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from rnnorm.tracing import holds, known
 
 
 def parameter(module: nn.Module, name: str) -> Any:
-    """What ``getattr(module, name, None)`` is, sooner for a plain parameter."""
+    """Return ``getattr(module, name, None)``, faster for a plain parameter."""
     own = module._parameters.get(name)
-    # a parametrization or weight_norm keeps it elsewhere
+    # parametrization and weight_norm move a parameter elsewhere
     return getattr(module, name, None) if own is None else own
 
 
@@ -41,29 +41,30 @@ def run_layer(
     rows: ActiveRows | None = None,
     products: torch.dtype | None = None,
 ) -> tuple[Tensor, State]:
-    """Runs a layer whose parameters and populations are attributes of ``module``.
+    """Run a layer whose parameters and populations are attributes of ``module``.
 
     Args:
-        module: holds ``weight_ih{suffix}`` and so on, names the cell and what is normalised.
-        kernel: what runs it.
+        module: holds ``weight_ih{suffix}`` and so on, the cell and the norm.
+        kernel: kernel that runs the layer.
         x: ``(T, B, I)``, the longest row first.
         batch_sizes: ``(T,)`` int64 on the CPU, or None if every row is active at every step.
-        state: ``(B, ·)`` each.
-        suffix: of the parameters' names.
+        state: the states ``(B, ·)``.
+        suffix: suffix of the parameters' names.
         step: index of the first frame, in evaluation also ``(B,)``.
-        masks: of recurrent dropout.
-        rows: those of all ranks, whose statistics are taken; ``batch_sizes`` are then given.
-        products: the dtype of matrix products, where autocast chooses it.
+        masks: masks of recurrent dropout.
+        rows: active rows of all ranks if layers are synchronised; ``batch_sizes`` are then given.
+        products: the dtype of matrix products under autocast, else None.
 
     Returns:
         output ``(T, B, H_out)`` and the final state.
 
     Raises:
-        ValueError: in training with gradients, too few rows for a statistic, and no estimate.
+        ValueError: if in training with gradients there are too few rows for a statistic, and no
+            estimate.
     """
     if masks and "input" in masks:
         x = x * masks["input"].numbers(x.dtype)
-        # which no kernel knows
+        # no kernel handles the input mask
         masks = {place: mask for place, mask in masks.items() if place != "input"}
     cell, norm = module.cell, module.norm
     active = cell.active_sites(norm)
@@ -75,7 +76,7 @@ def run_layer(
             for site in active
         }
         if module.training:
-            # a minibatch that is smaller from the start still trains
+            # a minibatch with fewer rows from the start still trains
             most = x.size(1) if rows is None else int(rows.each[:, 0].sum())
             min_rows = max(2, min(norm.min_rows, most))
     constants, counts = _statistics(module, populations, x, batch_sizes, min_rows, step, rows)
@@ -122,10 +123,11 @@ def _statistics(
     step: int | Tensor,
     rows: ActiveRows | None,
 ) -> tuple[dict[str, Moments], dict[str, Tensor | int]]:
-    """The population's moments that steps need, and the rows behind those that are taken.
+    """Return the population's moments that steps need, and the rows behind new statistics.
 
     Raises:
-        ValueError: in training with gradients, too few rows for a statistic, and no estimate.
+        ValueError: if in training with gradients there are too few rows for a statistic, and no
+            estimate.
     """
     T, B, _ = x.shape
     constants: dict[str, Moments] = {}
@@ -148,14 +150,14 @@ def _statistics(
             taken[whole] = torch.where(count >= min_rows, count, 0)
         counts[site] = taken[whole]
         first = known(count[0])
-        # where none is taken no room is needed for it
+        # no rows are added for a statistic that is not taken
         few = first is not None and first < min_rows
         population.grow(0 if few else step + T, agreed=rows is not None)
         if few or first is None:
             _check_estimate(module, site, population, count[0], step)
             constants[site] = population.consecutive(step, count.size(0))
         elif module.cell.reads_frames and known(population.num_batches_tracked.any()) != 0:
-            # which may ask for a site first where fewer rows are left
+            # such a cell may use a site first at a late step, with fewer active rows
             constants[site] = population.consecutive(step, count.size(0))
     return constants, counts
 
@@ -163,12 +165,12 @@ def _statistics(
 def _check_estimate(
     module: Recurrence, site: str, population: Population, count: Tensor, step: int
 ) -> None:
-    """Warns, the first time only, where too few rows make an estimate serve in training.
+    """Check, for too few rows in training, that there is an estimate to use, and warn once.
 
-    Without gradients, as where a model's shapes are found out, mean 0 and variance 1 may serve.
+    Without gradients, as in a run to find out shapes, mean 0 and variance 1 may be used.
 
     Raises:
-        ValueError: there are gradients and no estimate, or the population may not serve.
+        ValueError: if there are gradients and no estimate, or the population may not be used.
     """
     whole = getattr(module.norm, field_of(site)) == "sequence"
     estimate = population.num_batches_tracked.any()
@@ -201,13 +203,13 @@ def _check_estimate(
 def _parameters(
     module: Recurrence, active: Sequence[str], suffix: str
 ) -> tuple[Weights, dict[str, Tensor], dict[str, Tensor]]:
-    """Weights, γ and β.
+    """Return the weights, and γ and β by site.
 
     Raises:
-        RuntimeError: a γ or β is None.
+        RuntimeError: if a γ or β is None.
     """
     own = {name: parameter(module, name + suffix) for name in module.own_weights}
-    # those of torch.nn, then the cell's own
+    # the weights of torch.nn, then the cell's own
     weights = Weights._make([*[parameter(module, n + suffix) for n in Weights._fields[:-1]], own])
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
     shifted = [site for site in active if field_of(site) in CELL_SITES]

@@ -1,4 +1,4 @@
-"""What the one-step classes share: a sequence of one frame."""
+"""The base of the one-step classes, which run a sequence of one frame."""
 
 from __future__ import annotations
 
@@ -44,36 +44,36 @@ class Step(Recurrence, nn.RNNCellBase):
         register_norm(self, self.cell, norm, hidden_size, device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
-        """Draws the weights as torch.nn does; γ and β get their initial values."""
+        """Draw the weights as torch.nn does, and reset γ and β to their initial values."""
         super().reset_parameters()
         reset_norm(self, self.cell, getattr(self, "norm", None))
 
     def extra_repr(self) -> str:
-        """Torch's own, then the norm if there is one."""
+        """Return torch's text, then the norm if there is one."""
         return super().extra_repr() + (f", norm={self.norm}" if self.norm is not None else "")
 
     @compiled_by_new_torch
     def forward(self, input: Tensor, hx: Any = None, step: int | Tensor | None = None) -> Any:
-        """Runs one step.
+        """Run one step.
 
         Args:
             input: ``(B, I)`` or ``(I,)``.
             hx: the state as torch.nn takes it, zeros if None.
-            step: index of this frame, which says whose statistics are taken and used; in
-                evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
-                evaluation, with ``hx`` and statistics that differ between steps, it warns once.
+            step: index of this frame, which selects the statistics that are taken and used; in
+                evaluation also int64 ``(B,)``, for rows at different ages. None means 0, and
+                warns once in evaluation with ``hx`` and statistics that differ between steps.
 
         Returns:
             the next state, in the form of torch.nn.
 
         Raises:
-            ValueError: an input or state of wrong rank; ``step`` that is negative or above 2**62,
-                or a tensor in training; in training with gradients, too few rows for a statistic,
-                and no estimate.
-            RuntimeError: sizes that do not fit.
-            TypeError: ``step`` that is no integer.
+            ValueError: if an input or state has a wrong rank; if ``step`` is negative or above
+                2**62, or a tensor in training; if in training with gradients there are too few rows
+                for a statistic, and no estimate.
+            RuntimeError: if sizes do not fit.
+            TypeError: if ``step`` is not an integer.
         """
-        # what is no tensor fails as in torch.nn
+        # an input that is not a tensor fails here as in torch.nn
         input.dim()
         kernel, traceable = self._choose(input, one_step=True)
         run = self._run if traceable else uncompiled(self._run)
@@ -112,7 +112,7 @@ class Step(Recurrence, nn.RNNCellBase):
         check_tensors(x, given)
         check_traced(self.training and isinstance(self.norm, BatchNorm))
         dtypes = result_dtypes(self.torch_class, products, input, self.weight_ih, given, states)
-        # no narrower than they are returned
+        # created in the dtypes in which states are returned
         state = state or in_dtypes((x.new_zeros(shape),) * states, dtypes)
         sizes = active = None
         if self.training and self.synchronized():

@@ -1,4 +1,4 @@
-"""The processes that work on one minibatch, each with rows of its own."""
+"""The processes that work on one minibatch, each on its own rows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rnnorm.norm.merged_moments import ActiveRows
 
 
 def all_reduce(tensor: Tensor, op: Any = None, group: Any = None) -> None:
-    """As that of torch.distributed, also of a tensor on the CPU in a group of NCCL."""
-    elsewhere = tensor.is_cpu and distributed.get_backend(group) == "nccl"
-    there = tensor.cuda() if elsewhere else tensor
-    distributed.all_reduce(there, distributed.ReduceOp.SUM if op is None else op, group=group)
-    if elsewhere:
-        tensor.copy_(there)
+    """Call torch.distributed.all_reduce, also for a CPU tensor in a group of NCCL."""
+    needs_gpu = tensor.is_cpu and distributed.get_backend(group) == "nccl"
+    reduced = tensor.cuda() if needs_gpu else tensor
+    distributed.all_reduce(reduced, distributed.ReduceOp.SUM if op is None else op, group=group)
+    if needs_gpu:
+        tensor.copy_(reduced)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """A process group; None stands for all processes, whatever group that will be."""
+    """A process group, or None for all processes at the time of a call."""
 
     group: Any = None
 
@@ -32,16 +32,16 @@ class Ranks:
         return self
 
     def several(self) -> bool:
-        """Whether this is one of several processes now."""
+        """Tell whether the group now has more than one process."""
         available = distributed.is_available() and distributed.is_initialized()
         return available and distributed.get_world_size(self.group) > 1
 
     def active_rows(self, sizes: Tensor, device: torch.device) -> ActiveRows:
-        """What all ranks have, with as many steps as the longest of them.
+        """Gather the active rows of all ranks, padded with 0 to the longest rank's steps.
 
         Args:
             sizes: ``(T,)`` int64 on the CPU, active rows of this rank.
-            device: where the group's backend wants tensors.
+            device: device on which the group's backend takes tensors.
         """
         longest = torch.tensor([len(sizes)], device=device)
         all_reduce(longest, distributed.ReduceOp.MAX, group=self.group)

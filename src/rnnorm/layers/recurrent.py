@@ -1,4 +1,4 @@
-"""Layers of any cell."""
+"""The public Recurrent class: layers of any cell."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rnnorm.norm.spec import SITES, Norm, field_of
 
 
 class Recurrent(Sequence):
-    """Layers of a cell of your own.
+    """Layers of a cell that you write.
 
-    Whoever writes the equations of a step (:class:`Cell`) gets what :class:`LSTM` has: layers,
+    Write the equations of a step (:class:`Cell`), and get what :class:`LSTM` has: layers,
     directions, packing, ``lengths``, every norm and scope, statistics per step, streams,
     :func:`update_bn`, double backward and ``torch.export``. It runs in plain PyTorch, on any
     device.
@@ -37,11 +37,11 @@ class Recurrent(Sequence):
         learn_initial_state: adds a parameter ``{state}_0`` ``(D * num_layers, ·)`` for each state
             of the cell.
             ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
-            at ``h_0 + h_0_weight · mean``, the mean of its real frames in this call.
-        initial_noise: standard deviation of Gaussian noise on the first state in training, where
-            ``hx`` is None. None is 0.1 for batch norm with a recurrent or joint site, else 0.
-        recurrent_dropout: a :class:`Zoneout`, :class:`CellDropout` or :class:`SequenceDropout` of
-            what is in the cell's ``dropouts``, or None.
+            at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
+        initial_noise: standard deviation of Gaussian noise on the first state in training, if
+            ``hx`` is None. None means 0.1 for batch norm with a recurrent or joint site, else 0.
+        recurrent_dropout: a :class:`Zoneout`, :class:`CellDropout` or :class:`SequenceDropout` at
+            places in the cell's ``dropouts``, or None.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -51,16 +51,16 @@ class Recurrent(Sequence):
           tuple
 
     Attributes:
-        weight_ih_l{k}{_reverse}: and so on: what :meth:`Cell.weights` names, drawn from
+        weight_ih_l{k}{_reverse}: and all other weights of :meth:`Cell.weights`, drawn from
             U(-1/√H, 1/√H).
         gamma_{site}_l{k}{_reverse}: scale of a normalised site.
         population_{site}_l{k}{_reverse}: its population statistics (batch norm).
 
     Raises:
-        TypeError: ``cell`` is no :class:`Cell`; as :class:`torch.nn.RNN`.
+        TypeError: as :class:`torch.nn.RNN`, or if ``cell`` is not a :class:`Cell`.
         ValueError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or that asks
             for a site or a scope that the cell does not have, for a cell with a site of another
-            name, for a ``recurrent_dropout`` of what it lacks, and for other arguments as
+            name, for a ``recurrent_dropout`` at a place that it lacks, and for other arguments as
             :class:`LSTM`.
 
     Example:
@@ -78,7 +78,7 @@ class Recurrent(Sequence):
         torch.Size([5, 3, 16])
     """
 
-    # whose dtypes the outputs have under autocast
+    # under autocast, results have the dtypes of this class
     torch_class = nn.RNN
 
     def __init__(
@@ -126,7 +126,7 @@ class Recurrent(Sequence):
         self.mode = cell.name
 
     def _register_weights(self, **place: Any) -> None:
-        # torch's constructor has made those of an RNN
+        # torch's constructor has registered the weights of an RNN
         for name in self._flat_weights_names:
             delattr(self, name)
         super()._register_weights(**place)
@@ -135,17 +135,17 @@ class Recurrent(Sequence):
         self._all_weights = [[n for n in names if n.endswith(s)] for s in self._suffixes()]
 
     def flatten_parameters(self) -> None:
-        """Nothing: cuDNN has no such cell."""
+        """Do nothing: cuDNN has no such cell."""
 
     def extra_repr(self) -> str:
-        """The cell, then torch's own, then what differs from the defaults."""
+        """Return the cell, then torch's text, then the options that are not the defaults."""
         return f"{self.cell}, {super().extra_repr()}"
 
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Any) -> None:
-        """Refuses sizes that do not fit.
+        """Check the sizes of input and states.
 
         Raises:
-            RuntimeError: as :class:`torch.nn.RNN`.
+            RuntimeError: if they do not fit, as :class:`torch.nn.RNN`.
         """
         self.check_input(input, batch_sizes)
         rows = batch_sizes[0] if batch_sizes else input.size(0 if self.batch_first else 1)
@@ -165,7 +165,7 @@ class Recurrent(Sequence):
 
 
 def shapes_of(hx: Any) -> str:
-    """States as an error shows them."""
+    """Return the shapes of states as text for an error message."""
     if isinstance(hx, (tuple, list)):
         return f"({', '.join(map(shapes_of, hx))})"
     return str(tuple(hx.shape)) if isinstance(hx, Tensor) else repr(hx)

@@ -1,4 +1,4 @@
-"""What is dropped within a recurrence: three specs, and the masks that they draw."""
+"""Recurrent dropout: three specs, and the masks that they draw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnorm.norm.spec import Spec, check_number
 
 
 class _Probabilities(Spec):
-    """Fields that are probabilities, and the place of a cell that each one acts at."""
+    """Base of specs: fields are probabilities, and ``places`` says where in a cell each acts."""
 
     places: ClassVar[dict[str, str]]
 
@@ -26,26 +26,26 @@ class _Probabilities(Spec):
                 raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
 
     def rates(self) -> dict[str, float]:
-        """Probabilities above 0, by place."""
+        """Return the probabilities above 0, by place."""
         rates = {place: getattr(self, field) for field, place in self.places.items()}
         return {place: float(p) for place, p in rates.items() if p}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zoneout(_Probabilities):
-    """Units that keep their value of the step before (Krueger et al. 2016).
+    """Zoneout: units keep their value of the step before (Krueger et al. 2016).
 
-    Each unit at each step: ``c_t = d c_{t-1} + (1 - d) (f c_{t-1} + i g)`` with d = 1 at the
-    given probability, and h likewise; the new h is made from the new c, before that is zoned out.
-    In evaluation d is the probability itself.
+    For each unit at each step, ``c_t = d c_{t-1} + (1 - d) (f c_{t-1} + i g)``, where d = 1 with
+    the given probability; h is zoned out in the same way, and is computed from the new c before
+    zoneout. In evaluation d is the probability.
 
     Args:
-        cell: probability for a unit of c; 0 for a cell without c, which refuses any other.
+        cell: probability for a unit of c; it must be 0 for a cell without c.
         hidden: probability for a unit of h.
 
     Raises:
-        ValueError: a probability is not in [0, 1).
-        TypeError: an unknown field is given, or something that is no number.
+        ValueError: if a probability is not in [0, 1).
+        TypeError: if an unknown field is given, or a value is not a number.
     """
 
     cell: float = 0.5
@@ -57,7 +57,7 @@ class Zoneout(_Probabilities):
 class CellDropout(_Probabilities):
     """Dropout of the candidate: ``c_t = f c_{t-1} + i d(g)`` (Semeniuta et al. 2016).
 
-    In a GRU ``h_t = (1 - z) d(n) + z h_{t-1}``. What is kept is divided by ``1 - p``; in
+    In a GRU ``h_t = (1 - z) d(n) + z h_{t-1}``. Kept values are divided by ``1 - p``; in
     evaluation nothing is dropped.
 
     Args:
@@ -65,8 +65,8 @@ class CellDropout(_Probabilities):
         sampling: ``"step"`` draws a mask for each step, ``"sequence"`` one for all.
 
     Raises:
-        ValueError: ``p`` is not in [0, 1), or ``sampling`` is unknown.
-        TypeError: an unknown field is given, or something that is no number for ``p``.
+        ValueError: if ``p`` is not in [0, 1), or ``sampling`` is unknown.
+        TypeError: if an unknown field is given, or ``p`` is not a number.
     """
 
     p: float = 0.25
@@ -85,17 +85,17 @@ class CellDropout(_Probabilities):
 class SequenceDropout(_Probabilities):
     """Dropout with one mask for the whole sequence (Gal & Ghahramani 2016).
 
-    Each layer and direction draws its own. What is kept is divided by ``1 - p``; in evaluation
-    nothing is dropped.
+    Each layer and direction draws its own mask. Kept values are divided by ``1 - p``; in
+    evaluation nothing is dropped.
 
     Args:
         input: probability of dropping a feature of the layer's input, at all steps.
-        hidden: probability of dropping a unit of ``h_{t-1}``, at all steps, on its way into the
-            recurrent products; the h that a GRU carries is whole.
+        hidden: probability of dropping a unit of ``h_{t-1}``, at all steps, in the recurrent
+            products; the h that a GRU carries to the next step is not dropped.
 
     Raises:
-        ValueError: a probability is not in [0, 1).
-        TypeError: an unknown field is given, or something that is no number.
+        ValueError: if a probability is not in [0, 1).
+        TypeError: if an unknown field is given, or a value is not a number.
     """
 
     input: float = 0.0
@@ -108,11 +108,11 @@ _KINDS = (Zoneout, CellDropout, SequenceDropout)
 
 
 def check_recurrent_dropout(spec: RecurrentDropout | None, cell: Cell) -> None:
-    """Refuses what does not fit a cell.
+    """Check that a spec of recurrent dropout fits a cell.
 
     Raises:
-        TypeError: it is no spec.
-        ValueError: a probability above 0 belongs to a place that the cell does not have.
+        TypeError: if ``spec`` is not a spec of recurrent dropout.
+        ValueError: if a probability above 0 belongs to a place that the cell does not have.
     """
     if spec is None:
         return
@@ -136,7 +136,7 @@ def check_recurrent_dropout(spec: RecurrentDropout | None, cell: Cell) -> None:
 
 
 def masked_places(spec: RecurrentDropout | None, training: bool) -> tuple[str, ...]:
-    """The places that have a mask in this mode; in evaluation Zoneout's alone."""
+    """Return the places that have a mask in this mode; in evaluation only Zoneout has any."""
     return tuple(spec.rates()) if spec and (training or isinstance(spec, Zoneout)) else ()
 
 
@@ -149,22 +149,22 @@ def draw_masks(
     hidden_size: int,
     order: Tensor | None,
 ) -> dict[str, Mask]:
-    """What a layer in one direction multiplies by or, for Zoneout, mixes with, by place.
+    """Draw the masks of a layer in one direction, by place.
 
-    Drawn from torch's generator, for the rows in the order in which the user gave them: the
-    masks of a packed and of a padded batch are equal.
+    A mask is multiplied with; for Zoneout it mixes the old and the new state. Masks are drawn from
+    torch's generator for the rows in the user's order: a packed and a padded batch have equal ones.
 
     Args:
         spec: what is dropped.
-        drawn: whether masks are drawn; else they are their expectations.
+        drawn: whether masks are drawn; otherwise they are their expectations.
         cell: names the states.
         x: ``(T, B, I)``.
-        state: ``(B, ·)`` each.
+        state: the states ``(B, ·)``.
         hidden_size: units H.
-        order: ``(B,)``, where each row of ``x`` stood.
+        order: ``(B,)``, index of each row of ``x`` in the user's order, or None if it is that.
 
     Returns:
-        masks ``(T, B, ·)``, ``(1, B, ·)`` where one serves all steps, or ``(1, 1, 1)``.
+        masks ``(T, B, ·)``, ``(1, B, ·)`` if all steps share one, or ``(1, 1, 1)``.
     """
     T, B, features = x.shape
     widths = {"input": features, "hidden": state[0].size(1), "candidate": hidden_size}
@@ -187,9 +187,9 @@ def draw_masks(
 
 
 def _happens(p: float, T: int, B: int, width: int, device: torch.device) -> Tensor:
-    """True with probability p, to 32 bits: in under half the time that ``bernoulli_`` takes."""
+    """Draw bools that are True with probability p, to 32 bits, faster than ``bernoulli_``."""
     if device.type == "mps":
-        # whose random integers have 32 bits at most
+        # random integers of mps have 32 bits at most
         return torch.rand(T, B, width, device=device) < p
     count = T * B * width
     pairs = torch.randint(-(2**63), 2**63 - 1, ((count + 1) // 2,), device=device)

@@ -18,7 +18,7 @@ _CELLS = {kind: rnn.RNN(kind) for kind in ("tanh", "relu")}
 
 
 class RNN(Sequence):
-    r"""A (normalised) Elman network, in the place of :class:`torch.nn.RNN`.
+    r"""A (normalised) Elman network, a replacement for :class:`torch.nn.RNN`.
 
     .. math::
         h_t = \phi(\mathrm{BN}(W_x x_t) + \mathrm{BN}(W_h h_{t-1}) + b)
@@ -42,10 +42,10 @@ class RNN(Sequence):
             :class:`LayerNorm`, the name of a preset, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
             ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
-            at ``h_0 + h_0_weight · mean``, the mean of its real frames in this call.
-        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, where ``hx`` is
-            None. None is 0.1 for batch norm with a recurrent or joint site, else 0: sequences
-            that begin alike have no variance without it.
+            at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
+        initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, if ``hx`` is
+            None. None means 0.1 for batch norm with a recurrent or joint site, else 0: without
+            noise, equal initial states have no variance.
         recurrent_dropout: a :class:`Zoneout` of h, a :class:`SequenceDropout`, or None.
 
     Shape:
@@ -109,12 +109,12 @@ class RNN(Sequence):
 
     @property
     def cell(self) -> Cell:  # type: ignore[override]
-        """The equations."""
+        """Return the equations for the nonlinearity."""
         return _CELLS[self.nonlinearity]
 
 
 class RNNCell(Step):
-    r"""One step of :class:`RNN`, in the place of :class:`torch.nn.RNNCell`.
+    r"""One step of :class:`RNN`, a replacement for :class:`torch.nn.RNNCell`.
 
     Args:
         input_size: features I of a frame.
@@ -134,9 +134,9 @@ class RNNCell(Step):
         population_{site}: its population statistics (batch norm).
 
     Raises:
-        ValueError: ``norm`` does not exist, has sequence scope or a carry site.
-        TypeError: ``norm`` is neither a name nor a norm.
-        RuntimeError: the nonlinearity is neither ``"tanh"`` nor ``"relu"`` (when it is called).
+        ValueError: if ``norm`` does not exist, has sequence scope or a carry site.
+        TypeError: if ``norm`` is neither a name nor a norm.
+        RuntimeError: if the nonlinearity is neither ``"tanh"`` nor ``"relu"``, in the call.
 
     Example:
         >>> cell = rnnorm.RNNCell(8, 16, norm="batch")
@@ -161,5 +161,5 @@ class RNNCell(Step):
 
     @property
     def cell(self) -> Cell:  # type: ignore[override]
-        """The equations."""
+        """Return the equations for the nonlinearity."""
         return _CELLS.get(self.nonlinearity) or rnn.RNN(self.nonlinearity)

@@ -1,4 +1,4 @@
-"""What the sequence classes share: layers, directions, initial states, packing."""
+"""The base of the sequence classes: layers, directions, initial states, packing."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Sequence(Recurrence, nn.RNNBase):
     """Base of RNN, LSTM, GRU and Recurrent.
 
     Constructor, checks, parameters and repr are those of ``torch.nn.RNNBase``. A subclass names
-    its cell and the class of torch.nn whose forward runs where nothing is normalised.
+    its cell and the class of torch.nn whose forward runs if nothing is normalised.
     """
 
     weight_ih_l0: Tensor
     torch_class: ClassVar[type[nn.RNNBase]]
-    # whether training draws masks and boundaries: statistics are taken without
+    # whether training draws masks and boundaries; False while update_bn takes statistics
     _draws = True
-    # a frozen layer's
+    # set by freeze
     _frozen_call: FrozenCall | None = None
 
     def __init__(
         self,
-        # named, so that jsonargparse knows which of a subclass's arguments it is
+        # not in *args: jsonargparse has to see which argument a subclass fills
         mode: str,
         *args: Any,
         norm: str | Norm | None = None,
@@ -89,7 +89,7 @@ class Sequence(Recurrence, nn.RNNBase):
 
     @_flat_weights.setter
     def _flat_weights(self, value: list[Any | None]) -> None:
-        # torch.nn assigns what is there already
+        # torch.nn assigns the parameters that already exist
         for name, new in zip(self._flat_weights_names, value, strict=False):
             own = self._parameters.get(name)
             if own is not None and new is not own:
@@ -103,12 +103,12 @@ class Sequence(Recurrence, nn.RNNBase):
         return [f"_l{k}{d}" for k in range(self.num_layers) for d in directions]
 
     def _state_sizes(self) -> dict[str, int]:
-        """Widths of the states, output first."""
+        """Return the widths of the states by name, the output first."""
         first, *rest = self.cell.state_sizes(self.hidden_size)
         return dict(zip(self.cell.states, (self.proj_size or first, *rest), strict=True))
 
     def _register_weights(self, **place: Any) -> None:
-        """Adds the weights that the cell declares and torch's constructor has not made."""
+        """Register the weights that the cell declares and torch's constructor has not made."""
         own: dict[str, None] = {}
         directions = 2 if self.bidirectional else 1
         above = directions * self._state_sizes()[self.cell.states[0]]
@@ -124,18 +124,18 @@ class Sequence(Recurrence, nn.RNNBase):
         self.own_weights = tuple(own)
 
     def flatten_parameters(self) -> None:
-        """Torch's own, for cuDNN, where nothing is normalised; else nothing."""
+        """Call torch's method, for cuDNN, if nothing is normalised; otherwise do nothing."""
         if getattr(self, "norm", None) is None:
             super().flatten_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the weights as torch.nn does; γ, β and learned states get their initial values."""
+        """Draw the weights as torch.nn does, and reset γ, β and learned states."""
         super().reset_parameters()
         norm = getattr(self, "norm", None)
         reset_norm(self, self.cell, norm, self._suffixes(), self.cell.states)
 
     def extra_repr(self) -> str:
-        """Torch's own, then what differs from the defaults."""
+        """Return torch's text, then the options that are not the defaults."""
         parts = [super().extra_repr()]
         if self.norm is not None:
             parts.append(f"norm={self.norm}")
@@ -156,29 +156,30 @@ class Sequence(Recurrence, nn.RNNBase):
         lengths: Tensor | SequenceOf[int] | None = None,
         step: int | Tensor | None = None,
     ) -> tuple[Any, Any]:
-        """Runs the layers over a batch of sequences.
+        """Run the layers over a batch of sequences.
 
         Args:
             input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a
                 PackedSequence.
             hx: initial states as torch.nn takes them.
-            lengths: ``(B,)`` integers from 1 to T, for a right-padded dense batch; what stands
-                beyond them is never read, and the output is zero there.
+            lengths: ``(B,)`` integers from 1 to T, for a right-padded dense batch; padding is
+                never read, and the output is zero there.
             step: index of the first frame where a sequence continues from an earlier call; in
-                evaluation also int64 ``(B,)``, for rows at different ages. None means 0; in
-                evaluation, with ``hx`` and statistics that differ between steps, it warns once. In
-                training statistics of all steps from 0 on are kept, up to ``horizon``.
+                evaluation also int64 ``(B,)``, for rows at different ages. None means 0, and warns
+                once in evaluation with ``hx`` and statistics that differ between steps. In training
+                statistics of all steps from 0 on are kept, up to ``horizon``.
 
         Returns:
-            output as the input, with the features of the last layer's outputs, and final states, in
-            the forms of torch.nn; of a cell of your own one tensor, or a tuple of its states.
+            output in the form of the input, with the features of the last layer, and final states
+            in the form of torch.nn; for a cell that you write one tensor, or a tuple of its states.
 
         Raises:
-            ValueError: ``lengths`` with a PackedSequence or unbatched input; ``step`` that is
-                negative or above 2**62, that is nonzero with ``bidirectional``, or a tensor in
-                training; in training with gradients, too few rows for a statistic, and no estimate.
-            RuntimeError: sizes that do not fit, as torch.nn; ``lengths`` out of range.
-            TypeError: ``step`` or ``lengths`` that are no integers.
+            ValueError: if ``lengths`` are given with a PackedSequence or unbatched input; if
+                ``step`` is negative or above 2**62, nonzero with ``bidirectional``, or a tensor in
+                training; if in training with gradients there are too few rows for a statistic, and
+                no estimate.
+            RuntimeError: if sizes do not fit, as torch.nn, or ``lengths`` are out of range.
+            TypeError: if ``step`` or ``lengths`` are not integers.
         """
         if self._frozen_call is not None and hx is not None and lengths is None:
             found = (
@@ -189,7 +190,7 @@ class Sequence(Recurrence, nn.RNNBase):
             if found is not None:
                 return found
         data: Tensor = input.data if isinstance(input, PackedSequence) else input
-        # what is no tensor fails as in torch.nn
+        # an input that is not a tensor fails here as in torch.nn
         data.dim()
         kernel, traceable = self._choose(
             data,
@@ -221,7 +222,7 @@ class Sequence(Recurrence, nn.RNNBase):
         fits = (packed or dim in (2, 3)) and (hx is None or len(given) == states)
         if not fits or any(s.dim() != 2 + batched for s in given):
             self._refuse(input, hx)
-        # the reference kernel loops over the example's sizes
+        # under torch.jit.trace the reference kernel records the example's sizes
         kept = input if packed and kernel.name == "reference" else None
         check_traced(self.training and kernel.layer is not None, lengths, kept)
         data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
@@ -245,14 +246,14 @@ class Sequence(Recurrence, nn.RNNBase):
                     self.check_input(data, sizes)
                     batch = self._sorted(input, data, rows, lengths)
                 first = initial_state(self, rows, data, batch)
-                # cuDNN takes no expanded ones
+                # cuDNN takes no expanded tensors
                 hx = _as_given(tuple(s.contiguous() for s in first), batched)
             return self._run_torch(input, hx, lengths)
 
         state = given if batched else tuple(s.unsqueeze(1) for s in given)
         if given:
             hidden: Any = state if states > 1 else state[0]
-            # torch.nn would look at a value for the number of rows
+            # torch.nn would read the number of rows from a tensor value
             self.check_forward_args(data, hidden, [rows] if packed else None)  # type: ignore[arg-type]
         else:
             self.check_input(data, sizes)
@@ -287,7 +288,7 @@ class Sequence(Recurrence, nn.RNNBase):
         return (output if batched else output.squeeze(0 if self.batch_first else 1)), hidden
 
     def _refuse(self, input: Any, hx: Any) -> NoReturn:
-        """Raises torch.nn's error of an input or a state of a wrong form."""
+        """Raise torch.nn's error for an input or a state of a wrong form."""
         self.torch_class.forward(self, input, hx)
         raise RuntimeError("torch.nn refuses an input or a state of this form")
 
@@ -305,13 +306,13 @@ class Sequence(Recurrence, nn.RNNBase):
     def _run_torch(
         self, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
     ) -> tuple[Any, Any]:
-        """torch.nn's own forward, where nothing is normalised."""
+        """Run torch.nn's own forward, which serves if nothing is normalised."""
         if lengths is None:
             return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
         steps, rows = (input.size(i) for i in ((1, 0) if self.batch_first else (0, 1)))
         lengths = batches.check_lengths(lengths, steps, rows)
         if rows == 0:
-            # which torch does not pack
+            # torch does not pack a batch without rows
             return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
         packed = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
         output, hidden = self.torch_class.forward(self, packed, hx)
@@ -320,6 +321,6 @@ class Sequence(Recurrence, nn.RNNBase):
 
 
 def _as_given(state: State, batched: bool) -> Any:
-    """States in the form that torch.nn takes and returns."""
+    """Return states in the form that torch.nn takes and returns."""
     state = state if batched else tuple(s.squeeze(1) for s in state)
     return state if len(state) > 1 else state[0]

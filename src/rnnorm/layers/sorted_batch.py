@@ -1,4 +1,4 @@
-"""Dense, unbatched, right-padded and packed input as rows sorted by length, and back."""
+"""Conversion of dense, right-padded and packed input to rows sorted by length, and back."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rnnorm.tracing import exporting, holds, known, to_device
 class Batch(NamedTuple):
     """Rows sorted by length, longest first.
 
-    ``x`` is ``(T, B, I)``; ``batch_sizes`` ``(T,)`` int64 on the CPU counts the active rows of
-    each step, None if all are active at all of them; the indices are those of PackedSequence;
-    ``frames`` says where each frame of a PackedSequence stands in ``(T * B,)``, None for others.
+    ``x`` is ``(T, B, I)``. ``batch_sizes`` ``(T,)``, int64 on the CPU, counts the active rows of
+    each step, and is None if all rows are active at all steps. The indices are those of
+    PackedSequence. ``frames`` holds the index of each frame of a PackedSequence in ``(T * B,)``,
+    and is None for other input.
     """
 
     x: Tensor
@@ -29,16 +30,16 @@ class Batch(NamedTuple):
 
     @property
     def ragged(self) -> bool:
-        """Whether the rows have different lengths, or may have where they are not known."""
+        """Tell whether the rows have different lengths, or may have in traced code."""
         sizes = self.batch_sizes
         return sizes is not None and known(sizes[0] - sizes[-1]) != 0
 
 
 def count_rows(packed: PackedSequence, state: Sequence[Tensor]) -> int:
-    """The number of rows, without a look at values where a shape tells it.
+    """Return the number of rows of a PackedSequence, from a shape if possible.
 
     Raises:
-        RuntimeError: in traced code, ``state`` has another number of rows.
+        RuntimeError: if in traced code ``state`` has another number of rows.
     """
     first = packed.batch_sizes[0]
     if packed.sorted_indices is not None:
@@ -53,11 +54,11 @@ def count_rows(packed: PackedSequence, state: Sequence[Tensor]) -> int:
 
 
 def from_packed(packed: PackedSequence, rows: int) -> Batch:
-    """The rows of a PackedSequence, in its sorted order.
+    """Return the rows of a PackedSequence, in its sorted order.
 
     Raises:
-        RuntimeError: its ``batch_sizes`` are not int64, grow, do not begin with all rows, or are
-            not those of its frames.
+        RuntimeError: if its ``batch_sizes`` are not int64, grow, do not begin with all rows, or do
+            not sum to its frames.
     """
     data, sizes, order, back = packed
     if sizes.dtype != torch.int64:
@@ -81,7 +82,7 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
 
 
 def to_packed(output: Tensor, batch: Batch) -> PackedSequence:
-    """``output`` ``(T, B, H)`` as a PackedSequence with the rows of one that was a batch."""
+    """Return ``output`` ``(T, B, H)`` packed like the PackedSequence that ``batch`` was made of."""
     _, sizes, order, back, frames = batch
     assert sizes is not None
     assert frames is not None
@@ -89,7 +90,7 @@ def to_packed(output: Tensor, batch: Batch) -> PackedSequence:
 
 
 def _frames(batch_sizes: Tensor, rows: int, count: int) -> Tensor:
-    """Where the ``count`` frames of a PackedSequence stand in ``(T * rows,)``."""
+    """Return the indices in ``(T * rows,)`` of the ``count`` frames of a PackedSequence."""
     steps = torch.arange(batch_sizes.size(0), device="cpu").repeat_interleave(
         batch_sizes, output_size=count
     )
@@ -98,11 +99,11 @@ def _frames(batch_sizes: Tensor, rows: int, count: int) -> Tensor:
 
 
 def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Tensor:
-    """``lengths`` as an int64 tensor on the CPU.
+    """Check ``lengths`` and return them as an int64 tensor on the CPU.
 
     Raises:
-        TypeError: they are not integers.
-        RuntimeError: their number is not that of the rows, or one is below 1 or beyond the input.
+        TypeError: if ``lengths`` are not integers.
+        RuntimeError: if there are not as many as rows, or one is below 1 or exceeds ``steps``.
     """
     try:
         lengths = torch.as_tensor(lengths, device="cpu")
@@ -116,7 +117,7 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
             f"lengths must have one entry for each of the {rows} rows, got shape "
             f"{tuple(lengths.shape)}"
         )
-    # of some types it can only be converted
+    # torch cannot compare some integer types, such as uint16
     lengths = lengths.to(torch.int64)
     if rows:
         low, high = lengths.min(), lengths.max()
@@ -130,10 +131,10 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
 
 
 def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int] | None) -> Batch:
-    """The rows of a dense batch, cut at the longest where it is right-padded and known.
+    """Return the rows of a dense batch, cut at the longest one if its length is known.
 
     Raises:
-        RuntimeError: there is no step; as ``check_lengths``.
+        RuntimeError: if the input has no step; as ``check_lengths``.
         TypeError: as ``check_lengths``.
     """
     x = input.transpose(0, 1) if batch_first else input
@@ -155,7 +156,7 @@ def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int]
 
 
 def mean_frame(batch: Batch) -> Tensor:
-    """The mean ``(B, I)`` of each row's frames that are not padding, in float32 or wider.
+    """Return the mean ``(B, I)`` of each row's frames without padding, in float32 or wider.
 
     The rows are in the order in which the user gave them.
     """
@@ -169,7 +170,7 @@ def mean_frame(batch: Batch) -> Tensor:
 
 
 def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> Tensor:
-    """``output`` ``(T, B, H)`` in the layout, row order and number of steps of ``input``."""
+    """Return ``output`` ``(T, B, H)`` in the layout, row order and number of steps of ``input``."""
     if batch.unsorted_indices is not None:
         output = output.index_select(1, batch.unsorted_indices)
     missing = input.size(1 if batch_first else 0) - output.size(0)
@@ -178,7 +179,7 @@ def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> 
 
 
 def reverse(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
-    """Turns the unpadded part of each row round, so that it stays a prefix."""
+    """Reverse the unpadded part of each row, which stays at the row's beginning."""
     if batch_sizes is None:
         return x.flip(0)
     lengths = (batch_sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).sum(0)

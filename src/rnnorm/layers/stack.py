@@ -1,4 +1,4 @@
-"""The layers and directions of a sequence class, one after the other."""
+"""The run of all layers and directions of a sequence class, one after the other."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ def run_stack(
     step: int | Tensor,
     products: torch.dtype | None,
 ) -> tuple[Tensor, State]:
-    """Output ``(T, B, D * H_out)`` and final states ``(D * num_layers, B, ·)`` of a sorted batch.
+    """Run all layers; return output ``(T, B, D * H_out)``, states ``(D * num_layers, B, ·)``.
 
     Args:
         module: holds the layers' parameters and populations.
-        kernel: what runs each.
-        batch: the longest row first.
-        state: the initial ones, ``(D * num_layers, B, ·)`` each.
+        kernel: kernel that runs each layer.
+        batch: rows sorted by length, the longest first.
+        state: the initial states ``(D * num_layers, B, ·)``.
         step: index of the first frame, in evaluation also ``(B,)``.
-        products: the dtype of matrix products, where autocast chooses it.
+        products: the dtype of matrix products under autocast, else None.
 
     Raises:
-        ValueError: in training with gradients, too few rows for a statistic, and no estimate.
+        ValueError: if in training with gradients there are too few rows for a statistic, and no
+            estimate.
     """
     output, sizes = batch.x, batch.batch_sizes
     steps, rows = output.size(0), None
@@ -48,7 +49,7 @@ def run_stack(
         rows = module.ranks.active_rows(own, output.device)
         # other ranks may have longer sequences
         missing = rows.each.size(1) - steps
-        # by hand: in torch 2.6 pad takes no rank without rows
+        # not torch.nn.functional.pad, which in torch 2.6 refuses a tensor without rows
         output = torch.cat([output, output.new_zeros(missing, *output.shape[1:])])
         sizes = pad(own, (0, missing))
     suffixes = module._suffixes()
@@ -88,10 +89,10 @@ def run_stack(
             final.append(last)
         output = outputs[0]
         if directions > 1:
-            # autocast refuses a half type that is not its own
+            # autocast refuses half types other than its own
             with without_autocast(output.device, products):
                 output = torch.cat(outputs, -1)
-    # a view would not take detach_()
+    # no slice unless needed: a view would not allow detach_()
     output = output if output.size(0) == steps else output[:steps]
     with without_autocast(output.device, products):
         return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))

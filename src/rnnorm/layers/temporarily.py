@@ -1,8 +1,8 @@
-"""Attributes of modules with other values for a while."""
+"""Other values of modules' attributes within a context."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,25 +11,25 @@ from torch import nn
 
 @contextmanager
 def temporarily(modules: Iterable[nn.Module], **values: Any) -> Iterator[None]:
-    """Give modules other values of those attributes that they have, and afterwards their own.
+    """Set attributes of modules within the context, where a module has the attribute.
 
     An attribute that is a module, such as a subclass's own ``dropout``, stays as it is.
     """
-    before = [(module, _own(module, values), set(vars(module))) for module in modules]
+    before = [(module, _values_of(module, values), set(vars(module))) for module in modules]
     try:
-        for module, own, _ in before:
-            for name in own:
+        for module, old, _ in before:
+            for name in old:
                 setattr(module, name, values[name])
         yield
     finally:
-        for module, own, names in before:
-            for name, value in own.items():
+        for module, old, names in before:
+            for name, value in old.items():
                 setattr(module, name, value)
                 if name not in names:
-                    # a class has it for all
+                    # the attribute was of the class: the instance needs none
                     vars(module).pop(name, None)
 
 
-def _own(module: nn.Module, values: Mapping[str, Any]) -> dict[str, Any]:
-    own = {name: getattr(module, name) for name in values if hasattr(module, name)}
-    return {name: value for name, value in own.items() if not isinstance(value, nn.Module)}
+def _values_of(module: nn.Module, names: Iterable[str]) -> dict[str, Any]:
+    found = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    return {name: value for name, value in found.items() if not isinstance(value, nn.Module)}
