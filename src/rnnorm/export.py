@@ -22,16 +22,16 @@ TOLERANCES = {torch.float16: 1e-2, torch.float32: 1e-4, torch.float64: 1e-9}
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """What rnnorm's layers ask of ONNX and ``torch.onnx`` has no translation for.
+    """Return translations to ONNX of the operators that ``torch.onnx`` cannot translate.
 
-    For ``torch.onnx.export(model, …, custom_translation_table=rnnorm.export.translations())``,
-    where :func:`onnx` does not fit.
+    If :func:`onnx` does not fit, use them in
+    ``torch.onnx.export(model, …, custom_translation_table=rnnorm.export.translations())``.
 
     Returns:
         functions of onnxscript, by torch's operator.
 
     Raises:
-        ImportError: onnxscript is missing.
+        ImportError: if onnxscript is missing.
     """
     import numpy as np
     from onnx_ir import tensor
@@ -40,12 +40,12 @@ def translations() -> dict[Any, Callable[..., Any]]:
     op: Any = opset18
 
     def sort(self: Any, stable: Any = None, dim: int = -1, descending: bool = False) -> Any:
-        # of equal values TopK takes the lower index first
+        # stable: among equal values TopK takes the lower index first
         count = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))
         return op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
 
     def cummax(self: Any, dim: int) -> Any:
-        """Of one dimension, as that of a population's rows."""
+        """Translate cummax of a vector, as the rows of a population are."""
         last = op.Shape(self)
         rows = op.Range(op.Constant(value_int=0), op.Squeeze(last), op.Constant(value_int=1))
         column = op.Unsqueeze(rows, op.Constant(value_ints=[1]))
@@ -62,7 +62,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         eps: float = 1e-5,
         cudnn_enable: bool = True,
     ) -> Any:
-        """Over the last dimension; ONNX's own operator has an ``eps`` of float32."""
+        """Translate layer norm over the last dimension; ONNX's operator has a float32 ``eps``."""
         axis = op.Constant(value_ints=[-1])
         centred = op.Sub(input, op.ReduceMean(input, axis))
         var = op.ReduceMean(op.Mul(centred, centred), axis)
@@ -89,33 +89,34 @@ def onnx(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> dict[str, list[int | str]]:
-    """Writes a model in evaluation as an ONNX file, one ``Scan`` for each layer and direction.
+    """Write a model in evaluation as an ONNX file, with a ``Scan`` for each layer and direction.
 
-    What it returns in onnxruntime is compared with the model before the file gets its name: for
-    the example, and again with every size that may change enlarged by one. Autocast is off
-    meanwhile: the file computes in the model's own dtypes.
+    Before the file gets its name, its results in onnxruntime are compared with the model's: for
+    the example, and again with every size that may change enlarged by one. Autocast is off during
+    the export: the file computes in the model's own dtypes.
 
     Args:
-        model: with layers of rnnorm, any cell and norm; a frozen copy is exported.
-        example: its inputs, as for ``torch.export``: tensors, and tuples of them. What is no
-            tensor is fixed. Two or more rows and steps: a size of 1 is fixed too.
-        path: the file.
+        model: model with layers of rnnorm, of any cell and norm; a frozen copy is exported.
+        example: inputs of the model, as for ``torch.export``: tensors, and tuples of them. Values
+            that are not tensors are fixed, and so are sizes of 1: give two or more rows and steps.
+        path: path of the file.
         kwargs: inputs by name, such as ``lengths`` and a ``step`` of each row.
         dynamic_shapes: which sizes may change, as for ``torch.export``; by default all that the
             model does not fix.
-        input_names: of the tensors, by default those of the arguments.
-        output_names: of the tensors that are returned.
+        input_names: names of the input tensors, by default those of the arguments.
+        output_names: names of the returned tensors.
 
     Returns:
-        the sizes of each input, a name where one may change; equal names are equal sizes.
+        the sizes of each input, with a name for a size that may change; equal names are equal
+        sizes.
 
     Raises:
-        ImportError: onnx, onnxscript or onnxruntime is missing (``rnnorm[export]``).
-        RuntimeError: torch cannot export the model, or onnxruntime cannot run it or returns
-            something else.
-        TypeError: the example is no tuple, does not fit ``model.forward``, has a PackedSequence, or
-            is taken by its ``**kwargs``; or something is bfloat16.
-        FileNotFoundError: there is no such folder.
+        ImportError: if onnx, onnxscript or onnxruntime is missing (``rnnorm[export]``).
+        RuntimeError: if torch cannot export the model, or onnxruntime cannot run the file or
+            returns other results.
+        TypeError: if the example is not a tuple, does not fit ``model.forward``, has a
+            PackedSequence, or is taken by ``**kwargs`` of ``forward``, or a tensor is bfloat16.
+        FileNotFoundError: if the folder of ``path`` does not exist.
     """
     import onnxruntime
 
@@ -134,7 +135,7 @@ def onnx(
     frozen, path = freeze(model), Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"path must be in a folder that exists, got {path}")
-    # torch.export takes a tensor that is given twice for one input
+    # cloned: torch.export merges inputs that are one and the same tensor
     example, kwargs = tree_map(
         lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf,
         (example, kwargs or {}),
@@ -149,7 +150,7 @@ def onnx(
     if dynamic_shapes is None:
         dynamic_shapes = {name: every_size(value) for name, value in given.items()}
     with warnings.catch_warnings(), _without_autocast(example, named):
-        # torch's, of its own code and of sizes with two names
+        # torch warns of its own code, and of sizes with two names
         warnings.simplefilter("ignore")
         with for_onnx():
             exported = torch.export.export(frozen, example, named, dynamic_shapes=dynamic_shapes)
@@ -175,7 +176,7 @@ def onnx(
                 f"{error}"
             ) from error
         sizes = {put.name: [*map(_size, put.shape)] for put in session.get_inputs()}
-        # here the model warns of what it lacks, as a stream without step
+        # in this run the model gives its own warnings, as of a stream without step
         _compare(frozen, session, example, named)
         _compare(frozen, session, *_enlarged(list(sizes.values()), example, named))
         partial.replace(path)
@@ -185,7 +186,7 @@ def onnx(
 
 
 def every_size(inputs: Any) -> Any:
-    """``dynamic_shapes`` by which all sizes may change that a model does not fix."""
+    """Return ``dynamic_shapes`` that let every size change unless the model fixes it."""
 
     def of(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -205,7 +206,7 @@ def _tensors(*inputs: Any) -> list[Tensor]:
 
 @contextmanager
 def _without_autocast(*inputs: Any) -> Iterator[None]:
-    """Lets a model compute in its own dtypes on the CPU and on the devices of its inputs."""
+    """Turn autocast off within the context, on the CPU and on the devices of the inputs."""
     with ExitStack() as stack:
         for kind in {"cpu", *(tensor.device.type for tensor in _tensors(inputs))}:
             if torch.amp.is_autocast_available(kind):
@@ -216,9 +217,9 @@ def _without_autocast(*inputs: Any) -> Iterator[None]:
 def _enlarged(
     sizes: list[list[int | str]], example: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs with one more of every size that has a name, and other values where they are real.
+    """Return inputs with every named size enlarged by one, and noise on floating point values.
 
-    What is added repeats the first; values of an example are often all alike.
+    The added part repeats the first. Noise is added because examples are often constant.
     """
     left, generator = iter(sizes), torch.Generator("cpu").manual_seed(0)
 
@@ -226,7 +227,7 @@ def _enlarged(
         if not isinstance(value, Tensor):
             return value
         for dim, size in enumerate(next(left)):
-            # what is an expression follows another one
+            # a size that is an expression follows from another size
             if isinstance(size, str) and size.isidentifier():
                 value = torch.cat([value, value.narrow(dim, 0, 1)], dim)
         if value.is_floating_point():
@@ -242,10 +243,10 @@ def _enlarged(
 def _compare(
     model: nn.Module, session: Any, example: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
-    """Refuses a file that is not the model.
+    """Check that an ONNX file returns what the model does.
 
     Raises:
-        RuntimeError: it returns something else.
+        RuntimeError: if the results differ.
     """
     with _without_autocast(example, named):
         wanted = [tensor.cpu() for tensor in _tensors(model(*example, **named))]
@@ -264,7 +265,7 @@ def _compare(
             continue
         tolerance = TOLERANCES.get(want.dtype, 0.0)
         got, want = got.double(), want.double()
-        # infinite values have to be equal
+        # infinite values are compared for equality
         difference = (got - want).masked_fill(got == want, 0)
         sizes = want.masked_fill(want.isinf(), 0)
         error, scale = ((t**2).mean().sqrt() for t in (difference, sizes))

@@ -1,4 +1,4 @@
-"""Initialisations of recurrent layers, and the papers' recipes.
+"""Initialisations of recurrent layers, and recipes of papers.
 
 Each function takes a recurrent layer or cell, changes its weights in place and returns it.
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rnnorm.cells.lstm import LSTM
 
-# a projection's and the connections from above are not in every layer
+# projections (weight_hr) and connections from above (weight_ah) are not in every layer
 _MATRICES = ("weight_ih", "weight_hh", "weight_hr", "weight_ah")
 
 Layer = TypeVar("Layer", bound="nn.RNNBase | nn.RNNCellBase")
@@ -36,9 +36,9 @@ def _plain(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
     needed = ("weight_ih", "weight_hh")
     of_cell = [*needed, "bias_ih", "bias_hh"] if layer.bias else needed
     names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else of_cell
-    # one that is no plain parameter would be passed over
-    held = [name for name in names if name.startswith(prefix) and name not in layer._parameters]
-    if held or (not found and prefix in needed):
+    # a weight that is not a plain parameter would be skipped silently
+    other = [name for name in names if name.startswith(prefix) and name not in layer._parameters]
+    if other or (not found and prefix in needed):
         raise ValueError(f"layer must have plain parameters {prefix}*, got {layer}")
     return found
 
@@ -53,14 +53,14 @@ def _each_gate(
 
 @torch.no_grad()
 def orthogonal_(layer: Layer) -> Layer:
-    """Draws every gate's block of every weight matrix orthogonal (Saxe et al. 2014).
+    """Draw every gate's block of every weight matrix orthogonal (Saxe et al. 2014).
 
     Args:
         layer: its ``weight_*`` parameters are changed.
 
     Raises:
-        TypeError: ``layer`` is no recurrent layer or cell.
-        ValueError: a weight is pruned or parametrized.
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
         _each_gate(layer, prefix, nn.init.orthogonal_)
@@ -69,17 +69,17 @@ def orthogonal_(layer: Layer) -> Layer:
 
 @torch.no_grad()
 def joint_orthogonal_(layer: Layer) -> Layer:
-    """Draws every weight matrix orthogonal as a whole, all gates jointly.
+    """Draw every weight matrix orthogonal as a whole, all gates jointly.
 
-    So the released code of Cooijmans et al. 2016 does for text. The entries of an LSTM are half as
-    large as those of :func:`orthogonal_`, where each gate has a draw of its own.
+    The released code of Cooijmans et al. 2016 does this for text. The entries of an LSTM are half
+    as large as with :func:`orthogonal_`, which draws each gate separately.
 
     Args:
         layer: its ``weight_*`` parameters are changed.
 
     Raises:
-        TypeError: ``layer`` is no recurrent layer or cell.
-        ValueError: a weight is pruned or parametrized.
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
         for weight in _plain(layer, prefix):
@@ -89,14 +89,14 @@ def joint_orthogonal_(layer: Layer) -> Layer:
 
 @torch.no_grad()
 def identity_(layer: Layer) -> Layer:
-    """Sets every gate's block of the recurrent matrices to the identity (Le et al. 2015).
+    """Set every gate's block of the recurrent matrices to the identity (Le et al. 2015).
 
     Args:
         layer: its ``weight_hh_*`` parameters are changed.
 
     Raises:
-        TypeError: ``layer`` is no recurrent layer or cell.
-        ValueError: a weight is pruned or parametrized.
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if a weight is pruned or parametrized.
     """
     _each_gate(layer, "weight_hh", nn.init.eye_)
     return layer
@@ -104,15 +104,15 @@ def identity_(layer: Layer) -> Layer:
 
 @torch.no_grad()
 def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
-    """Sets the forget gate's bias of an LSTM, ``b_ih + b_hh``, to ``value`` (Gers et al. 2000).
+    """Set the forget gate's bias of an LSTM, ``b_ih + b_hh``, to ``value`` (Gers et al. 2000).
 
     Args:
         layer: an LSTM with biases.
         value: the sum of the two biases.
 
     Raises:
-        TypeError: ``layer`` is no recurrent layer or cell.
-        ValueError: ``layer`` has no forget gate or no bias, or one is pruned or parametrized.
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if ``layer`` has no forget gate or no bias, or a bias is pruned or parametrized.
     """
     biases = _plain(layer, "bias_ih")
     size = layer.hidden_size
@@ -130,12 +130,12 @@ def _has_forget_gate(layer: nn.Module) -> bool:
 
 
 def _candidate(weight: Tensor, size: int) -> int:
-    """The first row of the candidate's block; the gate orders are i f g o, r z n, or one block."""
+    """Return the candidate's first row; the gate orders are i f g o, r z n, or one block."""
     return 2 * size if weight.size(0) > size else 0
 
 
 def _forget_gate_open(layer: Layer) -> Layer:
-    """Sets all biases to zero, but that of an LSTM's forget gate to 1."""
+    """Set all biases to zero, but the bias of an LSTM's forget gate to 1."""
     biases = _plain(layer, "bias")
     for bias in biases:
         nn.init.zeros_(bias)
@@ -144,19 +144,19 @@ def _forget_gate_open(layer: Layer) -> Layer:
 
 @torch.no_grad()
 def cooijmans2016_(layer: Layer) -> Layer:
-    """The recipe of Cooijmans et al. 2016 for pixels, as their released code has it.
+    """Initialise as the released code of Cooijmans et al. 2016 does for pixels.
 
     Recurrent weights: the identity for the candidate, one orthogonal matrix for all gates. Input
-    weights: one orthogonal matrix for candidate and gates. Biases zero, but 1 for the forget gate
+    weights: one orthogonal matrix for candidate and gates. Biases: zero, but 1 for the forget gate
     of an LSTM. With ``learn_initial_state="from_input"`` every unit of h_0 begins as the mean of
     the sequence's values.
 
     Args:
-        layer: its weights and biases are changed; peepholes, γ and β are left alone.
+        layer: its weights and biases are changed; peepholes, γ and β are not.
 
     Raises:
-        TypeError: ``layer`` is no recurrent layer or cell.
-        ValueError: a weight or bias is pruned or parametrized.
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if a weight or bias is pruned or parametrized.
     """
     joint_orthogonal_(layer)
     size = layer.hidden_size
@@ -173,17 +173,17 @@ def cooijmans2016_(layer: Layer) -> Layer:
 
 @torch.no_grad()
 def cooijmans2016_by_gate_(layer: Layer) -> Layer:
-    """As :func:`cooijmans2016_`, but with an orthogonal matrix for each gate by itself.
+    """Initialise as :func:`cooijmans2016_`, but with an orthogonal matrix for each gate.
 
     An LSTM's recurrent gates are √3 times and its input weights twice as large as in the released
-    code. Batch normalisation hides that, a plain LSTM feels it.
+    code. Batch normalisation hides the difference; for a plain LSTM it matters.
 
     Args:
-        layer: its weights and biases are changed; peepholes, γ and β are left alone.
+        layer: its weights and biases are changed; peepholes, γ and β are not.
 
     Raises:
-        TypeError: ``layer`` is no recurrent layer or cell.
-        ValueError: a weight or bias is pruned or parametrized.
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if a weight or bias is pruned or parametrized.
     """
     orthogonal_(layer)
     size = layer.hidden_size
@@ -196,14 +196,14 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
 
 @torch.no_grad()
 def laurent2015_(layer: Layer) -> Layer:
-    """The recipe of Laurent et al. 2015 for speech: Glorot uniform per gate, zero biases.
+    """Initialise as Laurent et al. 2015 do for speech: Glorot uniform per gate, zero biases.
 
     Args:
-        layer: its weights and biases are changed; peepholes, γ and β are left alone.
+        layer: its weights and biases are changed; peepholes, γ and β are not.
 
     Raises:
-        TypeError: ``layer`` is no recurrent layer or cell.
-        ValueError: a weight or bias is pruned or parametrized.
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if a weight or bias is pruned or parametrized.
     """
     for prefix in _MATRICES:
         _each_gate(layer, prefix, nn.init.xavier_uniform_)

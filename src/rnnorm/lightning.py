@@ -1,4 +1,4 @@
-"""For trainings with Lightning: exact and synchronised statistics, boundaries ever harder."""
+"""Callbacks for Lightning: exact and synchronised statistics, and annealed boundary slopes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from rnnorm.norm.spec import check_int, check_number
 
 
 def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
-    """Population statistics as the exact average over minibatches (:func:`rnnorm.update_bn`).
+    """Estimate population statistics as the exact average over minibatches.
+
+    See :func:`rnnorm.update_bn`.
 
     Args:
         loader: minibatches.
-        model: if it has a ``statistics_step``, that is called with each minibatch; else the model
-            itself with the first element.
+        model: if it has a ``statistics_step``, that method is called with each minibatch; otherwise
+            the model itself with the first element.
     """
     step = getattr(model, "statistics_step", None)
     forward = None if step is None else lambda _, batch: step(batch)
@@ -36,34 +38,34 @@ def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
 
 
 class ExactStatistics(Callback):
-    """Takes the population statistics anew before each validation of ``trainer.fit``.
+    """A callback that re-estimates population statistics before each validation of a fit.
 
-    While weights still move fast, a running average lags behind them and the accuracy in
-    evaluation jumps from epoch to epoch. Here the statistics are the exact average over training
-    minibatches (:func:`rnnorm.update_bn`), and so they are in the checkpoints. A model that needs
-    more than the first element of a minibatch has a method ``statistics_step(batch)``, which runs
-    it over a minibatch as a training step gets it: on the device, after the hooks of the transfer,
-    in the trainer's precision. Behind a ``WeightAveraging`` they are those of the averaged weights.
-    The training's loader is passed over once more, so its data set has to begin anew each time: an
-    iterator that is shared between passes would be used up for the training.
+    While weights still change fast, a running average lags behind them and the accuracy in
+    evaluation jumps from epoch to epoch. This callback sets the statistics to the exact average
+    over training minibatches (:func:`rnnorm.update_bn`), also for the checkpoints. A model that
+    needs more than the first element of a minibatch has a method ``statistics_step(batch)``, which
+    runs the model over a minibatch as a training step gets it: on the device, after the hooks of
+    the transfer, in the trainer's precision. Behind a ``WeightAveraging`` callback, the statistics
+    are taken with the averaged weights. The training's loader is iterated once more, so its data
+    set has to begin again each time: an iterator shared between passes would be used up.
 
     Args:
-        batches: how many minibatches of the epoch's order, or None for all that the training takes
-            in an epoch (``limit_train_batches``). Of a loader that does not tell its length, and
-            may have no end, None takes no more than the training has taken since the last
-            validation; where that is none, the statistics stay as they are.
+        batches: number of minibatches, in the epoch's order, or None for as many as training takes
+            in an epoch (``limit_train_batches``). If the loader has no length, None means no more
+            than training has taken since the last validation; if that is none, the statistics
+            are not changed.
         batch_size: rows of these minibatches, or None for as many as in training. Statistics of
-            few rows are noisy, and a recurrence carries their noise from step to step: where
+            few rows are noisy, and a recurrence carries their noise from step to step: if
             training takes small minibatches at a high learning rate, larger ones are needed here.
-            The training's loader is then a DataLoader of a map-style dataset and with a
-            ``batch_size``, or of another class with such an attribute, which it reads whenever it
+            The training's loader must then be a DataLoader with a map-style dataset and a
+            ``batch_size``, or of another class that reads its attribute ``batch_size`` whenever it
             is iterated. A single row that is left over joins the minibatch before it.
 
     Raises:
-        TypeError: ``batches`` or ``batch_size`` is no int.
-        ValueError: ``batches`` is less than 1 or ``batch_size`` less than 2; or, as training
-            starts, the loader is none of these, or there are several, or a ``WeightAveraging``
-            stands behind this callback.
+        TypeError: if ``batches`` or ``batch_size`` is not an int.
+        ValueError: if ``batches`` is less than 1 or ``batch_size`` less than 2; or, when training
+            starts, if the loader is of another kind, there are several loaders, or a
+            ``WeightAveraging`` comes after this callback.
 
     Example:
         >>> from rnnorm.lightning import ExactStatistics
@@ -74,11 +76,11 @@ class ExactStatistics(Callback):
         check_int("batches", batches, 1, optional=True)
         check_int("batch_size", batch_size, 2, optional=True)
         self._batches, self._batch_size = batches, batch_size
-        # by the training, since the last validation
+        # minibatches that training has taken since the last validation
         self._trained = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse several loaders, one whose rows cannot be changed, and weights of later on."""
+        """Refuse unsuitable loaders, and a WeightAveraging that comes after this callback."""
         self._trained = 0
         if not unfrozen_populations(pl_module):
             return
@@ -92,11 +94,11 @@ class ExactStatistics(Callback):
                 )
 
     def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-        """Count the minibatch."""
+        """Count the minibatches of training."""
         self._trained += 1
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Estimate them, of the weights that are validated."""
+        """Estimate the statistics with the weights that are validated."""
         if (
             trainer.sanity_checking
             or not unfrozen_populations(pl_module)
@@ -125,13 +127,13 @@ class ExactStatistics(Callback):
             estimate_statistics(map(transferred, minibatches), pl_module)
 
     def minibatches(self, loader: Any) -> Iterable[Any]:
-        """The training's minibatches, of ``batch_size`` rows.
+        """Return the training's minibatches, with ``batch_size`` rows each if that is given.
 
         Args:
-            loader: of the training, which keeps its own place in the data.
+            loader: the training's loader, whose own iteration is not affected.
 
         Raises:
-            ValueError: its rows cannot be changed.
+            ValueError: if its batch size cannot be changed, or there are several loaders.
         """
         self._check(loader)
         size = self._batch_size
@@ -152,7 +154,7 @@ class ExactStatistics(Callback):
             )
         own: Iterable[Any] = copy.copy(loader)
         if isinstance(own, DataLoader):
-            # workers that persist would be taken away from the training
+            # persistent workers stay with the training
             own._iterator = None
         elif size is not None:
             own.batch_size = size  # type: ignore[attr-defined]
@@ -175,10 +177,10 @@ class ExactStatistics(Callback):
 
 
 class SynchronizedNorm(TorchSyncBatchNorm):
-    """Statistics over the rows of all ranks, for ``lightning.Trainer(sync_batchnorm=True)``.
+    """A plugin for statistics over all ranks, for ``lightning.Trainer(sync_batchnorm=True)``.
 
-    Layers of rnnorm by :func:`rnnorm.synchronize`, and ordinary batch norm layers by Lightning's
-    own way, which wants a GPU.
+    Layers of rnnorm are synchronised by :func:`rnnorm.synchronize`, ordinary batch norm layers by
+    Lightning itself, which needs a GPU.
 
     Example:
         >>> from rnnorm.lightning import SynchronizedNorm
@@ -186,28 +188,28 @@ class SynchronizedNorm(TorchSyncBatchNorm):
     """
 
     def apply(self, model: nn.Module) -> nn.Module:
-        """Synchronise them."""
+        """Synchronise the layers of a model."""
         return set_ranks(super().apply(model), Ranks())
 
     def revert(self, model: nn.Module) -> nn.Module:
-        """Undo that."""
+        """End the synchronisation of the layers of a model."""
         return set_ranks(super().revert(model), None)
 
 
 class SlopeAnnealing(Callback):
-    """Raises the slope of every :class:`rnnorm.HMLSTM` from epoch to epoch.
+    """A callback that raises the slope of every :class:`rnnorm.HMLSTM` from epoch to epoch.
 
     The slope is ``min(most, 1 + rate * epoch)``, epochs counted from 0 (Chung et al. 2016): the
-    straight-through gradient of a boundary comes ever nearer to the step that it stands for. The
-    ``slope`` that a layer was given is not asked for.
+    hard sigmoid of the straight-through gradient approaches the step function. The ``slope`` that a
+    layer was given is ignored.
 
     Args:
-        rate: what an epoch adds.
+        rate: increase of the slope in an epoch.
         most: the largest slope.
 
     Raises:
-        TypeError, ValueError: ``rate`` or ``most`` is no number, or ``rate`` is below 0 or ``most``
-            below 1.
+        TypeError: if ``rate`` or ``most`` is not a number.
+        ValueError: if ``rate`` is below 0 or ``most`` below 1.
 
     Example:
         >>> from rnnorm.lightning import SlopeAnnealing
@@ -220,7 +222,7 @@ class SlopeAnnealing(Callback):
         self._rate, self._most = rate, most
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set it."""
+        """Set the slope of the epoch."""
         for module in pl_module.modules():
             if isinstance(module, HMLSTM):
                 module.slope = min(self._most, 1 + self._rate * trainer.current_epoch)

@@ -1,4 +1,4 @@
-"""What differs in code that torch.compile or torch.export traces, and in captured CUDA graphs."""
+"""Helpers for code that torch.compile or torch.export may trace, or a CUDA graph may capture."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 _PLAIN = frozenset((Tensor, Parameter))
-#: of torch, major and minor
+#: major and minor version of torch
 RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
-# whose compiler takes our layers; those of 2.6 and 2.9 fail within themselves
+# first release whose compiler takes our layers; those of 2.6 and 2.9 fail with internal errors
 _COMPILES = (2, 13)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def stands_for_several(value: Tensor) -> bool:
-    """Whether a tensor's values are not known yet: traced, meta, under vmap."""
+    """Tell whether the values of a tensor are not known yet: traced, meta, under vmap."""
     return (
         torch.compiler.is_compiling()
         or value.is_meta
@@ -32,22 +32,22 @@ def stands_for_several(value: Tensor) -> bool:
 
 
 def known(value: Tensor) -> int | None:
-    """A tensor's one value, or None where it may stand for several."""
+    """Return the value of a tensor of one number, or None if it is not known yet."""
     return None if stands_for_several(value) else int(value)
 
 
 def transformed() -> bool:
-    """Whether a transform of torch.func is at work, outside of traced code."""
+    """Tell whether a transform of torch.func is active, outside of traced code."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def holds(condition: Tensor, otherwise: str) -> bool:
-    """Whether a condition holds; traced code takes it for granted, and checks it when it runs.
+    """Tell whether a condition holds; traced code assumes so, and checks it when it runs.
 
     Args:
-        condition: one bool.
-        otherwise: text of the RuntimeError that traced code raises. It has no numbers of the
-            input, which would tie the trace to them.
+        condition: a tensor of one bool.
+        otherwise: text of the RuntimeError that traced code raises. It must have no numbers of
+            the input, which would be fixed in the trace.
     """
     if torch.compiler.is_compiling():
         torch._assert_async(condition, otherwise)
@@ -60,7 +60,7 @@ _for_onnx: ContextVar[bool] = ContextVar("rnnorm_for_onnx", default=False)
 
 @contextmanager
 def for_onnx() -> Iterator[None]:
-    """Says that what torch.export makes within becomes a file of ONNX."""
+    """Mark programs that torch.export makes within the context as meant for an ONNX file."""
     token = _for_onnx.set(True)
     try:
         yield
@@ -69,22 +69,22 @@ def for_onnx() -> Iterator[None]:
 
 
 def exporting() -> str:
-    """What a program is made for at this moment: ``"torch"``, ``"onnx"``, or nothing."""
-    # torch 2.6 does not tell
+    """Return what a program is being exported for: ``"torch"``, ``"onnx"``, or ``""``."""
+    # torch 2.6 has no is_exporting
     if not getattr(torch.compiler, "is_exporting", bool)():
         return ""
     return "onnx" if _for_onnx.get() or torch.onnx.is_in_onnx_export() else "torch"
 
 
 def jit_tracing() -> bool:
-    """Whether torch.jit.trace is at work."""
+    """Tell whether torch.jit.trace is running."""
     return torch._C._get_tracing_state() is not None
 
 
 def unobserved(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether nothing wants to see an operator on them.
+    """Tell whether operators on the tensors may be skipped, as nothing observes them.
 
-    That is a tracer, a dispatch mode, a subclass, vmap, or a forward-mode derivative.
+    Observers are tracers, dispatch modes, tensor subclasses, vmap and forward-mode derivatives.
     """
     if (
         torch.compiler.is_compiling()
@@ -94,29 +94,29 @@ def unobserved(tensors: Iterable[Tensor | None]) -> bool:
         or forward_ad._current_level >= 0
     ):
         return False
-    # is_grads_batched takes the older vmap, which is no transform of functorch
+    # is_grads_batched uses the older vmap, which functorch does not see
     batched = torch._C._functorch.is_legacy_batchedtensor
     held = [t for t in tensors if t is not None]
     return _PLAIN.issuperset(map(type, held)) and not any(map(batched, held))
 
 
 def constant(function: Function) -> Function:
-    """Makes torch.compile call a function while it traces, and keep the result."""
-    # as torch.compiler.assume_constant_result, which imports the whole compiler
+    """Make torch.compile call a function while it traces, and keep the result."""
+    # not torch.compiler.assume_constant_result, which imports the whole compiler
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def uncompiled(function: Function) -> Function:
-    """Breaks torch.compile's graph at ``function``."""
-    # not a decorator: that imports the whole compiler
+    """Break torch.compile's graph at ``function``."""
+    # not used as a decorator, which would import the whole compiler
     if torch.compiler.is_dynamo_compiling():
         return torch.compiler.disable(function)  # type: ignore[no-untyped-call,no-any-return]
     return function
 
 
 def compiled_by_new_torch(forward: Function) -> Function:
-    """Breaks the graph of an older torch.compile at a layer, which it cannot take."""
+    """Break the graph at a layer for a torch.compile that is too old to compile it."""
     if RELEASE >= _COMPILES:
         return forward
 
@@ -128,10 +128,10 @@ def compiled_by_new_torch(forward: Function) -> Function:
 
 
 def to_device(table: Tensor, device: torch.device) -> Tensor:
-    """A table of the CPU on a device, which does not wait for what was launched there before."""
+    """Copy a table from the CPU to a device, without waiting for work launched there before."""
     if device.type != "cuda" or torch.compiler.is_compiling():
         return table.to(device)
-    # a graph would read that memory again when it holds something else: refused by the former copy
+    # pinned memory may be reused before a captured graph reads it: this copy is refused instead
     if torch.cuda.is_current_stream_capturing():
         return table.to(device)
     return table.pin_memory().to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""What goes on inside a recurrent model: the papers' figures, on a model of your own.
+"""Measurements inside a recurrent model: the figures of papers, for your own model.
 
 Each function measures and returns numbers; ``plot_...`` draws them on a given matplotlib ``Axes``.
 """

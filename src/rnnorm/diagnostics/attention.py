@@ -1,4 +1,4 @@
-"""Where a reader looks: the words of a document, the more coloured the more attention they get."""
+"""A plot of attention: a document's words, coloured by the attention that they get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _FONT = "DejaVu Sans Mono"
 _COLOUR = "#c8442c"
-# of a font size: a character of the font, and a line
+# width of a character and height of a line, in units of the font size
 _WIDTH, _HEIGHT = 0.602, 1.5
 _LARGEST = 10.0
 
@@ -26,12 +26,12 @@ def plot_attention(axes: Axes, words: Sequence[str], weights: Tensor) -> None:
     ``#n``, the n-th distinct word of the document from 1 on.
 
     Args:
-        axes: where to draw; its size counts, so choose it before.
-        words: of the document, ``N``.
-        weights: of the words ``(N,)``, 0 or more.
+        axes: axes to draw on; set its size before, as the font size depends on it.
+        words: the N words of the document.
+        weights: attention of the words ``(N,)``, 0 or more.
 
     Raises:
-        ValueError: there are no words, or not as many weights as words.
+        ValueError: if there are no words, or not as many weights as words.
     """
     from matplotlib.patches import Rectangle
 
@@ -40,8 +40,8 @@ def plot_attention(axes: Axes, words: Sequence[str], weights: Tensor) -> None:
             f"weights must be ({len(words)},), one for each of at least one word, "
             f"got {tuple(weights.shape)}"
         )
-    shown, fonts = _drawable(words)
-    widths = [sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in word) for word in shown]
+    texts, fonts = _drawable(words)
+    widths = [sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text) for text in texts]
     box = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
     size = _LARGEST
     while True:
@@ -54,7 +54,7 @@ def plot_attention(axes: Axes, words: Sequence[str], weights: Tensor) -> None:
     weights = weights.detach()
     top = float(weights.max()) or 1.0
     for word, (line, column), width, weight in zip(
-        shown, places, widths, weights.tolist(), strict=True
+        texts, places, widths, weights.tolist(), strict=True
     ):
         axes.add_patch(
             Rectangle((column, line), width, 0.9, color=_COLOUR, alpha=weight / top, linewidth=0)
@@ -74,7 +74,7 @@ def plot_attention(axes: Axes, words: Sequence[str], weights: Tensor) -> None:
 
 
 def _lines(widths: Sequence[int], columns: int) -> list[tuple[int, int]]:
-    """Line and column of each word, with a space between two."""
+    """Return the line and column of each word, with a space between two words."""
     places = []
     line = column = 0
     for width in widths:
@@ -86,7 +86,7 @@ def _lines(widths: Sequence[int], columns: int) -> list[tuple[int, int]]:
 
 
 def _drawable(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Words that fonts have all characters of, and the fonts."""
+    """Return the words, with ``#n`` for those that no font can draw, and the fonts."""
     from matplotlib.font_manager import findfont, fontManager
     from matplotlib.ft2font import FT2Font
 
@@ -96,7 +96,7 @@ def _drawable(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
     fonts, missing = [_FONT], lacking(findfont(_FONT), set("".join(words)))
     if missing:
-        # one font more: that which lacks least; one of the system's may be unreadable
+        # take the font that lacks fewest characters; a system font may be unreadable
         left = {_FONT: missing}
         for entry in fontManager.ttflist:
             if not entry.name.startswith("Last Resort"):

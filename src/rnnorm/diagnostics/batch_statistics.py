@@ -15,7 +15,7 @@ from rnnorm.norm.spec import BatchNorm
 
 
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
-    """The recurrent layers and cells of a model that have batch statistics: no frozen ones."""
+    """Return the recurrent layers and cells with batch norm in a model, without frozen ones."""
     layers = [module for module in model.modules() if isinstance(module, Recurrence)]
     return [layer for layer in layers if isinstance(layer.norm, BatchNorm) and not layer.frozen()]
 
@@ -24,18 +24,18 @@ def batch_normalised(model: nn.Module) -> list[nn.Module]:
 def batch_statistics(model: nn.Module) -> Iterator[None]:
     """Let a model in evaluation mode normalise by each minibatch's own statistics.
 
-    So do its ordinary batch norm layers, such as :class:`torch.nn.BatchNorm1d`. Nothing is drawn,
-    neither dropout nor noise on h_0 nor boundaries, and afterwards everything is as it was before:
-    the population statistics, too. A minibatch needs at least two rows, or two frames where the
-    scope is the sequence. Synchronised layers (:func:`rnnorm.synchronize`) take the rows of all
-    ranks, each of which then has to call them. Frozen parts (:func:`rnnorm.freeze`) keep their
+    This includes ordinary batch norm layers, such as :class:`torch.nn.BatchNorm1d`. Nothing is
+    random: no dropout, no noise on h_0, no sampled boundaries. Afterwards everything, including
+    the population statistics, is as before. A minibatch needs at least two rows, or two frames
+    with sequence scope. Synchronised layers (:func:`rnnorm.synchronize`) use the rows of all
+    ranks, each of which then has to call them. Frozen parts (:func:`rnnorm.freeze`) use their
     population statistics.
 
     Args:
         model: in evaluation mode.
 
     Raises:
-        RuntimeError: all that has statistics is frozen.
+        RuntimeError: if all layers with statistics are frozen.
     """
     ordinary = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     layers = [*batch_normalised(model), *ordinary]
@@ -43,7 +43,7 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
         raise RuntimeError("a frozen model has no batch statistics: take the one it is a copy of")
     before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
     try:
-        # the layers alone, so that what lies around them stays in evaluation; nothing is random
+        # only these layers are in training: others stay in evaluation
         calm = {"dropout": 0.0, "initial_noise": 0.0, "_draws": False}
         with temporarily(layers, training=True, _population_serves=False, **calm):
             yield

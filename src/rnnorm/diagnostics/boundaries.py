@@ -1,4 +1,4 @@
-"""Where a hierarchical multiscale LSTM finds boundaries."""
+"""A plot of the boundaries that a hierarchical multiscale LSTM finds."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# white is no boundary
+# white where there is no boundary
 _COLOURS = "Greys"
 
 
 def plot_boundaries(axes: Axes, z: Tensor, symbols: Sequence[str] | None = None) -> None:
     """Draw the boundaries of one sequence: a row for each layer, the lowest at the bottom.
 
-    As in figure 3 of Chung et al. 2016. A boundary is black; that of ``boundary="soft"``, or a
-    probability, is the darker the larger it is.
+    The plot follows figure 3 of Chung et al. 2016. A boundary is black; soft boundaries and
+    probabilities are darker the larger they are.
 
     Args:
-        axes: where to draw.
+        axes: axes to draw on.
         z: ``(T, L - 1)``, one sequence's part of what :class:`rnnorm.HMLSTM` returns.
-        symbols: what stands below each step, such as the characters read.
+        symbols: labels below the steps, such as the characters read.
 
     Raises:
-        ValueError: ``z`` is no matrix with a step and a layer, or has not as many steps as there
-            are symbols.
+        ValueError: if ``z`` is not a matrix with at least one step and layer, or the numbers of
+            steps and symbols differ.
     """
     if z.dim() != 2 or not z.numel():
         raise ValueError(f"z must be (T, L - 1) with at least one of each, got {tuple(z.shape)}")

@@ -1,4 +1,4 @@
-"""How the gradient fares on its way back through time."""
+"""Norms of the gradient on its way back through time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gradient_norms(
     *,
     layer: str | None = None,
 ) -> Tensor:
-    r"""Norm of the total derivative of a loss with respect to the hidden state of every step.
+    r"""Compute the norm of a loss's total derivative by the hidden state of every step.
 
     .. math::
         \|\partial \mathcal{L} / \partial h_t\|_2, \qquad
@@ -45,10 +45,10 @@ def gradient_norms(
         \frac{\partial \mathcal{L}}{\partial h_t}
 
     over all units and all rows that are active at the step (Cooijmans et al. 2016, fig. 1).
-    ``h_t`` is the output of the topmost layer (of an HMLSTM the h of all its layers side by side),
-    so the path through an LSTM's carried ``c_t`` is not part of it. A copy of the model runs, in
-    the mode that the model is in, on the reference kernel and in this process alone: nothing of
-    the model changes, nor does the generator of random numbers.
+    ``h_t`` is the output of the topmost layer (for an HMLSTM the h of all its layers side by side),
+    so the path through an LSTM's carried ``c_t`` is not included. A copy of the model runs, in
+    the mode of the model, on the reference kernel and in this process alone: neither the model
+    nor the generator of random numbers changes.
 
     Args:
         model: a recurrent layer, or a model that holds one: of this package or of ``torch.nn``.
@@ -60,10 +60,11 @@ def gradient_norms(
         ``(T,)``, the first step first.
 
     Raises:
-        ValueError: there is no such layer, several and none is named, or it is bidirectional.
-        RuntimeError: in inference mode, such as that of Lightning's validation; or under
-            torch.distributed, statistics in training of more steps than the model has seen, with
-            ``horizon=None``.
+        ValueError: if there is no such layer, or several and ``layer`` is None, or the layer is
+            bidirectional.
+        RuntimeError: if called in inference mode, as Lightning's validation is; or, under
+            torch.distributed in training with ``horizon=None``, if ``x`` has more steps than the
+            model has seen.
     """
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
@@ -76,11 +77,11 @@ def gradient_norms(
         torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type),
         torch.enable_grad(),
         use_backend("reference"),
-        # cuDNN has no backward pass of other layers in evaluation
+        # cuDNN has no backward pass of torch.nn's layers in evaluation
         torch.backends.cudnn.flags(enabled=False),
     ):
         hidden = _record(recurrent)
-        # loss_fn may hold parameters of its own, which keep their gradients
+        # not backward(), which would add to gradients of parameters in loss_fn
         grads = torch.autograd.grad(loss_fn(model(x)), hidden, allow_unused=True)
     pairs = zip(hidden, grads, strict=True)
     return torch.stack([h.new_zeros(()) if g is None else g.norm() for h, g in pairs])
@@ -94,7 +95,7 @@ def gradient_norms_by_gamma(
     *,
     layer: str | None = None,
 ) -> dict[float, Tensor]:
-    """:func:`gradient_norms` with every scale γ of the model set to each of some values.
+    """Compute :func:`gradient_norms` with every scale γ of the model set to each value.
 
     In a tanh RNN that starts at W_hh = I the gradient vanishes with γ = 1 and survives with
     γ = 0.1 (Cooijmans et al. 2016, fig. 1). With an orthogonal W_hh and γ = 1 it explodes.
@@ -103,14 +104,14 @@ def gradient_norms_by_gamma(
         model: holds normalised layers.
         loss_fn: ``loss_fn(model(x))`` is the scalar loss.
         x: the model's input.
-        gammas: the values.
+        gammas: values of γ.
         layer: name of the layer in the model, needed where there are several.
 
     Returns:
         ``(T,)`` for each value.
 
     Raises:
-        ValueError: the model has no γ, or see :func:`gradient_norms`.
+        ValueError: if the model has no γ, or as :func:`gradient_norms`.
     """
     model = copy.deepcopy(model)
     for module in list(model.modules()):
@@ -129,7 +130,7 @@ def gradient_norms_by_gamma(
 
 
 def _find(model: nn.Module, name: str | None) -> tuple[nn.Module, Sequence]:
-    """The layer, ours in the place of one of torch.nn, and the model with it."""
+    """Find a layer, replace it if it is torch.nn's, and return the model and the layer."""
     layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.RNNBase)}
     if name is None and len(layers) == 1:
         name = next(iter(layers))
@@ -157,13 +158,13 @@ def _as_ours(layer: nn.RNNBase) -> Sequence:
     ours: Sequence = kind(**options, device="meta", dtype=like.dtype).to_empty(device=like.device)
     with torch.no_grad():
         for name, parameter in ours.named_parameters():
-            # by name, as a parametrized one has it
+            # getattr computes a parametrized weight
             parameter.copy_(getattr(layer, name))
     return ours.train(layer.training)
 
 
 def _record(layer: Sequence) -> list[Tensor]:
-    """Collects the states ``(rows, H)`` of the topmost layer, each as the next step reads it."""
+    """Collect the states ``(rows, H)`` of the topmost layer, each as the next step reads it."""
     choose, hidden, top = layer._choose, [], len(layer._suffixes()) - 1
     below = 0
 
@@ -174,7 +175,7 @@ def _record(layer: Sequence) -> list[Tensor]:
         def step(*now: Any) -> tuple[Tensor, State]:
             output, state = cell.step(*now)
             if below == top:
-                # the tensor that output and next step share: its gradient is the total one
+                # output and next step share this tensor: its gradient is the total derivative
                 hidden.append(state[0])
             return output, state
 
@@ -196,12 +197,12 @@ def plot_gradient_norms(axes: Axes, norms: Mapping[Any, Tensor]) -> None:
     """Draw the norms of gradients against the time step, on a logarithmic scale.
 
     Args:
-        axes: where to draw.
-        norms: ``(T,)`` by what the legend calls it; a number is a γ.
+        axes: axes to draw on.
+        norms: norms ``(T,)`` by label of the legend; a number is a value of γ.
     """
     for name, values in norms.items():
         label = f"γ = {name:g}" if isinstance(name, (int, float)) else name
-        # no logarithm of what has vanished altogether
+        # zero has no logarithm
         axes.plot(values.where(values > 0, torch.nan).tolist(), linewidth=1.8, label=label)
     axes.set(xlabel="time step t", ylabel="‖∂loss/∂h_t‖", yscale="log")
     axes.margins(x=0)

@@ -1,4 +1,4 @@
-"""Where a figure's legend stands."""
+"""The legend of figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def legend_above(axes: Axes) -> None:
-    """A legend above the panel, where it covers nothing, in as many columns as there is room."""
+    """Add a legend above the panel, where it covers nothing, in as many columns as fit."""
     labels = axes.get_legend_handles_labels()[1]
     if labels:
         columns = max(1, 40 // (max(map(len, labels)) + 4))

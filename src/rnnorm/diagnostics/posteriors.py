@@ -1,4 +1,4 @@
-"""What a classifier of frames thinks of every frame of an utterance."""
+"""A plot of a frame classifier's posteriors in every frame of an utterance."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def plot_posteriors(
 ) -> None:
     """Draw the posteriors of an utterance against time, and the aligned target.
 
-    Shown are the classes that are a target or reach ``least`` in some frame, in the order in which
-    they come first: an utterance that is recognised is a dark line from corner to corner.
+    The classes that are a target or reach ``least`` in some frame are shown, in the order of their
+    first frame: a recognised utterance is a dark line from corner to corner.
 
     Args:
-        axes: where to draw.
+        axes: axes to draw on.
         posteriors: probabilities of the classes in each frame ``(T, C)``.
         targets: class of each frame ``(T,)``.
         least: classes that never reach this probability are left out.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: if the shapes do not fit.
     """
     if posteriors.dim() != 2 or not len(posteriors):
         raise ValueError(f"posteriors must be (T, C), got {tuple(posteriors.shape)}")
@@ -38,7 +38,7 @@ def plot_posteriors(
     largest, first = posteriors.max(0)
     others = (largest >= least).nonzero().flatten().tolist()
     begins = {c: int(first[c]) for c in others}
-    # the last one written is the first frame
+    # in reverse order, so that the first frame of a class is written last
     begins |= {c: frame for frame, c in reversed(list(enumerate(order.tolist())))}
     shown = sorted(begins, key=lambda c: (begins[c], c))
     axes.imshow(
@@ -53,7 +53,7 @@ def plot_posteriors(
     if targets is not None:
         rows = [shown.index(c) for c in targets.tolist()]
         axes.step(range(len(rows)), rows, where="mid", color="#d1495b", linewidth=1.2)
-    # as many names as have room
+    # at most 12 names fit
     every = max(1, -(-len(shown) // 12))
     axes.set_yticks(range(0, len(shown), every), [str(c) for c in shown[::every]])
     axes.grid(False)

@@ -1,4 +1,4 @@
-"""How much of the gradient passes through tanh, and how that depends on its input's spread."""
+"""The share of the gradient that passes through tanh, by the spread of its input."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 
 def tanh_derivative(spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and quartiles of ``tanh'(x)`` for Gaussian x of mean 0 (Cooijmans et al. 2016, fig. 1).
+    """Compute mean and quartiles of ``tanh'(x)`` for Gaussian x of mean 0.
+
+    (Cooijmans et al. 2016, fig. 1.)
 
     Args:
         spread: standard deviations of x, of any shape.
 
     Returns:
-        the mean, the lower and the upper quartile, of the shape of ``spread``.
+        the mean, the lower and the upper quartile, with the shape of ``spread``.
     """
-    # midpoints of equally probable intervals: a quadrature, nothing is drawn
+    # quadrature at midpoints of equally probable intervals, without random numbers
     middles = (torch.arange(2000, dtype=torch.float64, device="cpu") + 0.5) / 2000
     points = torch.special.ndtri(middles)
     values = 1 - torch.tanh(spread.cpu().double().unsqueeze(-1) * points) ** 2
@@ -35,10 +37,10 @@ def tanh_derivative(spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
-    """What a model feeds to tanh: how far it is spread, and how much gradient then passes.
+    """Measure the spread of tanh's inputs in a model, and the gradient that passes.
 
-    A copy of the model runs, in the mode that the model is in, on the reference kernel and in this
-    process alone.
+    A copy of the model runs, in the mode of the model, on the reference kernel and in this process
+    alone.
 
     Args:
         model: calls tanh: an RNN, LSTM or GRU of this package (also with ``norm=None``) does.
@@ -49,9 +51,9 @@ def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
         each, in the order of the calls: for an LSTM the candidate and the output of every step.
 
     Raises:
-        ValueError: the model never calls tanh.
-        RuntimeError: under torch.distributed, statistics in training of more steps than the model
-            has seen, with ``horizon=None``.
+        ValueError: if the model never calls tanh.
+        RuntimeError: if, under torch.distributed in training with ``horizon=None``, ``x`` has more
+            steps than the model has seen.
     """
     model, watch = set_ranks(copy.deepcopy(model), None), _Watch()
     with torch.no_grad(), use_backend("reference"), watch:
@@ -85,10 +87,10 @@ def plot_tanh_derivative(
     """Draw E[tanh'] with its interquartile range against the input's standard deviation.
 
     Args:
-        axes: where to draw.
-        measured: what :func:`tanh_inputs` returned, by the name of the model: points beside the
-            curve, which is that of Gaussian inputs of mean 0.
-        most: largest standard deviation, unless one that was measured is larger.
+        axes: axes to draw on.
+        measured: results of :func:`tanh_inputs` by the name of the model; drawn as points beside
+            the curve of Gaussian inputs of mean 0.
+        most: largest standard deviation, unless a measured one is larger.
     """
     points = measured or {}
     most = max([most, *(float(spread.max()) for spread, _ in points.values())])

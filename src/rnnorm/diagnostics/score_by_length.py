@@ -1,4 +1,4 @@
-"""How well a model does on sequences longer than those it was trained on."""
+"""A model's score on sequences longer than in training."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Model = TypeVar("Model", bound=nn.Module)
 def score_by_length(
     model: Model, score: Callable[[Model, int], float], lengths: Sequence[int]
 ) -> dict[str, Tensor]:
-    """A model's score on sequences of several lengths, with both kinds of statistics.
+    """Score a model on sequences of several lengths, with population and batch statistics.
 
     Cooijmans et al. 2016 evaluate Penn Treebank characters at lengths of 50 to 1000, with
-    population statistics, of which the last step's serve all later ones, and with those of the
-    minibatch, as :func:`batch_statistics` has them.
+    population statistics, of which the last step serves all later ones, and with the minibatch's
+    own statistics (:func:`batch_statistics`).
 
     Args:
-        model: is not changed; a copy is evaluated.
+        model: model to evaluate; a copy runs.
         score: ``score(model, length) -> float`` over sequences of that length.
-        lengths: in time steps.
+        lengths: lengths in time steps.
 
     Returns:
-        ``(len(lengths),)`` for ``"population"`` statistics; for ``"batch"`` statistics too, where
-        the model has such layers.
+        scores ``(len(lengths),)`` for ``"population"`` statistics, and for ``"batch"`` statistics
+        if the model has batch-normalised recurrent layers.
     """
     model = copy.deepcopy(model).eval()
 
@@ -55,10 +55,10 @@ def plot_score_by_length(
     """Draw scores against the length of the sequences.
 
     Args:
-        axes: where to draw.
-        lengths: in time steps.
-        scores: ``(len(lengths),)`` by what the legend calls them.
-        label: of the vertical axis.
+        axes: axes to draw on.
+        lengths: lengths in time steps.
+        scores: scores ``(len(lengths),)`` by label of the legend.
+        label: label of the vertical axis.
     """
     for name, values in scores.items():
         axes.plot(lengths, values.tolist(), marker="o", markersize=4, label=name)

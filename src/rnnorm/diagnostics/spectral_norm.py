@@ -29,12 +29,12 @@ class SpectralNorm(NamedTuple):
     """Spectral norms of the recurrent weights of one gate.
 
     Attributes:
-        weight: of the weights alone.
-        in_evaluation: of ``diag(γ / sqrt(var + eps)) W_hh``, the map that evaluation applies, with
-            the population's last step; equals ``weight`` where nothing is normalised, and is NaN
-            under layer norm, whose scale is another for every row.
-        bound: ``1 / α``, α the largest slope of the gate's nonlinearity: 1 for tanh and the
-            rectifier, 1/4 for the logistic.
+        weight: norm of the weights alone.
+        in_evaluation: norm of ``diag(γ / sqrt(var + eps)) W_hh``, the map that evaluation applies,
+            with the population's last step; equals ``weight`` if nothing is normalised, and is NaN
+            under layer norm, whose scale differs from row to row.
+        bound: ``1 / α``, α the largest slope of the gate's nonlinearity: 1 for tanh and ReLU, 1/4
+            for the logistic function.
     """
 
     weight: float
@@ -44,21 +44,21 @@ class SpectralNorm(NamedTuple):
 
 @torch.no_grad()
 def spectral_norms(model: nn.Module) -> dict[str, SpectralNorm]:
-    """Spectral norm of every gate's recurrent weights.
+    """Compute the spectral norm of every gate's recurrent weights.
 
     In a plain RNN ``‖W_hh‖_2 < 1/α`` suffices for gradients to vanish exponentially, and a
-    gradient that explodes implies the contrary (Pascanu et al. 2013). In an LSTM or GRU it is so
-    for the path through that gate; the gradient can also go through the carried state. Layers of
+    gradient that explodes implies the contrary (Pascanu et al. 2013). In an LSTM or GRU this holds
+    for the path through that gate; the gradient can also pass through the carried state. Layers of
     other cells (:class:`rnnorm.Recurrent`, ClockworkRNN, HMLSTM) are left out.
 
     Args:
         model: holds recurrent layers or cells, of this package or of ``torch.nn``.
 
     Returns:
-        by the name of the weight and of the gate, such as ``"rnn.weight_hh_l0 f"``.
+        norms by the name of the weight and of the gate, such as ``"rnn.weight_hh_l0 f"``.
 
     Raises:
-        ValueError: the model has no such layer.
+        ValueError: if the model has no such layer.
     """
     norms = {
         name: norm
@@ -90,7 +90,7 @@ def _of_layer(path: str, layer: nn.RNNBase | nn.RNNCellBase) -> Iterator[tuple[s
 
 
 def _largest(weight: Tensor) -> float:
-    """Largest singular value, NaN where a weight is not finite."""
+    """Return the largest singular value, or NaN if a weight is not finite."""
     if not weight.isfinite().all():
         return math.nan
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
@@ -98,12 +98,12 @@ def _largest(weight: Tensor) -> float:
 
 
 def _scale(layer: nn.Module, suffix: str, weight: Tensor) -> Tensor:
-    """What evaluation multiplies each row of the recurrent product by, ``(F,)``."""
+    """Return the factors ``(F,)`` of the recurrent product's rows in evaluation."""
     norm = getattr(layer, "norm", None)
     if isinstance(norm, LayerNorm) and norm.recurrent:
         return weight.new_full((len(weight),), torch.nan)
     scales = []
-    # the candidate's are those of a GRU that resets before the product
+    # the candidate has sites of its own in a GRU with reset_after=False
     for site in ("recurrent", "recurrent_candidate", "joint", "joint_candidate"):
         population = getattr(layer, f"population_{site}{suffix}", None)
         if isinstance(population, Population) and isinstance(norm, BatchNorm):
@@ -117,8 +117,8 @@ def plot_spectral_norms(axes: Axes, norms: Mapping[str, SpectralNorm]) -> None:
     """Draw spectral norms as bars, each with the bound below which the gradient vanishes.
 
     Args:
-        axes: where to draw.
-        norms: what :func:`spectral_norms` returned.
+        axes: axes to draw on.
+        norms: result of :func:`spectral_norms`.
     """
     places = range(len(norms))
     hollow: dict[str, Any] = {"fill": False, "edgecolor": "#9a9a9a", "linewidth": 1.5}

@@ -1,4 +1,4 @@
-"""Population statistics against the time step: do they settle?"""
+"""Population statistics against the time step, to see whether they settle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def population_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-    """Population mean and variance of every site that has them for each time step.
+    """Return population mean and variance of every site that has them for each time step.
 
     In Cooijmans et al. 2016 they converge to a stationary distribution within some tens of steps,
     which is why the last step may serve all later ones.
@@ -24,12 +24,12 @@ def population_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
         model: holds batch-normalised layers that have taken statistics.
 
     Returns:
-        mean and unbiased variance, ``(steps, features)`` each up to the last step that has a
-        statistic, by the site's name, such as ``"recurrent_l0"``, with the path of the layer before
-        it. A step without one has what serves it in evaluation: that of the last before it.
+        mean and unbiased variance, ``(steps, features)`` each, up to the last step that has a
+        statistic, by the path of the layer and the name of the site, such as ``"recurrent_l0"``.
+        A step without a statistic has the one that evaluation uses: of the last step with one.
 
     Raises:
-        ValueError: there is no statistic per time step.
+        ValueError: if the model has no statistics per time step.
     """
     statistics = {}
     for name, module in model.named_modules():
@@ -49,13 +49,13 @@ def plot_statistic(
     """Draw a statistic of some units against the time step, one line each.
 
     Args:
-        axes: where to draw.
-        values: ``(steps, features)``.
-        units: which features, or how many, evenly spaced.
-        label: of the vertical axis.
+        axes: axes to draw on.
+        values: statistic ``(steps, features)``.
+        units: indices of features, or a number of evenly spaced ones.
+        label: label of the vertical axis.
 
     Raises:
-        IndexError: there is no such feature.
+        IndexError: if there is no such feature.
     """
     if isinstance(units, int):
         count = min(units, values.size(1))

@@ -1,4 +1,4 @@
-"""What a pen has drawn."""
+"""A plot of pen strokes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# segments that follow each other differ
+# consecutive segments have different colours
 _COLOURS = ("C0", "C1", "C2", "C3")
 
 
@@ -24,21 +24,21 @@ def plot_strokes(
 ) -> None:
     """Draw characters beside each other, in rows.
 
-    Each is moved into a square of its own, all at one scale.
+    Each character gets its own square; all have the same scale.
 
     Args:
-        axes: where to draw.
-        drawings: of each point the offset from the one before it, y downwards, and whether the pen
-            is lifted after it (not 0) ``(N, 3)``.
-        columns: drawings in a row.
-        given: lines to the first so many points are grey: what a model was given to go on from.
-        boundaries: of each drawing, whether a segment ends at a point, such as those that a layer
-            of :class:`rnnorm.HMLSTM` finds ``(N,)``: 1, or more than 1/2. Each segment has another
-            colour than the one before. None draws in black.
+        axes: axes to draw on.
+        drawings: ``(N, 3)`` each: for every point its offset from the point before, y downwards,
+            and whether the pen is lifted after it (not 0).
+        columns: number of drawings in a row.
+        given: lines to this many first points are grey: the part that a model was given.
+        boundaries: ``(N,)`` for each drawing: more than 1/2 where a segment ends at a point, such
+            as the boundaries of a layer of :class:`rnnorm.HMLSTM`. Consecutive segments have
+            different colours. None draws in black.
 
     Raises:
-        ValueError: there is no drawing, one is no ``(N, 3)`` with a point, or the boundaries have
-            other shapes.
+        ValueError: if there is no drawing, one is not ``(N, 3)`` with at least one point, or the
+            shapes of the boundaries do not fit.
     """
     if not drawings:
         raise ValueError("drawings must have one or more, got none")

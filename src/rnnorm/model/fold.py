@@ -1,4 +1,4 @@
-"""A model of plain torch.nn layers, where that is exact."""
+"""Folding: a copy of a model with plain torch.nn layers, if that is exact."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _CELLS: dict[type, Callable[..., nn.Module]] = {
 
 
 def fold(model: Model) -> Model:
-    """A copy of a model with layers of torch.nn, their statistics multiplied into the weights.
+    """Copy a model with its layers as torch.nn's, the statistics multiplied into the weights.
 
-    Only where that is exact: a GRU or RNN with batch normalisation at any of its sites, an LSTM
-    without the cell and the carry site, or no norm; one row of statistics for all steps,
-    ``population="shared"`` or, of the input, the sequence scope. The layers know neither
-    ``lengths`` nor ``step``. It warns where no statistic was taken yet.
+    This is exact for a GRU or RNN with batch normalisation at any of its sites, for an LSTM
+    without the cell and the carry site, and without a norm. All steps must share one row of
+    statistics: ``population="shared"`` or, for the input, the sequence scope. The layers of the
+    copy take neither ``lengths`` nor ``step``. A warning says if no statistic was taken yet.
 
     Args:
-        model: a layer of rnnorm, or a model with some; it stays as it is.
+        model: a layer of rnnorm, or a model with some; it is not changed.
 
     Returns:
         the copy, in evaluation; torch's ``quantize_dynamic`` and fused kernels take it.
 
     Raises:
-        ValueError: a layer would not be the same function; the message names the layer, and the
-            site or option. A layer has forward hooks, as of pruning, or is wrapped by
-            ``torch.compile``.
+        ValueError: if the copy of a layer would compute another function (the message names the
+            layer, and the site or option), or a layer has forward hooks, as from pruning, or is
+            wrapped by ``torch.compile``.
     """
     for name, module in model.named_modules():
         _refuse(module, name or type(module).__name__)
@@ -66,7 +66,7 @@ def fold(model: Model) -> Model:
 
 
 def _refuse(module: nn.Module, name: str) -> None:
-    """Refuse what would run other weights than those that a layer has, or more than the layer."""
+    """Refuse compiled, parametrized and hooked layers, whose weights may not be what runs."""
     ours = any(isinstance(own, Sequence | Step) for own in module.modules())
     if ours and hasattr(module, "_orig_mod"):
         raise ValueError(
@@ -137,13 +137,13 @@ def _step(cell: Step, name: str) -> nn.Module:
 
 
 def _shifts(layer: Sequence | Step) -> bool:
-    """Whether the means ask for a bias."""
+    """Tell whether means have to be subtracted, which takes a bias."""
     return bool(layer.cell.active_sites(layer.norm))
 
 
 @torch.no_grad()
 def _fill(plain: nn.Module, layer: Sequence | Step, suffix: str, name: str) -> None:
-    """Weights and biases of one layer in one direction: ``γ (W z - μ) / σ + b`` is affine in z."""
+    """Fill one layer in one direction with ``γ (W z - μ) / σ + b``, which is affine in z."""
     norm, cell = layer.norm, layer.cell
     sites = cell.active_sites(norm)
     affine: dict[str, tuple[Tensor, Tensor]] = {}
@@ -165,7 +165,7 @@ def _fill(plain: nn.Module, layer: Sequence | Step, suffix: str, name: str) -> N
     for kind, own in (("ih", "input"), ("hh", "recurrent")):
         weight = _wide(getattr(layer, f"weight_{kind}{suffix}"))
         bias = _wide(getattr(layer, f"bias_{kind}{suffix}")) if layer.bias else 0.0
-        # of the joint site's two terms one takes the shift
+        # the shift of the joint site is added to one of its two terms
         scale, shift = affine.get(own) or affine.get("joint") or (None, 0.0)
         if scale is not None:
             weight = scale.unsqueeze(1) * weight

@@ -1,4 +1,4 @@
-"""A copy of a model for inference."""
+"""Freezing: a copy of a model for inference."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def freeze(model: Model) -> Model:
-    """A copy of a model for inference, with the values of the model in evaluation.
+    """Copy a model for inference, with the results of the model in evaluation.
 
-    It is in evaluation, and no parameter requires a gradient. In its recurrent layers the
-    statistics that serve each step are looked up once, and a call with a state, as of a stream,
-    goes to the CPU kernel by a short way. Training the model on does not change the copy. It warns
-    where no statistic was taken yet.
+    The copy is in evaluation, and no parameter requires a gradient. The statistics of each step
+    are looked up once, and a call with a state, as for a stream, goes to the CPU kernel with fewer
+    checks. Further training of the model does not change the copy. A warning says if no statistic
+    was taken yet.
 
     Args:
         model: a layer of rnnorm, or a model with some.
 
     Returns:
-        the copy. To call one with batch normalisation in training, or to take statistics with
-        it, is a RuntimeError.
+        the copy. With batch normalisation it raises a RuntimeError if it is called in training or
+        to take statistics.
 
     Raises:
-        RuntimeError: the model cannot be copied.
+        RuntimeError: if the model cannot be copied.
     """
     warn_without_statistic(model)
     try:
@@ -56,6 +56,6 @@ def freeze(model: Model) -> Model:
         if isinstance(module, Sequence):
             module._frozen_call = FrozenCall.of(module)
         if isinstance(module, nn.RNNBase):
-            # copied one by one, weights are not where cuDNN wants them
+            # cuDNN wants the weights in one block, deepcopy has copied them one by one
             module.flatten_parameters()
     return model

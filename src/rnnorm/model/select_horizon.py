@@ -1,4 +1,4 @@
-"""How many steps' statistics to trust, by validation."""
+"""The choice of a horizon of population statistics by validation."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def select_horizon(
     evaluate: Callable[[Any], float],
     horizons: Collection[int] | None = None,
 ) -> int:
-    """Chooses by validation how many steps' statistics to trust.
+    """Choose by validation how many steps keep their own statistics.
 
-    Steps beyond the chosen horizon are served by its last one; their own statistics are dropped.
-    Choose after training: more training takes statistics of those steps again.
+    Steps beyond the chosen horizon use the statistics of its last step, and lose their own. Choose
+    after training: further training takes statistics of those steps again.
 
     Args:
-        model: its layers have population statistics; frozen ones keep theirs.
+        model: model whose layers have population statistics; frozen layers are left as they are.
         evaluate: ``evaluate(model) -> float``, lower is better; called with the model in
             evaluation mode.
-        horizons: what to try, each at least 1; by default the powers of two below the longest
-            population, and that.
+        horizons: the horizons to try, each at least 1; by default the powers of two below the
+            length of the longest population, and that length.
 
     Returns:
-        the best horizon, which is also set; the smallest of equals.
+        the best horizon, the smallest of equals; the model then has it.
 
     Raises:
-        ValueError: the model has no population statistics per step, a horizon is below 1 or
-            there is none, or ``evaluate`` never returned a number.
-        TypeError: ``horizons`` are no ints, or ``evaluate`` returned what is no number.
+        ValueError: if the model has no population statistics per step, a horizon is below 1 or
+            none is given, or ``evaluate`` returned only NaN.
+        TypeError: if ``horizons`` are not ints, or ``evaluate`` did not return a number.
     """
     populations = [
         population for population in unfrozen_populations(model) if not population.shared

@@ -1,4 +1,4 @@
-"""Statistics over the rows of several processes, or one average of each one's own."""
+"""Statistics over the rows of several processes, or the average of their statistics."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def synchronize(model: Model, process_group: Any = None) -> Model:
-    """From now on a step's statistics are those of the rows of all ranks, in training.
+    """Make the layers of a model take statistics over the rows of all ranks, in training.
 
-    What :class:`torch.nn.SyncBatchNorm` is for ordinary batch norm: outputs, gradients and
-    population statistics are those of one process with the whole minibatch, for every cell, site
-    and scope, ragged too. ``min_rows`` counts the rows of all ranks. Ranks may have different
-    numbers of rows and of steps, but each has to call the layer as often, and backward too. Every
-    rank begins with the same statistics, as :class:`torch.nn.parallel.DistributedDataParallel` sees
-    to. The kernel is the one that would run without, and may be another on each rank. There is no
-    second derivative. In evaluation, and where torch.distributed has one process or is not
-    initialised, nothing changes.
+    This does for rnnorm what :class:`torch.nn.SyncBatchNorm` does for ordinary batch norm: outputs,
+    gradients and population statistics are those of one process with the whole minibatch, for every
+    cell, site and scope, also with ragged rows. ``min_rows`` counts the rows of all ranks. Ranks
+    may have different numbers of rows and of steps, but each has to call the layer, and backward,
+    equally often. Every rank has to begin with the same statistics, as
+    :class:`torch.nn.parallel.DistributedDataParallel` ensures. Each rank runs the kernel that it
+    would run alone. There is no second derivative. In evaluation, and if torch.distributed has one
+    process or is not initialised, nothing changes.
 
     Means and sums of squared deviations are merged as in Chan et al. 1979.
 
     Args:
         model: its layers are changed in place; ordinary batch norm layers are left to
             :meth:`torch.nn.SyncBatchNorm.convert_sync_batchnorm`.
-        process_group: of the ranks, or None for all processes.
+        process_group: process group of the ranks, or None for all processes.
 
     Returns:
         the model.
 
     Raises:
-        RuntimeError: in a call of a layer, torch.distributed's own: a rank has died, or took longer
-            than the time-out of the group.
+        RuntimeError: if, in a later call of a layer, a rank has died or takes longer than the
+            time-out of the group; the error is torch.distributed's.
     """
     return set_ranks(model, Ranks(process_group))
 
 
 def set_ranks(model: Model, ranks: Ranks | None) -> Model:
-    """Synchronises the layers of a model over ``ranks``, or with None no longer."""
+    """Synchronise the layers of a model over ``ranks``, or end it with None."""
     for module in model.modules():
         if isinstance(module, Recurrence):
             module.ranks = ranks
@@ -55,20 +55,20 @@ def set_ranks(model: Model, ranks: Ranks | None) -> Model:
 
 @torch.no_grad()
 def average_population(model: nn.Module, process_group: Any = None) -> None:
-    """Makes the population statistics of all ranks one: their average, by the rows of each.
+    """Replace the population statistics of every rank by their average, weighted by rows.
 
-    For layers that are not synchronised, before an evaluation. In training, a model within
-    :class:`torch.nn.parallel.DistributedDataParallel` has to keep what each rank has seen:
-    ``broadcast_buffers=False``. Ordinary batch norm layers are averaged too, by their minibatches.
-    Counts become those of a rank on average, so that a second call changes nothing. Frozen parts
-    (:func:`rnnorm.freeze`) keep theirs. In a single process nothing happens.
+    Call it before an evaluation, for layers that are not synchronised. In training, a model in
+    :class:`torch.nn.parallel.DistributedDataParallel` has to keep each rank's own statistics:
+    ``broadcast_buffers=False``. Ordinary batch norm layers are averaged too, weighted by their
+    minibatches. Counts are averaged over ranks, so that a second call changes nothing. Frozen parts
+    (:func:`rnnorm.freeze`) keep their statistics. In a single process nothing happens.
 
     Args:
-        model: holds the layers; the same ones on every rank.
-        process_group: of the ranks, or None for all processes.
+        model: holds the layers, equal ones on every rank.
+        process_group: process group of the ranks, or None for all processes.
 
     Raises:
-        RuntimeError: torch.distributed's own, as :func:`synchronize`.
+        RuntimeError: as :func:`synchronize`.
     """
     if not Ranks(process_group).several():
         return
@@ -87,10 +87,10 @@ def average_population(model: nn.Module, process_group: Any = None) -> None:
 
 
 def sum_over_ranks(module: Population | _BatchNorm, group: Any = None) -> list[torch.Tensor]:
-    """Puts the average over all ranks in the place of each one's moments, and sums the counts.
+    """Replace a module's moments by the average over all ranks, its counts by their sum.
 
     Returns:
-        the counts.
+        the summed counts.
     """
     batches = module.num_batches_tracked
     assert batches is not None

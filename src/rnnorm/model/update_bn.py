@@ -31,36 +31,39 @@ def update_bn(
     *,
     forward: Callable[[Model, Any], Any] | None = None,
 ) -> None:
-    """Re-estimates all population statistics as the exact average over ``loader``.
+    """Re-estimate all population statistics as the exact average over ``loader``.
 
-    It takes the place of :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are
-    re-estimated as well. The model's own ``training`` is False meanwhile, so that dropout is off,
-    and ``initial_noise`` is on; training modes and momenta are restored afterwards, and if anything
-    fails the statistics too. Frozen parts (:func:`rnnorm.freeze`) stay as they are. A model without
-    batch norm is left alone, with a warning. Under torch.distributed every rank calls it with a
-    loader of its own, and all get the average over all of them; a synchronised layer
-    (:func:`rnnorm.synchronize`) needs as many minibatches on each, and gets the average over its
-    process group. A step seen by fewer rows than four times ``min_rows`` over the whole loader, and
-    than the first step, is served by an earlier one.
+    It replaces :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are re-estimated
+    too. Meanwhile the model's own ``training`` is False, so that dropout is off, and
+    ``initial_noise`` is on. Training modes and momenta are restored afterwards, and after an error
+    the statistics too. Frozen parts (:func:`rnnorm.freeze`) are left as they are. For a model
+    without batch norm nothing happens but a warning.
+
+    Under torch.distributed every rank calls this function with its own loader, and all get the
+    average over all loaders. A synchronised layer (:func:`rnnorm.synchronize`) needs the same
+    number of minibatches on each rank, and gets the average over its process group.
+
+    A step with fewer rows over the whole loader than four times ``min_rows``, and than the first
+    step, uses the statistics of an earlier step.
 
     Args:
-        loader: minibatches, as mixed as those of training, and better larger than smaller: the
-            noise in statistics of few rows is in the average too. All are taken: of a loader
-            without an end give a part, as ``itertools.islice(loader, 100)`` is. Of a pair the first
-            element is the input, a PackedSequence is one input.
+        loader: minibatches, as mixed as in training and preferably large, since the noise of
+            statistics of few rows stays in the average. All are taken: pass a part of an endless
+            loader, such as ``itertools.islice(loader, 100)``. The first element of a pair is the
+            input; a PackedSequence is one input.
         model: holds the layers.
-        device: where the inputs are moved to, if given.
-        forward: ``forward(model, batch)`` in place of the call, where a model needs more than the
-            first element; ``batch`` is then passed as it comes from the loader.
+        device: device that inputs are moved to, if given.
+        forward: ``forward(model, batch)`` is called instead of the model, if that needs more than
+            the first element; ``batch`` is passed as the loader returns it.
 
     Raises:
-        ValueError: ``loader`` has no minibatch, none that a statistic could be taken of, or without
-            ``forward`` one of more than two elements.
-        TypeError: the input cannot be moved to ``device``: a dict, say, which needs ``forward``.
-        RuntimeError: all that has statistics is frozen.
+        ValueError: if ``loader`` has no minibatch, or none with enough rows for a statistic, or,
+            without ``forward``, one of more than two elements.
+        TypeError: if the input cannot be moved to ``device``, such as a dict: use ``forward``.
+        RuntimeError: if all layers with statistics are frozen.
     """
     if isinstance(model, DistributedDataParallel):
-        # its forward would copy the first rank's statistics to all
+        # forward of DistributedDataParallel would copy the first rank's statistics to all ranks
         model = model.module
     modules = list(model.modules())
     ordinary = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
@@ -68,9 +71,9 @@ def update_bn(
     if not populations:
         for module in modules:
             if isinstance(module, FrozenPopulation):
-                # which refuses, and says why
+                # a frozen population refuses, and says why
                 module.reset_running_stats()
-        # the call of this function, which no_grad wraps
+        # stacklevel names the caller, across the wrapper of no_grad
         warnings.warn("model has no batch norm layer: there is nothing to update", stacklevel=3)
         return
     layers = [m for m in modules if isinstance(m, Recurrence) and not m.frozen()]
@@ -85,10 +88,12 @@ def update_bn(
                 module.reset_running_stats()
             _run(loader, model, device, forward)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            # those of a synchronised layer are its group's already
-            one = {m for layer in layers if layer.ranks is not None for m in layer.children()}
+            # populations of synchronised layers are averaged already
+            synchronized = {
+                m for layer in layers if layer.ranks is not None for m in layer.children()
+            }
             for module in populations:
-                if module not in one:
+                if module not in synchronized:
                     sum_over_ranks(module)
         own = [module for module in populations if isinstance(module, Population)]
         if own and not any([module.num_batches_tracked.any() for module in own]):
