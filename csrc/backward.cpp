@@ -15,7 +15,7 @@ struct Backward : SiteGradients<Cell, T> {
       Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::kept;
   static constexpr int G = Cell::gates;
 
-  bool delayed;  // W_x x's is only known when all frames are
+  bool delayed;  // the gradient of W_x x is only known when all frames are done
   T *panel_x, *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
@@ -35,14 +35,14 @@ struct Backward : SiteGradients<Cell, T> {
     for (int which = 0; which < RNNORM_SITES; ++which) this->take_rows(arena, which, B);
   }
 
-  // where a tile lies at step t; `row` is the step's first in the ring
+  // the tile at step t; `row` is the step's first row in the ring
   template <int U>
   Step<T> tile_step(Units u, int64_t t, int64_t row, int64_t rank, Units next,
                     int64_t next_t) const {
     const bool more = next_t >= 0;
     const T* next_h = more ? kept(a.saved_h, G, next, next_t) : nullptr;
     const T* next_x = more && a.saved_x ? kept(a.saved_x, G, next, next_t) : nullptr;
-    // of c, step t reads the value before it
+    // step t reads the c of the step before
     const T* next_c = next_t > 0 && a.saved_c ? kept(a.saved_c, 1, next, next_t - 1) : nullptr;
     Step<T> s{};
     s.n = a.sizes[t];
@@ -75,13 +75,13 @@ struct Backward : SiteGradients<Cell, T> {
     this->add_extra(s, u, t);
     return s;
   }
-  // where the gradient of a tile's W_x x goes
+  // the memory for the gradient of a tile's W_x x
   T* into_x(Units u, int64_t t, int64_t row) const {
     return delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
                    : ring_x + G * (u.first * capacity + row * u.width);
   }
 
-  // what forward has not kept
+  // recomputes what forward has not kept
   template <int U>
   void again(const Step<T>& s, Units u, int64_t t) const {
     if (plan.recompute) {
@@ -94,7 +94,7 @@ struct Backward : SiteGradients<Cell, T> {
                                                const_cast<T*>(s.cell.raw));
   }
 
-  // from h to the normalised c
+  // the gradient from h to the normalised c
   template <int U>
   void to_cell(const Step<T>& s, Units u, int64_t t) const {
     if constexpr (Cell::has_cell) {
@@ -106,7 +106,7 @@ struct Backward : SiteGradients<Cell, T> {
     }
   }
 
-  // from there to the terms
+  // the gradient from the normalised c to the terms
   template <int U>
   void to_terms(const Step<T>& s, Units u, int64_t t, int64_t rank) const {
     if constexpr (Cell::has_cell) {
@@ -124,11 +124,11 @@ struct Backward : SiteGradients<Cell, T> {
       this->template add_sums<Rows, U>(RNNORM_HIDDEN, t, s.grad_zh, s.h, u, s.n);
   }
 
-  // from the terms to the products
+  // the gradient from the terms to the products
   template <int U>
   void to_products(const Step<T>& s, Units u, int64_t t, int64_t row, int64_t rank) const {
     T* to = into_x(u, t, row);
-    // the input's first: the hidden term's is taken in place
+    // the input term first: the hidden term's gradient overwrites its own input
     if (delayed) {
       if (to != s.grad_zx) std::memcpy(to, s.grad_zx, size_t(s.n * G * U) * sizeof(T));
     } else if (!plan.fused) {
@@ -137,7 +137,7 @@ struct Backward : SiteGradients<Cell, T> {
     this->template through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, u, s.n, s.grad_zh);
   }
 
-  // sums need the tiles of all threads, or other processes; false if these are lost
+  // sums that need the tiles of all threads or processes; false if an exchange has failed
   bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t,
                    int64_t row) {
     const auto each_tile = [&](auto body) {
@@ -222,8 +222,8 @@ struct Backward : SiteGradients<Cell, T> {
     this->pack_weights(team, rank, from, to);
   }
 
-  // statistics that depend on all frames, or on other processes at all steps: so does every
-  // gradient; false if the others are lost
+  // gradients of statistics over all frames, or over other processes at all steps; false if an
+  // exchange has failed
   bool delayed_input(Team& team, int64_t rank, int64_t first, int64_t last) {
     // calls body for each of a thread's tiles with the rows of each statistic
     const auto each_statistic = [&](auto body) {

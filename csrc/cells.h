@@ -14,7 +14,7 @@ struct Lstm {
   static constexpr bool skips = false;     // whether h passes a step without W_h
   using Rows = Blocks<4>;
 
-  // the sum within a gate, with what its peephole sees of c
+  // the sum within a gate, with its peephole's part
   template <class T, int U, bool Fused, bool Extra, class V>
   static RNNORM_INLINE V sum(const Step<T>& s, int64_t r, int u, int gate, int peephole, V c) {
     using L = Tile<T, U>;
@@ -62,7 +62,7 @@ struct Lstm {
     });
   }
 
-  // down to the normalised c; leaves dz_o, and for the other gates dz / dc
+  // the gradient up to the normalised c; leaves dz_o, and for the other gates dz / dc
   template <class T, int U, bool Fused, bool Extra>
   static void output_backward(const Step<T>& s) {
     using L = Tile<T, U>;
@@ -213,7 +213,7 @@ struct Rnn {
     using L = Tile<T, U>;
     constexpr int W = L::W;
     L::each(s.n, [&](int64_t r, int u) {
-      // once zoned out, h itself is lost
+      // after zoneout the cell's own h is not stored, so it is computed again
       const auto h = Extra ? activation<W>(L::template both<U, Fused>(s, r, u))
                            : load_some<W>(s.h_after + r * s.h_stride + u, s.units - u);
       auto dz = L::template grad_output<Extra>(s, r, u);

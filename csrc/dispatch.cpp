@@ -66,7 +66,7 @@ Build choose() {
 const Build build = choose();
 
 constexpr int64_t huge_page = int64_t(1) << 21;
-// malloc takes blocks of this size from the system each time, and others' pages for smaller ones
+// malloc takes blocks of this size from the system each time; smaller ones reuse pages
 constexpr int64_t always_new = int64_t(32) << 20;
 // larger blocks are given back after the call
 constexpr int64_t largest_kept = int64_t(256) << 20;
@@ -89,11 +89,11 @@ struct Scratch {
 };
 
 thread_local Scratch scratch;
-thread_local int passes = 0;  // under way: an exchange may call for another
+thread_local int passes = 0;  // passes that run: an exchange may start another one
 
 int run(int (*pass)(const rnnorm_layer*), const rnnorm_layer* layer) {
   if (passes) {
-    // memory of its own, and no threads: those of the pass around it wait
+    // a nested pass has its own memory and one thread: the threads of the outer pass wait
     Scratch outer;
     outer.swap(scratch);
     rnnorm_layer alone = *layer;

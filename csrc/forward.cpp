@@ -13,15 +13,15 @@ struct Forward : Layer<Cell, T> {
   using Rows = typename Cell::Rows;
   static constexpr int G = Cell::gates;
 
-  bool few;               // rows, so few that packing the weights would cost more than the products
-  int64_t steps_at_once;  // of the input product
+  bool few;               // so few rows that packing the weights would cost more than the products
+  int64_t steps_at_once;  // steps of one input product
   T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate;
   T* seen;  // the h of two steps as their recurrent products see it
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
-    // evaluation alone: the sums have another order
+    // in evaluation only: the sums have another order
     few = a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
-    // few inputs: W_x x just before it is used; many: while a tile of W_x is in cache
+    // few inputs: compute W_x x just before its use; many: while a tile of W_x is in cache
     steps_at_once = plan.ahead       ? T_
                     : plan.recompute ? 1
                                      : smaller(T_, quotient_up(chunk_rows / 2, larger(B, 1)));
@@ -92,7 +92,7 @@ struct Forward : Layer<Cell, T> {
     else
       product<T, C>({before, H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
                     plan.fused);
-    // only t = 0 or a ReLU can yield NaN here
+    // any other h is finite, or of a ReLU, whose backward stops NaN
     if (t == 0 || this->passes()) this->template clear_missing<U>(u, n, h);
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<G, U>(*h_site, h, n, u, t);
@@ -100,7 +100,7 @@ struct Forward : Layer<Cell, T> {
       row_moments<Rows, T, U>(h, n, u, this->row_site[RNNORM_HIDDEN].parts, 0);
   }
 
-  // the equations of one tile down to c, or to h where there is none
+  // the equations of one tile up to c, or up to h in a cell without c
   template <int U>
   void gates(Units u, int64_t t, int64_t rank, Units next, int64_t next_t) const {
     const int64_t n = a.sizes[t];
@@ -125,7 +125,7 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
-  // from c to h
+  // the equations of one tile from c to h
   template <int U>
   void output(Units u, int64_t t, int64_t rank) const {
     if constexpr (Cell::has_cell) {
@@ -147,8 +147,8 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
-  // what the recurrent product of step t sees of a tile's units, for all threads; while they
-  // write it, others read what they saw one step before
+  // writes the masked h of a tile that the recurrent product of step t reads, for all threads;
+  // meanwhile other threads read the masked h of the step before
   T* seen_rows(int64_t t) const { return seen + t % 2 * B * H; }
   void show(Units u, int64_t t) const {
     if (!plan.masked || t == T_) return;
@@ -176,7 +176,7 @@ struct Forward : Layer<Cell, T> {
     this->add_extra(s, u, t);
     return s;
   }
-  // c as the step after t finds it
+  // c as the step after t reads it
   T* carried(Units u, int64_t t) const {
     void* saved = zones_c() ? a.saved_carried : a.saved_c;
     return saved ? kept(saved, 1, u, t) : c_now + B * u.first;
@@ -189,7 +189,7 @@ struct Forward : Layer<Cell, T> {
     standardise<R, T, U>(from, n, site.first(rank), site.second(rank), site.parts.capacity, to);
   }
 
-  // the statistics of a site's rows at step t, whose parts begin at a row; every thread its own
+  // merges the statistics of a site's rows at step t, every thread for itself
   template <class R>
   void merge_rows(int which, int64_t t, int64_t row, int64_t rank) const {
     if (!this->by_row(which)) return;
@@ -209,14 +209,14 @@ struct Forward : Layer<Cell, T> {
   template <int U>
   void dots(const T* rows, int64_t n, const void* weight, int64_t K, Units u, T* to,
             bool accumulate) const {
-    // units that do not exist
+    // zeros at units that do not exist
     if (u.count < U && !accumulate) std::memset(to, 0, size_t(n * G * U) * sizeof(T));
     for (int g = 0; g < G; ++g)
       unpacked_product(rows, n, static_cast<const T*>(weight) + (g * H + u.first) * K, u.count, K,
                        to + g * U, G * U, accumulate);
   }
 
-  // a tile's mean and biased variance, or for exchange the sum of squares
+  // takes a tile's mean and biased variance, or for exchange the sum of squares
   template <int Gates, int U>
   void take_statistic(const rnnorm_site& site, const T* z, int64_t n, Units u, int64_t t) const {
     T mean[Gates * U], var[Gates * U];
@@ -264,7 +264,7 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
-  // statistics need the tiles of all threads, or other processes; false if these are lost
+  // statistics that need the tiles of all threads or processes; false if an exchange has failed
   bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t) {
     tiles.each(first, last,
                [&](auto width, Units u) { products<decltype(width)::value>(u, t, rank); });
@@ -292,7 +292,7 @@ struct Forward : Layer<Cell, T> {
     rnnorm_prefer_huge_pages(a.saved_carried, kept);
   }
 
-  // zeros where rows have ended
+  // writes zeros after the end of rows
   void finish_rows(int64_t t) const {
     const int64_t n = a.sizes[t];
     if (H && n < B)

@@ -1,4 +1,4 @@
-// the products of the backward pass: dZ with the weights, and with what these were multiplied by
+// the products of the backward pass: dZ with the weights, and dZ with x and h
 #pragma once
 #include "layout.h"
 
@@ -15,10 +15,10 @@ struct GradientProducts : Layer<Cell, T> {
   static constexpr int64_t panel_tiles = 8;  // this many tiles of W, 64 columns wide, fit in cache
 
   int64_t capacity;  // frames of the ring
-  int64_t columns;   // of the gradient of h: P in whole vectors
+  int64_t columns;   // columns of the gradient of h: P rounded up to whole vectors
   T *panel_t, *panel_i, *ring_h, *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h;
   T *block_x, *own_dz;
-  T *grad_seen, *own_row;  // of the h that the recurrent product saw; of a thread, a row of it
+  T *grad_seen, *own_row;  // gradient of the masked h; a row of it for each thread
 
   explicit GradientProducts(const rnnorm_layer& args) : Base(args) {
     columns = quotient_up(P, tile_units) * tile_units;
@@ -82,7 +82,7 @@ struct GradientProducts : Layer<Cell, T> {
       body(first, Width<16>{});
   }
 
-  // how many tiles from this one on are packed together
+  // the number of tiles from this one on that are packed together
   int64_t tiles_together(int64_t tile) const {
     const int64_t full = P / tile_units;
     return tile < full ? smaller(panel_tiles, full - tile) : 1;
@@ -162,7 +162,7 @@ struct GradientProducts : Layer<Cell, T> {
     pack_frames(row_of, H, start, stop, rank, team, packed_h);
   }
 
-  // a thread's room for one tile of dz as a panel: none where its rows are one slice
+  // a thread's memory for one tile of dz as a panel; none if its rows are one slice
   int64_t own_dz_size() const {
     return slice<T, G * int(tile_units)> == G * tile_units ? 0 : G * tile_units * capacity;
   }

@@ -17,7 +17,7 @@ struct rnnorm_site {
   int64_t scope;
   const void* gamma;
   const void* beta;           // cell alone
-  const void* constant_mean;  // statistics of steps without one of their own
+  const void* constant_mean;  // statistics used at steps without one of their own
   const void* constant_var;
   int64_t constant_last;  // the last step with constants of its own, which all later ones share
   int64_t constant_step;  // elements from one step's constants to the next
@@ -32,8 +32,8 @@ struct rnnorm_site {
   void* grad_beta;
 };
 
-// recurrent dropout at one place: the h that the recurrent product sees and the candidate are
-// multiplied by drawn * scale, and of a zoned state this is the part that stays
+// recurrent dropout at one place: the h that the recurrent product reads and the candidate are
+// multiplied by drawn * scale; for a state with zoneout this is the part that keeps its old value
 struct rnnorm_mask {
   const uint8_t* drawn;  // 0 or 1 for each unit, null where nothing is dropped
   int64_t step;          // elements from one step's to the next, 0 where all share them
@@ -41,11 +41,10 @@ struct rnnorm_mask {
   double scale;
 };
 
-// makes what this process has of some statistics what all processes have: 0 if it could. The thread
-// that has called the pass calls it, while the others wait, for a site's statistics
-// [first, first + count). In forward `mean` and, in `var`, the sum of squares about it become mean
-// and biased variance; in backward `sums` over rows, of the gradient and of that times the
-// normalised term, are added up
+// merges a site's statistics [first, first + count) over all processes; returns 0 on success. The
+// thread that has called the pass calls it, while the others wait. In forward `mean` and, in
+// `var`, the sum of squares about it become mean and biased variance; in backward `sums` over
+// rows, of the gradient and of that times the normalised term, are added up
 typedef int64_t (*rnnorm_exchange)(int64_t site, int64_t first, int64_t count);
 
 struct rnnorm_layer {
@@ -78,11 +77,11 @@ struct rnnorm_layer {
   void* grad_peephole[RNNORM_PEEPHOLES];
 };
 
-// 0, 1 if memory ran out, or 2 if an exchange has failed: then none follows, no result is whole
+// returns 0, 1 if memory ran out, or 2 if an exchange has failed; then no result is complete
 RNNORM_API int rnnorm_forward(const rnnorm_layer*);
 RNNORM_API int rnnorm_backward(const rnnorm_layer*);
 
-// bytes of a rnnorm_layer: another number is another interface
+// size of a rnnorm_layer in bytes, by which a caller recognises another version of the interface
 RNNORM_API int64_t rnnorm_layer_size();
 
 // the instruction set in use, or null if RNNORM_CPU_ISA names one that is unknown or absent

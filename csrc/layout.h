@@ -1,10 +1,10 @@
-// where things lie: weights, statistics of a step, scratch memory
+// the layout of weights, of the statistics of a step and of scratch memory
 #pragma once
 #include "cells.h"
 #include "plan.h"
 #include "team.h"
 
-// asks for huge pages behind new memory: faults on small ones can take as long as the arithmetic
+// asks for huge pages for new memory: faults on small ones can take as long as the arithmetic
 extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 
 namespace rnnorm {
@@ -39,9 +39,9 @@ struct Layer {
   const rnnorm_layer& a;
   const Plan plan;
   const Tiling tiles;
-  const int64_t T_, B, I, H, P;  // P: hidden units with those that fill the last tile
+  const int64_t T_, B, I, H, P;  // P: H rounded up to whole tiles
   int64_t last_good = -1;        // last step with a statistic of its own
-  bool failed = false;           // an exchange has
+  bool failed = false;           // whether an exchange has failed
   int64_t* offset;               // frames before step t
   T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *affines[RNNORM_SITES], *peepholes, *c_first;
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
@@ -82,13 +82,13 @@ struct Layer {
   bool by_row(int which) const { return a.site[which].scope == RNNORM_ROW; }
   static constexpr int gates_of(int which) { return which == RNNORM_CELL ? 1 : G; }
 
-  // where a tile's numbers lie that a step needs again once other threads have added to them
+  // offset of a tile's numbers that the step reads again after the barrier
   int64_t own(Units u, int64_t rank) const {
     return B * (plan.across ? u.first : rank * tile_units);
   }
   int64_t own_size() const { return B * (plan.across ? P : a.threads * tile_units); }
 
-  // where a tile at step t lies in what backward reads
+  // offset of a tile at step t in the arrays saved for backward
   T* kept(void* saved, int columns, Units u, int64_t t) const {
     return static_cast<T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
   }
@@ -141,20 +141,20 @@ struct Layer {
     if (!site.scope || site.scope == RNNORM_ROW || a.min_rows < 0) return false;
     return rows_of(site, t) >= a.min_rows;
   }
-  // how many it would be of
+  // the number of rows of that statistic
   int64_t rows_of(const rnnorm_site& site, int64_t t) const {
     return site.scope == RNNORM_SEQUENCE ? plan.all_frames : all_rows(t);
   }
 
-  // whether a site's statistic at step t has parts of other threads or processes; those of W_x x
-  // are known before the first step, or its gradient's sums after the last one
+  // whether step t waits for other threads or processes for a site's statistic; the exchange for
+  // W_x x is before the first step, in backward after the last one
   bool across(int which, int64_t t) const {
     return by_row(which) || (exchanged(which, t) && (which != RNNORM_INPUT || t == 0));
   }
   bool exchanged(int which, int64_t t) const { return a.exchange && takes(a.site[which], t); }
 
-  // waits for the parts of sites [first, last] at step t, if there are any; false if they will not
-  // come
+  // waits for the parts of sites [first, last] at step t, if there are any; false if an exchange
+  // has failed
   bool meet(Team& team, int64_t rank, int64_t t, int first, int last) {
     bool any = false;
     for (int which = first; which <= last; ++which) any |= across(which, t);
@@ -170,7 +170,7 @@ struct Layer {
     return !failed;
   }
 
-  // where the statistics over rows that serve step t lie, null without, and how far apart they are
+  // the statistics over rows used at step t, or null, and the distances between them
   struct Statistic {
     const T *mean, *var;
     int64_t row;
@@ -187,7 +187,7 @@ struct Layer {
             static_cast<const T*>(site.constant_var) + at, site.constant_row};
   }
 
-  // asks for the constants of one tile while its products are computed
+  // prefetches the constants of one tile while its products are computed
   void fetch_constants(const rnnorm_site& site, int64_t t, int gates, Units u) const {
     if (takes(site, t)) return;
     const Statistic from = serving(site, t, gates * H);
@@ -248,7 +248,7 @@ struct Layer {
         for (int64_t k = squares; k < K; ++k) element(row + j, column + j, k, j < u.count);
     }
   }
-  // packs them as a panel of C columns
+  // packs the rows of a weight that belong to a tile as a panel of C columns
   template <int C>
   void pack_columns(const void* weight, int64_t K, Units u, T* panel) const {
     const T* w = static_cast<const T*>(weight);
@@ -262,7 +262,7 @@ struct Layer {
           panel[in_panel<T, C>(K, k, column)] = real ? w[row * K + k] : T(0);
         });
   }
-  // the way back from rows of the tile's columns
+  // unpacks a panel of the tile's columns to the rows of a weight
   void unpack_columns(const T* panel, int64_t K, Units u, void* weight) const {
     T* w = static_cast<T*>(weight);
     const int64_t C = G * u.width;
@@ -294,7 +294,7 @@ struct Layer {
     const rnnorm_mask& mask = a.mask[place];
     return {mask.drawn ? mask.drawn + t * mask.step + u.first : nullptr, mask.row, T(mask.scale)};
   }
-  // multiplies units of a row by what step t's recurrent product sees of them
+  // multiplies units of a row by the mask of step t's recurrent product
   void drop_hidden(const T* from, int64_t t, int64_t row, int64_t first, int64_t count,
                    T* to) const {
     const rnnorm_mask& mask = a.mask[RNNORM_SEEN];
@@ -314,7 +314,7 @@ struct Layer {
       to += n * C;
     }
   }
-  // whether h passes a step without W_h, too
+  // whether h also passes to the next step without W_h
   bool passes() const { return Cell::skips || a.mask[RNNORM_ZONE_H].drawn; }
 
   // zeros at units that do not exist: an infinite input or state times 0 is NaN, which backward

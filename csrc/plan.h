@@ -10,13 +10,13 @@ namespace {
 struct Plan {
   bool fused;      // W_x x + W_h h in one array, with one gradient: nothing needs them apart
   bool recompute;  // W_x x again in backward: cheaper than to keep it
-  bool whole;      // statistics of W_x x over all frames at once
-  bool ahead;      // those of every step before the first one
-  bool across;     // a row's statistics: over units of other threads; a step's: of other processes
+  bool whole;      // one statistic of W_x x over all frames
+  bool ahead;      // statistics of W_x x at all steps are taken before the first step
+  bool across;     // statistics have parts of other threads (by row) or other processes
   bool extra;      // the cell's equations have peepholes or recurrent dropout
-  bool masked;     // the recurrent product sees h without what is dropped
+  bool masked;     // the recurrent product reads a masked h
   int64_t frames;  // sum of sizes
-  int64_t all_frames;  // of all processes'
+  int64_t all_frames;  // sum of sizes over all processes
 
   Plan(const rnnorm_layer& a) {
     const bool apart = a.site[RNNORM_INPUT].scope || a.cell == RNNORM_GRU ||

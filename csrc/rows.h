@@ -1,11 +1,11 @@
-// layer normalisation: what a tile adds to the statistics of its rows, and what all tiles make them
+// layer normalisation: the moments of rows by tile, and their merge over tiles
 #pragma once
 #include "tiling.h"
 
 namespace rnnorm {
 namespace {
 
-// how many of a term's gates share a mean and a variance, block after block
+// the number of a term's gates that share a mean and a variance, for each block
 template <int... Gates>
 struct Blocks {
   static constexpr int count = int(sizeof...(Gates));
@@ -95,7 +95,7 @@ void standardise(const T* x, int64_t n, const T* mean, const T* inverse, int64_t
   });
 }
 
-// a tile's sums over each row of gamma dy, and of that times the normalised x
+// a tile's sums over each row of gamma dy, and of gamma dy times the normalised x
 template <class R, class T, int U>
 void row_gradient_sums(const T* dy, const T* x, const T* gamma, int64_t n, Units u,
                        const Parts<T>& to) {

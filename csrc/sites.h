@@ -1,4 +1,4 @@
-// the gradient of each normalised term back to its raw product, and what all steps add up to: the
+// the gradient of each normalised term back to its raw product, and sums over all steps: the
 // gradients of gamma, shift and peepholes
 #pragma once
 #include "gradients.h"
@@ -12,7 +12,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::H, Base::P;
   static constexpr int G = Cell::gates;
 
-  // by site, over all steps: of the gradient, and of that times the normalised term
+  // sums over all steps by site: of the gradient, and of the gradient times the normalised term
   T *total[RNNORM_SITES], *total_dot[RNNORM_SITES], *sum_peephole;
 
   using Base::Base;
@@ -34,7 +34,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
       this->zero(sum_peephole + which * P + u.first, u.width);
   }
 
-  // a tile's sums over n rows, added to those of all steps; without a norm there is no dot
+  // adds a tile's sums over n rows to those of all steps; without a norm there is no dot
   template <class R, int U>
   void sums(int which, const T* dy, const Term<T>& z, Units u, int64_t n, T* sum, T* dot) const {
     constexpr int C = R::all * U;
@@ -48,7 +48,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
     for (int c = 0; normalised && c < C; ++c) total_dot[which][at + c] += dot[c];
   }
 
-  // normalises a tile's rows as forward has
+  // normalises a tile's rows again, as forward did
   template <class R, int U>
   void by_its_rows(int which, const T* from, int64_t t, T* to) const {
     standardise<R, T, U>(from, a.sizes[t], saved_rows(a.site[which].mean, t),
@@ -58,7 +58,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
     return static_cast<const T*>(statistic) + offset[t];
   }
 
-  // a tile's sums where other threads or processes need them too
+  // stores a tile's sums that other threads or processes need
   template <class R, int U>
   void add_sums(int which, int64_t t, const T* dy, const Term<T>& z, Units u, int64_t n) const {
     T sum[R::all * U], dot[R::all * U];
@@ -70,7 +70,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
       this->scatter(dot, u, exchanged_sums<R>(which, t) + R::all * H, R::all);
     }
   }
-  // of dy, and after them those of that times the normalised term
+  // sums of dy, followed by sums of dy times the normalised term
   template <class R>
   T* exchanged_sums(int which, int64_t t) const {
     return static_cast<T*>(a.site[which].sums) + 2 * t * R::all * H;
@@ -94,7 +94,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
     }
   }
 
-  // the gradient of a site, given that of what it returns; adds its sums unless add_sums has
+  // the gradient of a site's input from that of its output; adds its sums unless add_sums did
   template <class R, int U>
   void through(int which, int64_t t, int64_t rank, const T* dy, const Term<T>& z, Units u,
                int64_t n, T* dx) const {
@@ -127,7 +127,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
       merge_gradient_sums<R>(site.parts, tiles, n, site.first(rank), site.second(rank));
   }
 
-  // a tile's sums to where the caller wants them
+  // copies a tile's sums to the caller's arrays
   void scatter_sums(Units u) const {
     const int64_t at = G * u.first;
     this->scatter(total[plan.fused ? RNNORM_HIDDEN : RNNORM_INPUT] + at, u, a.grad_bias_ih);

@@ -1,4 +1,4 @@
-// what a cell's equations see: one tile of U hidden units at one step
+// the data of a cell's equations: one tile of U hidden units at one step
 #pragma once
 #include "layer.h"
 #include "normalise.h"
@@ -6,12 +6,12 @@
 namespace rnnorm {
 namespace {
 
-// a raw product and what turns it into a term of the equations
+// a raw product, and the normalisation that makes it a term of the equations
 template <class T>
 struct Term {
   const T* raw;
   Affine<T> by;
-  const T* next;  // the raw product that is read after this one, or null
+  const T* next;  // the raw product that is read next, for prefetching, or null
 };
 
 // recurrent dropout of a tile's units at one step
@@ -26,21 +26,21 @@ struct Mask {
 template <class T>
 struct Step {
   int64_t n;      // active rows
-  int64_t units;  // of the U that exist
+  int64_t units;  // number of the U units that exist
   Term<T> x, h, cell;
   const T *h_before, *c_before;
-  T *h_after, *c_after, *c_carried;  // c as it is made, and as the next step finds it
-  int64_t h_stride;                  // h is in rows of the whole layer
-  const T* peephole[RNNORM_PEEPHOLES];  // the units' weights, null without
+  T *h_after, *c_after, *c_carried;  // c before and after zoneout
+  int64_t h_stride;                  // from row to row of h, which has all units of the layer
+  const T* peephole[RNNORM_PEEPHOLES];  // weights of the units, or null
   Mask<T> candidate, zone_h, zone_c;
-  T* gate;  // scratch, n x U: what the second half of the step still needs
+  T* gate;  // scratch, n x U: kept for the second half of the step
 
   const T* grad_output;       // rows h_stride apart, or null
-  const T* next_grad_output;  // the rows that are read after these, or null
-  T* grad_h;             // rows grad_h_stride apart: in dh from the next step, out what skips W_h
+  const T* next_grad_output;  // the rows that are read next, for prefetching, or null
+  T* grad_h;             // in: dh from the next step; out: the part of dh that skips W_h
   int64_t grad_h_stride;
-  T* grad_c;     // n x U: in from the next step, out for the one before
-  T* grad_cell;  // n x U: of the normalised c, then of c through it
+  T* grad_c;     // n x U; in: dc from the next step; out: dc for the step before
+  T* grad_cell;  // n x U: gradient of the normalised c, then its part of the gradient of c
   T *grad_zx, *grad_zh;
 };
 
@@ -49,7 +49,7 @@ struct Tile {
   static constexpr int W = U < widest<T> ? U : widest<T>;
   using V = Vec<T, W>;
 
-  // body(row, first unit of a vector) over the tile
+  // calls body(row, first unit of a vector) over the tile
   template <class Body>
   static RNNORM_INLINE void each(int64_t rows, Body body) {
     for (int u = 0; u < U; u += W)
@@ -69,14 +69,14 @@ struct Tile {
     return Fused ? z : z + term<C>(s.x, row, column);
   }
 
-  // what a mask says of a vector of units, `otherwise` where there is none
+  // the mask of a vector of units, or `otherwise` without a mask
   static RNNORM_INLINE V drawn(const Mask<T>& mask, const Step<T>& s, int64_t row, int column,
                                T otherwise) {
     if (!mask.drawn) return all<W>(otherwise);
     return from_bytes<W, T>(mask.drawn + row * mask.row + column, s.units - column) * mask.scale;
   }
 
-  // a state where the part `kept` is the one of the step before
+  // a state whose units in `kept` are those of the step before
   static RNNORM_INLINE V mix(V kept, V before, V fresh) {
     return kept * before + (T(1) - kept) * fresh;
   }
@@ -86,7 +86,7 @@ struct Tile {
     return mix(drawn(s.zone_h, s, row, column, T(0)), before, fresh);
   }
 
-  // asks for what the next tile needs while this one is computed
+  // prefetches the data of the next tile while this one is computed
   template <int C>
   static RNNORM_INLINE void fetch(const Term<T>& z, int64_t row, int column) {
     if (!z.next) return;
@@ -95,7 +95,7 @@ struct Tile {
       __builtin_prefetch(z.next + row * C + c, 1, 2);
   }
 
-  // gradient of the cell's h; the zoned-out share is kept in grad_h
+  // gradient of the cell's h; the zoned-out share is kept in grad_h, to which W_h's part is added
   template <bool Extra>
   static RNNORM_INLINE V grad_output(const Step<T>& s, int64_t row, int column) {
     T* from_next = s.grad_h + row * s.grad_h_stride + column;

@@ -1,4 +1,4 @@
-// numbers below the smallest normal one count as zero while a pass runs
+// subnormal numbers count as zero while a pass runs
 #pragma once
 #include <cstdint>
 #ifdef __SSE__
@@ -8,8 +8,8 @@
 namespace rnnorm {
 namespace {
 
-// on this thread, until it goes: some processors need a hundred cycles and more for each such
-// number, and a gradient that vanishes over many steps consists of them
+// for this thread, until the object is destroyed: some processors need over a hundred cycles for
+// a subnormal number, and a gradient that vanishes over many steps consists of them
 class NoSubnormals {
  public:
   NoSubnormals() : before_(read()) { write(before_ | flags); }

@@ -7,14 +7,14 @@
 
 namespace rnnorm {
 
-// a barrier keeps a thread a moment at work, then asleep. OpenMP's own keeps it at work for
-// milliseconds: at every step, where other processes want the core of whom it waits for
+// the barrier spins for a moment, then sleeps. OpenMP's barrier spins for milliseconds at every
+// step, on cores that other processes need
 class Team {
  public:
   explicit Team(int64_t size);
   ~Team();
   int64_t size() const { return size_.load(std::memory_order_relaxed); }
-  // as many threads as there are if not all came; each says so before it waits
+  // sets the number of threads that really run; each thread calls it before it waits
   void resize(int64_t size) { size_.store(size, std::memory_order_relaxed); }
   void barrier();
 

@@ -73,13 +73,13 @@ class MergedSite(BatchSite):
         self._rows, self._ranks = rows.each, rows
 
     def __call__(self, z: Tensor, t: int) -> Tensor:
-        """Normalises ``z`` ``(n, F)``, this rank's active rows of step t."""
+        """Normalise ``z`` ``(n, F)``, this rank's active rows of step t."""
         if int(self._rows[:, t].sum()) < self.min_rows:
             return self._by_constants(z, t)
         return self._merge(z, [t], self._rows[:, t : t + 1])
 
     def terms(self, terms: list[Tensor], whole: bool) -> Iterable[Tensor]:
-        """Normalises the terms of all steps at once."""
+        """Normalise the terms of all steps at once."""
         sizes = [len(term) for term in terms]
         z = torch.cat(terms)
         if whole:

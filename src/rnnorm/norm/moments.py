@@ -48,7 +48,7 @@ class BatchSite:
         self._asked: list[int] = []
 
     def __call__(self, z: Tensor, t: int) -> Tensor:
-        """Normalises ``z`` ``(n, F)``, the active rows of step t."""
+        """Normalise ``z`` ``(n, F)``, the active rows of step t."""
         n = z.size(0)
         if self.min_rows is not None and n >= self.min_rows:
             mean, var = self._zeros(z), self._zeros(z)
@@ -74,7 +74,7 @@ class BatchSite:
         return self._room.pop()
 
     def terms(self, terms: list[Tensor], whole: bool) -> Iterable[Tensor]:
-        """Normalises the terms of all steps, which are known ahead.
+        """Normalise the terms of all steps, which are known ahead.
 
         Args:
             terms: ``(n_t, F)`` each.
