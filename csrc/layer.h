@@ -77,7 +77,8 @@ struct rnnorm_layer {
   void* grad_peephole[RNNORM_PEEPHOLES];
 };
 
-// returns 0, 1 if memory ran out, or 2 if an exchange has failed; then no result is complete
+// returns 0, 1 if memory ran out, or 2 if an exchange has failed; then no other exchange follows,
+// and no result is complete
 RNNORM_API int rnnorm_forward(const rnnorm_layer*);
 RNNORM_API int rnnorm_backward(const rnnorm_layer*);
 
