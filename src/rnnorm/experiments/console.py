@@ -1,4 +1,4 @@
-"""What is printed: tables, errors in one line, durations, and numbers that are too small."""
+"""Text for the console: tables, errors in one line, durations, and refusals of small numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def text_table(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
-    """Lines whose columns are as wide as their widest cell, with ``gap`` between them."""
+    """Return a table's lines, each column as wide as its widest cell, ``gap`` between columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -16,12 +16,12 @@ def text_table(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
 
 
 def shorten(error: Exception) -> str:
-    """What an error says, without its line breaks and no longer than a message should be."""
+    """Return an error's message on one line of at most 300 characters."""
     return textwrap.shorten(str(error) or type(error).__name__, 300)
 
 
 def duration(seconds: float) -> str:
-    """About how long, such as ``27 min``."""
+    """Return a rounded duration in words, such as ``27 min``."""
     for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):
         if seconds < most * length:
             return f"{max(seconds / length, 1):.0f} {unit}"
@@ -29,12 +29,12 @@ def duration(seconds: float) -> str:
 
 
 def check_at_least(least: int, **numbers: float | None) -> None:
-    """Refuse a number below ``least``, by its name; None is none.
+    """Refuse a number below ``least``, naming it; None passes.
 
     Raises:
-        ValueError: there is one.
+        ValueError: if a number is below ``least`` or nan.
     """
     for name, number in numbers.items():
-        # nan is not above it either
+        # negated, so that nan is refused too
         if number is not None and not number >= least:
             raise ValueError(f"{name} must be at least {least}, got {number}")

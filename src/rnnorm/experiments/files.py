@@ -1,4 +1,4 @@
-"""Files: read with limits, found in a user's folder, and written whole or not at all."""
+"""Files: reading them within limits, finding them in a user's folder, writing them atomically."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pathlib import Path, PurePath
 from typing import IO, BinaryIO
 
 _CHUNK = 1 << 20
-#: environment variable: all limits are multiplied by its number
+#: environment variable whose number multiplies all limits
 VARIABLE = "RNNORM_LIMITS"
-#: bytes of a file that are held in memory: a few compressed ones can unpack to any number
+#: most bytes of a file held in memory: a small compressed file can unpack to any size
 LIMIT = 1 << 30
-# what gzip, lzma and zipfile raise where data is broken
+# errors that gzip, lzma and zipfile raise for broken data
 BROKEN = (
     zlib.error,
     lzma.LZMAError,
@@ -36,53 +36,52 @@ BROKEN = (
     LookupError,
     OverflowError,
 )
-
-
-# first bytes of what is compressed
+# first bytes of compressed files
 _STARTS = {b"\x1f\x8b": ".gz", b"\xfd7z": ".xz", b"PK\3\4": ".zip"}
 
 
 class BrokenFileError(ValueError):
-    """A file is not the whole one that it should be; the message names the file and the place."""
+    """Error for a truncated, corrupted or refused file; the message names file and place."""
 
 
 def raised_limit(limit: int) -> int:
-    """A limit, multiplied by the number in the environment variable ``RNNORM_LIMITS``.
+    """Multiply a limit by the number in the environment variable ``RNNORM_LIMITS``.
 
     Raises:
-        ValueError: the variable is no number above 0.
+        ValueError: if the variable is not a number above 0 and at most 1e6.
     """
     return int(limit * _factor())
 
 
 def how_to_raise() -> str:
-    """What an error that names a limit says of larger ones."""
+    """Return the advice that an error adds to a limit it names."""
     return f"{VARIABLE}={2 * _factor():g} in the environment doubles all limits"
 
 
 def _factor() -> float:
+    """Read the environment variable's factor, 1 by default."""
     given = os.environ.get(VARIABLE, "1")
     try:
         factor = float(given)
     except ValueError:
         factor = math.nan
-    # far more than any file, and still a number of bytes
+    # 1e6 times a limit is more than any file has
     if not 0 < factor <= 1e6:
         raise ValueError(f"{VARIABLE} must be a number above 0, at most 1e6, got {given!r}")
     return factor
 
 
 def check_size(size: int, what: object, limit: int | None = None, unit: str = "bytes") -> None:
-    """Refuse to hold more in memory than the limit, ``LIMIT`` if none is given.
+    """Refuse a size above the limit, ``LIMIT`` by default.
 
     Args:
-        size: how much there is.
-        what: has that size, for the error.
-        limit: before ``RNNORM_LIMITS`` multiplies it.
-        unit: what is counted.
+        size: the size to check.
+        what: name of the sized object, for the error.
+        limit: the limit before ``RNNORM_LIMITS`` multiplies it.
+        unit: unit of ``size``.
 
     Raises:
-        BrokenFileError: there is more; the message names the limit and how to raise it.
+        BrokenFileError: if ``size`` is above the limit; the message says how to raise it.
     """
     if size > (limit := raised_limit(LIMIT if limit is None else limit)):
         raise BrokenFileError(
@@ -91,20 +90,20 @@ def check_size(size: int, what: object, limit: int | None = None, unit: str = "b
 
 
 def file_exists(path: Path) -> bool:
-    """Whether a path is there and no folder; :func:`open_file` refuses what is no file either."""
+    """Tell whether a path exists and is not a folder; :func:`open_file` refuses special files."""
     return path.exists() and not path.is_dir()
 
 
 def refuse_special(path: Path) -> int:
-    """Refuse what is no regular file: a pipe would be waited for, a device need not end.
+    """Refuse a path that is not a regular file: reading a pipe or a device may never end.
 
     Returns:
-        How many bytes the file has.
+        The file's size in bytes.
 
     Raises:
-        BrokenFileError: the path is a pipe, a device or a socket, or a link to one.
-        IsADirectoryError: the path is a folder.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if the path is a pipe, a device or a socket, or a link to one.
+        IsADirectoryError: if the path is a folder.
+        FileNotFoundError: if the path does not exist.
     """
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
@@ -119,16 +118,16 @@ def refuse_special(path: Path) -> int:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file to read its bytes; raises what :func:`refuse_special` does."""
+    """Open a regular file to read its bytes; raise what :func:`refuse_special` raises."""
     refuse_special(path)
     return path.open("rb")
 
 
 def read_into(data: bytearray, file: IO[bytes], what: object, limit: int | None = None) -> None:
-    """Read to the end of what is open.
+    """Append an open file's bytes up to its end to ``data``.
 
     Raises:
-        BrokenFileError: there are more bytes than the limit, ``LIMIT`` by default.
+        BrokenFileError: if ``data`` grows beyond the limit, ``LIMIT`` by default.
     """
     while chunk := file.read(_CHUNK):
         data += chunk
@@ -139,16 +138,16 @@ def unpack(path: Path, ending: str | None = None, limit: int | None = None) -> b
     """Read a whole file, plain or compressed.
 
     Args:
-        path: the file; a .zip must hold one file alone, beside those that systems add.
-        ending: ``""`` for a file that is never compressed. By default the first bytes say how the
-            file is compressed, by gzip, xz or zip, and where they do not, an ending ``.xz`` or
-            ``.zip``. A browser may have unpacked what ends with ``.gz``.
-        limit: the most bytes that it may have, unpacked; ``LIMIT`` by default.
+        path: the file; a .zip must hold one file, not counting those that systems add.
+        ending: ``""`` for a file that is never compressed. By default the file's first bytes tell
+            the compression (gzip, xz or zip), else an ending ``.xz`` or ``.zip`` does. An ending
+            ``.gz`` is ignored, since a browser may have unpacked the file.
+        limit: most bytes of the unpacked file; ``LIMIT`` by default.
 
     Raises:
-        BrokenFileError: the compressed data is truncated, corrupted or encrypted, or the file is
-            larger than the limit, or a pipe or a device.
-        FileNotFoundError: there is no such file.
+        BrokenFileError: if the compressed data is truncated, corrupted or encrypted, or the file
+            is larger than the limit, or a pipe or a device.
+        FileNotFoundError: if the file does not exist.
     """
     check_size(refuse_special(path), path, limit)
     data = bytearray()
@@ -163,20 +162,20 @@ def unpack(path: Path, ending: str | None = None, limit: int | None = None) -> b
     except BrokenFileError:
         raise
     except BROKEN as error:
-        # one with a name is of the file itself, such as that it is missing
+        # an error with a file name concerns the file, not its data
         if getattr(error, "filename", None) is not None:
             raise
         raise BrokenFileError(
             f"{path} is corrupted: {error}, after {len(data)} unpacked bytes"
         ) from None
     except RuntimeError as error:
-        # what zipfile says of encryption, and of methods that it does not know
+        # zipfile's error for encryption and unknown compression methods
         raise BrokenFileError(f"{path} cannot be unpacked: {error}") from None
     return bytes(data)
 
 
 def _ending(path: Path) -> str:
-    """How a file is compressed."""
+    """Return the ending that tells a file's compression, by its first bytes or its name."""
     with path.open("rb") as file:
         first = file.read(4)
     for start, ending in _STARTS.items():
@@ -188,6 +187,7 @@ def _ending(path: Path) -> str:
 
 @contextmanager
 def _opened(path: Path, ending: str, limit: int | None) -> Iterator[IO[bytes]]:
+    """Open a file for reading its unpacked bytes."""
     if ending == ".zip":
         with zipfile.ZipFile(path) as archive:
             files = [each for each in archive.infolist() if not each.is_dir()]
@@ -198,7 +198,7 @@ def _opened(path: Path, ending: str, limit: int | None) -> Iterator[IO[bytes]]:
             with archive.open(files[0]) as file:
                 yield file
     elif ending == ".gz":
-        # read in the standard library's own way, which finds the end of the data missing
+        # the standard library's reader notices truncated data
         with gzip.open(path) as file:
             yield file  # type: ignore[misc]
     elif ending == ".xz":
@@ -209,7 +209,7 @@ def _opened(path: Path, ending: str, limit: int | None) -> Iterator[IO[bytes]]:
             yield file
 
 
-# in small letters: what macOS, Windows and Synology's stations put beside one's files
+# names in lower case of files and folders that macOS, Windows and Synology add
 _ADDED = {
     "__macosx",
     "thumbs.db",
@@ -223,14 +223,14 @@ _ADDED = {
 
 
 def users_folder(data_dir: str | Path | None, what: str) -> Path:
-    """The folder that was named with ``--data-dir``, ``~`` in it resolved.
+    """Return the folder named with ``--data-dir``, its ``~`` expanded.
 
     Args:
-        data_dir: the folder.
-        what: it holds, for the error.
+        data_dir: the folder, or None.
+        what: the folder's content, for the error.
 
     Raises:
-        FileNotFoundError: none was named.
+        FileNotFoundError: if ``data_dir`` is None.
     """
     if data_dir is None:
         raise FileNotFoundError(f"name the folder that holds {what} with --data-dir: no download")
@@ -238,14 +238,14 @@ def users_folder(data_dir: str | Path | None, what: str) -> Path:
 
 
 def users_file(data_dir: str | Path | None, file: str | Path) -> Path:
-    """A user's own file, relative to ``--data-dir`` if there is one, ``~`` in both resolved."""
+    """Return the path of a user's file, relative to ``--data-dir`` if given, ``~`` expanded."""
     return Path(data_dir or ".").expanduser() / Path(file).expanduser()
 
 
 def added_by_system(name: PurePath) -> bool:
-    """Whether a file's name, within a folder or an archive, is none of data.
+    """Tell whether a path in a folder or an archive was added by a system and holds no data.
 
-    Such are hidden files, as macOS adds ``._x`` to ``x``, and what systems add by other names.
+    That is a hidden file (macOS adds ``._x`` to ``x``), or one with another name that systems use.
     """
     return any(
         (part.startswith(".") and part != "..") or part.lower() in _ADDED for part in name.parts
@@ -253,15 +253,15 @@ def added_by_system(name: PurePath) -> bool:
 
 
 def files_below(folder: Path, ending: str = "") -> list[Path]:
-    """The files of a folder and of the folders in it, sorted, without those that systems add.
+    """List the files of a folder and its subfolders, sorted, without those that systems add.
 
     Args:
-        folder: the folder; links to folders in it are followed.
-        ending: of the names, in small letters; a name may have it in any case.
+        folder: the folder; links to folders are followed.
+        ending: ending of the names in lower case; a name may have it in any case.
     """
     found, seen = [], {os.path.realpath(folder)}
-    for place, folders, names in os.walk(folder, followlinks=True):
-        inner = {name: os.path.realpath(os.path.join(place, name)) for name in folders}
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        inner = {name: os.path.realpath(os.path.join(parent, name)) for name in folders}
         # a link can lead back to a folder above it
         folders[:] = [
             name
@@ -270,7 +270,7 @@ def files_below(folder: Path, ending: str = "") -> list[Path]:
         ]
         seen.update(inner[name] for name in folders)
         found += [
-            Path(place, name)
+            Path(parent, name)
             for name in names
             if name.lower().endswith(ending) and not added_by_system(PurePath(name))
         ]
@@ -278,24 +278,24 @@ def files_below(folder: Path, ending: str = "") -> list[Path]:
 
 
 def inner_folder(folder: Path, *names: str) -> Path | None:
-    """The first of these folders that is in a folder, in any case; None if there is none."""
+    """Return the first of the named subfolders that exists, ignoring case, or None."""
     try:
-        there = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+        by_name = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return next((there[name.lower()] for name in names if name.lower() in there), None)
+    return next((by_name[name.lower()] for name in names if name.lower() in by_name), None)
 
 
 def write_whole(path: Path, data: bytes | memoryview, keep: Path | None = None) -> None:
-    """Write a file so that it is, at any time, either the old or the new one, never a part.
+    """Write a file atomically: at any time it is whole, with the old or the new content.
 
     Args:
         path: the file.
-        data: what it will hold.
-        keep: what the old file is called from then on; by default it is gone.
+        data: the new content.
+        keep: the old file's new path; by default the old file is lost.
 
     Raises:
-        OSError: the disk is full or not writable, which names the file; the old one stays.
+        OSError: if the disk is full or not writable; the message names the file, the old one stays.
     """
     for stale in stale_partials(path):
         stale.unlink(missing_ok=True)
@@ -312,29 +312,29 @@ def write_whole(path: Path, data: bytes | memoryview, keep: Path | None = None) 
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            # that the disk is full is told without a name, all else with the partial file's
+            # a full disk gives an error without a file name, others name the partial file
             raise OSError(error.errno, error.strerror or str(error), str(path)) from error
         raise
     _flush_folder(path.parent)
 
 
 def refuse_folder(path: Path) -> None:
-    """Refuse to write a file where a folder is, before the work for it is done.
+    """Refuse a folder as the path of an output file, before the work for the file is done.
 
     Raises:
-        IsADirectoryError: there is one.
+        IsADirectoryError: if ``path`` is a folder.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file")
 
 
 def partial_of(path: Path) -> Path:
-    """A name for what will be ``path`` when it is complete, which no other process has."""
+    """Return a unique temporary name for a file or folder that becomes ``path`` when complete."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
 
 
 def stale_partials(path: Path) -> Iterator[Path]:
-    """What kills have left behind: no write takes an hour."""
+    """Yield partial files of ``path`` that killed processes left more than an hour ago."""
     for partial in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
         # another process may be quicker to remove it
         with contextlib.suppress(FileNotFoundError):
@@ -343,8 +343,8 @@ def stale_partials(path: Path) -> Iterator[Path]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Let the new name of a file in it reach the disk too."""
-    # not every system lets a folder be opened or flushed: the file itself is whole all the same
+    """Flush a folder to the disk, so that a renamed file's new name survives a crash."""
+    # some systems cannot open or flush a folder; the file is whole without it
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Options of a recipe: what is changed most often, and why jsonargparse refused one."""
+"""Options of a recipe: short forms of the common ones, and why jsonargparse refused one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ def training_options(
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> list[str]:
-    """The options of LightningCLI for what is changed most often, and the other overrides.
+    """Return LightningCLI's options for the arguments that are given, then the other overrides.
 
     Raises:
-        ValueError: ``epochs`` or ``batch_size`` is less than 1, ``lr`` is negative or not finite,
-            ``seed`` is none that numpy takes, or one of them is among the overrides too.
+        ValueError: if ``epochs`` or ``batch_size`` is less than 1, ``lr`` is negative or not
+            finite, ``seed`` is not from 0 to 2³² - 1, or one of the four is among the overrides
+            too.
     """
     check_at_least(1, epochs=epochs, batch_size=batch_size)
     if lr is not None and not 0 <= lr < math.inf:
@@ -43,39 +44,39 @@ def training_options(
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
     refuse_twice(options, overrides)
     if epochs is not None:
-        # a budget in epochs is one whatever the recipe's steps are
+        # a limit in epochs replaces the recipe's limit in steps
         options.insert(1, "--trainer.max_steps=-1")
     return [*options, *overrides]
 
 
 def refuse_twice(options: Sequence[str], more: Sequence[str]) -> None:
-    """Refuse one option that is given in two ways.
+    """Refuse an option that is given in two ways.
 
     Raises:
-        ValueError: one of ``more`` sets what one of ``options`` does.
+        ValueError: if ``more`` sets an option that ``options`` sets.
     """
     names = {option_name(option): option for option in options}
     for other in more:
-        if own := names.get(option_name(other)):
-            raise ValueError(f"one option may be given once, got {own} and {other}")
+        if first := names.get(option_name(other)):
+            raise ValueError(f"one option may be given once, got {first} and {other}")
 
 
 def data_dir_option(data_dir: str | Path | None) -> list[str]:
-    """The override that tells the data where its files are."""
+    """Return the override that sets the folder of the data, empty for None."""
     return [] if data_dir is None else [f"--data.init_args.data_dir={data_dir}"]
 
 
 def option_name(option: str) -> str:
-    """What an override sets, without the ``init_args`` that may be left out."""
+    """Return the name of an override's option, without the optional ``init_args``."""
     return option.lstrip("-").partition("=")[0].replace(".init_args.", ".")
 
 
 def option_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration has, by the names of the command line."""
+    """Return a configuration's values by the names of their command line options."""
     found: dict[str, Any] = {}
 
     def walk(value: Any, name: str) -> None:
-        # a dictionary of arguments is one option
+        # arguments of norm, cell or dropout are one option
         if isinstance(value, dict) and not name.endswith("_options"):
             for key, inner in value.items():
                 walk(inner, name if key == "init_args" else f"{name}.{key}".lstrip("."))
@@ -86,7 +87,7 @@ def option_values(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-#: options of the trainer that a training has from fit alone
+#: options of the trainer that only fit sets
 FIT_SETS = re.compile(rf"--trainer\.({'|'.join(FROM_FIT)})\b")
 _OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
 _PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
@@ -95,14 +96,14 @@ _SEED = re.compile(r"--data\.(?:init_args\.)?seed\b")
 
 
 def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """YAML with single options of norm, cell or dropout and paths in it, and the other overrides.
+    """Return YAML that includes paths and single options of norm, cell or dropout, then the rest.
 
-    On the command line jsonargparse would take the value null of an option for the word "None", and
-    a path that has a colon for a dictionary. ``--model.norm=none`` is no norm, as for ``--vary``.
+    On the command line jsonargparse would read an option's null as the word "None", and a path
+    with a colon as a dictionary. ``--model.norm=none`` means no norm, as for ``--vary``.
 
     Raises:
-        ArgumentError: the value of an option is not YAML, or an option would be without effect:
-            the data's seed apart from that of the weights, or what every training here has.
+        ArgumentError: if an option's value is not YAML, or an option would have no effect: a seed
+            of the data, or an option that only fit sets.
     """
     whole, rest = dict(config), []
     for override in overrides:
@@ -128,7 +129,7 @@ def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> 
 
 
 def _init_args(whole: dict[str, Any], part: str) -> dict[str, Any]:
-    """The arguments in a configuration, to be changed, of a class that may have none yet."""
+    """Put a new dictionary of a class's arguments into a configuration and return it."""
     given = {"class_path": whole[part]} if isinstance(whole[part], str) else whole[part]
     arguments = dict(given.get("init_args") or {})
     whole[part] = {**given, "init_args": arguments}
@@ -138,16 +139,16 @@ def _init_args(whole: dict[str, Any], part: str) -> dict[str, Any]:
 def why_refused(
     message: str, overrides: Sequence[str], whole: Callable[[], Mapping[str, Any]]
 ) -> str:
-    """What is wrong, out of jsonargparse's report on every type that a value might have had.
+    """Condense jsonargparse's report on every possible type of a value to the reason.
 
     Args:
-        message: the report.
-        overrides: the options that were given.
-        whole: gives the configuration without them, defaults included; not called where every
-            option is known.
+        message: jsonargparse's report.
+        overrides: the options given.
+        whole: returns the configuration without the overrides, defaults included; called only for
+            an unknown option.
     """
     refused = re.search(r"unrecognized arguments: (\S+)|Option '(\w+)' is not acc", message)
-    # where a class may be another one, one of them may have the option and refuse its value
+    # of several allowed classes, one may know the option and refuse its value
     if refused and f'Parser key "{refused[2]}"' not in message:
         for option in overrides:
             name = option.partition("=")[0]
@@ -158,16 +159,16 @@ def why_refused(
         return " ".join(message.split())
     errors = report.partition("Errors:")[2].partition("Given value type:")[0]
     each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
-    # every part of a recipe might also be None
-    told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
-    said = " ".join([*before.split(), "; ".join(told)])
-    return re.sub(rf"{found} Subtypes: .*? Errors:;? ?", "", said)
+    # every part of a recipe may be None, which explains nothing
+    reasons = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
+    joined = " ".join([*before.split(), "; ".join(reasons)])
+    return re.sub(rf"{found} Subtypes: .*? Errors:;? ?", "", joined)
 
 
 def _unknown(option: str, config: Mapping[str, Any]) -> str:
-    """That there is no such option, and the nearest that the recipe has."""
+    """Return the error for an unknown option, with the recipe's nearest names."""
     name = option.partition("=")[0]
     root, last = name.partition(".")[0], name.rpartition(".")[2]
-    own = {o.rpartition(".")[2]: o for o in option_values(config) if o.startswith(root)}
-    near = [own[found] for found in difflib.get_close_matches(last, own, n=3)]
+    known = {o.rpartition(".")[2]: o for o in option_values(config) if o.startswith(root)}
+    near = [known[found] for found in difflib.get_close_matches(last, known, n=3)]
     return f"no option is called {name}" + (f": the nearest are {', '.join(near)}" if near else "")

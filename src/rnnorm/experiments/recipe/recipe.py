@@ -1,9 +1,8 @@
 """Recipes: one YAML file for each row of a paper's table, run by LightningCLI.
 
-A recipe has the keys of LightningCLI, and some of its own: ``about`` says what the row is and which
-number the paper has for it, ``small`` holds what ``--scale small`` changes, ``search`` the ranges
-of the options that the paper drew at random. With ``base`` it names another recipe, and the rest is
-what differs from it.
+A recipe has the keys of LightningCLI and four others: ``about`` describes the row and has the
+paper's number, ``small`` holds the changes of ``--scale small``, ``search`` the ranges of the
+options that the paper drew at random. ``base`` names another recipe, which the keys then change.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ import yaml
 from rnnorm.experiments.files import file_exists, how_to_raise, raised_limit, unpack
 
 FOLDER = Path(__file__).parents[1] / "recipes"
-#: how the name of a recipe of a user's own ends, a path
+#: endings of a user's recipe, which is named by its path
 ENDINGS = (".yaml", ".yml")
-#: arguments of the trainer that every training has from fit
+#: arguments of the trainer that only fit sets
 FROM_FIT = (
     "default_root_dir",
     "enable_checkpointing",
@@ -35,7 +34,7 @@ FROM_FIT = (
 NO_EFFECT = "has no effect: a training has the files and the progress of fit"
 ONE_SEED = "is the seed of the weights too"
 _NUMBER = (int, float, type(None))
-# the keys of a recipe's own, and within them, that are of one type
+# the keys that LightningCLI does not know, and the types of their values
 _TYPES: dict[str, dict[str, Any]] = {
     "about": dict.fromkeys(("title", "paper", "metric", "note", "small"), str)
     | {"number": _NUMBER},
@@ -46,7 +45,7 @@ _NEEDED = {"small": ("note",), "search": ("trials", "space")}
 
 
 class OverrideError(ValueError):
-    """An override is none that the recipe's trainer, model, data or optimiser knows."""
+    """Error for an override that the recipe's trainer, model, data or optimiser does not know."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,12 @@ class Recipe:
 
     Attributes:
         name: its path without ``.yaml``, such as ``cooijmans2016/pmnist-bn``.
-        about: ``title``, ``paper``, ``metric``, ``number`` and perhaps ``note``; with
-            ``--scale small`` also ``small``, which says what was made smaller.
-        config: what LightningCLI reads.
+        about: ``title``, ``paper``, ``metric``, ``number`` and optionally ``note``; with
+            ``--scale small`` also ``small``, a note on the reduced sizes.
+        config: the configuration for LightningCLI.
         scale: ``"paper"`` or ``"small"``.
-        search: what ``rnnorm search`` draws from, or None: the number of ``trials``, and ``space``,
-            a range for each option of LightningCLI.
+        search: for ``rnnorm search``, or None: the number of ``trials``, and ``space``, a range for
+            each option of LightningCLI.
     """
 
     name: str
@@ -71,22 +70,22 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """Names of all recipes that come with the package."""
+    """List the names of all recipes in the package."""
     return sorted(
         path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml")
     )
 
 
 def read_recipe(name: str, scale: str = "paper") -> Recipe:
-    """Read a recipe by its name, or by the path of a file of one's own.
+    """Read a recipe of the package by its name, or a user's recipe by its path.
 
     Args:
-        name: such as ``cooijmans2016/pmnist-bn``, or a path that ends with ``.yaml``.
-        scale: ``"paper"``, or ``"small"`` for one that ends within minutes on two cores.
+        name: such as ``cooijmans2016/pmnist-bn``, or a path that ends with ``.yaml`` or ``.yml``.
+        scale: ``"paper"``, or ``"small"``, which trains within minutes on two cores.
 
     Raises:
-        ValueError: there is no such recipe or scale, the file is no recipe, or something in it
-            would be without effect.
+        ValueError: if the recipe or the scale is unknown, the file is not a recipe, or one of its
+            keys would have no effect.
     """
     if scale not in ("paper", "small"):
         raise ValueError(f"scale must be 'paper' or 'small', got {scale!r}")
@@ -104,10 +103,10 @@ def read_recipe(name: str, scale: str = "paper") -> Recipe:
 
 
 def recipe_file(name: str) -> Path:
-    """The file of a recipe.
+    """Return the file of a recipe.
 
     Raises:
-        ValueError: there is no such recipe.
+        ValueError: if the recipe is unknown.
     """
     path = Path(name) if name.endswith(ENDINGS) else FOLDER / f"{name}.yaml"
     if not file_exists(path):
@@ -116,24 +115,24 @@ def recipe_file(name: str) -> Path:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read what LightningCLI is given from a file.
+    """Read the configuration for LightningCLI from a file.
 
     Raises:
-        ValueError: the file is not YAML, or has no model and data.
+        ValueError: if the file is not YAML, or has no model or no data.
     """
     return _check(read_yaml(path), path)
 
 
 def check_keys(key: str, given: dict[str, Any], path: Path) -> None:
-    """Check what stands under a key of a recipe's own, or in a run's copy of it.
+    """Check the values under ``about``, ``small`` or ``search``, in a recipe or a run's copy.
 
     Raises:
-        ValueError: something is missing or of another type, or a number lacks what it is of.
+        ValueError: if a value is missing or has a wrong type, or a number lacks its metric.
     """
     if missing := [name for name in _NEEDED.get(key, ()) if name not in given]:
         raise ValueError(f"{path}: {key} lacks {', '.join(missing)}")
     for name, kind in _TYPES[key].items():
-        # true is a number to python
+        # isinstance takes a bool for an int
         wrong = isinstance(given.get(name), bool) or not isinstance(given.get(name), kind)
         if name in given and wrong:
             what = getattr(kind, "__name__", "a number")
@@ -146,7 +145,7 @@ def check_keys(key: str, given: dict[str, Any], path: Path) -> None:
 
 
 def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A recipe's keys, with those of the recipes that it is based on, by name or beside it."""
+    """Read a recipe's keys, merged over those of the recipes it is based on."""
     path = recipe_file(name)
     if name in above:
         raise ValueError(f"recipe {name} is based on itself: {' on '.join([*above, name])}")
@@ -162,6 +161,7 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _check(config: Any, path: Path) -> dict[str, Any]:
+    """Check the types of a configuration's parts and return it."""
     if not isinstance(config, dict) or None in (config.get("model"), config.get("data")):
         raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
     for key in ("trainer", "model", "data"):
@@ -186,7 +186,7 @@ def _check(config: Any, path: Path) -> dict[str, Any]:
 
 
 def _refuse_without_effect(config: dict[str, Any], name: str) -> None:
-    """Refuse what every training has from elsewhere."""
+    """Refuse options that only fit sets, and a seed of the data that differs from the one seed."""
     trainer = config.get("trainer", {})
     if given := [key for key in FROM_FIT if trainer.get(key) is not None]:
         raise ValueError(f"{name}: trainer.{given[0]} {NO_EFFECT}")
@@ -199,10 +199,12 @@ def _refuse_without_effect(config: dict[str, Any], name: str) -> None:
 
 
 def _short(value: object) -> str:
+    """Return the first 80 characters of a value's repr."""
     return f"{value!r:.80}"
 
 
 def _unknown(name: str) -> str:
+    """Return the error for an unknown recipe, with the nearest names."""
     if name and Path(name).exists():
         what = "folder" if Path(name).is_dir() else "file"
         return f"{name} is a {what}, and no recipe: one of your own ends with .yaml"
@@ -212,14 +214,15 @@ def _unknown(name: str) -> str:
     near += [n for n in names if last and last in n and n not in near]
     first, slash, _ = name.partition("/")
     papers = {n.partition("/")[0] for n in names}
-    own = name.endswith(ENDINGS)
-    if own or (slash and not difflib.get_close_matches(first, papers)):
+    is_path = name.endswith(ENDINGS)
+    if is_path or (slash and not difflib.get_close_matches(first, papers)):
         return f"there is no file or folder {name}"
     listed = f"the nearest are {', '.join(near[:5])}" if near else "rnnorm recipes lists them"
     return f"no recipe is called {name!r}: {listed}"
 
 
 def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with the values of ``change``, key by key in nested dictionaries."""
     merged = dict(base)
     for key, value in change.items():
         inner = merged.get(key)
@@ -231,15 +234,15 @@ def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def _other_class(base: dict[str, Any], change: dict[str, Any]) -> bool:
-    """Whether a change names another class, which has arguments of its own."""
+    """Tell whether a change names another class, whose arguments differ."""
     return change.get("class_path", base.get("class_path")) != base.get("class_path")
 
 
-# bytes of a file, and values with every alias in its full length: nine nested ones make a billion
+# limits on bytes and on values with aliases expanded: nine nested aliases make a billion values
 _LIMIT = 1 << 18
 _MOST_VALUES = 10_000
-# numbers as YAML 1.2 has them: of 1e-4, .5e3 and 010, PyYAML makes text, text and 8; underscores
-# are read as PyYAML does
+# YAML 1.2's numbers, since PyYAML reads 1e-4, .5e3 and 010 as text, text and 8; underscores as
+# in PyYAML
 _INT, _FLOAT, _DATE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp"))
 _NUMBERS = {
     _INT: r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+",
@@ -249,7 +252,7 @@ _NUMBERS = {
 
 
 def _with_numbers(base: Any) -> Any:
-    """A reader or writer of YAML that takes these numbers for numbers, and dates for text."""
+    """Derive a YAML loader or dumper that takes ``_NUMBERS`` for numbers and dates for text."""
     known = {
         first: [(tag, pattern) for tag, pattern in of if tag not in (*_NUMBERS, _DATE)]
         for first, of in base.yaml_implicit_resolvers.items()
@@ -261,40 +264,41 @@ def _with_numbers(base: Any) -> Any:
 
 
 def _whole_number(loader: Any, node: Any) -> int:
+    """Construct an integer of any base from a YAML scalar."""
     text = loader.construct_scalar(node).replace("_", "")
     return int(text, 0 if text[:2] in ("0o", "0x") else 10)
 
 
-#: reads every YAML here, that which jsonargparse reads too
+#: the loader of all YAML in this package, jsonargparse's included
 YamlLoader: Any = _with_numbers(yaml.SafeLoader)
-# several times as fast, where PyYAML was built with it; deep nesting can crash it
+# several times as fast if PyYAML has it; deep nesting can crash it
 _FastLoader: Any = _with_numbers(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-# text that would be read as a number is quoted
+# quotes text that would be read as a number
 _Dumper: Any = _with_numbers(yaml.SafeDumper)
 for _loader in (YamlLoader, _FastLoader):
     _loader.add_constructor(_INT, _whole_number)
 
 
 def dump_yaml(value: Any) -> str:
-    """Plain types as YAML that reads as the same, keys in their order."""
+    """Return plain types as YAML that loads as equal values, keys in their order."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
 
 
 def read_yaml(path: Path, trusted: bool = False) -> Any:
-    """Read a file.
+    """Read a YAML file.
 
     Args:
         path: the file.
-        trusted: it comes with the package.
+        trusted: whether the file comes with the package.
 
     Raises:
-        ValueError: it is not YAML, or too large; the message names it.
-        FileNotFoundError: there is no such file.
+        ValueError: if the file is not YAML, or too large; the message names it.
+        FileNotFoundError: if the file does not exist.
     """
     data = unpack(path, "", _LIMIT)
     try:
-        # bytes, so that text that cannot be decoded is an error of the same kind
+        # given bytes, PyYAML reports undecodable text as its own error
         loader = (_FastLoader if trusted else YamlLoader)(data)
         node = loader.get_single_node()
         if (values := _values(node, {})) > (most := raised_limit(_MOST_VALUES)):
@@ -302,7 +306,7 @@ def read_yaml(path: Path, trusted: bool = False) -> Any:
                 f"it has {values:,} values, more than the limit of {most:,}; {how_to_raise()}"
             )
         return None if node is None else loader.construct_document(node)
-    # of what a tag says that is not so, yaml lets python's own errors through
+    # PyYAML leaks Python's errors for bad tags
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
     except RecursionError:
@@ -310,11 +314,11 @@ def read_yaml(path: Path, trusted: bool = False) -> Any:
 
 
 def _values(node: Any, known: dict[int, int]) -> int:
-    """How many values a node has, those of an alias counted wherever it stands."""
+    """Count the values of a node, those of an alias at each use."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in known:
-        # until it is known it is inside itself
+        # a node that contains itself is refused as too large
         known[id(node)] = raised_limit(_MOST_VALUES) + 1
         parts = node.value
         if isinstance(node, yaml.MappingNode):

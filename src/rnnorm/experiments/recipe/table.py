@@ -1,4 +1,4 @@
-"""The recipes as a table: the paper's number, the data and the time that each needs."""
+"""The table of recipes: each one's paper number, data and training time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MNIST can be downloaded, and all else wants the folder where your files are, --d
 
 
 def recipe_table(words: Sequence[str] = ()) -> str:
-    """The recipes, a line each.
+    """Return the table of recipes, a line each.
 
     Args:
-        words: those alone whose line has all of these, in letters of either case.
+        words: list only recipes whose line has all of these words, ignoring case.
 
     Raises:
-        ValueError: there is none.
+        ValueError: if no recipe's line has all of ``words``.
     """
     with (FOLDER / "times.csv").open(newline="", encoding="utf-8") as file:
         times = {
@@ -50,15 +50,16 @@ def recipe_table(words: Sequence[str] = ()) -> str:
 
 
 def _row(recipe: Recipe, seconds_per_epoch: float | None) -> tuple[str, str, str, str]:
+    """Return a recipe's cells: name, paper's number, data and time."""
     about, data = recipe.about, recipe.config["data"]["init_args"]
-    # the set of a task that reads any set of one layout is named
+    # a task that reads any data set of one layout has a name instead of a data set
     dataset = data["dataset"] if "dataset" in data else data["name"]
     number = about.get("number")
-    said = "–" if number is None else f"{about['metric'].replace(' per ', '/')} {number}"
+    goal = "–" if number is None else f"{about['metric'].replace(' per ', '/')} {number}"
     if seconds_per_epoch is None:
         time = "–"
     else:
         time = duration(seconds_per_epoch * recipe.config["trainer"]["max_epochs"])
     kind = recipe.config["data"]["class_path"].rpartition(".")[2]
     source = _DATA.get(f"{kind} {dataset}", _DATA.get(dataset, dataset))
-    return recipe.name, said, source, time
+    return recipe.name, goal, source, time

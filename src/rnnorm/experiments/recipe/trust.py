@@ -1,4 +1,4 @@
-"""Which classes a recipe or a run folder may name: a class of somebody else's is code that runs."""
+"""The classes that recipes and run folders may name, since naming a class runs its code."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
-from unittest.mock import patch
 
 _PACKAGES = ("rnnorm", "torch", "lightning")
 _trusted: ContextVar[bool] = ContextVar("_trusted", default=False)
 
 
 class UntrustedError(ValueError):
-    """A recipe or a run folder names what is no class of rnnorm, torch or lightning."""
+    """Error for a class in a recipe or run folder that is not of rnnorm, torch or lightning."""
 
 
 @contextmanager
@@ -22,7 +21,7 @@ def trusting(trust: bool = True) -> Iterator[None]:
     """Let recipes and run folders name classes of any package, which imports and runs their code.
 
     Args:
-        trust: whether they may.
+        trust: whether they may name any class.
     """
     token = _trusted.set(trust)
     try:
@@ -32,16 +31,16 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def trusts() -> bool:
-    """Whether recipes and run folders may name classes of any package."""
+    """Tell whether recipes and run folders may name classes of any package."""
     return _trusted.get()
 
 
 @contextmanager
 def only_trusted_classes() -> Iterator[None]:
-    """Let jsonargparse import classes of rnnorm, torch and lightning alone, if not :func:`trusts`.
+    """Restrict jsonargparse to classes of rnnorm, torch and lightning, unless :func:`trusts`.
 
     Raises:
-        UntrustedError: something else is named; nothing of it was imported or made.
+        UntrustedError: if another object is named; it was neither imported nor called.
     """
     from jsonargparse import _actions, _typehints
     from jsonargparse._util import import_object
@@ -53,27 +52,29 @@ def only_trusted_classes() -> Iterator[None]:
     load: Callable[..., Any] = import_object
 
     def checked(name: Any, *args: Any, **options: Any) -> Any:
-        # what comes from signatures, not from values, is code that is here already
+        # names from signatures, not from values, are code that is imported already
         if options.get("check_path") is False:
             return load(name, *args, **options)
         parts = name.split(".") if isinstance(name, str) else []
         if len(parts) < 2 or not all(map(str.isidentifier, parts)):
-            # a number, a file: jsonargparse says what it is instead
+            # a number or a file, which jsonargparse handles
             return load(name, *args, **options)
         if parts[0] in _PACKAGES and _is_trusted(found := load(name, *args, **options)):
             return found
         refused.append(name)
-        # jsonargparse tries other types of the option, if it has some
+        # jsonargparse then tries the option's other types
         raise ImportError(name)
 
+    modules: tuple[Any, ...] = (_typehints, _actions)
+    replaced = [module.import_object for module in modules]
+    for module in modules:
+        module.import_object = checked
     try:
-        with (
-            patch.object(_typehints, "import_object", checked),
-            patch.object(_actions, "import_object", checked),
-        ):
-            yield
+        yield
     finally:
-        # whatever else jsonargparse says of the option, or makes of the name
+        for module, before in zip(modules, replaced, strict=True):
+            module.import_object = before
+        # replaces jsonargparse's own error, and refuses a name it accepted
         if refused:
             raise UntrustedError(
                 f"{refused[0]} is no optimizer, schedule, callback, model, data or part of a "
@@ -83,7 +84,7 @@ def only_trusted_classes() -> Iterator[None]:
 
 
 def _is_trusted(found: Any) -> bool:
-    """Whether an object is a class that one of the packages defines for what a recipe names."""
+    """Tell whether an object is a class for recipes that one of the packages defines."""
     import lightning.pytorch as lightning
     from lightning.fabric.plugins import ClusterEnvironment
     from lightning.pytorch.accelerators import Accelerator
@@ -99,7 +100,7 @@ def _is_trusted(found: Any) -> bool:
         *(Optimizer, LRScheduler, Accelerator, Strategy, Profiler, Logger),
         *(CheckpointIO, ClusterEnvironment, LayerSync, Precision),
     )
-    # torch.os.system is reached through torch, and defined elsewhere
+    # torch.os.system is reached through torch but defined elsewhere
     return (
         inspect.isclass(found)
         and found.__module__.partition(".")[0] in _PACKAGES

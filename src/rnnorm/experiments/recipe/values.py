@@ -1,4 +1,4 @@
-"""Values of the right type that no argument takes: null, and numbers without a size."""
+"""Checks for values that jsonargparse lets through: null, huge integers, nan and infinity."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _MOST = 2**63 - 1
 
 
 def check_values(config: Namespace) -> None:
-    """Refuse null where a signature has no None, numbers beyond 64 bits, and nan and infinity.
+    """Refuse null where a signature lacks None, integers beyond 64 bits, nan and infinity.
 
-    jsonargparse takes null for every type. Here all values of a recipe are seen, so that each class
-    has to check its own ranges alone.
+    jsonargparse takes null for every type. All values of a recipe are checked here, so that a class
+    only checks its own ranges.
 
     Args:
-        config: of LightningCLI, parsed; nothing in it was made yet.
+        config: LightningCLI's parsed configuration, before anything in it is instantiated.
 
     Raises:
-        ValueError: naming the option, what it takes and what it was given.
+        ValueError: if there is such a value; the message names the option and what it takes.
     """
     _check_arguments(Trainer, config["trainer"], "trainer")
     for name in ("model", "data", "optimizer", "lr_scheduler"):
@@ -35,6 +35,7 @@ def check_values(config: Namespace) -> None:
 
 
 def _check(value: Any, name: str) -> None:
+    """Check a value, and the values in it, of the option ``name``."""
     given = value.as_dict() if isinstance(value, Namespace) else value
     if isinstance(given, Mapping) and "class_path" in given:
         arguments = given.get("init_args") or {}
@@ -45,7 +46,7 @@ def _check(value: Any, name: str) -> None:
     elif isinstance(given, list | tuple):
         for inner in given:
             _check(inner, name)
-    # the number of devices may be a text
+    # the number of devices may be a string
     elif name == "trainer.devices" and isinstance(given, str) and given.isdecimal():
         _check(int(given[:4000]), name)
     elif isinstance(given, int) and not -_MOST <= given <= _MOST:
@@ -56,6 +57,7 @@ def _check(value: Any, name: str) -> None:
 
 
 def _check_arguments(kind: Any, given: Mapping[str, Any] | Namespace, name: str) -> None:
+    """Check the arguments of a class, which are the options below ``name``."""
     arguments = given.as_dict() if isinstance(given, Namespace) else given
     taken = dict(_parameters(kind))
     for key, value in arguments.items():
@@ -63,20 +65,20 @@ def _check_arguments(kind: Any, given: Mapping[str, Any] | Namespace, name: str)
         if value is None and default is not None and not _takes_none(hint):
             what = getattr(hint, "__name__", str(hint)) if isinstance(hint, type) else hint
             raise ValueError(f"{name}.{key} must be of type {what}, got null")
-        # an infinite default is none's fault
+        # a default may be infinite
         if value is not default:
             _check(value, f"{name}.{key}")
 
 
 def _parameters(kind: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Default and type of each argument of a class, of those that it hands on to its bases too."""
+    """Yield the name, default and type of each argument of a class and its bases."""
     for base in reversed(inspect.getmro(kind)):
         if (make := vars(base).get("__init__")) is None or base is object:
             continue
         try:
             hints = typing.get_type_hints(make)
         except (NameError, TypeError, AttributeError):
-            # a type that is there for type checkers alone
+            # a type that is imported for type checkers only
             hints = {}
         for key, parameter in inspect.signature(make).parameters.items():
             default = ... if parameter.default is parameter.empty else parameter.default
@@ -84,4 +86,5 @@ def _parameters(kind: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
 
 def _takes_none(hint: Any) -> bool:
+    """Tell whether a type hint allows None."""
     return hint in (Any, object, None, NoneType) or NoneType in typing.get_args(hint)

@@ -51,7 +51,9 @@ def refuse_another_training(folder: Path, built: Built) -> None:
     """
     # built, it has the defaults of arguments that a later patch has added
     before, now = Built(read_config(folder / "config.yaml")).as_dict(), built.as_dict()
-    if other := list(differences(_learning(before), _learning(now), said="was {!r} and is {!r}")):
+    if other := list(
+        differences(_learning(before), _learning(now), template="was {!r} and is {!r}")
+    ):
         raise ValueError(
             f"the run in {folder} was trained otherwise: {'; '.join(other)}, so begin a new "
             "training with another --run-dir"
