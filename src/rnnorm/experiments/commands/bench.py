@@ -1,4 +1,4 @@
-"""``rnnorm bench``."""
+"""The command ``rnnorm bench``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE = ("[options]", "RECIPE ... [options]")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of ``bench`` and ``bench_recipes`` in :mod:`rnnorm.experiments.bench`."""
+    """Add the arguments of ``bench`` and ``bench_recipes`` of :mod:`rnnorm.experiments.bench`."""
     parser.add_argument(
         "recipes",
         metavar="RECIPE",
@@ -59,12 +59,16 @@ def run(
     backend: str | None,
     **given: Any,
 ) -> None:
-    """Time recipes if any are named, else layers; the functions print."""
+    """Time the recipes, or layers if no recipe is named, and print a table.
+
+    Raises:
+        ValueError: if an option does not belong to what is timed.
+    """
     if recipes and shape:
         raise ValueError("--shape is of layers: name no recipe")
     if not recipes and (overrides or data_dir or scale or on_torch or backend):
-        told = "--data-dir, --scale, --on-torch, --backend and overrides"
-        raise ValueError(f"{told} are of recipes: name one")
+        only_recipes = "--data-dir, --scale, --on-torch, --backend and overrides"
+        raise ValueError(f"{only_recipes} are of recipes: name one")
     given = {name: value for name, value in given.items() if value is not None}
     if recipes:
         from rnnorm.experiments.bench.recipes import bench_recipes

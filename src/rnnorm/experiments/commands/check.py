@@ -1,4 +1,4 @@
-"""``rnnorm check``."""
+"""The command ``rnnorm check``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ USAGE = ("[--device cpu|cuda] [--seconds SECONDS] [--out FILE]",)
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of ``check`` in :mod:`rnnorm.experiments.bench.check`."""
+    """Add the arguments of :func:`rnnorm.experiments.bench.check.check`."""
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="whose kernels (cpu)"
     )
@@ -25,11 +25,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(device: str, budget: float | None, out: str | None) -> int:
-    """Examine the kernels; the function prints.
+    """Examine the kernels and print what is found.
 
     Returns:
-        0, 1 if something is wrong or there is nothing to examine, 2 without such a device, 3 if
-        nothing is wrong in the cases that there was time for.
+        The exit status: 0 if all is right, 1 if something is wrong or there is no kernel to
+        examine, 2 without such a device, 3 if time ran out and nothing was wrong until then.
     """
     from rnnorm.experiments.bench.check import DeviceMissingError, OutOfTimeError, check
 

@@ -1,7 +1,7 @@
 """The ``rnnorm`` command. Everything it does is a function that can be called from Python.
 
-Help, usage errors and the list of recipes need neither torch nor Lightning: a command imports what
-it runs when it runs.
+Help, usage errors and the list of recipes import neither torch nor Lightning, which would take
+seconds: each command imports the function it calls when it runs.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ _NEEDS = (
     "tqdm",
     "yaml",
 )
-# where the options of recipes begin
+# first words of the options of recipes
 _OF_RECIPES = ("trainer", "model", "data", "optimizer", "lr_scheduler", "seed_everything")
-# the same command again goes on where it was stopped
+# commands that, given again, resume where they were stopped
 _GO_ON = ("compare", "demo", "search")
 
 
@@ -75,37 +75,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: those of the process by default.
+        arguments: the words after ``rnnorm``; the process's own by default.
 
     Returns:
         The exit status: 0, 1 if the command failed, 2 if it was misspelt or its device is
-        missing, 130 after Ctrl-C, 143 after SIGTERM and 141 if whoever read the output has gone.
+        missing, 130 after Ctrl-C, 143 after SIGTERM, 141 if the reader of the output has closed it.
     """
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
-        # a terminal or a file in Latin-1 has no dash
+        # Latin-1 cannot encode the dashes that are printed
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         status = _run(arguments)
         sys.stdout.flush()
     except OSError as error:
-        # what is left in the buffer would be said again at exit
+        # otherwise the rest of the buffer would raise the error again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 141
         print(f"rnnorm: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        # while the command was read
+        # Ctrl-C came while the arguments were read
         return 130
     return status
 
 
 def _open_streams() -> None:
-    """Opens a standard stream that who started the command has closed, to nowhere.
+    """Open /dev/null in place of each standard stream that the caller has closed.
 
-    In order, so that each has its own number, which signal handlers and libraries write to.
+    They are opened in order, so that each has the file number that libraries write to.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -113,13 +113,16 @@ def _open_streams() -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command that the arguments name, and return its exit status."""
     name, *words = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
     if name in ("-h", "--help", "--version"):
-        print(f"rnnorm {rnnorm.__version__}" if name == "--version" else _whole().format_help())
+        version = f"rnnorm {rnnorm.__version__}"
+        print(version if name == "--version" else _main_parser().format_help())
         return 0
     if name not in _COMMANDS:
         what = "option" if name.startswith("-") else "command"
-        _whole().error(f"no {what} is called {name!r}{_nearest(name, [*_COMMANDS, '--version'])}")
+        nearest = _nearest(name, [*_COMMANDS, "--version"])
+        _main_parser().error(f"no {what} is called {name!r}{nearest}")
     command = _COMMANDS[name]
     parser = _parser(name, command)
     missing = [package for package in _NEEDS if importlib.util.find_spec(package) is None]
@@ -127,8 +130,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(parser.format_help())
         return 0 if missing else _list_options(parser, words)
     if missing:
-        said = f"rnnorm {name} needs {', '.join(missing)}: "
-        print(f'{said}pip install ".[experiments]" in a clone of rnnorm', file=sys.stderr)
+        needs = f"rnnorm {name} needs {', '.join(missing)}: "
+        print(f'{needs}pip install ".[experiments]" in a clone of rnnorm', file=sys.stderr)
         return 1
     from rnnorm.experiments.recipe.recipe import OverrideError
     from rnnorm.experiments.recipe.trust import trusting
@@ -137,12 +140,12 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     given = _parse(parser, words)
     trust = given.pop("trust", False)
-    # what is timed has the memory of a user's own process
+    # bench and check time layers with the allocator of a user's own process
     if command not in (bench, check):
         keep_freed_memory()
     try:
         if "checkpoint" in given:
-            # found before torch is imported
+            # a missing checkpoint is reported before torch is imported
             given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
         with trusting(trust):
             status = command.run(**given)
@@ -167,8 +170,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     return status
 
 
-def _whole() -> argparse.ArgumentParser:
-    """For the help and the errors of the whole command line."""
+def _main_parser() -> argparse.ArgumentParser:
+    """Return the parser that prints the help and the errors of ``rnnorm`` without a command."""
     width = max(map(len, _COMMANDS))
     listed = [f"  {n:{width}}  {c.HELP}" for n, c in _COMMANDS.items()]
     return argparse.ArgumentParser(
@@ -182,6 +185,7 @@ def _whole() -> argparse.ArgumentParser:
 
 
 def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
+    """Return the parser of a command."""
     parser = argparse.ArgumentParser(
         prog=f"rnnorm {name}",
         usage="\n       ".join(f"rnnorm {name} {usage}" for usage in command.USAGE),
@@ -193,8 +197,8 @@ def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
 
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
-    """The command's arguments, those of the recipe among them as ``overrides``."""
-    own, overrides = _apart(words)
+    """Return the command's arguments, with the options of the recipe as ``overrides``."""
+    own, overrides = _split(words)
     options, unknown = parser.parse_known_intermixed_args(own)
     given = vars(options)
     if "overrides" in given:
@@ -212,8 +216,8 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, A
     return given
 
 
-def _apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The command's own words, and the options of the recipe as ``--name=value``."""
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the command's own words, and the options of the recipe as ``--name=value``."""
     own, overrides, left = [], [], list(words)
     while left:
         word = left.pop(0)
@@ -227,16 +231,18 @@ def _apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _root(option: str) -> str:
+    """Return the first word of an option's name, such as ``trainer``."""
     return option[2:].partition("=")[0].partition(".")[0]
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
+    """Return the clause that names the words most like a misspelt one."""
     near = difflib.get_close_matches(word, known, n=3)
     return f": the nearest are {', '.join(near)}" if near else ""
 
 
 def _list_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
-    """Prints the options of the recipe that is named, if the command takes them."""
+    """Print the options of the recipe that is named, if the command takes them."""
     from rnnorm.experiments.training.run_names import is_recipe
 
     recipe = next((word for word in words if is_recipe(word)), None)

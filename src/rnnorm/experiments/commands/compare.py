@@ -1,4 +1,4 @@
-"""``rnnorm compare``."""
+"""The command ``rnnorm compare``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USAGE = (
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.comparing.compare.compare`."""
+    """Add the arguments of :func:`rnnorm.experiments.comparing.compare.compare`."""
     parser.add_argument(
         "runs",
         nargs="+",
@@ -54,7 +54,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(**given: Any) -> None:
-    """Compare; the function prints the table."""
+    """Compare the recipes and runs, and print a table."""
     from rnnorm.experiments.comparing.compare import compare
     from rnnorm.experiments.training.machine import flush_subnormals
 

@@ -1,4 +1,4 @@
-"""``rnnorm demo``: LSTM, BN-LSTM and LN-LSTM side by side on permuted digits."""
+"""The command ``rnnorm demo``: LSTM, BN-LSTM and LN-LSTM side by side on permuted digits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = {"LSTM": "demo/digits-lstm", "BN-LSTM": "demo/digits-bn", "LN-LSTM": "d
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`demo`."""
+    """Add the arguments of :func:`demo`."""
     parser.add_argument(
         "--out", metavar="DIR", default="runs/demo", help="for runs, picture, curves (runs/demo)"
     )
@@ -29,7 +29,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(**given: Any) -> None:
-    """Run the demo, which prints."""
+    """Train the models of the demo and print a table."""
     from rnnorm.experiments.training.machine import flush_subnormals
 
     flush_subnormals()
@@ -47,18 +47,18 @@ def demo(
     """Train the three models with the same budget and seeds, print a table, draw a picture.
 
     Args:
-        out: folder of the runs, the picture and the curves; what is trained there is not again.
+        out: folder of the runs, the picture and the curves; runs finished there are not repeated.
         picture: another place for the picture.
         seeds: how many seeds, from 1 on.
-        epochs: epochs of each training, as in the recipes by default.
-        overrides: options of LightningCLI for all of them.
+        epochs: epochs of each training; the recipes' number by default.
+        overrides: options of LightningCLI for all trainings.
 
     Returns:
         A curve for each model and seed.
 
     Raises:
-        ValueError: ``seeds`` or ``epochs`` is less than 1, or ``out`` holds other trainings.
-        NotADirectoryError: ``out`` is a file.
+        ValueError: if ``seeds`` or ``epochs`` is less than 1, or ``out`` holds other trainings.
+        NotADirectoryError: if ``out`` is a file.
     """
     from rnnorm.experiments.comparing.compare import compare
 

@@ -1,4 +1,4 @@
-"""``rnnorm export``."""
+"""The command ``rnnorm export``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE = ("RUN --out FILE [options]", "RECIPE --ckpt FILE --out FILE [options]")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.trained.export.export`."""
+    """Add the arguments of :func:`rnnorm.experiments.trained.export.export`."""
     options.trained(parser)
     parser.add_argument(
         "--format",
@@ -31,12 +31,16 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(**given: Any) -> None:
-    """Write, and say where."""
+    """Export the model and print where it is.
+
+    Raises:
+        ValueError: if a package that the format needs is missing.
+    """
     if given["format"] == "onnx":
-        needs = [n for n in ("onnxscript", "onnxruntime") if importlib.util.find_spec(n) is None]
-        if needs:
+        missing = [n for n in ("onnxscript", "onnxruntime") if importlib.util.find_spec(n) is None]
+        if missing:
             raise ValueError(
-                f'it needs {", ".join(needs)}: pip install ".[export]" in a clone of rnnorm'
+                f'it needs {", ".join(missing)}: pip install ".[export]" in a clone of rnnorm'
             )
     from rnnorm.experiments.trained.export import export
 

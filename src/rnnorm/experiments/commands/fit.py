@@ -1,4 +1,4 @@
-"""``rnnorm fit``."""
+"""The command ``rnnorm fit``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USAGE = ("RECIPE [options]", "--resume RUN [options]")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.training.fit.fit`."""
+    """Add the arguments of :func:`rnnorm.experiments.training.fit.fit`."""
     parser.add_argument(
         "recipe", metavar="RECIPE", nargs="?", type=options.recipe_name, help="what to train"
     )
@@ -45,9 +45,13 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(**given: Any) -> None:
-    """Train, and say what came out."""
+    """Train a recipe or resume a run, and print the best score.
+
+    Raises:
+        ValueError: if neither a recipe nor a run to resume is named.
+    """
     if given["recipe"] is None and given["resume"] is None:
-        # before torch is imported
+        # said before torch is imported, which takes seconds
         raise ValueError("fit needs a recipe, or the run to go on with: rnnorm fit --resume RUN")
     from rnnorm.experiments.training.fit import fit
     from rnnorm.experiments.training.machine import flush_subnormals

@@ -1,4 +1,4 @@
-"""Options that several commands share. Each is called as the argument of the function it is for."""
+"""Options that several commands share, named after the arguments of the functions they call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def overrides(
     such_as: str = "--trainer.max_epochs=5 --model.hidden_size=50 --optimizer.lr=0.002",
     but: str = "",
 ) -> None:
-    """Let the command take the options of recipes.
+    """Let a command take the options of recipes.
 
     Args:
-        parser: the command's.
-        such_as: an example of them.
-        but: which ones are refused.
+        parser: the command's parser.
+        such_as: examples of such options.
+        but: the clause that names the options it refuses.
     """
     parser.set_defaults(overrides=[])
     parser.epilog = (
@@ -26,34 +26,34 @@ def overrides(
 
 
 def overrides_of_a_run(parser: ArgumentParser) -> None:
-    """The same for a command that uses a trained model."""
+    """Let a command that uses a trained model take the options of its recipe."""
     but = ", but for a run those of training"
     overrides(parser, "--data.eval_batch_size=50 --trainer.accelerator=cpu", but)
 
 
 def recipe_name(word: str) -> str:
-    """A recipe, for ``type=``."""
+    """Check that a word names a recipe, and return it; for ``type=``."""
     from rnnorm.experiments.training.run_names import refuse_unknown_recipe
 
     return _checked(refuse_unknown_recipe, word)
 
 
 def recipe_or_run(word: str) -> str:
-    """A recipe, a run folder or a folder of them, for ``type=``."""
+    """Check that a word names a recipe, a run or a folder of runs, and return it; for ``type=``."""
     from rnnorm.experiments.training.run_names import refuse_unknown
 
     return _checked(refuse_unknown, word)
 
 
 def run_folder(word: str) -> str:
-    """A run folder or a folder of them, for ``type=``."""
+    """Check that a word names a run or a folder of runs, and return it; for ``type=``."""
     from rnnorm.experiments.training.run_names import runs_in
 
     return _checked(runs_in, word)
 
 
 def trained(parser: ArgumentParser) -> None:
-    """The model that a command uses."""
+    """Add the arguments that name a trained model."""
     parser.add_argument(
         "run", metavar="RUN", type=recipe_or_run, help="its run folder; or a recipe, with --ckpt"
     )
@@ -66,11 +66,11 @@ def trained(parser: ArgumentParser) -> None:
 
 
 def data_dir(parser: ArgumentParser, without: str = "MNIST is downloaded without it") -> None:
-    """Where the data are.
+    """Add the option that names the folder of the data.
 
     Args:
-        parser: the command's.
-        without: what is so without the option.
+        parser: the command's parser.
+        without: what happens without the option, for its help.
     """
     parser.add_argument(
         "--data-dir", metavar="DIR", help=f"folder with the data set's files; {without}"
@@ -78,7 +78,7 @@ def data_dir(parser: ArgumentParser, without: str = "MNIST is downloaded without
 
 
 def scale(parser: ArgumentParser) -> None:
-    """The paper's scale or a small one."""
+    """Add the option that chooses the paper's scale or a small one."""
     parser.add_argument(
         "--scale",
         choices=("paper", "small"),
@@ -88,7 +88,7 @@ def scale(parser: ArgumentParser) -> None:
 
 
 def trust(parser: ArgumentParser) -> None:
-    """Whether recipes and run folders may name classes of any package."""
+    """Add the option that lets recipes and run folders name classes of any package."""
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -98,7 +98,7 @@ def trust(parser: ArgumentParser) -> None:
 
 
 def training(parser: ArgumentParser) -> None:
-    """What is changed most often in a training."""
+    """Add the options of a training that are changed most often."""
     parser.add_argument(
         "--epochs", metavar="N", type=int, help="passes over the training data (the recipe's)"
     )
@@ -109,12 +109,16 @@ def training(parser: ArgumentParser) -> None:
 
 
 def draws(parser: ArgumentParser) -> None:
-    """The seed of random draws."""
+    """Add the option that sets the seed of random draws."""
     parser.add_argument("--seed", metavar="N", type=seed, default=1, help="seed of the draws (1)")
 
 
 def seed(word: str) -> int:
-    """A seed that torch takes, for ``type=``."""
+    """Check that torch accepts a seed, and return it; for ``type=``.
+
+    Raises:
+        ArgumentTypeError: if the seed is not from 0 to 2**64 - 1.
+    """
     number = int(word)
     if not 0 <= number < 2**64:
         raise ArgumentTypeError(f"it must be from 0 to {2**64 - 1}, got {word}")
@@ -122,7 +126,7 @@ def seed(word: str) -> int:
 
 
 def message(error: Exception) -> str:
-    """What an error says, without the number of one of the system's."""
+    """Return the message of an error, without the error number of the system."""
     if isinstance(error, OSError) and error.strerror:
         known = error.filename is None or str(error.filename) in error.strerror
         return error.strerror if known else f"{error.strerror}: {error.filename}"
@@ -130,9 +134,14 @@ def message(error: Exception) -> str:
 
 
 def _checked(refuse: Callable[[str], object], word: str) -> str:
+    """Return a word, or turn its refusal into an error of argparse.
+
+    Raises:
+        ArgumentTypeError: if ``refuse`` raises an error.
+    """
     try:
         refuse(word)
     except (ValueError, OSError) as error:
-        # a name may be too long, or a folder another user's
+        # OSError: a name is too long, or a folder belongs to another user
         raise ArgumentTypeError(message(error)) from None
     return word

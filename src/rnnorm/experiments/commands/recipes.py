@@ -1,4 +1,4 @@
-"""``rnnorm recipes``."""
+"""The command ``rnnorm recipes``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ USAGE = ("[WORD ...]",)
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """What the recipes are chosen by."""
+    """Add the words that choose the recipes."""
     parser.add_argument(
         "words", metavar="WORD", nargs="*", help="those alone whose line has all of these, as ptb"
     )
 
 
 def run(words: list[str]) -> None:
-    """Print the table."""
+    """Print the table of the recipes whose line has all of the words."""
     from rnnorm.experiments.recipe.table import recipe_table
 
     print(recipe_table(words))

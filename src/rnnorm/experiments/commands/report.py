@@ -1,4 +1,4 @@
-"""``rnnorm report``."""
+"""The command ``rnnorm report``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USAGE = ("RUN ... [options]",)
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.reporting.report.report`."""
+    """Add the arguments of :func:`rnnorm.experiments.reporting.report.report`."""
     parser.add_argument(
         "runs",
         nargs="+",
@@ -28,7 +28,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(**given: Any) -> None:
-    """Write the page, and say where it is."""
+    """Write the page and print where it is."""
     from rnnorm.experiments.reporting.report import report
 
     print(f"page: {report(**given)}")

@@ -1,4 +1,4 @@
-"""``rnnorm search``."""
+"""The command ``rnnorm search``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USAGE = ("RECIPE --out DIR [options]", "--storage URL --status")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.searching.search.search`."""
+    """Add the arguments of :func:`rnnorm.experiments.searching.search.search`."""
     parser.add_argument(
         "recipe", metavar="RECIPE", nargs="?", type=options.recipe_name, help="what to train"
     )
@@ -49,7 +49,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(**given: Any) -> None:
-    """Search, and print the trials; or say how far it is."""
+    """Run the trials and print them, or with ``--status`` print what a storage's workers do.
+
+    Raises:
+        ValueError: if an option that is needed is missing.
+    """
     if given.pop("status"):
         if given["storage"] is None:
             raise ValueError("--status needs --storage URL")
@@ -57,9 +61,9 @@ def run(**given: Any) -> None:
 
         print(status(given["storage"]))
         return
-    for name, said in (("recipe", "a recipe"), ("out", "--out DIR")):
+    for name, wanted in (("recipe", "a recipe"), ("out", "--out DIR")):
         if given[name] is None:
-            raise ValueError(f"search needs {said}: rnnorm search RECIPE --out DIR")
+            raise ValueError(f"search needs {wanted}: rnnorm search RECIPE --out DIR")
     from rnnorm.experiments.searching.search import search
     from rnnorm.experiments.training.machine import flush_subnormals
 

@@ -1,4 +1,4 @@
-"""``rnnorm test``."""
+"""The command ``rnnorm test``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE = ("RUN [options]", "RECIPE --ckpt FILE [options]")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`rnnorm.experiments.trained.test.measure`."""
+    """Add the arguments of :func:`rnnorm.experiments.trained.test.measure`."""
     options.trained(parser)
     options.data_dir(parser)
     options.scale(parser)
@@ -40,8 +40,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(**given: Any) -> None:
-    """Measure, and say the numbers."""
+    """Measure the model on the test set and print each score."""
     from rnnorm.experiments.trained.test import measure
 
-    # shown before they are kept, which may fail
+    # scores are printed before they are written, since writing may fail
     measure(**given, tell=partial(print, flush=True))

@@ -1,4 +1,4 @@
-"""``rnnorm write``."""
+"""The command ``rnnorm write``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USAGE = (
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of ``write`` and its like in :mod:`rnnorm.experiments.measuring`."""
+    """Add the arguments of the functions in :mod:`rnnorm.experiments.trained` that write."""
     options.trained(parser)
     parser.add_argument(
         "recordings", metavar="WAV", nargs="*", help="recordings to transcribe, a line each"
@@ -52,7 +52,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="how many of each beginning or class (1)",
     )
     options.draws(parser)
-    # one that is given is refused where nothing is drawn
+    # None tells a seed that is not given, since one is refused where nothing is random
     parser.set_defaults(seed=None)
     parser.add_argument(
         "--max-length",
@@ -78,8 +78,12 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(recordings: list[str], source: str | None, out: str | None, **given: Any) -> None:
-    """Write, a text a line, or draw."""
-    # each function has defaults of its own
+    """Print texts, one a line, or draw a picture.
+
+    Raises:
+        ValueError: if two things are asked for, or an option does not belong to what is.
+    """
+    # each function has its own defaults
     given = {name: value for name, value in given.items() if value is not None}
     what = _asked_for({"WAV": recordings, "--from": source, "--out": out})
     _refuse_others(what, given)
@@ -103,10 +107,10 @@ def run(recordings: list[str], source: str | None, out: str | None, **given: Any
 
 
 def _asked_for(given: Mapping[str, Any]) -> str:
-    """What is to be made: a text without any other word.
+    """Return the option that says what to write, or "a text" if there is none.
 
     Raises:
-        ValueError: two things at once.
+        ValueError: if there are two such options.
     """
     named = [name for name, value in given.items() if value not in (None, [])]
     if len(named) > 1:
@@ -114,7 +118,7 @@ def _asked_for(given: Mapping[str, Any]) -> str:
     return named[0] if named else "a text"
 
 
-# what an option is for, where not for all
+# options that belong to some outputs alone, and those outputs
 _FOR = {
     "beam": ("WAV", "--from"),
     "beginnings": ("a text", "--out"),
@@ -128,10 +132,10 @@ _FOR = {
 
 
 def _refuse_others(what: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that are of something else.
+    """Refuse options that do not belong to the output.
 
     Raises:
-        ValueError: naming one.
+        ValueError: if there is such an option.
     """
     for name, fitting in _FOR.items():
         if name in given and what not in fitting:
@@ -140,4 +144,5 @@ def _refuse_others(what: str, given: Mapping[str, Any]) -> None:
 
 
 def _renamed(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Return the arguments with some of them renamed."""
     return {names.get(name, name): value for name, value in given.items()}
