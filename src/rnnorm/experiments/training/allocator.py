@@ -1,4 +1,4 @@
-"""Memory that a training frees is kept for its next step."""
+"""Keep the memory that a training step frees for the next step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST = 2**31 - 1
 def keep_freed_memory() -> None:
     """Let glibc keep freed blocks for this process, unless the environment sets its thresholds.
 
-    By default it gives large blocks back to the system as they are freed, and every step of a
-    training waits for the same pages again. Other C libraries are left alone.
+    By default glibc returns large freed blocks to the system, and every training step waits for
+    the same pages again. Other C libraries are left alone.
     """
     if platform.libc_ver()[0] != "glibc":
         return

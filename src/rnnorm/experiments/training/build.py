@@ -1,4 +1,4 @@
-"""From a recipe and overrides to a model, its data, its optimiser and a trainer."""
+"""Build the model, data, optimiser and trainer of a recipe and its overrides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rnnorm.experiments.recipe.values import check_values
 from rnnorm.experiments.training.checkpoint import WholeFiles
 from rnnorm.experiments.training.trainer import StopAfter
 
-#: arguments of data that are files of a user's own, in ``data_dir`` if there is one
+#: data arguments that name a user's own files, in ``data_dir`` if it is given
 FILES = ("file", "source", "target")
 
 
@@ -41,11 +41,11 @@ class OptimizerError(ValueError):
 
 
 class Built(LightningCLI):
-    """Model, data and configuration of a recipe, checked; the trainer is made later.
+    """The checked model, data and configuration of a recipe; :meth:`make_trainer` follows.
 
     Args:
-        config: what LightningCLI reads.
-        overrides: command line options of LightningCLI that come after it, such as
+        config: the configuration that LightningCLI reads.
+        overrides: command line options of LightningCLI that override ``config``, such as
             ``"--trainer.max_epochs=3"``.
 
     Attributes:
@@ -53,10 +53,10 @@ class Built(LightningCLI):
         datamodule: the data.
 
     Raises:
-        OverrideError: an option or its type is unknown to the recipe.
-        UntrustedError: a class is of another package than rnnorm, torch and lightning, and its code
-            is not trusted (:mod:`rnnorm.experiments.recipe.trust`).
-        ValueError: model or data refuse an argument.
+        OverrideError: if the recipe does not know an option, or refuses its type.
+        UntrustedError: if a class is of another package than rnnorm, torch and lightning, and its
+            code is not trusted (:mod:`rnnorm.experiments.recipe.trust`).
+        ValueError: if the model or the data refuse an argument.
     """
 
     model: LightningModule
@@ -65,7 +65,7 @@ class Built(LightningCLI):
     def __init__(self, config: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
         for name in ("lightning.pytorch", "lightning.fabric"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        # what a user has asked for by a profiler, or by verbose
+        # profilers and verbose callbacks report at this level
         for name in ("profilers", "callbacks"):
             logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
         try:
@@ -86,7 +86,7 @@ class Built(LightningCLI):
                 )
         except (UntrustedError, OptimizerError):
             raise
-        # torch has an error of its own for sizes that no memory holds
+        # torch raises RuntimeError for sizes that no memory holds
         except (ArgumentError, ValueError, TypeError, RuntimeError, OverflowError) as error:
             kind = OverrideError if isinstance(error, ArgumentError) else ValueError
             raise kind(
@@ -94,25 +94,25 @@ class Built(LightningCLI):
             ) from None
 
     def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
-        """Name optimiser and schedule in what they raise: they are made here."""
+        """Add the optimiser and schedule to the model, and name both if their making fails."""
         try:
             super()._add_configure_optimizers_method_to_model(subcommand)
-        # torch's classes have one of these for one argument or another
+        # torch's optimisers and schedules raise any of these for bad arguments
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise OptimizerError(
                 f"optimizer or lr_scheduler cannot be made: {shorten(error)}"
             ) from error
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """One seed for weights and data, and limits of minibatches that may be counted."""
+        """Link the seed of the data to the global seed, and let minibatch limits be integers."""
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
         for action in parser._actions:
             if _LIMIT.fullmatch(action.dest):
-                # jsonargparse reads the trainer's own type float first, which makes 1 all of them
+                # with float first, jsonargparse reads 1 as the fraction 1.0: all minibatches
                 action._typehint = int | float | None  # type: ignore[attr-defined]
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse ``args`` alone; LightningCLI would warn about those of the process."""
+        """Parse and check ``args`` alone; LightningCLI would warn about the process's arguments."""
         self.config = parser.parse_args(args)
         if isinstance(seed := self.config["seed_everything"], bool):
             raise ValueError(f"seed_everything must be a number, got {str(seed).lower()}")
@@ -121,17 +121,17 @@ class Built(LightningCLI):
         check_values(self.config)
         trainer = self.config["trainer"]
         for name in ("callbacks", "plugins"):
-            # Lightning takes one without a list
+            # Lightning also accepts a single object without a list
             if trainer[name] and not isinstance(trainer[name], list):
                 trainer[name] = [trainer[name]]
-        # a run folder finds its data wherever it is used from; a file lies in data_dir if named
+        # absolute, so that a run finds its data from anywhere; files are relative to data_dir
         given = self.config["data"].get("init_args") or {}
         for name in ["data_dir"] if given.get("data_dir") else FILES:
             if given.get(name):
                 given[name] = str(Path(given[name]).expanduser().resolve())
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Nothing yet: :meth:`make_trainer` does it, when there is a run folder."""
+        """Return None; :meth:`make_trainer` makes the trainer when there is a run folder."""
         return None
 
     def make_trainer(
@@ -141,16 +141,17 @@ class Built(LightningCLI):
         one_process: bool = False,
         **kwargs: Any,
     ) -> Trainer:
-        """The trainer of the recipe, without a logger.
+        """Return the trainer of the recipe, without a logger.
 
         Args:
-            callbacks: added to the recipe's.
-            before: likewise, but called before them.
-            one_process: refuse more than one.
+            callbacks: called after the recipe's callbacks.
+            before: callbacks that are called before the recipe's callbacks.
+            one_process: refuse more than one process.
             **kwargs: arguments of the trainer that take precedence over the recipe's.
 
         Raises:
-            ValueError: the trainer refuses its arguments, or has several processes.
+            ValueError: if the trainer refuses its arguments, or has several processes despite
+                ``one_process``.
         """
         given = self.config_init["trainer"]
         extra = [*before, *(given.get("callbacks") or []), *callbacks]
@@ -177,14 +178,14 @@ class Built(LightningCLI):
         return trainer
 
     def set_up(self, stage: str) -> None:
-        """Load the data, and let a model that wants to see whether they fit it.
+        """Load the data, and let the model check them if it has ``check_data``.
 
         Args:
             stage: ``"fit"`` or ``"test"``.
 
         Raises:
-            ValueError: the data are broken, or do not fit the model.
-            FileNotFoundError: a file is missing.
+            ValueError: if the data are broken, or do not fit the model.
+            FileNotFoundError: if a file is missing.
         """
         self.datamodule.prepare_data()
         self.datamodule.setup(stage)
@@ -192,18 +193,18 @@ class Built(LightningCLI):
             check(self.datamodule)
 
     def as_yaml(self) -> str:
-        """The whole configuration, defaults included."""
+        """Return the whole configuration as YAML, defaults included."""
         with _jsonargparse():
             text: str = self.parser.dump(self.config, skip_none=False, skip_link_targets=False)
         return text
 
     def as_dict(self) -> dict[str, Any]:
-        """The same, in plain types."""
+        """Return the whole configuration in plain types, defaults included."""
         config: dict[str, Any] = yaml.load(self.as_yaml(), YamlLoader)
         return config
 
     def summary(self) -> str:
-        """Model, size, data and what there is to know of them."""
+        """Return lines that name the model, its parameter count, the data and their notes."""
         parameters = sum(p.numel() for p in self.model.parameters())
         model, data = (_arguments(x.hparams) for x in (self.model, self.datamodule))
         lines = [f"model: {model}; {parameters} parameters", f"data: {data}"]
@@ -220,9 +221,9 @@ def _arguments(hparams: Any) -> str:
 
 @contextmanager
 def _jsonargparse() -> Iterator[None]:
-    """Let it read and write YAML as all else here does, and silence its deprecations.
+    """Let jsonargparse read and write YAML as rnnorm does, without deprecation warnings.
 
-    Lightning calls functions that have other names by now.
+    Lightning calls functions that jsonargparse has renamed.
     """
     with (
         patch.object(_loaders_dumpers, "yaml_default_loader", YamlLoader),
@@ -235,21 +236,21 @@ def _jsonargparse() -> Iterator[None]:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence what Lightning's trainer warns about although the user can do nothing."""
+    """Silence the warnings of Lightning's trainer about which the user can do nothing."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
         warnings.filterwarnings("ignore", "GPU available but not used")
-        # the budget of a comparison is none of a training that goes on without it
+        # a comparison's time budget does not hold for a training resumed outside of it
         warnings.filterwarnings("ignore", ".*add the following callbacks: .*StopAfterSeconds")
         yield
 
 
 def option_list(recipe: str) -> str:
-    """Every option that a recipe takes, with its value there, as a text."""
+    """Return a text with every option of a recipe and the option's value there."""
     whole = Built(read_recipe(recipe).config).as_dict()
     lines = [f"options of {recipe}, with its values at the paper's scale:"]
     for name, value in option_values(whole).items():
-        # a list of callbacks or the like is not for the command line, and there is one seed
+        # lists do not fit on the command line, and the data share the global seed
         if isinstance(value, list) or FIT_SETS.match(name) or name == "--data.seed":
             continue
         fields = value.items() if isinstance(value, dict) else ()

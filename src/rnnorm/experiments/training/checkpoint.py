@@ -1,4 +1,4 @@
-"""Checkpoint files that nothing turns into a wrong training, and what can go on from one."""
+"""Write checkpoints whole, and check every checkpoint that is read."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from rnnorm.experiments.console import shorten
 from rnnorm.experiments.files import BrokenFileError, check_size, unpack, write_whole
 from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
 
-# what a checkpoint ends with, as the comment of its zip archive: the digest of all before it
+# the comment of a checkpoint's zip archive: the digest of all bytes before it
 _DIGEST = b"sha256:"
 _COMMENT = len(_DIGEST) + 64
-# bytes of a checkpoint
+# most bytes of a checkpoint
 _LIMIT = 1 << 34
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Writes a checkpoint under another name and renames it when it is complete.
+    """Writes a checkpoint under another name and renames the file when it is complete.
 
-    Lightning's own way goes through the system's temporary folder, from where a file is copied,
-    not renamed, if that is another file system; and torch reads a zip archive without a look at
+    Lightning writes into the system's temporary folder first, and copies the file instead of
+    renaming it if the folder is on another file system. torch reads a zip archive without checking
     its checksums.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Path | None = None
     ) -> None:
-        """Write it.
+        """Write a checkpoint with its digest, and replace ``path`` once all is written.
 
         Args:
-            checkpoint: what it holds.
-            path: its file.
-            storage_options: what the file that it replaces is called from then on.
+            checkpoint: the contents.
+            path: the checkpoint's file.
+            storage_options: new name of the file that ``path`` named so far.
 
         Raises:
-            OSError: the disk is full or not writable; the previous checkpoint stays whole.
+            OSError: if the disk is full or not writable; the previous checkpoint stays whole.
         """
         path = Path(path)
         buffer = BytesIO()
@@ -62,12 +62,12 @@ class WholeFiles(TorchCheckpointIO):
             raise OSError(error.errno, message, str(path)) from error
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
-        """Read it, as :func:`read_checkpoint` does."""
+        """Read and check a checkpoint with :func:`read_checkpoint`."""
         return read_checkpoint(path)
 
 
 def _seal(archive: BytesIO) -> None:
-    """Give a zip archive the digest as its comment, for which the last two bytes are the length."""
+    """Append the archive's SHA-256 as its zip comment, whose length the last two bytes hold."""
     archive.seek(-2, os.SEEK_END)
     archive.write(_COMMENT.to_bytes(2, "little"))
     digest = hashlib.sha256(archive.getvalue()).hexdigest()
@@ -75,10 +75,10 @@ def _seal(archive: BytesIO) -> None:
 
 
 def _check_sum(data: bytes) -> None:
-    """Raise a ValueError if a byte of the archive is not what was written."""
+    """Raise a ValueError if the bytes of a checkpoint do not match its checksum."""
     content, comment = memoryview(data)[:-_COMMENT], data[-_COMMENT:]
     if not comment.startswith(_DIGEST):
-        # not written by this class: the archive's own checksums, which leave its directory out
+        # without a digest there are only the zip's checksums, which skip its directory
         with ZipFile(BytesIO(data)) as archive:
             if damaged := archive.testzip():
                 raise ValueError(f"the checksum of {damaged} is another one")
@@ -87,11 +87,11 @@ def _check_sum(data: bytes) -> None:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Load a checkpoint without running any code in it, if every byte is the one written.
+    """Load a checkpoint after checking its checksum, without running code in it.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is no whole checkpoint; the message names those beside it that are.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if the file is not a whole checkpoint; the message names whole ones beside it.
     """
     path = Path(path)
     try:
@@ -103,7 +103,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def _whole_beside(path: Path) -> Iterator[tuple[Path, int]]:
-    """The other checkpoints of a broken one's run, with their steps."""
+    """Yield the other whole checkpoints of a broken checkpoint's run, with their steps."""
     for other in (path.parent / name for name in (LAST, PREVIOUS, BEST)):
         if other != path:
             with contextlib.suppress(ValueError, OSError):
@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
-        # read once, so that what is loaded is what was checked
+        # one read, so that the loaded bytes are the checked ones
         data = unpack(path, "", _LIMIT)
         _check_sum(data)
         with ZipFile(BytesIO(data)) as archive:
@@ -132,10 +132,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def require(state: Mapping[str, Any], path: Path, fields: Mapping[str, type]) -> None:
-    """Refuse what a checkpoint holds without a field, or with one of another type.
+    """Check that a checkpoint has the given fields, with values of the given types.
 
     Raises:
-        ValueError: naming it.
+        ValueError: if a field is missing or of another type; the message names the field.
     """
     for name, kind in fields.items():
         if name not in state:
@@ -148,17 +148,17 @@ def require(state: Mapping[str, Any], path: Path, fields: Mapping[str, type]) ->
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The newest whole checkpoint of a run; a line on stderr says if it is not the last one.
+    """Return the newest whole checkpoint of a run, and say on stderr if newer ones are broken.
 
     Args:
-        folder: holds ``last.ckpt``, and perhaps the one before it and ``best.ckpt``.
+        folder: holds ``last.ckpt``, and perhaps ``previous.ckpt`` and ``best.ckpt``.
 
     Returns:
-        Its file, and what it holds.
+        The checkpoint's file and its contents.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: none of them is whole.
+        FileNotFoundError: if the folder holds no checkpoint.
+        ValueError: if every checkpoint is broken.
     """
     broken = []
     for path in (folder / LAST, folder / PREVIOUS, folder / BEST):
@@ -179,10 +179,12 @@ def newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def check_resumable(state: dict[str, Any], path: Path) -> None:
-    """Refuse a checkpoint that lacks what a training goes on with: lightning begins it anew.
+    """Refuse a checkpoint without the states that a resumed training needs.
+
+    Lightning would start whatever lacks its state from scratch.
 
     Raises:
-        ValueError: naming what it lacks.
+        ValueError: if a state is missing; the message names the state.
     """
     fields = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
     require(state, path, fields)
@@ -191,15 +193,15 @@ def check_resumable(state: dict[str, Any], path: Path) -> None:
 
 
 def load_weights(model: nn.Module, state: dict[str, Any], path: str | Path) -> None:
-    """Give a model the weights of a checkpoint.
+    """Load a checkpoint's weights into a model.
 
     Args:
         model: the model.
-        state: what :func:`read_checkpoint` returned.
+        state: the contents of the checkpoint, as :func:`read_checkpoint` returns them.
         path: the checkpoint's file, for the message.
 
     Raises:
-        ValueError: they are not those of this model.
+        ValueError: if the weights do not fit this model.
     """
     try:
         model.load_state_dict(state["state_dict"])
@@ -208,7 +210,7 @@ def load_weights(model: nn.Module, state: dict[str, Any], path: str | Path) -> N
 
 
 def data_state(state: dict[str, Any], data: LightningDataModule) -> dict[str, Any]:
-    """What a checkpoint holds of its data, empty where these keep nothing."""
+    """Return the data module's state in a checkpoint, or an empty dict if there is none."""
     held: dict[str, Any] = state.get(type(data).__qualname__, {})
     return held
 
@@ -220,17 +222,17 @@ def check_same(
     path: str | Path,
     free: Collection[str],
 ) -> None:
-    """Refuse a checkpoint that was trained with another model or on other data.
+    """Refuse a checkpoint whose model or data had other arguments.
 
     Args:
-        state: what :func:`read_checkpoint` returned.
-        model: the model that it should be of.
-        datamodule: the data that it should be of.
+        state: the contents of the checkpoint, as :func:`read_checkpoint` returns them.
+        model: the model that the checkpoint should be of.
+        datamodule: the data that the checkpoint should be of.
         path: the checkpoint's file, for the message.
-        free: arguments of either that may differ.
+        free: arguments of the model or the data that may differ.
 
     Raises:
-        ValueError: naming each argument that differs, or the checkpoint does not say.
+        ValueError: if an argument differs, or the checkpoint's arguments are not a dict.
     """
     other = []
     for part, key, module in (

@@ -1,4 +1,4 @@
-"""Time spent in training steps: forward, backward and update, nothing else."""
+"""Measure the time spent in training steps: forward, backward and update, nothing else."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class Clock(Callback):
-    """Counts the seconds of all training steps so far, also over interruptions.
+    """Counts the seconds of all training steps so far, across interruptions too.
 
-    Validation, logging and checkpoints do not count, so that models can be compared by it.
+    Validation, logging and checkpoints do not count, so that the times of models compare.
 
     Attributes:
-        seconds: their sum.
-        steps: their number, of several minibatches each where gradients are accumulated.
+        seconds: time spent in the steps, in seconds.
+        steps: number of steps, of several minibatches each where gradients are accumulated.
     """
 
     def __init__(self) -> None:
@@ -25,20 +25,20 @@ class Clock(Callback):
         self._start = 0.0
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Start."""
+        """Note the time at which the step starts."""
         self._start = _now(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Stop."""
+        """Add the duration of the step."""
         self.seconds += _now(trainer) - self._start
         self.steps = trainer.global_step
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """Return the seconds and steps for a checkpoint."""
         return {"seconds": self.seconds, "steps": self.steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting from a checkpoint."""
+        """Restore the seconds and steps of a checkpoint."""
         self.seconds, self.steps = state_dict["seconds"], state_dict["steps"]
 
 

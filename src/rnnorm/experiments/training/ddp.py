@@ -1,4 +1,4 @@
-"""What a training asks of Lightning's trainer, in one process or in several."""
+"""Check and prepare the trainer of a training in one process or in several."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rnnorm.experiments.training.build import Built
 
 
 def prepare_processes(built: Built, trainer: Trainer) -> None:
-    """Let model and data train in the trainer's processes, where there are several.
+    """Prepare the model and data for the trainer's processes if there are several.
 
     Raises:
-        ValueError: they do not train by Lightning's strategy ``ddp``, or the model or the data
-            cannot be in so many.
+        ValueError: if the strategy is not Lightning's ``ddp``, or the model or the data cannot
+            train in so many processes.
     """
     if trainer.world_size == 1:
         return
@@ -40,16 +40,16 @@ def prepare_processes(built: Built, trainer: Trainer) -> None:
         built.model.hparams.get("learn_initial_state")
         and built.datamodule.hparams.get("windows") == "carried"
     ):
-        # windows that go on from the one before do not use the initial state
+        # carried windows do not use the initial state, so it gets no gradient
         trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
     synchronize(built.model)
 
 
 def check_processes(random: Mapping[str, Any], path: Path, count: int) -> None:
-    """Refuse a checkpoint's random states, of a training with another number of processes.
+    """Check that a checkpoint has the random states of as many processes as train now.
 
     Raises:
-        ValueError: it has another one.
+        ValueError: if the checkpoint is of another number of processes.
     """
     trained = len(random.get("processes", [None]))
     if trained != count:
@@ -60,7 +60,7 @@ def check_processes(random: Mapping[str, Any], path: Path, count: int) -> None:
         )
 
 
-# what of the trainer may not be 0; of its ends any number below is no limit, the counts have none
+# may not be 0; below 0 the ends mean no limit, the counts nothing
 _ENDS = ("max_epochs", "max_steps")
 _COUNTS = (
     "accumulate_grad_batches",
@@ -71,12 +71,13 @@ _COUNTS = (
 
 
 def refuse_trainer(built: Built) -> None:
-    """Refuse a trainer that would take no step, that Lightning divides by, or that cannot clip.
+    """Refuse trainer arguments with which no training can run or resume.
 
-    And one whose average no checkpoint would hold, or whose minibatches would not be the same.
+    The refused arguments take no step, make Lightning divide by zero, cannot clip gradients, keep
+    averages outside of checkpoints, or draw other ``overfit_batches`` in each epoch.
 
     Raises:
-        ValueError: it is such a one; the message names the argument.
+        ValueError: if an argument is refused; the message names the argument.
     """
     given = built.config_init["trainer"]
     if any(isinstance(c, StochasticWeightAveraging) for c in given["callbacks"] or []):
