@@ -1,4 +1,4 @@
-"""Stops a training that diverges before it can overwrite anything good."""
+"""Stop a diverging training before a good checkpoint is overwritten."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class DivergedError(RuntimeError):
 
 
 class StopIfNotFinite(Callback):
-    """Checks the loss and the gradients of every step before, the parameters after the update.
+    """Checks loss and gradients before every update, parameters and statistics after it.
 
-    A gradient that is not finite stops the training before the parameters see it.
+    A gradient that is not finite stops the training before the update.
 
     Raises:
-        DivergedError: naming the step and what is not finite.
+        DivergedError: if a value is not finite; the message names the step and the value.
     """
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
-        """Check the loss: the sum of those of all processes, which stop together."""
+        """Check the sum of the losses of all processes, so that all stop together."""
         if not math.isfinite(value := processes.sum_over_all(loss.item())):
             raise _error(trainer, pl_module, f"the loss is {value}")
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Check the gradients, before they are clipped.
+        """Check the gradients before clipping.
 
         Where a loss is scaled (``precision="16-mixed"``) gradients overflow now and then; the step
         is then left out, with a smaller scale from there on, down to 1.
@@ -51,7 +51,7 @@ class StopIfNotFinite(Callback):
             raise _error(trainer, pl_module, f"the gradient of {name} is not finite")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Check parameters and statistics, before a checkpoint could keep them."""
+        """Check the parameters and statistics before a checkpoint could keep them."""
         if name := _not_finite(pl_module.named_parameters()):
             raise _error(trainer, pl_module, f"the parameter {name} is not finite")
         buffers = [(n, b) for n, b in pl_module.named_buffers() if b.is_floating_point()]
@@ -61,7 +61,7 @@ class StopIfNotFinite(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Log it, after the last checkpoint, so that a resumed training drops the line."""
+        """Log the divergence at a step after the last checkpoint; resuming drops the line."""
         if isinstance(exception, DivergedError):
             metrics = {DIVERGED: 1.0, "epoch": float(trainer.current_epoch)}
             for logger in trainer.loggers:
@@ -69,12 +69,11 @@ class StopIfNotFinite(Callback):
 
 
 def _not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
-    """Name of the first tensor that has a value which is not finite."""
+    """Return the name of the first tensor with a value that is not finite, or None."""
     named = [(name, tensor.detach()) for name, tensor in named if tensor.numel()]
     if not named:
         return None
-    # one sum of each tensor instead of a test of every value: inf and nan survive sums. One that
-    # overflows by itself is looked into, since Apple's GPUs have no float64
+    # inf and nan survive a sum, which may also overflow: Apple's GPUs lack float64
     sums = torch.stack([tensor.sum(dtype=torch.float32) for _, tensor in named])
     if torch.isfinite(sums).all():
         return None

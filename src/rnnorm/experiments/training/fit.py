@@ -1,4 +1,4 @@
-"""Train a recipe: what ``rnnorm fit`` does."""
+"""Train a recipe, as ``rnnorm fit`` does."""
 
 from __future__ import annotations
 
@@ -72,20 +72,19 @@ def fit(
     quiet: bool = False,
     one_process: bool = False,
 ) -> Run:
-    """Train a recipe in a new run folder, or go on with one.
+    """Train a recipe in a new run folder, or resume the training of a run folder.
 
     A resumed training gives the same weights, bit for bit, as one that was never interrupted.
 
     With several devices, or under torchrun, each process trains on its rows of every minibatch,
-    with statistics over the rows of all (:func:`rnnorm.synchronize`), and the first one writes.
+    with statistics over all rows (:func:`rnnorm.synchronize`), and the first process writes.
 
     Args:
-        recipe: its name; may be left out with ``resume``.
+        recipe: the recipe's name; may be left out with ``resume``.
         data_dir: where the data set's files are; MNIST is downloaded without it.
         run_dir: a folder that does not exist yet; ``runs/`` and the recipe's name by default.
-        resume: the run folder of a training to go on with, as its ``config.yaml`` says.
-        start: a run folder, or a ``.ckpt`` file: begin with its weights and statistics, all else
-            anew.
+        resume: the run folder of a training to resume, as its ``config.yaml`` says.
+        start: a run folder, or a ``.ckpt`` file: begin with its weights and statistics only.
         scale: ``"paper"`` (the default) or ``"small"``, which ends within minutes.
         epochs: passes over the training data; the recipe's number by default, as in the next three.
         lr: learning rate.
@@ -93,27 +92,27 @@ def fit(
         seed: of weights and data.
         every_n_steps: how often a checkpoint is written, besides the end of every epoch.
         overrides: options of LightningCLI, such as ``"--trainer.max_epochs=3"``.
-        callbacks: added to the trainer's.
-        quiet: say nothing, unless it is stopped.
+        callbacks: added to the trainer's callbacks.
+        quiet: print nothing, unless the training is stopped.
         one_process: refuse several devices.
 
     Returns:
         The finished training.
 
     Raises:
-        ValueError: the recipe is unknown, or the folder to resume is of another recipe, model,
+        ValueError: if the recipe is unknown, or the folder to resume is of another recipe, model,
             order of the data, optimiser or schedule, or had another number of processes; ``start``
             is of other layers or data, or given with ``resume``; ``every_n_steps < 1``; or the
             trainer refuses its arguments.
-        FileExistsError: ``run_dir`` exists.
-        FileNotFoundError: there is no run to resume, or ``data_dir`` lacks files.
-        DivergedError: the loss, a gradient or a parameter is not finite.
-        BlockingIOError: another process trains in the folder.
-        OSError: a checkpoint could not be written; the one before it is whole.
-        Stopped: Ctrl-C or SIGTERM ended the training after a step, with a checkpoint.
+        FileExistsError: if ``run_dir`` exists.
+        FileNotFoundError: if there is no run to resume, or ``data_dir`` lacks files.
+        DivergedError: if the loss, a gradient, a parameter or a statistic is not finite.
+        BlockingIOError: if another process trains in the folder.
+        OSError: if a checkpoint could not be written; the checkpoint before it is whole.
+        Stopped: if Ctrl-C or SIGTERM ended the training after a step, with a checkpoint.
     """
     check_at_least(1, **{"--checkpoint-every": every_n_steps})
-    # others are started beside the one that makes the folder, and write nothing
+    # only the first of several processes makes the run folder and writes
     writes = one_process or processes.is_first()
     quiet = quiet or not writes
     changed = training_options(epochs, lr, batch_size, seed, overrides)
@@ -137,14 +136,14 @@ def fit(
             found, state = newest_checkpoint(folder / "checkpoints")
             check_resumable(state, found)
             check_same(state, built.model, built.datamodule, found, free=FREE)
-            # of one before the first step nothing is lost
+            # an accumulating checkpoint precedes the first step: starting over loses nothing
             if not state.get(ACCUMULATING):
                 last, step = found, state["global_step"]
                 random = state["callbacks"]["RandomState"]
             del state
         if resume is not None and overrides:
             refuse_another_training(folder, built)
-        # data that is missing or broken is found out before there is a run folder
+        # missing or broken data must not leave a run folder behind
         built.set_up("fit")
         if last is None and "start" in about:
             start_with(built, Path(about["start"]))
@@ -167,7 +166,7 @@ def fit(
                 keep,
                 accepted,
             ],
-            # of the recipe's one may pass over the training set
+            # a callback of the recipe may pass over the training set, which signals end
             before=[signals],
             one_process=one_process,
             default_root_dir=folder,
@@ -186,7 +185,7 @@ def fit(
             if resume is not None:
                 print(f"resuming at step {step}", flush=True)
         if writes:
-            # only now, since they write into the folder
+            # loggers write into the folder, so it must exist and be locked
             trainer.loggers = [
                 MetricsFile(folder / "metrics.csv", clock, keep_until=step),
                 TensorBoardLogger(
@@ -200,18 +199,17 @@ def fit(
             raise
         except (ValueError, TypeError, RuntimeError, IndexError):
             if resume is None and writes and not accepted.trained:
-                # trainer, optimiser or first step refused it: the corrected command may take the
-                # name
+                # so that the corrected command may take the folder's name
                 shutil.rmtree(folder)
             raise
     return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
 def _new(recipe: str | None, scale: str | None, run_dir: str | Path | None) -> tuple[Recipe, Path]:
-    """The recipe of a training that begins, and its folder.
+    """Return the recipe and the run folder of a new training.
 
     Raises:
-        ValueError: there is no such recipe, or none was named.
+        ValueError: if the recipe does not exist, or is not named.
     """
     if recipe is None:
         raise ValueError("fit needs a recipe's name, or the run folder to resume")
@@ -220,10 +218,10 @@ def _new(recipe: str | None, scale: str | None, run_dir: str | Path | None) -> t
 
 
 def _begun(resume: str | Path, run_dir: str | Path | None, start: str | Path | None) -> Path:
-    """The folder of a training that goes on.
+    """Return the run folder of a training to resume.
 
     Raises:
-        ValueError: another one is named too, or weights to begin with.
+        ValueError: if ``run_dir`` is another folder, or ``start`` is given.
     """
     folder = Path(resume)
     if run_dir is not None and Path(run_dir) != folder:
@@ -234,20 +232,20 @@ def _begun(resume: str | Path, run_dir: str | Path | None, start: str | Path | N
 
 
 class _Accepted(Callback):
-    """Writes the configuration of a resumed training once trainer and optimiser have taken it."""
+    """Writes the configuration of a training once its trainer and optimiser accept it."""
 
     def __init__(self, built: Built, folder: Path) -> None:
         self._built, self.folder = built, folder
         self.done = self.trained = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The checkpoint is loaded."""
+        """Write the configuration: the checkpoint, if any, is loaded."""
         if trainer.is_global_zero:
             write_whole(self.folder / "config.yaml", self._built.as_yaml().encode())
         self.done = True
 
     def on_train_batch_end(self, *_: object) -> None:
-        """The first minibatch has been taken."""
+        """Note that the training has taken a minibatch."""
         self.trained = True
 
 
@@ -270,7 +268,7 @@ def _train(
     except (SystemExit, OSError):
         if processes.is_first():
             print(f"stopped. {_kept(keep)}", flush=True)
-        # after a second Ctrl-C, lightning would exit with 1
+        # lightning would exit with 1 after a second Ctrl-C
         if (came := keep.signals.came) is not None:
             raise Stopped(came, accepted.folder) from None
         raise
@@ -283,24 +281,24 @@ def _kept(keep: KeepLastAndBest) -> str:
 
 
 def start_file(start: str | Path) -> Path:
-    """The checkpoint that a run folder or a ``.ckpt`` file is, whole path.
+    """Return the absolute path of a ``.ckpt`` file, or of a run folder's checkpoint.
 
     Raises:
-        ValueError: it is neither.
-        FileNotFoundError: there is none yet.
+        ValueError: if ``start`` is a folder but not a run folder.
+        FileNotFoundError: if the run folder has no checkpoint yet.
     """
     folder = is_run(start) or Path(start).is_dir()
     return checkpoint_of(start, None if folder else start).resolve()
 
 
 def start_with(built: Built, start: Path) -> None:
-    """Give a model whose data are loaded the weights and statistics of a checkpoint, no more.
+    """Load a checkpoint's weights, statistics and data state, after the data are set up.
 
-    The optimiser, and what counts epochs, begin anew.
+    The optimiser and the count of epochs start from scratch.
 
     Raises:
-        ValueError: the checkpoint is of other layers or of other data.
-        FileNotFoundError: there is none.
+        ValueError: if the checkpoint is of other layers or of other data.
+        FileNotFoundError: if the checkpoint does not exist.
     """
     state = read_checkpoint(start)
     load_weights(built.model, state, start)

@@ -1,4 +1,4 @@
-"""The folder that a training writes into, and that one process at a time may."""
+"""Create, read and lock the run folder of a training."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from rnnorm.experiments.recipe.recipe import (
 from rnnorm.experiments.training.build import Built
 from rnnorm.experiments.training.run_names import shell_word
 
-# bytes of a run.json
+# most bytes of a run.json
 _LIMIT = 1 << 20
 
 
 def default_folder(recipe: Recipe) -> Path:
-    """Where a recipe runs if no folder is named."""
+    """Return the run folder of a recipe for which no folder is named."""
     name = Path(recipe.name).stem if recipe.name.endswith(ENDINGS) else recipe.name
     small = "-small" if recipe.scale == "small" else ""
     return Path("runs") / (name.replace("/", "-") + small)
 
 
 def refuse_existing(folder: Path) -> None:
-    """Leave what is there alone.
+    """Refuse a run folder that exists.
 
     Raises:
-        FileExistsError: the folder exists, or is a file.
+        FileExistsError: if the path is a folder or a file.
     """
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a run folder with --run-dir")
@@ -53,7 +53,7 @@ def refuse_existing(folder: Path) -> None:
 
 
 def describe(recipe: Recipe, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """What ``run.json`` says about the recipe, and what was changed of it."""
+    """Return what ``run.json`` says about the recipe and its overrides."""
     return {
         "recipe": recipe.name,
         "scale": recipe.scale,
@@ -63,18 +63,18 @@ def describe(recipe: Recipe, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
-    """Create the folder with its ``run.json`` and ``config.yaml``, or not at all.
+    """Create the run folder with its ``run.json`` and ``config.yaml``, or not at all.
 
     Raises:
-        FileExistsError: the folder exists.
+        FileExistsError: if the folder exists.
     """
     refuse_existing(folder)
     for stale in stale_partials(folder):
         shutil.rmtree(stale, ignore_errors=True)
     versions = {"rnnorm": rnnorm.__version__, "torch": torch.__version__}
-    # a date of YAML has no form of its own in JSON
+    # JSON has no dates, and YAML has
     text = json.dumps({**about, **versions}, indent=2, default=str)
-    # killed at any moment, it leaves no folder under the name itself
+    # a kill at any moment leaves no folder under the final name
     partial = partial_of(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial.mkdir()
@@ -84,7 +84,7 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
         partial.rename(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
-        # another process was quicker
+        # the rename fails if another process made the folder first
         refuse_existing(folder)
         raise
 
@@ -92,16 +92,16 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
 def read_run(
     folder: Path, recipe: str | None, scale: str | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Configuration and ``run.json`` of a training.
+    """Return the configuration and the ``run.json`` of a training.
 
     Args:
-        folder: its run folder.
-        recipe: the recipe that it should be of, if any was named.
-        scale: the scale that it should have, if any was named.
+        folder: the training's run folder.
+        recipe: the recipe that the training should be of, or None for any.
+        scale: the scale that the training should have, or None for any.
 
     Raises:
-        FileNotFoundError: the folder holds no training.
-        ValueError: the training is of another recipe, scale or version, or one of the files is
+        FileNotFoundError: if the folder holds no training.
+        ValueError: if the training is of another recipe, scale or version, or one of the files is
             broken.
     """
     config = folder / "config.yaml"
@@ -117,11 +117,11 @@ def read_run(
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """``run.json`` of a run folder.
+    """Return the checked ``run.json`` of a run folder.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is broken.
+        FileNotFoundError: if the folder has no ``run.json``.
+        ValueError: if ``run.json`` is broken.
     """
     path = folder / "run.json"
     if not file_exists(path):
@@ -156,17 +156,17 @@ def rebuild(
     scale: str | None = None,
     overrides: Sequence[str] = (),
 ) -> tuple[Built, dict[str, Any]]:
-    """Model and data of a training, and its ``run.json``.
+    """Build the model and data of a training, and return them with its ``run.json``.
 
     Args:
-        folder: its run folder.
-        recipe: the recipe that it should be of, if any was named.
-        scale: the scale that it should have, if any was named.
+        folder: the training's run folder.
+        recipe: the recipe that the training should be of, or None for any.
+        scale: the scale that the training should have, or None for any.
         overrides: options of LightningCLI.
 
     Raises:
-        OverrideError: an override is none that the recipe knows.
-        ValueError: as :func:`read_run`, or the configuration is none that this version knows.
+        OverrideError: if the recipe does not know an override.
+        ValueError: as :func:`read_run`, or if this version does not know the configuration.
     """
     config, about = read_run(folder, recipe, scale)
     try:
@@ -184,7 +184,7 @@ def rebuild(
 
 
 def _check_version(folder: Path, about: dict[str, Any]) -> None:
-    """Raise a ValueError if another version of rnnorm wrote a run."""
+    """Raise a ValueError if another major or minor version of rnnorm wrote a run."""
     wrote, here = about.get("rnnorm"), rnnorm.__version__
     if not isinstance(wrote, str) or wrote.split(".")[:2] != here.split(".")[:2]:
         what = f"is of rnnorm {wrote}" if "rnnorm" in about else "does not say of which version"
@@ -199,14 +199,13 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a run folder, until this one leaves it or dies.
+    """Lock a run folder against other processes until this process leaves it or dies.
 
-    The lock is on ``run.json`` itself and the system's own, which a kill does not leave behind.
-    Partial files that a kill has left behind are removed. A file system that has no locks is named
-    in a line on stderr.
+    The operating system's lock on ``run.json`` ends with the process, even after a kill. Partial
+    files of killed processes are removed. A line on stderr says if the file system has no locks.
 
     Raises:
-        BlockingIOError: another process trains there.
+        BlockingIOError: if another process trains in the folder.
     """
     with (folder / "run.json").open("r+b") as file:
         try:
@@ -228,11 +227,11 @@ def only_process(folder: Path) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> None:
-    """Lock an open file; closing it releases the lock."""
+    """Lock an open file; closing the file releases the lock."""
     if sys.platform == "win32":
         import msvcrt
 
-        # other processes cannot read what is locked here: a byte behind the end
+        # Windows keeps others from reading locked bytes, so lock one behind the end
         os.lseek(descriptor, 1 << 30, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     else:

@@ -1,4 +1,4 @@
-"""When a checkpoint is written, and which ones are kept."""
+"""Decide when a checkpoint is written, and which checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.signals import StopSignals
 
-# key of a checkpoint whose model lacks gradients of its step: no training goes on from it
+# marks a checkpoint without all gradients of its step, which cannot be resumed
 ACCUMULATING = "accumulating"
 
 
 class KeepLastAndBest(Checkpoint):
-    """Keeps ``last.ckpt``, from which training resumes, the one before it, and ``best.ckpt``.
+    """Keeps ``last.ckpt``, from which training resumes, ``previous.ckpt`` and ``best.ckpt``.
 
-    ``last.ckpt`` is written every so many steps, at the end of every epoch, before the last step
-    of an epoch or before another one that a validation follows, and when a signal stops the
-    training. A training that is stopped within a validation goes back one step: no checkpoint is
-    written between a step and its validation, since a resumed training would leave it out. Nor is
-    one between minibatches whose gradients are accumulated, which it does not hold.
+    ``last.ckpt`` is written every ``every_n_steps`` steps, at the end of every epoch, before any
+    step that a validation or the end of an epoch follows, and when a signal stops the training.
+    A training that is stopped within a validation goes back one step: no checkpoint is written
+    between a step and its validation, since a resumed training would skip the validation. Nor is
+    one written between minibatches of accumulated gradients, which checkpoints do not hold.
 
-    A validation that ends the training within an epoch is no part of a training that goes on:
-    ``last.ckpt`` is written after it, with the state before it and the best score after it. Any
-    may end it, so that the state is copied before each within an epoch.
+    A resumed training continues from the state before a validation that ended the training within
+    an epoch: ``last.ckpt`` then holds that state, with the best score after the validation. As any
+    validation within an epoch may end the training, the state is copied before each.
 
-    What is logged of a step or an epoch is logged before its checkpoint, so that a kill between the
-    two costs no line of ``metrics.csv``: lines of steps that the checkpoint lacks are dropped by
-    the training that goes on, and lines that are missing would stay so.
+    The metrics of a step or an epoch are logged before its checkpoint, so that a kill between the
+    two costs no line of ``metrics.csv``: a resumed training drops lines of later steps, but cannot
+    add missing lines.
 
     Args:
-        folder: where they are.
+        folder: the folder of the checkpoints.
         score: the metric of ``best.ckpt``, on the validation set.
-        every_n_steps: save ``last.ckpt`` this often.
-        signals: what stops the training, after a step.
+        every_n_steps: steps between two ``last.ckpt``.
+        signals: stop the training after a step.
 
     Attributes:
         folder, signals: as given.
-        best: the best value so far.
-        best_epoch: its epoch, counted from 1.
-        best_step: its step; None before there is one, and of a checkpoint that does not say.
-        step: the step of ``last.ckpt``, None while there is none.
-        broken: whether there is a ``last.ckpt`` that cannot be read.
+        best: the best score so far, or None.
+        best_epoch: epoch of the best score, counted from 1.
+        best_step: step of the best score, or None if unknown.
+        step: the step of ``last.ckpt``, or None before the first one.
+        broken: whether ``last.ckpt`` exists but cannot be read.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class KeepLastAndBest(Checkpoint):
         self.step: int | None = None
         self.broken = False
         self.signals = signals or StopSignals(folder)
-        # as a step within an epoch left it, before the validation that may end the training
+        # the state before a validation within an epoch, which may end the training
         self._ended: dict[str, Any] | None = None
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """Go on: the validation before this step has not ended the training."""
+        """Drop the copied state: the last validation has not ended the training."""
         self._ended = None
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save after every so many steps, and keep what there is where training may end."""
+        """Save ``last.ckpt`` if due, or copy the state where a validation may end the training."""
         if accumulating(trainer):
             return
         self.signals.agree()
@@ -83,7 +83,7 @@ class KeepLastAndBest(Checkpoint):
         ahead = range(1, trainer.accumulate_grad_batches + 1)
         due = regular or any(_validates_in(count, trainer) for count in ahead)
         due = due and not _validates_in(0, trainer)
-        # the last step of an epoch is left to the epoch's end, after validation
+        # on_train_epoch_end saves the last step of an epoch, after its validation
         if not trainer.is_last_batch:
             if trainer.fit_loop.done or _validates_in(0, trainer):
                 # validation may change statistics in place
@@ -93,7 +93,7 @@ class KeepLastAndBest(Checkpoint):
         self.signals.check()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save what has the best score so far."""
+        """Save ``best.ckpt`` if the score is the best so far."""
         value = trainer.callback_metrics.get(f"val/{self.score.name}")
         if value is not None and not trainer.sanity_checking and self._is_better(float(value)):
             self.best, self.best_epoch = float(value), trainer.current_epoch + 1
@@ -101,9 +101,9 @@ class KeepLastAndBest(Checkpoint):
             trainer.save_checkpoint(self.folder / BEST)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save after validation."""
+        """Save ``last.ckpt`` after the epoch's validation."""
         self.signals.agree()
-        # an epoch that was cut short would count as a whole one when it is resumed
+        # a resumed training would count an epoch that was cut short as a whole one
         if trainer.is_last_batch or self._ended is not None:
             self._save_last(trainer)
         self.signals.check()
@@ -111,13 +111,13 @@ class KeepLastAndBest(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Mark the best checkpoint of a validation between accumulated minibatches."""
+        """Mark a checkpoint that is written between accumulated minibatches."""
         if accumulating(trainer):
             checkpoint[ACCUMULATING] = True
 
     def _save_last(self, trainer: Trainer) -> None:
         _log(trainer)
-        # a broken one must not take the place of the whole one before it
+        # a broken last.ckpt must not replace a whole previous.ckpt
         keep = None if self.broken else self.folder / PREVIOUS
         if self._ended is None:
             trainer.save_checkpoint(self.folder / LAST, storage_options=keep)
@@ -127,7 +127,7 @@ class KeepLastAndBest(Checkpoint):
         self.step, self.broken = trainer.global_step, False
 
     def _is_better(self, value: float) -> bool:
-        # nothing compares with nan: as the first value it would stay the best
+        # a first value of nan would stay the best, as every comparison with nan is false
         if not math.isfinite(value):
             return False
         if self.best is None:
@@ -135,22 +135,22 @@ class KeepLastAndBest(Checkpoint):
         return value > self.best if self.score.mode == "max" else value < self.best
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """Return the best score, its epoch and its step for a checkpoint."""
         return {"best": self.best, "best_epoch": self.best_epoch, "best_step": self.best_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the best score, its epoch and its step from a checkpoint."""
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
-        # an older checkpoint does not say
+        # older checkpoints lack the step
         self.best_step = state_dict.get("best_step")
 
 
 def _log(trainer: Trainer) -> None:
-    """Log what Lightning logs after the hook that this is called in, and there no more."""
+    """Log now what Lightning would log after the current hook, and keep it from logging twice."""
     connector, loop = trainer._logger_connector, trainer.fit_loop.epoch_loop
     if connector._first_loop_iter is None:
         connector.on_epoch_end()
-        # as Lightning does it: an epoch's numbers are of its last step
+        # Lightning logs an epoch's metrics at its last step
         loop._batches_that_stepped -= 1
         connector.update_train_epoch_metrics()
         loop._batches_that_stepped += 1
@@ -162,12 +162,12 @@ def _log(trainer: Trainer) -> None:
 
 
 def _validates_in(more: int, trainer: Trainer) -> bool:
-    """Whether a validation or the end of the epoch comes so many minibatches after this one."""
+    """Return whether a validation or the epoch's end comes ``more`` minibatches after this one."""
     loop = trainer.fit_loop
     done = loop.batch_idx + 1 + more
     if done == trainer.num_training_batches:
         return True
-    # without epochs between them, validations are counted over all steps
+    # with check_val_every_n_epoch=None, Lightning counts over all epochs
     count = loop.total_batch_idx + 1 + more if trainer.check_val_every_n_epoch is None else done
     every = trainer.val_check_batch
     return every is not None and count % every == 0
