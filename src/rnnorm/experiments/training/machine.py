@@ -1,4 +1,4 @@
-"""Where a training ran: processor, threads, kernels, commit, and how it treats tiny numbers."""
+"""Record the processor, threads, kernels and commit of a training, and flush subnormals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rnnorm.kernels import dispatch
 
 
 class Places(Callback):
-    """Keeps in the checkpoint where each part of a training ran, one where all ran alike."""
+    """Keeps in the checkpoint where each part of a training ran, without duplicates."""
 
     def __init__(self) -> None:
         self._before: list[dict[str, str]] = []
@@ -25,7 +25,7 @@ class Places(Callback):
         self._calls: Counter[str] = Counter()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look where this part runs."""
+        """Record the processor, threads and commit of the part that starts."""
         self._calls = Counter(dispatch.calls)
         self._here = {
             "processor": processor(),
@@ -34,18 +34,18 @@ class Places(Callback):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All places so far; a part's kernels are those that ran a layer in it."""
+        """Return all places so far, each with the kernels that ran a layer there."""
         kernels = ", ".join(sorted(Counter(dispatch.calls) - self._calls))
         here = [{**self._here, "kernels": kernels}] if kernels else []
         return {"places": [*self._before, *(p for p in here if p not in self._before)]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from those of a checkpoint."""
+        """Restore the places of a checkpoint."""
         self._before = state_dict["places"]
 
 
 def processor() -> str:
-    """The processor's name, with family and model where it leaves open which one it is."""
+    """Return the processor's name, with family and model if the name has no number."""
     # linux leaves platform.processor() empty
     first = _CPUINFO.read_text().partition("\n\n")[0] if _CPUINFO.exists() else ""
     told = dict(re.findall(r"^(.+?)\s*: (.+)$", first, re.MULTILINE))
@@ -57,11 +57,11 @@ def processor() -> str:
 
 
 def _commit() -> str:
-    """Of the source that runs, with ``-dirty`` where it was changed; empty for an installed one."""
+    """Return the commit of the running source, ``-dirty`` if changed, or "" if installed."""
     file = Path(rnnorm.__file__)
     git = ["git", "-C", str(file.parent)]
     try:
-        # a package installed below somebody's repository is none of its files
+        # a package installed inside another repository is not tracked there
         subprocess.run([*git, "ls-files", "--error-unmatch", file.name], **_SILENT)
         described = subprocess.run(
             [*git, "describe", "--always", "--dirty", "--exclude=*"], **_SILENT
@@ -76,10 +76,10 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def flush_subnormals() -> None:
-    """Let torch's own kernels take subnormal numbers for zeros, as the fused ones do.
+    """Let torch's own kernels treat subnormal numbers as zeros, as the fused kernels do.
 
-    Gradients that vanish consist of them, and some processors need a hundred cycles for each.
-    Threads of torch inherit it when they are made: call it before torch has computed anything.
+    Vanishing gradients are subnormal, and some processors need a hundred cycles for each number.
+    Threads of torch inherit the mode when they start: call this before torch computes anything.
     Where the processor has no such mode, nothing changes.
     """
     torch.set_flush_denormal(True)

@@ -1,4 +1,4 @@
-"""Logger: one line for every number, in one CSV file that only ever grows."""
+"""Log one line for every number in one CSV file that only grows."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rnnorm.experiments.files import unpack, write_whole
 from rnnorm.experiments.training.clock import Clock
 
 COLUMNS = ("step", "epoch", "seconds", "name", "value")
-# the number that is there if the training diverged
+# name of the number that a diverged training logs
 DIVERGED = "diverged"
-# bytes of the file, two million lines: each takes ten times its size in memory
+# most bytes, two million lines: each takes ten times its size in memory
 _LIMIT = 1 << 27
-# what a counter of steps or epochs holds
+# most steps or epochs
 _MOST = 2**63 - 1
 
 
 class Point(NamedTuple):
-    """A number, and when it was taken.
+    """A logged number and its time.
 
     Attributes:
-        step: the training step before it, counted from 0.
-        epoch: the epoch that it is in, counted from 0.
+        step: the training step before the number, counted from 0.
+        epoch: the epoch of the number, counted from 0.
         seconds: time spent in training steps until then.
         value: the number.
     """
@@ -50,7 +50,7 @@ class MetricsFile(Logger):
     Args:
         path: the file.
         clock: where the seconds come from.
-        keep_until: drop lines of later steps first, those that a resumed training writes again.
+        keep_until: drop lines from this step on first, which a resumed training writes again.
     """
 
     def __init__(self, path: Path, clock: Clock, keep_until: int) -> None:
@@ -65,18 +65,18 @@ class MetricsFile(Logger):
 
     @property
     def name(self) -> str:
-        """Name of the logger."""
+        """Return the name of the logger."""
         return "metrics"
 
     @property
     def version(self) -> int:
-        """There is one version."""
+        """Return 0, as there is one version."""
         return 0
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append a line for each number."""
         values = dict(metrics)
-        # a callback that logs by itself does not say the epoch
+        # callbacks that log by themselves leave the epoch out
         self._epoch = epoch = int(values.pop("epoch", self._epoch))
         seconds = f"{self._clock.seconds:.3f}"
         with self.path.open("a", newline="", encoding="utf-8") as file:
@@ -86,14 +86,14 @@ class MetricsFile(Logger):
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
-        """Hyper-parameters stand in the run folder's ``config.yaml``."""
+        """Ignore hyper-parameters, which the run folder's ``config.yaml`` holds."""
 
 
 def read_metrics(path: str | Path) -> dict[str, list[Point]]:
-    """Read such a file: for each name its numbers in order.
+    """Read a metrics file, and return the numbers of each name in order.
 
     Raises:
-        ValueError: it is none; the message names the file and the line.
+        ValueError: if a line is broken; the message names the file and the line.
     """
     curves: dict[str, list[Point]] = {}
     for step, epoch, seconds, name, value in _rows(Path(path)):
@@ -106,9 +106,9 @@ def _rows(path: Path) -> list[list[str]]:
     if not path.exists():
         return []
     text = as_text(unpack(path, "", _LIMIT), path)
-    # a last line without its end was cut off when the disk was full or the process killed
+    # a full disk or a kill cuts off the last line
     lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
-    # what an editor adds is no number
+    # editors may add spaces and empty lines
     filled = ([value.strip() for value in row] for row in lines if "".join(row).strip())
     rows: list[list[str]] = []
     try:

@@ -1,4 +1,4 @@
-"""The processes of one training: what they say to each other."""
+"""Exchange numbers and objects among the processes of one training."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import distributed
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes and speaks, known before they have met."""
+    """Return whether this process writes and prints, known before the processes connect."""
     return bool(getattr(rank_zero_only, "rank", 0) == 0)
 
 
 def count() -> int:
-    """How many there are; 1 before they have met."""
+    """Return the number of processes, or 1 before the processes connect."""
     met = distributed.is_available() and distributed.is_initialized()
     return distributed.get_world_size() if met else 1
 
 
 def max_over_all(value: int) -> int:
-    """The largest of all processes' numbers."""
+    """Return the largest of all processes' numbers."""
     if count() == 1:
         return value
     number = torch.tensor([value], device=_device())
@@ -30,7 +30,7 @@ def max_over_all(value: int) -> int:
 
 
 def sum_over_all(value: float) -> float:
-    """The sum of all processes' numbers."""
+    """Return the sum of all processes' numbers."""
     if count() == 1:
         return value
     number = torch.tensor([value], dtype=torch.float64, device=_device())
@@ -43,17 +43,17 @@ def _device() -> str:
 
 
 def loss_weight(own_part: int) -> float:
-    """What a mean over ``own`` terms is multiplied by, for the mean over processes to be right.
+    """Return the factor of a mean over ``own_part`` terms that makes the processes' mean exact.
 
-    DistributedDataParallel averages gradients over the processes, whose numbers of terms differ.
+    DistributedDataParallel averages gradients over processes with different numbers of terms.
     """
     every = sum_over_all(own_part) if count() > 1 else 0
-    # no process may have a term
+    # possibly no process has a term
     return count() * own_part / every if every else 1.0
 
 
 def gather(value: Any) -> list[Any]:
-    """What all processes have, in the order of their ranks."""
+    """Return the values of all processes, in the order of their ranks."""
     every = [value] * count()
     if len(every) > 1:
         distributed.all_gather_object(every, value)
@@ -61,5 +61,5 @@ def gather(value: Any) -> list[Any]:
 
 
 def own_part(every: list[Any]) -> Any:
-    """This process's part of what :func:`of_each` returned."""
+    """Return this process's value of those that :func:`gather` returned."""
     return every[distributed.get_rank() if len(every) > 1 else 0]

@@ -1,4 +1,4 @@
-"""What a training says while it runs: how long it takes, a bar, a line for every epoch."""
+"""Show the time, a bar and a line per epoch while a training runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rnnorm.experiments.training.trainer import StopAfter, callbacks_of
 
 
 def progress_bars() -> list[Callback]:
-    """A bar for a test, on a terminal alone."""
+    """Return the progress bar of a test on a terminal, or nothing elsewhere."""
     return [TQDMProgressBar()] if sys.stderr.isatty() else []
 
 
@@ -29,9 +29,9 @@ class StepsBar(Callback):
 
     Args:
         score: shown after each validation.
-        bar: the bar of several trainings, which its owner closes; by default an own one.
-        name: what the training is called there.
-        trainings: how many there are.
+        bar: the bar of several trainings, which the caller closes; by default a new bar.
+        name: the training's name on the bar.
+        trainings: number of trainings that share the bar.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class StepsBar(Callback):
         self._bar, self._owned, self._step = bar, bar is None, 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say how much there is to do."""
+        """Set the bar's total, its name and the steps done before a resumption."""
         self._step = trainer.global_step
         if self._bar is None:
             self._bar = steps_bar()
@@ -50,28 +50,28 @@ class StepsBar(Callback):
         steps = _all_steps(trainer)
         if not self._bar.total and math.isfinite(steps):
             self._bar.reset(total=int(steps) * self._trainings)
-        # what a resumed training has done already took no time now
+        # steps before a resumption must not count as fast ones
         self._bar.n += self._step
         self._bar.initial += self._step
         self._bar.set_description(self._name)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Count."""
+        """Advance the bar by the steps taken."""
         self._bar.update(trainer.global_step - self._step)
         self._step = trainer.global_step
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the score."""
+        """Show the validation score on the bar."""
         value = trainer.callback_metrics.get(f"val/{self._score.name}")
         if value is not None and self._bar is not None:
             self._bar.set_postfix_str(self._score.said("validation", float(value)))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """The training is over."""
+        """Close the bar when the training is over."""
         self._close()
 
     def on_exception(self, *_: Any) -> None:
-        """The training was stopped: what is said of it stands below the bar."""
+        """Close the bar of a stopped training, so that messages stand below it."""
         self._close()
 
     def _close(self) -> None:
@@ -80,13 +80,13 @@ class StepsBar(Callback):
 
 
 def _all_steps(trainer: Trainer) -> float:
-    """Steps of the whole training, infinity if it ends otherwise."""
+    """Return the steps of the whole training, or infinity if no number of steps ends it."""
     limits = [callback.steps for callback in callbacks_of(trainer, StopAfter)]
     return min([trainer.estimated_stepping_batches, *limits])
 
 
 def steps_bar() -> Any:
-    """A bar that counts steps, on a terminal alone."""
+    """Return a bar that counts steps, disabled without a terminal."""
     return tqdm(disable=not sys.stderr.isatty(), unit="step", leave=False)
 
 
@@ -94,7 +94,7 @@ class TimeAhead(Callback):
     """Says, after its first steps, how long a training will take.
 
     Args:
-        about: its ``run.json``.
+        about: the training's ``run.json``.
         clock: counts the time of the training steps.
     """
 
@@ -104,14 +104,14 @@ class TimeAhead(Callback):
         self._told = False
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Measure, and tell once."""
+        """Measure the first steps, and print the time to go once."""
         if self._told:
             return
         now = trainer.global_step, self._clock.seconds
-        # the first step also pays for what is set up once
+        # the first step includes one-time setup
         first = self._first = self._first or now
         steps, seconds = now[0] - first[0], now[1] - first[1]
-        # 20 steps are measured, or as many as there are in 10 seconds
+        # measure 20 steps, or as many as 10 seconds hold
         if steps < 1 or (steps < 20 and seconds < 10):
             return
         self._told = True
@@ -144,18 +144,18 @@ class ProgressLines(Callback):
         self._validated: int | None = None
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Print where it stands."""
+        """Print the step and the loss once a minute without a terminal."""
         if sys.stderr.isatty() or time.monotonic() - self._printed < 60:
             return
         step = trainer.fit_loop.batch_idx + 1
         self._print(trainer, f"step {step}/{trainer.num_training_batches}")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note at which step the validation scores are."""
+        """Note the step of the validation scores."""
         self._validated = trainer.global_step
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the epoch's results, and scores if they are of this step."""
+        """Print the epoch's results, with the validation scores if these are of this step."""
         metrics = trainer.callback_metrics if self._validated == trainer.global_step else {}
         said = [
             Metric(name).said("validation", float(metrics[f"val/{name}"]))

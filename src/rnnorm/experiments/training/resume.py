@@ -1,4 +1,4 @@
-"""What makes a resumed training the same as one that was never interrupted."""
+"""Make a resumed training the same as one that was never interrupted."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.build import FILES, Built
 from rnnorm.experiments.training.trainer import callbacks_of
 
-#: arguments of data that may change when a training goes on
+#: data arguments that may change when a training resumes
 FREE = ("data_dir", *FILES, "eval_batch_size")
-# what of the trainer may not
+# trainer arguments that may not change
 _LEARNING = (
     "accumulate_grad_batches",
     "fast_dev_run",
@@ -30,7 +30,7 @@ _LEARNING = (
     "limit_train_batches",
     "precision",
 )
-# which of its callbacks may not: others watch, or take statistics
+# callbacks that may not change: others watch, or take statistics
 _LEARNING_CALLBACKS = (
     "rnnorm.lightning.SlopeAnnealing",
     "lightning.pytorch.callbacks.EMAWeightAveraging",
@@ -40,16 +40,17 @@ _LEARNING_CALLBACKS = (
 
 
 def refuse_another_training(folder: Path, built: Built) -> None:
-    """Refuse what a checkpoint would undo, and ``run.json`` would not tell where there is none.
+    """Refuse settings that may not change when a training resumes.
 
     Args:
-        folder: of the run that goes on.
-        built: as it is to go on.
+        folder: the run folder of the training.
+        built: the model, data and configuration to resume with.
 
     Raises:
-        ValueError: model, data, seed, optimiser, schedule or trainer learn otherwise.
+        ValueError: if the model, data, seed, optimiser, schedule or trainer differ in what is
+            learned.
     """
-    # built, it has the defaults of arguments that a later patch has added
+    # building adds the defaults of arguments that later patches brought
     before, now = Built(read_config(folder / "config.yaml")).as_dict(), built.as_dict()
     if other := list(
         differences(_learning(before), _learning(now), template="was {!r} and is {!r}")
@@ -61,9 +62,9 @@ def refuse_another_training(folder: Path, built: Built) -> None:
 
 
 def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a whole configuration says about what learns, from which data, and how."""
+    """Return the settings of a whole configuration that determine what is learned."""
     data, trainer = config["data"], config["trainer"]
-    # that of the data is the one of all
+    # the seed of the data is linked to seed_everything
     given = {k: v for k, v in data["init_args"].items() if k not in (*FREE, "seed")}
     callbacks = {c["class_path"]: c.get("init_args") for c in trainer["callbacks"] or []}
     return {
@@ -80,22 +81,22 @@ def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class RandomState(Callback):
-    """Keeps the states of the random numbers of Python, numpy and torch in the checkpoint.
+    """Keeps the random states of Python, numpy and torch in the checkpoint.
 
-    Those of every process: each has noise of its own.
+    The checkpoint holds the states of every process, as each process draws its own noise.
     """
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The states, in plain types and tensors: ``torch.load`` needs no pickled code."""
+        """Return the random states in plain types and tensors, to load without pickled code."""
         every = processes.gather(self._state())
         return every[0] if len(every) == 1 else {"processes": every}
 
     def _state(self) -> dict[str, Any]:
         version, internal, gauss = random.getstate()
-        # numpy's global state, which is what seed_everything seeds
+        # seed_everything seeds numpy's global state
         numpy: Any = np.random.get_state()  # noqa: NPY002
         name, keys, position, has_gauss, cached = numpy
         return {
@@ -106,15 +107,15 @@ class RandomState(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep them until training starts: what comes before may draw numbers of its own."""
+        """Keep the states until training starts, as setup may draw random numbers."""
         self._loaded = state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore them, in the last hook before the next step."""
+        """Restore the random states, or give each process of a new training its own noise."""
         state, self._loaded = self._loaded, None
         if state is None:
             if trainer.global_rank:
-                # weights were drawn alike, noise is not
+                # all processes draw the same weights, but each its own noise
                 torch.manual_seed(torch.initial_seed() + trainer.global_rank)
             return
         if "processes" in state:
@@ -135,8 +136,8 @@ _KEY = "plateaus"
 class StepsOnPlateau(Callback):
     """Takes the steps of ``ReduceLROnPlateau`` that Lightning leaves out in a resumed training.
 
-    These are the one at an epoch's end from which it is resumed, since its checkpoint is written
-    before that step, and the one at the end of an epoch in whose middle it is resumed.
+    Lightning leaves out the step at an epoch's end whose checkpoint is resumed, as the checkpoint
+    is written before the step, and the step at the end of an epoch that is resumed in the middle.
     """
 
     def __init__(self) -> None:
@@ -144,11 +145,11 @@ class StepsOnPlateau(Callback):
         self._steps_next = False
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The steps of the epoch before have been taken."""
+        """Note that the steps of the last epoch are done."""
         self._steps_next = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Step where Lightning will not; where it will, after a checkpoint, keep what it sees."""
+        """Take the schedules' steps that Lightning leaves out, or note that Lightning will step."""
         if trainer.is_last_batch:
             self._steps_next = not trainer.fit_loop.restarting
             if not self._steps_next:
@@ -157,18 +158,18 @@ class StepsOnPlateau(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep what the schedules see after it."""
+        """Keep the values for the steps that Lightning takes after the checkpoint."""
         if self._steps_next:
             checkpoint[_KEY] = _values(trainer)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Wait for the schedules, which are loaded later."""
+        """Keep the checkpoint's values until the schedules are loaded."""
         self._seen = checkpoint.get(_KEY, [])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show it to them."""
+        """Take the steps that the loaded checkpoint lacks."""
         if self._seen:
             _step(trainer, self._seen)
         self._seen = []
@@ -179,7 +180,7 @@ def _plateaus(trainer: Trainer) -> list[LRSchedulerConfig]:
 
 
 def _values(trainer: Trainer) -> list[float | None]:
-    """What each schedule on a plateau looks at."""
+    """Return the monitored value of each ``ReduceLROnPlateau``, or None if not logged."""
     found = [trainer.callback_metrics.get(config.monitor or "") for config in _plateaus(trainer)]
     return [None if value is None else float(value) for value in found]
 
@@ -191,7 +192,7 @@ def _step(trainer: Trainer, values: list[float | None]) -> None:
 
 
 def accumulating(trainer: Trainer) -> bool:
-    """Whether gradients of this minibatch wait for those of the next."""
+    """Return whether this minibatch's gradients wait for those of the next minibatch."""
     together = trainer.accumulate_grad_batches
     return (trainer.fit_loop.batch_idx + 1) % together != 0 and not trainer.is_last_batch
 
@@ -199,10 +200,10 @@ def accumulating(trainer: Trainer) -> bool:
 class AccumulateAsScheduled(Callback):
     """Lets a training that is resumed within an epoch accumulate as its schedule says.
 
-    Lightning's scheduler looks at the start of an epoch alone.
+    Lightning's scheduler acts only at the start of an epoch.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Call it for the epoch that goes on."""
+        """Apply the accumulation schedule to the resumed epoch."""
         for scheduler in callbacks_of(trainer, GradientAccumulationScheduler):
             scheduler.on_train_epoch_start(trainer)

@@ -1,4 +1,4 @@
-"""A finished training, and what is said before and after it."""
+"""Describe a training before it starts and after it ends."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Run:
             ``tensorboard/``.
         built: the model with its last weights, its data and configuration.
         trainer: the trainer.
-        best: best value of the task's score, None if there was no validation.
-        best_epoch: the epoch that had it, counted from 1.
+        best: best value of the task's score, or None without a validation.
+        best_epoch: epoch of the best value, counted from 1.
         seconds: time spent in training steps.
     """
 
@@ -40,16 +40,16 @@ class Run:
 
     @property
     def last_checkpoint(self) -> Path:
-        """The checkpoint from which training can be resumed."""
+        """Return the path of the checkpoint from which training resumes."""
         return self.folder / "checkpoints" / LAST
 
     @property
     def best_checkpoint(self) -> Path:
-        """The checkpoint of the best epoch."""
+        """Return the path of the checkpoint with the best score."""
         return self.folder / "checkpoints" / BEST
 
     def summary(self) -> str:
-        """What came out, and the next command."""
+        """Return lines with the training's results and the next command."""
         lines = [f"{self.trainer.global_step} steps, {self.seconds:.0f} s in training steps"]
         if self.best is not None:
             best = score_of(self.built.model).said("validation", self.best)
@@ -64,7 +64,7 @@ class Run:
 
 
 def introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: Path) -> str:
-    """What is trained, and where."""
+    """Return lines that say what is trained, and in which run folder."""
     said = about["about"]
     lines = [f"{run_label(about)}: {said.get('title', '')}"]
     paper = said.get("paper")

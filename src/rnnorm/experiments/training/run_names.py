@@ -1,4 +1,4 @@
-"""What a word on the command line names: a recipe, a run folder, or a folder of run folders."""
+"""Tell recipes, run folders and folders of run folders on the command line apart."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rnnorm.experiments.recipe.recipe import ENDINGS, recipe_file, recipe_names
 
 
 def is_recipe(word: str) -> bool:
-    """Whether there is a recipe of that name."""
+    """Return whether a word names a recipe."""
     return word in recipe_names() or (word.endswith(ENDINGS) and file_exists(Path(word)))
 
 
 def shell_word(path: str | Path) -> str:
-    """A path as a shell and a command of ours read it: quoted, and no option."""
+    """Return a path quoted for a shell, and not mistakable for an option."""
     word = str(path)
     return shlex.quote(f"./{word}" if word.startswith("-") else word)
 
 
 def is_run(folder: str | Path) -> bool:
-    """Whether a folder is that of a run."""
+    """Return whether a folder is a run folder."""
     return file_exists(Path(folder) / "run.json")
 
 
 def refuse_unknown_recipe(word: str) -> None:
-    """Refuse what is no recipe.
+    """Refuse a word that does not name a recipe.
 
     Raises:
-        ValueError: there is none of that name, or it names a run.
+        ValueError: if the word names a run folder, or nothing.
     """
     if is_run(word):
         command = f"rnnorm fit --resume {shell_word(word)}"
@@ -39,10 +39,10 @@ def refuse_unknown_recipe(word: str) -> None:
 
 
 def refuse_unknown(word: str) -> None:
-    """Refuse what is neither a recipe nor a folder with runs.
+    """Refuse a word that names neither a recipe nor a folder with runs.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: if the word names neither.
     """
     if is_recipe(word) or _runs(word):
         return
@@ -52,10 +52,10 @@ def refuse_unknown(word: str) -> None:
 
 
 def runs_in(word: str | Path) -> list[Path]:
-    """The run folder of that name, or the run folders in a folder, as ``compare`` writes one.
+    """Return the run folder that a word names, or the run folders in the named folder.
 
     Raises:
-        ValueError: there is no run.
+        ValueError: if the word names no run folder, and no folder with runs.
     """
     if not (runs := _runs(word)):
         raise ValueError(_no_run(str(word)))
@@ -63,15 +63,15 @@ def runs_in(word: str | Path) -> list[Path]:
 
 
 def checkpoint_of(run: str | Path, checkpoint: str | Path | None = None) -> Path:
-    """The checkpoint to use of a run folder: the best one, or the last where there is no best one.
+    """Return the given checkpoint, or the best of a run folder, or the last without a best.
 
     Args:
         run: a run folder, or the name of a recipe.
-        checkpoint: another one; must be given with a recipe.
+        checkpoint: the checkpoint to return; must be given with a recipe.
 
     Raises:
-        ValueError: there is neither a run nor a checkpoint.
-        FileNotFoundError: the run has no checkpoint yet.
+        ValueError: if ``checkpoint`` is None and ``run`` is not a run folder.
+        FileNotFoundError: if the run has no checkpoint yet.
     """
     if checkpoint is not None:
         return Path(checkpoint)
@@ -86,7 +86,7 @@ def checkpoint_of(run: str | Path, checkpoint: str | Path | None = None) -> Path
 
 
 def has_checkpoint(run: str | Path) -> bool:
-    """Whether a run folder has one yet."""
+    """Return whether a run folder has a checkpoint yet."""
     return _kept(run) is not None
 
 
@@ -100,12 +100,12 @@ def _runs(word: str | Path) -> list[Path]:
     if is_run(folder):
         return [folder]
     runs = sorted(path.parent for path in folder.glob("*/run.json"))
-    # what was killed while it was made is none yet
+    # a partial folder is left by a kill while a run was made
     return [run for run in runs if run.suffix != ".partial"]
 
 
 def _no_run(word: str) -> str:
-    """What a word is that names no run."""
+    """Return a message that says what a word without a run names instead."""
     path = Path(word)
     if word and path.is_dir():
         return f"{word} is a folder without runs: neither it nor a folder in it has a run.json"
@@ -113,7 +113,7 @@ def _no_run(word: str) -> str:
         return f"{word} is a file, and a run is a folder"
     if is_recipe(word):
         return f"{word} is a recipe, and a run folder is needed"
-    # beside the folder that was named, and where runs are by default
+    # the user may have misspelt a run beside it, or one in the default folder
     there = [str(run) for run in dict.fromkeys([*_runs(path.parent), *_runs("runs")])]
     near = [run for run in there if path.name and path.name in run]
     near += [n for n in difflib.get_close_matches(word, there, cutoff=0.5) if n not in near]

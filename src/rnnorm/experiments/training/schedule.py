@@ -1,4 +1,4 @@
-"""Learning rates that change from epoch to epoch."""
+"""Change the learning rate from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DecayAfter(LRScheduler):
         divisor: what it is divided by in each epoch after them.
 
     Raises:
-        ValueError: ``epochs`` or ``divisor`` is not positive.
+        ValueError: if ``epochs`` or ``divisor`` is not positive.
     """
 
     def __init__(self, optimizer: Optimizer, epochs: int, divisor: float) -> None:
@@ -26,6 +26,6 @@ class DecayAfter(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Learning rates of this epoch."""
+        """Return the learning rate of each parameter group in this epoch."""
         times = max(0, self.last_epoch - self.epochs + 1)
         return [rate / self.divisor**times for rate in self.base_lrs]

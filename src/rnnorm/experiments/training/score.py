@@ -1,4 +1,4 @@
-"""Metrics as a reader sees them, and the one that says how good a model is."""
+"""Name and format metrics, and choose the metric that scores a model."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Literal
 
 from torch import nn
 
-# under which a test logs the standard error of its score
+# name of the standard error of a test's score
 SAMPLING_ERROR = "test/sampling_error"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured of a model.
+    """A measured quantity of a model.
 
     Attributes:
-        name: as it is logged, without ``val/`` or ``test/`` before it.
+        name: the logged name, without ``val/`` or ``test/`` before it.
     """
 
     name: str
 
     @property
     def label(self) -> str:
-        """What it is called, with its unit, such as ``accuracy, %``."""
+        """Return the metric's name with its unit, such as ``accuracy, %``."""
         return _shown(self.name)[0]
 
     def shown(self, value: float) -> float:
-        """A value in that unit: accuracies and errors in per cent."""
+        """Return a value in the metric's unit: accuracies and errors in per cent."""
         return _shown(self.name)[1] * value
 
     def said(self, part: str, value: float, error: float | None = None) -> str:
-        """A value with all that belongs to it, such as ``validation accuracy 91.24 %``.
+        """Return a value with part, name and unit, such as ``validation accuracy 91.24 %``.
 
         Args:
             part: ``"validation"`` or ``"test"``.
-            value: as it is logged.
-            error: its standard error, likewise.
+            value: the value as logged.
+            error: the standard error of ``value`` as logged, or None.
         """
         name, factor = _shown(self.name)
         name, comma, unit = name.partition(", ")
@@ -47,7 +47,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Score(Metric):
-    """A metric, and which of two values of it is the better one.
+    """A metric, with the direction in which its values improve.
 
     Attributes:
         mode: ``"max"`` or ``"min"``.
@@ -56,7 +56,7 @@ class Score(Metric):
     mode: Literal["max", "min"]
 
 
-# how a metric is called, and what it is multiplied by
+# label of each metric, and the factor of its values
 _SHOWN = {
     "accuracy": ("accuracy, %", 100.0),
     "frame_error": ("frame error, %", 100.0),
@@ -75,6 +75,6 @@ def _shown(name: str) -> tuple[str, float]:
 
 
 def score_of(model: nn.Module) -> Score:
-    """A task's score: its model's field ``score``, or the loss where there is none."""
+    """Return the model's field ``score``, or the loss if the model has no score."""
     score = getattr(model, "score", None)
     return score if isinstance(score, Score) else Score("loss", "min")

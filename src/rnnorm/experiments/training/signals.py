@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a training between two steps, with a checkpoint."""
+"""Let Ctrl-C and SIGTERM end a training between two steps, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from rnnorm.experiments.training.stopped import Stopped
 
 
 def signal_handlers() -> dict[int, Any]:
-    """Those of Ctrl-C and SIGTERM, in the main thread and where these are not ignored."""
+    """Return the handlers of Ctrl-C and SIGTERM in the main thread, without ignored signals."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # None: the handler is none of Python's
+    # None: the handler was not set by Python
     return {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
 
 
 def restore_handlers(before: Mapping[int, Any]) -> None:
-    """Let what :func:`handlers` found handle the signals again."""
+    """Restore the handlers that :func:`signal_handlers` returned."""
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 class OwnHandlers(Callback):
-    """Keeps Ctrl-C and SIGTERM, in a test, what they were before it: Lightning has its own."""
+    """Keeps the handlers of Ctrl-C and SIGTERM in a test, which Lightning would replace."""
 
     def __init__(self) -> None:
         self.before = signal_handlers()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lightning has put its handlers there."""
+        """Restore the handlers that Lightning has replaced."""
         restore_handlers(self.before)
 
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM wait for the end of what is within; a second one does not."""
+    """Defer Ctrl-C and SIGTERM to the end of the with block; a second signal acts at once."""
     before, came = signal_handlers(), []
 
     def received(number: int, frame: FrameType | None) -> None:
@@ -63,21 +63,20 @@ def signals_deferred() -> Iterator[None]:
 
 
 class StopSignals(Callback):
-    """While it is entered, Ctrl-C and SIGTERM wait for the end of a step.
+    """Context in which Ctrl-C and SIGTERM wait for the end of a step.
 
-    They end a validation at once, and the pass over the training set before it, but not what logs
-    its score: an exception within a queue can leave the thread that reads it waiting. The second
-    signal does what it would have done without this, at once. Signals that the process ignores
+    A signal ends a validation at once, and the pass over the training set before it, but not the
+    logging of its score: an exception within a queue can leave the thread that reads it waiting.
+    The second signal acts at once, as without this context. Signals that the process ignores
     (``nohup``) stay ignored, and outside the main thread nothing changes.
 
     Args:
         folder: the run folder of the training.
 
     Attributes:
-        came: the first signal, or None. In one of several processes, after the next
-            :meth:`agree`.
-        wait: whether signals wait before the first step too. Another machine may never come, and
-            the process hears no handler of Python while it waits for it.
+        came: the first signal, or None; with several processes, set by :meth:`agree`.
+        wait: whether signals wait before the first step too. Python's handlers do not run
+            while a process waits for another machine, which may never connect.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,7 +88,7 @@ class StopSignals(Callback):
         self.wait = True
 
     def __enter__(self) -> StopSignals:
-        """Take the place of the handlers."""
+        """Replace the handlers, or set the defaults where signals may not wait."""
         self._before = signal_handlers()
         if self.wait:
             self._listen()
@@ -102,32 +101,32 @@ class StopSignals(Callback):
             signal.signal(number, self._received)
 
     def __exit__(self, *_: object) -> None:
-        """Put the handlers back."""
+        """Restore the handlers."""
         restore_handlers(self._before)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the place of lightning's handlers, which let a step be lost."""
+        """Replace Lightning's handlers, with which a step could be lost."""
         self._listen()
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """From here on a signal waits, even while data are read."""
+        """Let signals wait from here on, even while data are read."""
         self._held = True
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on it does not, and one that waits has its way.
+        """Stop the training if a signal waits, and let signals stop the training at once.
 
         Raises:
-            Stopped: one has come.
+            Stopped: if a signal has come.
         """
         self._held = False
         self.check()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on a signal waits until the score is kept."""
+        """Let signals wait until the score is kept."""
         self._held = True
 
     def agree(self) -> None:
-        """Learn of a signal that any of several processes has got: all end after the same step."""
+        """Share a signal among all processes, so that all end after the same step."""
         if processes.count() > 1:
             self.came = processes.max_over_all(self._waiting or 0) or None
 
@@ -135,7 +134,7 @@ class StopSignals(Callback):
         """End the training if a signal has come.
 
         Raises:
-            Stopped: one has.
+            Stopped: if a signal has come.
         """
         if self.came is not None:
             raise Stopped(self.came, self._folder)
@@ -148,5 +147,5 @@ class StopSignals(Callback):
             self.came = number
             if not self._held:
                 self.check()
-        # not print: the signal may have come in the middle of one
+        # the signal may interrupt a print, which is not reentrant
         os.write(2, b"\nstopping after this step; the next signal stops at once\n")

@@ -1,4 +1,4 @@
-"""What ends a training after a signal."""
+"""End a training after a signal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class Stopped(SystemExit):
-    """A signal has ended a training that can be gone on with.
+    """A signal has ended a training that can be resumed.
 
     Attributes:
-        folder: its run folder.
+        folder: the training's run folder.
         status: the exit status, 130 after Ctrl-C and 143 after SIGTERM.
     """
 

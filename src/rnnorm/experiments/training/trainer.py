@@ -1,4 +1,4 @@
-"""Lightning's trainer: its callbacks of one kind, and its end after a number of steps."""
+"""Find the callbacks of Lightning's trainer, and end its training after some steps."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ Kind = TypeVar("Kind", bound=Callback)
 
 
 def callbacks_of(trainer: Trainer, kind: type[Kind]) -> list[Kind]:
-    """Those that are instances of a class, in the order in which they are called."""
+    """Return the trainer's callbacks of a class, in the order of their calls."""
     own: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return [callback for callback in own if isinstance(callback, kind)]
 
 
 def end_training(trainer: Trainer) -> None:
-    """End a training whose budget is used up, even one that asks for more epochs or steps."""
+    """End a training, even if ``min_epochs`` or ``min_steps`` ask for more."""
     trainer.should_stop = True
     trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
 
 
 class StopAfter(Callback):
-    """Ends the training after so many steps.
+    """Ends the training after a number of steps.
 
-    Instead of the trainer's ``max_steps``, with which Lightning counts an epoch twice when it
-    resumes at its end.
+    Replaces the trainer's ``max_steps``, with which Lightning counts an epoch twice when a training
+    resumes at the epoch's end.
 
     Args:
-        steps: how many, those before an interruption included.
+        steps: number of steps, including those before an interruption.
     """
 
     def __init__(self, steps: int) -> None:
@@ -39,6 +39,6 @@ class StopAfter(Callback):
         self.on_train_batch_end(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Count."""
+        """End the training once all steps are taken."""
         if trainer.global_step >= self.steps:
             end_training(trainer)
