@@ -14,7 +14,7 @@ from typing import Any
 from rnnorm.experiments.training.metrics import DIVERGED, Point, read_metrics
 from rnnorm.experiments.training.score import Score
 
-#: what of a curve has an entry for each point
+#: fields of a curve that hold one entry per point
 POINTS = ("steps", "seconds", "values", "epochs")
 
 
@@ -42,7 +42,7 @@ class Curve:
     diverged: int = 0
 
     def at(self, points: Iterable[int]) -> Curve:
-        """Some of its points, by their indices."""
+        """Return a copy of the curve with the points at the given indices."""
         chosen = list(points)
         # an older record has no seconds or epochs
         kept: dict[str, Any] = {
@@ -51,25 +51,25 @@ class Curve:
         return replace(self, **kept)
 
     def until(self, points: int) -> Curve:
-        """Its first points."""
+        """Return a copy of the curve with its first ``points`` points."""
         return self.at(range(min(points, len(self.steps))))
 
 
 def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
-    """The curve of a run folder.
+    """Read the validation curve of a run folder.
 
     Args:
         folder: the run folder.
         score: the metric.
-        model: what to call it.
-        seed: its seed.
+        model: the name that the curve gets.
+        seed: the seed of the run.
 
     Raises:
-        ValueError: its ``metrics.csv`` is broken.
+        ValueError: if ``metrics.csv`` is broken.
     """
     metrics = read_metrics(folder / "metrics.csv")
     points = metrics.get(f"val/{score.name}", [])
-    # where an epoch is validated at its end
+    # exact where each epoch is validated at its end
     an_epoch = max(((point.step + 1) / (point.epoch + 1) for point in points), default=1.0)
     return Curve(
         model,
@@ -83,10 +83,10 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
 
 
 def best_point(folder: Path, score: Score) -> Point | None:
-    """The best validation of a run folder, the first of those that are equal.
+    """Return the best finite validation point of a run folder, the first one of equal points.
 
     Raises:
-        ValueError: its ``metrics.csv`` is broken.
+        ValueError: if ``metrics.csv`` is broken.
     """
     points = read_metrics(folder / "metrics.csv").get(f"val/{score.name}", [])
     finite = [point for point in points if math.isfinite(point.value)]
@@ -95,9 +95,9 @@ def best_point(folder: Path, score: Score) -> Point | None:
 
 
 def at_shared_steps(curves: Sequence[Curve]) -> list[Curve]:
-    """The points of each seed after a step at which all of them were validated.
+    """Return each curve with only the points at steps at which all curves were validated.
 
-    Their last points too where each ended at a step of its own, as a budget in minutes makes them.
+    If no curve ends at such a step, as with a budget in minutes, each keeps its last point too.
     """
     shared = set.intersection(*(set(c.steps) for c in curves))
     ended_apart = all(c.steps and c.steps[-1] not in shared for c in curves)
@@ -109,10 +109,10 @@ def at_shared_steps(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """Point by point the mean over the seeds, where all of them have one."""
+    """Return the curve of means over the seeds, at the points that all of them share."""
     seeds = at_shared_steps(curves)
     means: dict[str, Any] = {
-        # empty where a seed has none
+        # empty where a seed lacks this field
         name: [statistics.fmean(at) for at in zip(*(getattr(c, name) for c in seeds), strict=False)]
         for name in POINTS
     }
@@ -121,25 +121,25 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def best(curve: Curve, score: Score) -> float:
-    """The best value of a curve that has one, nan if none is finite."""
+    """Return the best finite value of a curve, or nan if no value is finite."""
     finite = filter(math.isfinite, curve.values)
     return (max if score.mode == "max" else min)(finite, default=math.nan)
 
 
 def reaches(curve: Curve, score: Score, goal: float) -> int | None:
-    """Index of the first point that is as good as ``goal``, if there is one."""
+    """Return the index of the first point at least as good as ``goal``, or None."""
     sign = 1 if score.mode == "max" else -1
     return next((i for i, v in enumerate(curve.values) if sign * (v - goal) >= 0), None)
 
 
 def by_model(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
-    """The curves of each model, in the order of their first ones."""
+    """Group curves by model, in the order in which the models first occur."""
     models = dict.fromkeys(c.model for c in curves)
     return {model: [c for c in curves if c.model == model] for model in models}
 
 
 def as_csv(curves: Sequence[Curve], score: Score) -> str:
-    """All points, one a line."""
+    """Format the points of all curves as CSV text, one point per line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("model", "seed", "step", "seconds", f"validation {score.label}"))

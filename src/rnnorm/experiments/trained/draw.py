@@ -45,7 +45,7 @@ def draw(
         out: the picture, whose name ends with ``.svg`` or ``.png``.
         checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
             needed without ``points``.
-        count: how many; of each class, if classes are named.
+        count: number of drawings; of each class, if the model has classes.
         classes: names of classes, for a model that has them; all of them by default.
         points: begin with the first so many points of as many validation drawings, of the same
             class, which are grey in the picture.
@@ -60,11 +60,10 @@ def draw(
         The picture's file.
 
     Raises:
-        ValueError: a number is out of range, the recipe is none of handwriting, a class is unknown
-            or with ``points`` has no validation drawing, the name of the picture ends otherwise,
-            or the checkpoint is not one of the model.
-        FileNotFoundError: there is no such checkpoint, or with ``points`` a file of the data is
-            missing.
+        ValueError: if a number is out of range, the recipe is not a handwriting recipe, a class is
+            unknown or with ``points`` has no validation drawing, ``out`` has another suffix, or
+            the checkpoint does not fit the model.
+        FileNotFoundError: if the checkpoint is missing, or with ``points`` a file of the data.
     """
     check_at_least(1, count=count, max_length=max_length)
     check_at_least(0, points=points)
@@ -92,7 +91,7 @@ def draw(
 
 
 def _numbers(model: Writer, names: Sequence[str], classes: Sequence[str], count: int) -> list[int]:
-    """The class of each drawing, 0 where the model has none."""
+    """Return the class number of each drawing, 0 for a model without classes."""
     if model.start is None:
         if classes:
             raise ValueError(f"classes must be none for a model without, got {', '.join(classes)}")
@@ -105,7 +104,7 @@ def _numbers(model: Writer, names: Sequence[str], classes: Sequence[str], count:
 def _beginnings(
     data: StrokeData, classes: Sequence[str | None], points: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first points of validation drawings of these classes in turn; None is any."""
+    """Yield the first points of a validation drawing of each class; None stands for any class."""
     loader = data.loaders["val"]
     assert isinstance(loader, StrokeBatches)
     turns: dict[str | None, Iterator[int]] = {}
@@ -118,13 +117,14 @@ def _beginnings(
                 )
             turns[name] = itertools.cycle(found)
         offsets, pen = loader.points(next(turns[name]))
-        # what is given does not end
+        # a given beginning must not end the drawing
         pen = pen[:points].clone()
         pen[pen == END] = UP
         yield offsets[:points], pen
 
 
 def _picture(drawings: Sequence[Tensor], given: int, out: Path) -> Path:
+    """Write the drawings as a picture file and return its path."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -132,7 +132,7 @@ def _picture(drawings: Sequence[Tensor], given: int, out: Path) -> Path:
     figure = Figure(figsize=(1.6 * min(_COLUMNS, len(drawings)), 1.6 * rows), layout="tight")
     plot_strokes(figure.subplots(), drawings, _COLUMNS, given)
     data = io.BytesIO()
-    # drawn again, it is the same file
+    # equal drawings give equal files
     metadata = dict.fromkeys(("Creator", "Date")) if out.suffix == ".svg" else {}
     with rc_context({"svg.hashsalt": "rnnorm"}):
         figure.savefig(data, format=out.suffix[1:], dpi=150, metadata=metadata)

@@ -1,4 +1,4 @@
-"""A trained model as a file that runs elsewhere: what ``rnnorm export`` does."""
+"""Write a trained model as a file that runs elsewhere, for ``rnnorm export``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rnnorm.experiments.trained.load import load_trained
 from rnnorm.experiments.training.checkpoint import data_state
 
 Format = Literal["onnx", "pt2", "folded"]
-# of the example; all of them may change
+# sizes of the example input; the exported model accepts others
 _STEPS, _ROWS = 5, 3
 
 
@@ -56,10 +56,10 @@ def export(
         What the JSON file holds.
 
     Raises:
-        ValueError: the format or the task is none of those that are covered, the model cannot be
-            folded, or the inputs are scaled by data that are not given.
-        FileNotFoundError: there is no such checkpoint or folder.
-        IsADirectoryError: ``out`` is a folder, or the JSON file's name is that of one.
+        ValueError: if the format or the task is not covered, the model cannot be folded, or the
+            inputs are scaled by data that are not given.
+        FileNotFoundError: if the checkpoint or the folder of ``out`` is missing.
+        IsADirectoryError: if ``out`` or the JSON file is a folder.
         RuntimeError: as :func:`rnnorm.export.onnx`.
     """
     out = Path(out)
@@ -83,7 +83,7 @@ def export(
         "model": {name: value for name, value in model.hparams.items() if value is not None},
         "preprocessing": data.preprocessing(data_state(trained.state, data)),
     }
-    # they are of training
+    # metrics serve training alone
     for name, child in list(model.named_children()):
         if isinstance(child, Metric):
             delattr(model, name)
@@ -94,7 +94,7 @@ def export(
 
 
 def _write(model: LightningModule, out: Path, format: Format) -> dict[str, Any]:
-    """Write the file; what is to be known of it."""
+    """Write the model's file and return what the JSON file says about its contents."""
     stream = BytesIO()
     if format == "folded":
         layers = dict(rnnorm.fold(model).named_children())
@@ -114,7 +114,7 @@ def _write(model: LightningModule, out: Path, format: Format) -> dict[str, Any]:
 
 
 def _example(model: LightningModule) -> dict[str, Any]:
-    """Inputs by name: of a stream where the model reads forwards and gives every output."""
+    """Return example inputs by name; with state and step if the model can read a stream."""
     given = model.hparams
     x = torch.zeros(_STEPS, _ROWS, given.get("input_size", 1))
     if isinstance(model, (LanguageModel, SentimentClassifier)):
@@ -128,7 +128,7 @@ def _example(model: LightningModule) -> dict[str, Any]:
 
 
 def _streams(model: LightningModule, named: dict[str, Any]) -> dict[str, Any]:
-    """How a stream is fed, where it is one, and what it begins with, where that was learned."""
+    """Describe how to feed a stream, with its learned first state; empty without a stream."""
     if "state" not in named:
         return {}
     rnn: Any = model.rnn

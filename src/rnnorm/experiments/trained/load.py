@@ -1,4 +1,4 @@
-"""A trained model, from its run folder, or from its recipe and a checkpoint."""
+"""Load a trained model from its run folder, or from its recipe and a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rnnorm.experiments.training.checkpoint import (
 from rnnorm.experiments.training.folder import rebuild
 from rnnorm.experiments.training.run_names import BEST, checkpoint_of, is_run
 
-# what may differ between training and use
+# options that may differ between training and use
 _FREE = (
     "data_dir",
     *FILES,
@@ -51,13 +51,13 @@ _TRAINING = re.compile(
 
 
 class Trained(NamedTuple):
-    """A trained model.
+    """A trained model, its data module and its checkpoint.
 
     Attributes:
         built: model and data; the data are not read.
         state: all that the checkpoint holds.
         checkpoint: its file.
-        folder: the run folder, or None for a checkpoint that is none of its own.
+        folder: the run folder, or None for a checkpoint outside the folder's ``checkpoints``.
     """
 
     built: Built
@@ -66,10 +66,10 @@ class Trained(NamedTuple):
     folder: Path | None
 
     def kept(self, name: str) -> Any:
-        """What the checkpoint holds of its data, such as their ``"vocabulary"``.
+        """Return an entry of the data's state in the checkpoint, such as ``"vocabulary"``.
 
         Raises:
-            ValueError: it holds none.
+            ValueError: if the checkpoint lacks the entry.
         """
         data = self.built.datamodule
         held = data_state(self.state, data)
@@ -98,9 +98,9 @@ def load_trained(
         overrides: options of LightningCLI.
 
     Raises:
-        OverrideError: an option is one of training, and ``run`` or its checkpoint's folder a run.
-        ValueError: the checkpoint is not one of this model and data.
-        FileNotFoundError: there is no such checkpoint.
+        OverrideError: if an option of training is given for a run folder or its checkpoint.
+        ValueError: if the checkpoint does not fit the model and data.
+        FileNotFoundError: if the checkpoint is missing.
     """
     checkpoint = checkpoint_of(run, checkpoint)
     state, options = read_checkpoint(checkpoint), [*data_dir_option(data_dir), *overrides]
@@ -120,16 +120,16 @@ def load_trained(
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What a report draws from.
+    """A run with its model and data, as a report draws it.
 
     Attributes:
-        name: what it is called.
-        outcome: what came out of it.
+        name: the name of the run in the report.
+        outcome: the outcome of the run.
         weights: which weights the model has, such as ``epoch 7``.
         model: the model.
         data: the data, loaded if there is a minibatch.
         batch: a training minibatch, or None.
-        why: why there is none.
+        why: why there is no minibatch.
     """
 
     name: str
@@ -144,17 +144,16 @@ class TrainedRun:
 def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None) -> TrainedRun:
     """Read a run folder, with the weights of its best epoch if there was a validation.
 
-    Nothing is downloaded: data that are neither named here nor in the run nor come along are not
-    there.
+    No data are downloaded: those that need files are read if the run or ``data_dir`` names them.
 
     Args:
         folder: the run folder; nothing in it is written.
-        name: what to call it.
+        name: the name of the run in the report.
         data_dir: where the data set's files are.
 
     Raises:
-        FileNotFoundError: there is no run, or it has no checkpoint yet.
-        ValueError: a file of it is broken or of another version.
+        FileNotFoundError: if there is no run, or the run has no checkpoint yet.
+        ValueError: if a file of the run is broken or of another version.
     """
     outcome = read_outcome(folder)
     built, state, checkpoint, _ = load_trained(folder, data_dir=data_dir)
@@ -184,7 +183,7 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
-# what a model is called, and how it is asked
+# the name of each class in messages, and the command for it
 _KINDS: dict[type[nn.Module], tuple[str, str]] = {
     LanguageModel: ("one of characters or words", "continues a text: write RUN --begin TEXT"),
     Translator: ("a translator", "translates: write RUN --from FILE"),
@@ -194,15 +193,15 @@ _KINDS: dict[type[nn.Module], tuple[str, str]] = {
 
 
 def expect_model(kind: type[Kind], model: nn.Module, run: str | Path) -> Kind:
-    """The model, of a kind.
+    """Return the model if it is an instance of ``kind``.
 
     Args:
-        kind: its class.
+        kind: the expected class.
         model: the model.
-        run: where it is from, for the message.
+        run: where the model is from, for the message.
 
     Raises:
-        ValueError: it is of another kind; the message says how to let it write, if it can.
+        ValueError: if the model is of another class; the message says which command fits it.
     """
     if isinstance(model, kind):
         return model

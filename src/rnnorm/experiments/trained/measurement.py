@@ -1,4 +1,4 @@
-"""What a test has measured, and the file in a run folder that keeps it."""
+"""Test measurements, and the file in a run folder that keeps them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rnnorm.experiments.training.score import SAMPLING_ERROR, Metric
 
 Statistics = Literal["population", "batch"]
 FILE = "tests.json"
-# bytes of that file
+# largest size of the file in bytes
 _LIMIT = 1 << 24
 
 
@@ -22,14 +22,14 @@ class Measurement:
     """The test metrics of a checkpoint.
 
     Attributes:
-        checkpoint: name of its file.
-        epoch: the epoch it is from, counted from 1.
+        checkpoint: name of the checkpoint's file.
+        epoch: the epoch of the checkpoint, counted from 1.
         statistics: which ones normalised, ``"population"`` or ``"batch"``; None without any.
         length: steps of each test window, or None for the recipe's own test set.
-        estimated: whether the population statistics were taken anew before.
+        estimated: whether the population statistics were estimated again before the test.
         overrides: options of LightningCLI.
         metrics: by name, such as ``test/accuracy``.
-        step: the training step it is from; None in a file that does not say.
+        step: the training step of the checkpoint; None if the file does not say.
     """
 
     checkpoint: str
@@ -42,7 +42,7 @@ class Measurement:
     step: int | None = None
 
     def __str__(self) -> str:
-        """A line for each metric."""
+        """Return one line for each metric."""
         how = "".join(
             [
                 f"  {self.statistics} statistics" if self.statistics else "",
@@ -58,10 +58,10 @@ class Measurement:
 
 
 def read_measurements(folder: str | Path) -> list[Measurement]:
-    """All measurements of a run, oldest first.
+    """Read the measurements of a run, oldest first.
 
     Raises:
-        ValueError: the file is broken.
+        ValueError: if the file is broken.
     """
     path = Path(folder) / FILE
     if not file_exists(path):
@@ -69,7 +69,7 @@ def read_measurements(folder: str | Path) -> list[Measurement]:
     data = unpack(path, "", _LIMIT)
     try:
         found = [_measurement(row) for row in json.loads(data)]
-        # a list in place of a number
+        # a list in place of a number is not hashable
         hash(tuple(map(_what, found)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} holds no measurements: {error}") from None
@@ -77,17 +77,17 @@ def read_measurements(folder: str | Path) -> list[Measurement]:
 
 
 def _measurement(row: dict[str, Any]) -> Measurement:
-    """A measurement out of its JSON; raises what the types of a broken one raise."""
+    """Build a measurement from its JSON row, without checks of the row."""
     metrics = {name: float(value) for name, value in row["metrics"].items()}
     return Measurement(**row | {"overrides": tuple(row["overrides"]), "metrics": metrics})
 
 
 def keep_measurements(folder: Path, new: Iterable[Measurement]) -> None:
-    """Add measurements to those of a run; one of the same thing replaces the one before.
+    """Add measurements to a run's file; each replaces an older one of the same settings.
 
     Raises:
-        ValueError: the file is broken.
-        OSError: the disk is full, or the folder cannot be read or written; the old file stays.
+        ValueError: if the file is broken.
+        OSError: if the file cannot be read or written; the old file stays.
     """
     path = folder / FILE
     try:
@@ -103,4 +103,5 @@ def keep_measurements(folder: Path, new: Iterable[Measurement]) -> None:
 
 
 def _what(measurement: Measurement) -> tuple[Any, ...]:
+    """Return the fields of a measurement other than its metrics, as a key."""
     return tuple(value for key, value in vars(measurement).items() if key != "metrics")

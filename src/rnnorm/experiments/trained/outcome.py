@@ -1,4 +1,4 @@
-"""What came out of a training: its run folder, read into a few numbers."""
+"""Read the outcome of a training from its run folder."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """The recipe, and what was changed of it."""
+        """Return the recipe's name, followed by its changes."""
         return ", ".join([self.recipe, *self.changes])
 
     def tested(
         self, statistics: Statistics | None = "population", length: int | None = None
     ) -> dict[str, float]:
-        """Test metrics of the best epoch, measured on the recipe's own test set.
+        """Return the test metrics of the best epoch, measured on the recipe's own data.
 
         Args:
-            statistics: with which ones; a model without batch statistics has only
+            statistics: the statistics of the measurement; a model without batch statistics has only
                 ``"population"``.
             length: steps of each test window; None for the recipe's own test set.
 
         Returns:
-            The metrics by name; empty if they were not measured.
+            The latest metrics by name; empty if none were measured.
         """
         found: dict[str, float] = {}
         for test in self.tests:
@@ -94,13 +94,13 @@ class Outcome:
         return found
 
     def ours(self, statistics: Statistics = "population") -> float | None:
-        """Our number in the unit of the paper's: on the validation or on the test set.
+        """Return our validation or test score, in the unit of the paper's number.
 
         Args:
-            statistics: with which ones. Validation is with those of the population.
+            statistics: the statistics of the measurement; validation has only ``"population"``.
 
         Returns:
-            The number, or None if it was not measured.
+            The score, or None if it was not measured.
         """
         if self.metric.startswith("validation"):
             value = self.best if statistics == "population" else None
@@ -110,29 +110,29 @@ class Outcome:
 
     @property
     def sampling_error(self) -> float | None:
-        """Standard error of our number on the test set, in its unit, where rows are independent."""
+        """Return the standard error of our test score in the paper's unit, or None."""
         if self.metric.startswith("validation"):
             return None
         return self.in_papers_unit(self.tested("population").get(SAMPLING_ERROR))
 
     def in_papers_unit(self, value: float | None) -> float | None:
-        """A score as the paper gives it, where that is in per cent."""
+        """Return a score in per cent if the paper's number is, else unchanged."""
         return 100 * value if value is not None and self.metric.endswith("%") else value
 
 
 def score_in(metrics: dict[str, float]) -> float | None:
-    """The score among test metrics: what there is beside the loss, else the loss."""
+    """Return the first test metric other than the loss and sampling error, else the loss."""
     beside = ("test/loss", SAMPLING_ERROR)
     found = [value for name, value in metrics.items() if name not in beside]
     return found[0] if found else metrics.get("test/loss")
 
 
 def read_outcome(folder: str | Path) -> Outcome:
-    """Read a run folder.
+    """Read the outcome of a run folder from its newest checkpoint.
 
     Raises:
-        FileNotFoundError: there is no run, or it has no checkpoint yet.
-        ValueError: a file of it is broken.
+        FileNotFoundError: if there is no run, or the run has no checkpoint yet.
+        ValueError: if a file of the run is broken.
     """
     folder = Path(folder)
     run = read_about(folder)
@@ -145,9 +145,9 @@ def read_outcome(folder: str | Path) -> Outcome:
             "seconds": clock["seconds"],
             "best": kept["best"],
             "best_epoch": kept["best_epoch"],
-            # an older checkpoint does not say
+            # older checkpoints lack it
             "best_step": kept.get("best_step"),
-            # a training may have neither
+            # a training may lack either callback
             "minutes": state["callbacks"].get("StopAfterSeconds", {}).get("minutes"),
             "places": tuple(state["callbacks"].get("Places", {}).get("places", [])),
         }
@@ -158,22 +158,22 @@ def read_outcome(folder: str | Path) -> Outcome:
 
 
 def read_unsaved(folder: str | Path) -> Outcome:
-    """Read a run folder without a checkpoint: of a training that has just begun, or diverged.
+    """Read a run folder that has no checkpoint, because training has just begun or diverged.
 
     Raises:
-        FileNotFoundError: there is no run.
-        ValueError: a file of it is broken.
+        FileNotFoundError: if there is no run.
+        ValueError: if a file of the run is broken.
     """
     folder = Path(folder)
     run = read_about(folder)
     points = [
-        # a line names the step before it, counted from 0, but where the training diverged
+        # a line's step counts from 0, but the line of a divergence counts from 1
         (point.step + (name != DIVERGED), point.seconds)
         for name, found in read_metrics(folder / "metrics.csv").items()
         for point in found
     ]
     steps, seconds = (max(values) for values in zip((0, 0.0), *points, strict=True))
-    # one is written at the end of every epoch
+    # no checkpoint means no whole epoch
     return _outcome(
         folder,
         run,
@@ -182,7 +182,7 @@ def read_unsaved(folder: str | Path) -> Outcome:
 
 
 def _outcome(folder: Path, run: dict[str, Any], progress: dict[str, Any]) -> Outcome:
-    """What its files say about a run, and how far it came."""
+    """Build the outcome from the run's files and its progress."""
     about, given, start = run["about"], run.get("overrides", ()), run.get("start")
     return Outcome(
         recipe=run["recipe"],

@@ -38,15 +38,15 @@ def measure(
 ) -> list[Measurement]:
     """Measure a trained model on the test set.
 
-    Where the checkpoint is one of the run folder's own, the results are kept there at the end; a
-    line on stderr says so where they are not, or where the folder cannot be written to.
+    The results of a run folder's own checkpoint are kept in the folder at the end. If they are not
+    kept, a line on stderr says so.
 
     Args:
         run: the run folder, which knows its recipe, scale and overrides; or the recipe.
         checkpoint: a ``.ckpt`` file; with a run folder its best one by default.
         data_dir: where the data set's files are; MNIST is downloaded without it.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
-        estimate: first take the population statistics anew, as the exact average over the
+        estimate: first estimate the population statistics again, as the exact average over the
             training set (:func:`rnnorm.update_bn`), in minibatches of as many rows as the
             recipe's ``ExactStatistics`` takes.
         statistics: ``"population"``, or ``"batch"`` for those of each test minibatch, which
@@ -61,9 +61,10 @@ def measure(
         A measurement for each length and each kind of statistics.
 
     Raises:
-        ValueError: the checkpoint is not one of this model and data; batch statistics were
-            asked for and there are none; or the trainer refuses its arguments.
-        FileNotFoundError: there is no such checkpoint, or ``data_dir`` lacks files.
+        ValueError: if the checkpoint does not fit the model and data, the model or data lack the
+            statistics asked for, a length leaves too few windows, or the trainer refuses its
+            arguments.
+        FileNotFoundError: if the checkpoint is missing, or ``data_dir`` lacks files.
     """
     built, state, path, folder = load_trained(
         run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
@@ -97,7 +98,7 @@ def measure(
         try:
             keep_measurements(folder, measured)
         except OSError as error:
-            # a run may be another user's, or on a disk that is read alone
+            # the run may be another user's, or on a read-only disk
             print(error.strerror, file=sys.stderr, flush=True)
     else:
         where = Path(run) / "checkpoints" if is_run(run) else "a run folder"
@@ -106,7 +107,7 @@ def measure(
 
 
 def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Iterable[Any]]]:
-    """The test set, or its windows of each length."""
+    """Return window lengths with their loaders, or None with that of the test set."""
     if not lengths:
         return [(None, built.datamodule.test_dataloader())]
     windows = getattr(built.datamodule, "test_windows", None)
@@ -129,7 +130,7 @@ def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Ite
 def _kinds(
     built: Built, asked: Statistics | None, loader: Iterable[Any]
 ) -> Sequence[Statistics | None]:
-    """Which statistics to measure with."""
+    """Return the kinds of statistics to measure with, checked against the model and data."""
     if not batch_normalised(built.model):
         if asked is not None:
             raise ValueError(f"statistics must be None, got {asked!r}: the model has none")
@@ -147,10 +148,11 @@ def _kinds(
 
 
 def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
+    """Run the trainer's test with one kind of statistics and return the metrics by name."""
     batch = statistics == "batch"
     signals = OwnHandlers()
     callbacks = [*progress_bars(), *([BatchStatistics()] if batch else []), signals]
-    # whatever it was trained on
+    # one device, on however many the training ran
     trainer = built.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
     loader = SeveralRows(loader) if batch else loader
     try:
@@ -159,7 +161,7 @@ def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) ->
     except MisconfigurationException as error:
         raise ValueError(str(error)) from None
     except SystemExit as ended:
-        # what Lightning makes of Ctrl-C
+        # Lightning turns Ctrl-C into SystemExit
         if isinstance(ended.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
@@ -167,27 +169,27 @@ def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) ->
         restore_handlers(signals.before)
     if not metrics:
         raise ValueError("trainer.limit_test_batches leaves none of the test set's minibatches")
-    # of a single row there is no sampling error
+    # a single row has a sampling error of nan
     return {n: v for n, v in metrics[0].items() if n != SAMPLING_ERROR or isfinite(v)}
 
 
 class BatchStatistics(Callback):
-    """Tests with those of each minibatch: the trainer puts the whole model into evaluation."""
+    """Callback that tests with the statistics of each minibatch."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Switch them on."""
+        """Switch the statistics of each minibatch on."""
         self._stack.enter_context(batch_statistics(pl_module))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Switch them off."""
+        """Switch the statistics of each minibatch off."""
         self._stack.close()
 
 
 class SeveralRows:
-    """The minibatches of a loader that have rows enough for statistics.
+    """The minibatches of a loader that have at least two rows, as batch statistics need.
 
     Args:
         loader: minibatches whose first element is ``(T, B, ...)``.
@@ -197,5 +199,5 @@ class SeveralRows:
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        """In the loader's order."""
+        """Yield the minibatches in the loader's order."""
         return (batch for batch in self.loader if batch[0].shape[1] >= 2)

@@ -37,7 +37,7 @@ def write(
         beginnings: words with spaces between them, or any characters.
         temperature: what the scores are divided by before the softmax; 0 for the most probable
             symbol each time.
-        sentences: how many of each beginning.
+        sentences: number of sentences for each beginning.
         seed: seed of the draws.
         max_length: where a sentence is cut off that has not ended, in symbols after its beginning.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
@@ -47,9 +47,9 @@ def write(
         The sentences, beginnings included, in readable form.
 
     Raises:
-        ValueError: a number is out of range, the recipe is none of texts, a beginning is empty or
-            has a symbol that the training text has not, or the checkpoint is not one of the model.
-        FileNotFoundError: there is no such checkpoint.
+        ValueError: if a number is out of range, the recipe is not a language model's, a beginning
+            is empty or has a symbol unknown to the training, or the checkpoint does not fit.
+        FileNotFoundError: if the checkpoint is missing.
     """
     check_at_least(1, sentences=sentences, max_length=max_length)
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
@@ -77,7 +77,7 @@ def continuation(
     max_length: int,
     generator: torch.Generator,
 ) -> list[int]:
-    """Draw symbols one by one, the state and the time step of the statistics going on.
+    """Draw symbols one by one, carrying the state and the time step of the statistics.
 
     Args:
         model: the model, which is set to evaluation.
@@ -91,7 +91,7 @@ def continuation(
         The symbols after the beginning, ``end`` the last of them if it was drawn.
 
     Raises:
-        ValueError: ``temperature`` is not a number of at least 0.
+        ValueError: if ``temperature`` is not a number of at least 0.
     """
     check_at_least(0, temperature=temperature)
     model.eval()
@@ -106,6 +106,7 @@ def continuation(
 
 
 def _numbers(beginning: str, vocabulary: Vocabulary, dataset: str) -> Tensor:
+    """Return the numbers of a beginning's symbols, ``(N,)``."""
     if not beginning.strip():
         raise ValueError(f"a beginning must have a symbol, got {beginning!r}")
     where = f"the beginning {beginning!r}"
@@ -116,6 +117,7 @@ def _numbers(beginning: str, vocabulary: Vocabulary, dataset: str) -> Tensor:
 
 
 def _readable(numbers: Sequence[int], vocabulary: Vocabulary, dataset: str) -> str:
+    """Return symbols as readable text, with spaces between words."""
     symbols = [vocabulary.symbols[number] for number in numbers]
     if dataset == "ptb-word":
         return " ".join(symbols)

@@ -24,14 +24,14 @@ def transcribe(
     scale: str | None = None,
     overrides: Sequence[str] = (),
 ) -> list[str]:
-    """What is said in recordings, each read by itself.
+    """Transcribe recordings, each one by itself.
 
     Args:
         run: the run folder of a model of recordings, or its recipe.
         recordings: files of one channel and the rate that the model was trained with.
         checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
             needed.
-        beam: prefixes that are kept; the model's by default.
+        beam: number of prefixes that the search keeps; the model's by default.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
         overrides: options of LightningCLI.
 
@@ -39,9 +39,9 @@ def transcribe(
         The words, characters or phones of each.
 
     Raises:
-        ValueError: the recipe is none of recordings, one is broken, too short or of another rate,
-            ``beam < 1``, or the checkpoint is not one of the model.
-        FileNotFoundError: there is no such checkpoint or recording.
+        ValueError: if the recipe is not a transcriber's, a recording is broken, too short or of
+            another rate, ``beam < 1``, or the checkpoint does not fit the model.
+        FileNotFoundError: if the checkpoint or a recording is missing.
     """
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
     model, data = expect_model(Transcriber, trained.built.model, run), trained.built.datamodule

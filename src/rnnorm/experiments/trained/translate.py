@@ -16,7 +16,7 @@ from rnnorm.experiments.files import read_into
 from rnnorm.experiments.tasks.translation.model import Translator
 from rnnorm.experiments.trained.load import expect_model, load_trained
 
-# sentences that are translated at a time
+# sentences in one minibatch
 _ROWS = 64
 
 
@@ -48,10 +48,10 @@ def translate(
         The translations, one for each line.
 
     Raises:
-        ValueError: a number is out of range, the model does not translate, or the checkpoint is
-            not one of the model.
-        BrokenFileError: the file or a line of it is empty, binary or not UTF-8.
-        FileNotFoundError: there is no such checkpoint or file.
+        ValueError: if a number is out of range, the model does not translate, or the checkpoint
+            does not fit the model.
+        BrokenFileError: if the file or one of its lines is empty, binary or not UTF-8.
+        FileNotFoundError: if the checkpoint or the file is missing.
     """
     given = {"beam": beam, "limit": limit}
     options = [f"--model.init_args.{n}={value}" for n, value in given.items() if value is not None]
@@ -70,7 +70,7 @@ def translate(
 
 
 def _read(source: str | Path) -> tuple[str, str]:
-    """The text of a file or of standard input, and what to call it."""
+    """Return the text of a file or of standard input, and its name for messages."""
     if str(source) != "-":
         return read_text(source), str(source)
     data, name = bytearray(), "standard input"
