@@ -1,4 +1,4 @@
-"""``rnnorm bench``: what every cell, norm and backend costs on this machine, beside torch.nn."""
+"""Time each cell, norm and backend on this machine against torch.nn (``rnnorm bench``)."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def bench(
     is forward and backward with all gradients, an evaluation forward with population statistics.
 
     Args:
-        shapes: of the layers and their input.
-        threads: how many, or None for torch's number.
+        shapes: shapes of the layers and their input.
+        threads: number of threads, or None for torch's number.
         seconds: how long each line of the table is measured.
         out: folder for ``bench.csv`` and ``bench.png``.
 
     Returns:
-        a record for each number of the table.
+        A record for each number of the table.
 
     Raises:
-        ValueError: ``threads`` is not from 1 to this machine's cores, or ``seconds`` not positive
-            and finite.
-        NotADirectoryError: ``out`` is a file.
-        VerificationError: a kernel's result is not the reference's.
+        ValueError: if ``threads`` is not from 1 to this machine's cores, or ``seconds`` is not
+            positive and finite.
+        NotADirectoryError: if ``out`` is a file.
+        VerificationError: if a kernel's result differs from the reference's.
     """
     refuse_file(out)
     check_seconds(seconds)
@@ -83,7 +83,7 @@ def bench(
 
 
 def _why_not(cell: str, variant: Variant) -> str:
-    """Why a backend does not run a cell with a norm, empty if it does."""
+    """Return why a backend does not run a cell with a norm; empty text if it does."""
     tiny = draw(Case(cell, variant.norm or "none", "dense", Shape(1, 2, 1, 1)))
     request = tiny.request(torch.device("cpu"), torch.float32)
     return dispatch.why_not(str(variant.backend), request)
@@ -92,6 +92,7 @@ def _why_not(cell: str, variant: Variant) -> str:
 def _measure(
     cell: str, shape: Shape, mode: str, variants: Sequence[Variant], seconds: float
 ) -> list[Record]:
+    """Time the variants of a cell against torch.nn's class and return their records."""
     steps = prepare(cell, shape, variants, train=mode == "training")
     rival, *timings = interleave(steps, seconds).values()
     return [
@@ -111,4 +112,5 @@ def _measure(
 
 
 def _aligned(first: str, rival: str, values: Sequence[str]) -> str:
+    """Format one line of the table in columns."""
     return f"{first:31}{rival:>11}" + "".join(value.rjust(11) for value in values)

@@ -1,4 +1,4 @@
-"""A layer drawn with its data, and everything that a kernel computes of it."""
+"""Draw a layer with its data, and compute all results of a kernel on them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rnnorm.kernels.call import Request
 from rnnorm.layers.sequence_layer import Sequence
 from rnnorm.norm.spec import BatchNorm, Norm
 
-#: classes with the options that make other cells of them
+#: class and options of each cell
 CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "LSTM": ("LSTM", {}),
     "GRU": ("GRU", {}),
     "RNN": ("RNN", {}),
     "RNN relu": ("RNN", {"nonlinearity": "relu"}),
 }
-#: by the name of a preset, or by what is normalised
+#: norms by the name of a preset, or by what is normalised
 NORMS: Mapping[str, str | Norm | None] = {
     "none": None,
     **{name: name for name in ("batch", "bn-e*", "laurent2015-frame", "laurent2015-sequence")},
@@ -34,20 +34,20 @@ NORMS: Mapping[str, str | Norm | None] = {
     "layer": "layer",
 }
 Mode = Literal["dense", "ragged", "evaluation", "ages"]
-# many times the rounding of relu's input in float32, and few cases have an input so near zero
+# far above the rounding of relu's input in float32, yet few cases have an input this near zero
 _KINK = 1e-5
 
 
 class Case(NamedTuple):
-    """What is drawn.
+    """The names, shape and dtype that determine a drawn layer and its data.
 
     Attributes:
         cell: a name of ``CELLS``.
         norm: a name of ``NORMS``.
         mode: ``"dense"`` and ``"ragged"`` are training, ``"evaluation"`` is dense, and ``"ages"``
             is evaluation of a ragged batch whose rows begin at different steps.
-        shape: of layer and data.
-        dtype: of both.
+        shape: shape of layer and data.
+        dtype: dtype of layer and data.
     """
 
     cell: str
@@ -64,7 +64,7 @@ class Drawn(NamedTuple):
     """A layer and its data.
 
     Attributes:
-        layer: of one direction.
+        layer: a layer of one direction.
         leaves: input ``(T, B, I)`` and initial states, ``(1, B, H)`` each.
         upstream: gradients of output and last states.
         lengths: ``(B,)`` on the CPU, or None for a dense batch.
@@ -78,7 +78,7 @@ class Drawn(NamedTuple):
     step: int | Tensor
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Drawn:
-        """A copy, with its own layer and tensors."""
+        """Copy the layer and its data to a device and dtype."""
         return self._replace(
             layer=deepcopy(self.layer).to(device, dtype),
             leaves=[leaf.to(device, dtype, copy=True) for leaf in self.leaves],
@@ -87,7 +87,7 @@ class Drawn(NamedTuple):
         )
 
     def request(self, device: torch.device, dtype: torch.dtype) -> Request:
-        """What the layer asks for, as the copy ``to`` a device and a dtype."""
+        """Return the kernel request that the layer would make on a device in a dtype."""
         return Request(
             self.layer.cell,
             self.layer.norm,
@@ -98,11 +98,12 @@ class Drawn(NamedTuple):
         )
 
     def jittered(self, seed: int) -> Drawn:
-        """A copy whose weights, leaves and upstream gradients are off by up to their last bit."""
+        """Copy the case with weights, leaves and upstream gradients changed in their last bit."""
         copy = self._replace(layer=deepcopy(self.layer))
         generator = torch.Generator().manual_seed(seed)
 
         def jitter(tensor: Tensor) -> Tensor:
+            """Change each entry by a random factor within machine epsilon of 1."""
             drawn = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
             factor = 1 + torch.finfo(tensor.dtype).eps * (2 * drawn - 1)
             return (tensor.double() * factor).to(tensor.dtype)
@@ -114,10 +115,10 @@ class Drawn(NamedTuple):
         return copy._replace(leaves=leaves, upstream=upstream)
 
     def results(self, backend: str) -> dict[str, Tensor]:
-        """What a backend computes.
+        """Compute outputs, gradients and buffers on a backend.
 
         Returns:
-            output and last states; their gradients by leaves and parameters, as ``d name``; in
+            Output and last states; their gradients by leaves and parameters, as ``d name``; in
             training the population's buffers, in evaluation outputs without a gradient too.
         """
         leaves = [leaf.detach().requires_grad_() for leaf in self.leaves]
@@ -140,7 +141,7 @@ class Drawn(NamedTuple):
         return {name: tensor.detach() for name, tensor in found.items()}
 
     def outputs(self, leaves: list[Tensor]) -> Iterator[Tensor]:
-        """Output and last states, on the backend in force."""
+        """Yield output and last states, on the backend in force."""
         x, *state = leaves
         hx: Any = state if len(state) > 1 else state[0]
         output, last = self.layer(x, hx, lengths=self.lengths, step=self.step)
@@ -149,7 +150,7 @@ class Drawn(NamedTuple):
 
 
 def layers() -> list[tuple[str, str]]:
-    """Every cell with every norm that it has; one that normalises the same again is left out."""
+    """Return pairs of cell and norm, without norms that repeat another's sites and scope."""
     found: dict[object, tuple[str, str]] = {}
     for cell in CELLS:
         for name, norm in NORMS.items():
@@ -165,10 +166,10 @@ def layers() -> list[tuple[str, str]]:
 
 
 def draw(case: Case, seed: int = 0) -> Drawn:
-    """Draws a case on the CPU, always the same of a seed; padded positions hold NaN.
+    """Draw a case on the CPU, the same for equal seeds, with NaN in padded positions.
 
     A case with relu is drawn again while an input of relu is so near zero that rounding decides
-    whether it passes.
+    its sign.
     """
     drawn = _draw(case, seed)
     while "relu" in case.cell and _nearest_to_a_kink(drawn) < _KINK:
@@ -178,19 +179,21 @@ def draw(case: Case, seed: int = 0) -> Drawn:
 
 
 class _Rectified(TorchFunctionMode):
-    """Looks at the inputs of relu; ``least`` is the smallest of their absolute values."""
+    """Mode that records the smallest absolute input of relu in ``least``."""
 
     least: float = math.inf
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        """Call the function, and record the inputs of relu."""
         if func is torch.relu:
             self.least = min(self.least, float(args[0].abs().nan_to_num(math.inf).min()))
         return func(*args, **(kwargs or {}))
 
 
 def _nearest_to_a_kink(drawn: Drawn) -> float:
+    """Return the smallest absolute input of relu in float64."""
     exact = drawn.to(torch.device("cpu"), torch.float64)
     seen = _Rectified()
     with seen, torch.no_grad(), rnnorm.use_backend("reference"):
@@ -199,6 +202,7 @@ def _nearest_to_a_kink(drawn: Drawn) -> float:
 
 
 def _draw(case: Case, seed: int) -> Drawn:
+    """Draw a case once."""
     T, B, inputs, H = case.shape[:4]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -212,6 +216,7 @@ def _draw(case: Case, seed: int) -> Drawn:
         states = len(layer.cell.states)
 
         def leaves(rows: int) -> list[Tensor]:
+            """Draw an input and initial states of so many rows."""
             x, *state = torch.randn(T, rows, inputs), *torch.randn(states, 1, rows, H) / 2
             return [each.to(case.dtype) for each in (x, *state)]
 
@@ -224,7 +229,7 @@ def _draw(case: Case, seed: int) -> Drawn:
             own[0][torch.arange(T).unsqueeze(1) >= lengths] = math.nan
         step: int | Tensor = torch.randint(0, T, (B,)) if case.mode == "ages" else 0
         if case.mode in ("evaluation", "ages"):
-            # a population of more rows than the case may have
+            # estimate the population from more rows than the case may have
             more = Drawn(layer, leaves(32), [], None, 0)
             with torch.no_grad(), rnnorm.use_backend("reference"):
                 list(more.outputs(more.leaves))
@@ -233,6 +238,7 @@ def _draw(case: Case, seed: int) -> Drawn:
 
 
 def _layer(cell: str, norm: str | Norm | None, inputs: int, H: int) -> Sequence:
+    """Build a layer of a cell with a norm."""
     name, options = CELLS[cell]
     # noise would hide a wrong result
     made = getattr(rnnorm, name)(inputs, H, norm=norm, initial_noise=0.0, **options)

@@ -1,4 +1,4 @@
-"""``rnnorm check``: are the fused kernels right on this machine, and what do they take?"""
+"""Check that the fused kernels are right on this machine, and time them (``rnnorm check``)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rnnorm.norm.spec import BatchNorm, resolve
 INPUTS = 7
 ROWS = (5, 100, 129, 300)
 MODES: tuple[Mode, ...] = ("dense", "ragged", "evaluation", "ages")
-# those of all sites that go together; the others are examined at 13 units alone
+# norms examined at every size; the others are examined at 13 units alone
 WHOLE = ("none", "batch", "bn-e*", "joint and cell", "joint", "layer")
 TIMED = (
     Shape(64, 100, 1, 100),
@@ -45,37 +45,38 @@ TIMED = (
 )
 #: seconds after which no more cases are examined; on a GPU most of them compile a kernel
 BUDGETS = {"cpu": 120.0, "cuda": 600.0}
-# failed cases that are told, all others being in the file
+# most failed cases that are printed; the file holds all
 _TOLD = 20
-# seconds between lines of progress where there is no terminal
+# seconds between lines of progress without a terminal
 _QUIET = 10.0
 
 
 class DeviceMissingError(RuntimeError):
-    """What is to be checked is not there."""
+    """The device to be checked is missing."""
 
 
 class OutOfTimeError(RuntimeError):
-    """Nothing was wrong in the cases that there was time for, but they are not all."""
+    """Time ran out before all cases were examined; those examined had no fault."""
 
 
 def all_cases() -> Iterator[Case]:
-    """Those that ``check`` examines: one of each layer, then a second of each, and so on.
+    """Yield the cases that ``check`` examines: one of each layer, then a second of each, etc.
 
     The first few of a layer have different modes, numbers of rows, units and dtypes.
     """
     by_layer = [list(cases) for _, cases in groupby(_cases(), key=_layer_of)]
-    # five has no factor in common with the three or four modes
+    # a stride of five is coprime to three and four modes, and so mixes them
     spread = [[case for i in range(5) for case in cases[i::5]] for cases in by_layer]
     for each in zip_longest(*spread):
         yield from (case for case in each if case is not None)
 
 
 def _cases() -> Iterator[Case]:
+    """Yield the cases layer by layer."""
     for cell, norm in layers():
-        # whose step is the same with statistics or without
+        # only batch norm's population depends on the time step
         modes = MODES if isinstance(resolve(NORMS[norm]), BatchNorm) else MODES[:3]
-        # relu differs from tanh in one line of a kernel
+        # relu differs from tanh in one line of a kernel, so few cases suffice
         relu, whole = cell == "RNN relu", norm in WHOLE
         for B in ROWS if whole and not relu else (5, 129):
             yield from (Case(cell, norm, mode, Shape(4, B, INPUTS, 13)) for mode in modes)
@@ -101,26 +102,26 @@ def check(
     seconds: float = 1.0,
     budget: float | None = None,
 ) -> bool:
-    """Examine every fused kernel that runs on a device, time those that are right, and print.
+    """Examine the fused kernels of a device, time those without a fault, and print both.
 
-    One case of each layer is examined in any case, the others while there is time.
+    One case of each layer is always examined, the others while there is time.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
         out: JSON file for all that is printed, and every fault.
-        cases: what is examined, in this order; None for ``all_cases()``.
+        cases: the cases to examine, in this order; None for ``all_cases()``.
         timed: shapes of which a training step is timed.
-        seconds: how long each of them is.
+        seconds: how long each of these shapes is timed.
         budget: seconds after which no more cases are examined; None for that of ``BUDGETS``.
 
     Returns:
         whether there was a kernel to examine, and nothing wrong with any.
 
     Raises:
-        DeviceMissingError: torch sees no such device.
-        OutOfTimeError: nothing was wrong, but not all cases were examined.
-        ValueError: ``device`` is another one, or ``budget`` is negative or NaN.
-        OSError: ``out`` cannot be written.
+        DeviceMissingError: if ``device`` is ``"cuda"`` and torch sees no CUDA device.
+        OutOfTimeError: if no fault was found, but not all cases were examined.
+        ValueError: if ``device`` is unknown, or ``budget`` is negative or NaN.
+        OSError: if ``out`` cannot be written.
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, got {device!r}")
@@ -130,7 +131,7 @@ def check(
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceMissingError(f"torch {torch.__version__} sees no CUDA device here")
     if out is not None:
-        # refused before a minute is spent
+        # refuse an unwritable path before any time is spent
         refuse_folder(Path(out))
         partial_file = partial_of(Path(out))
         partial_file.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +192,7 @@ def check(
 def _examined(
     cases: Sequence[Case], kernels: Sequence[str], device: torch.device, end: float
 ) -> dict[tuple[str, str], list[tuple[Case, dict[str, Verdict]]]]:
-    """Verdicts by layer; once time is over, of layers that had no case yet alone."""
+    """Examine cases by layer; after ``end``, only the first case of each layer still missing."""
     found: dict[tuple[str, str], list[tuple[Case, dict[str, Verdict]]]] = {}
     terminal = sys.stderr.isatty()
     begin = said = time.perf_counter()
@@ -209,15 +210,17 @@ def _examined(
 
 
 def _layer_of(case: Case) -> tuple[str, str]:
+    """Return the names of a case's cell and norm."""
     return case.cell, case.norm
 
 
 def _faults(case: Case, verdict: Verdict) -> list[Record]:
+    """Return a record for each fault of a verdict."""
     return [{"case": str(case), "tensor": name, "what": what} for name, what in verdict.faults]
 
 
 def _line(names: Record, own: Sequence[tuple[Case, Verdict]]) -> Record:
-    """One layer on one kernel, printed."""
+    """Print the line of one layer on one kernel and return its record."""
     case, verdict = max(own, key=lambda each: each[1].worst)
     failed = sum(bool(each.faults) for _, each in own)
     told = f"{failed} FAILED" if failed else "passed"
@@ -230,7 +233,7 @@ def _line(names: Record, own: Sequence[tuple[Case, Verdict]]) -> Record:
         **names,
         "cases": len(own),
         "failed": failed,
-        # json has no infinity
+        # JSON has no infinity
         "worst": verdict.worst if math.isfinite(verdict.worst) else None,
         "tensor": verdict.tensor,
         "case": str(case),
@@ -238,7 +241,7 @@ def _line(names: Record, own: Sequence[tuple[Case, Verdict]]) -> Record:
 
 
 def _reasons(device: torch.device) -> dict[str, str]:
-    """Why each kernel besides the reference is not examined, empty if it is."""
+    """Return why each kernel besides the reference is not examined; empty text if it is."""
     reasons: dict[str, str] = {}
     tiny = [draw(Case(cell, norm, "dense", Shape(1, 2, 1, 1))) for cell, norm in layers()]
     requests = [drawn.request(device, torch.float32) for drawn in tiny]
@@ -254,7 +257,7 @@ def _reasons(device: torch.device) -> dict[str, str]:
 
 
 def _tell(faults: Sequence[Record]) -> None:
-    """Prints a line for each case with a fault, as far as they are few."""
+    """Print a line for each case with a fault, up to ``_TOLD`` lines."""
     told = [
         f"{' '.join(where)}: " + ", ".join(f"{f['tensor']} {f['what']}" for f in found)
         for where, found in groupby(
@@ -275,7 +278,7 @@ def _summary(
     left: int,
     seconds: float,
 ) -> str:
-    """All that a report of a bug has to say first."""
+    """Return the line of verdict, machine and versions that a bug report should begin with."""
     where = about["gpu"] if "gpu" in about else f"{about['processor']}, {about['isa']}"
     place = ", ".join(
         f"{name} {about[name]}"
@@ -308,7 +311,7 @@ def step_times(
     seconds: float,
     faults: list[Record],
 ) -> list[Record]:
-    """Median seconds of training steps, printed; what is raised becomes a fault."""
+    """Time training steps, print the medians, and add what a kernel raises to ``faults``."""
     cuda = device.type == "cuda"
     times: list[Record] = []
     print(

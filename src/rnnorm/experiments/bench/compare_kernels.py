@@ -1,4 +1,4 @@
-"""One case on every kernel: is it right, with any memory, in every run, in CUDA graphs?"""
+"""Compare the kernels with the reference on one case, also in repeated runs and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rnnorm.experiments.bench.cases import Case, Drawn, draw
 from rnnorm.experiments.bench.timing import captured, repeated, without_graphs
 from rnnorm.kernels import dispatch
 
-#: how many times its scale of rounding a kernel's error may be
+#: largest error allowed, as a multiple of the scale of rounding
 LIMIT = 16.0
 
 Results = dict[str, Tensor]
 
 
 class Verdict(NamedTuple):
-    """On one kernel and case.
+    """The verdict on one kernel and case.
 
     Attributes:
         worst: the largest error of a tensor, as a multiple of its scale of rounding.
-        tensor: whose.
-        faults: tensor and what is wrong with it.
+        tensor: the name of the tensor with that error.
+        faults: pairs of a tensor's name and its fault.
     """
 
     worst: float
@@ -37,21 +37,21 @@ class Verdict(NamedTuple):
 
 
 def examine(case: Case, kernels: Iterable[str], device: torch.device) -> dict[str, Verdict]:
-    """Compares every kernel that covers a case with the reference in float64 on the CPU.
+    """Compare each kernel that covers a case with the reference in float64 on the CPU.
 
-    An error is judged by a scale of rounding that no draw of rounding enters, so that it is the
-    same for every kernel and processor (:func:`scales`).
+    Errors are judged by a scale of rounding that is the same for every kernel and processor
+    (:func:`scales`).
 
-    Memory is poisoned in a first run; three more must have the same bits, and on a GPU replays of
-    CUDA graphs too: of one captured around the step, and of the kernel's own.
+    The first run has its memory poisoned with NaN. Three more runs must agree bit by bit, and on a
+    GPU so must replays of CUDA graphs: of one captured around the step, and of the kernel's own.
 
     Args:
-        case: what is drawn.
-        kernels: names.
-        device: where they run.
+        case: the case to draw.
+        kernels: names of kernels.
+        device: where the kernels run.
 
     Returns:
-        the verdict on each by name.
+        The verdict on each covering kernel by name.
     """
     drawn = draw(case)
     request = drawn.request(device, case.dtype)
@@ -72,7 +72,7 @@ def examine(case: Case, kernels: Iterable[str], device: torch.device) -> dict[st
                 runs = [_on_cpu(here.results(kernel)) for _ in range(3)]
             ways = (captured, repeated) if graph else ()
             replays = [_on_cpu(_replayed(here, kernel, way)) for way in ways]
-        # whatever a kernel raises is a fault of it
+        # any exception of a kernel is a fault
         except Exception as error:
             verdicts[kernel] = Verdict(math.inf, "all", [("all", raised(error))])
             continue
@@ -82,26 +82,27 @@ def examine(case: Case, kernels: Iterable[str], device: torch.device) -> dict[st
 
 
 def exact_results(drawn: Drawn) -> Results:
-    """What the reference computes in float64 on the CPU."""
+    """Compute the reference kernel's results in float64 on the CPU."""
     return drawn.to(torch.device("cpu"), torch.float64).results("reference")
 
 
 def errors(found: Results, exact: Results) -> dict[str, tuple[float, float]]:
-    """How far each tensor is off as a whole, and where it is off most.
+    """Return the relative error of each tensor as a whole, and that of its worst entry.
 
-    The first is the norm of the difference relative to the tensor's, of a weight that of the gate
-    that is off most. The error of an entry is relative to the entry and the tensor's root mean
-    square together.
+    The first is the norm of the difference relative to the tensor's norm, for a weight the largest
+    of its gates. The error of an entry is relative to the sum of the entry's size and the tensor's
+    root mean square.
     """
     units = exact["h_n"].shape[-1]
 
     def of(found: Tensor, exact: Tensor) -> tuple[float, float]:
+        """Return both errors of one tensor."""
         exact = exact.double()
         off = (found.double() - exact).abs()
-        # two gradients that are zero are equal
+        # avoid dividing by zero where the tensor is zero
         size = float(exact.norm()) or 1.0
         entries = off / (exact.abs() + size / exact.numel() ** 0.5)
-        # a weight has as many rows as there are units for each gate
+        # a weight has one row per unit and gate
         gates = max(1, exact.shape[0] // units)
         parts = zip(off.chunk(gates), exact.chunk(gates), strict=True)
         whole = [wrong.norm() / (float(part.norm()) or size) for wrong, part in parts]
@@ -111,25 +112,26 @@ def errors(found: Results, exact: Results) -> dict[str, tuple[float, float]]:
 
 
 def scales(case: Case, drawn: Drawn, exact: Results) -> dict[str, tuple[float, float]]:
-    """The scales of rounding by which both errors of every tensor are judged.
+    """Return the scales of rounding by which both errors of each tensor are judged.
 
-    They are how far the result in float64 moves when inputs, weights and upstream gradients are
-    off in the last bit of the case's dtype, as the root mean square of four such changes; and at
-    least what sums of so many terms lose.
+    A scale is how far the result in float64 moves when inputs, weights and upstream gradients
+    change in the last bit of the case's dtype: the root mean square over four such changes, but at
+    least the rounding expected of the longest sums.
     """
-    # of which the longest are over units or over frames
+    # the longest sums are over units or over frames
     terms = max(case.shape.H, case.shape.T * case.shape.B)
     eps = torch.finfo(case.dtype).eps
-    # kernels for half a float sum in float32, and round less often
+    # half-precision kernels sum in float32, and so round less often
     half = eps > 1e-4
     part, least = (0.25, eps / 2) if half else (1.0, eps * (4 + terms**0.5 / 4))
-    # by fewer a scale is too small by chance, now and then
+    # with fewer draws a scale is sometimes too small by chance
     moved = [errors(exact_results(drawn.jittered(seed)), exact) for seed in range(1, 5)]
 
     def scale(name: str) -> tuple[float, float]:
+        """Return both scales of one tensor."""
         kinds = zip(*(each[name] for each in moved), strict=True)
         whole, entry = (part * math.hypot(*own) / len(moved) ** 0.5 for own in kinds)
-        # the largest of many entries is off by more
+        # the worst of many entries has the larger error
         return max(whole, least), max(entry, 2 * least)
 
     return {name: scale(name) for name in exact}
@@ -138,7 +140,7 @@ def scales(case: Case, drawn: Drawn, exact: Results) -> dict[str, tuple[float, f
 def multiples(
     found: Results, exact: Results, scale: Mapping[str, tuple[float, float]]
 ) -> dict[str, float]:
-    """The larger error of each tensor, as a multiple of its scale."""
+    """Return the larger of each tensor's two errors, as a multiple of its scale."""
     return {
         name: max(e / s for e, s in zip(pair, scale[name], strict=True))
         for name, pair in errors(found, exact).items()
@@ -152,6 +154,7 @@ def _verdict(
     runs: Sequence[Results],
     replays: Sequence[Results],
 ) -> Verdict:
+    """Judge the errors, and the equality of runs and replays, of one kernel."""
     faults: dict[str, str] = {}
     worst, tensor = 0.0, "output"
     for each in found:
@@ -175,14 +178,14 @@ def _verdict(
 
 @contextmanager
 def _poisoned() -> Iterator[None]:
-    """Fills memory with NaN that torch allocates and does not write."""
+    """Fill with NaN the memory that torch allocates and does not write."""
     utils: Any = torch.utils.deterministic
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         utils.fill_uninitialized_memory,
     )
-    # the algorithms themselves are of no concern here
+    # only the filling is wanted, not deterministic algorithms
     torch.use_deterministic_algorithms(True, warn_only=True)
     utils.fill_uninitialized_memory = True
     try:
@@ -197,7 +200,7 @@ def _poisoned() -> Iterator[None]:
 def _replayed(
     drawn: Drawn, kernel: str, way: Callable[[Callable[[], Results]], Callable[[], Results]]
 ) -> Results:
-    """The results of CUDA graphs that were captured on other data."""
+    """Capture a step on flipped data, and return the results of its replay on the case's data."""
     own = [leaf.clone() for leaf in drawn.leaves]
     for leaf in drawn.leaves:
         leaf.copy_(leaf.flip(-1))
@@ -208,14 +211,16 @@ def _replayed(
 
 
 def raised(error: Exception) -> str:
-    """An error in one line."""
+    """Describe an exception in one line."""
     lines = str(error).splitlines() or [""]
     return f"raised {type(error).__name__}: {lines[0]}"
 
 
 def _on_cpu(results: Results) -> Results:
+    """Copy results to the CPU."""
     return {name: tensor.cpu() for name, tensor in results.items()}
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors hold the same bytes."""
     return torch.equal(*(each.flatten().view(torch.uint8) for each in (one, other)))

@@ -1,4 +1,4 @@
-"""Steps of our layers and of torch.nn's, on the same data, compared with the reference."""
+"""Steps of our layers and of torch.nn's on the same data, checked with the reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shape(NamedTuple):
         I: input size.
         H: hidden units.
         shortest: lengths are uniform in this to T, and the input is packed; None for a dense one.
-        layers: how many.
+        layers: number of layers.
         bidirectional: whether each layer runs in both directions.
     """
 
@@ -48,10 +48,10 @@ class Shape(NamedTuple):
 
 
 def read_shape(text: str) -> Shape:
-    """A shape written as ``TxBxIxH``, such as ``100x32x40x250``.
+    """Parse a shape written as ``TxBxIxH``, such as ``100x32x40x250``.
 
     Raises:
-        ValueError: it is not four positive numbers, or there is a single row.
+        ValueError: if the text is not four positive numbers, or there is a single row.
     """
     sizes = text.split("x")
     if len(sizes) != 4 or not all(size.isdecimal() and int(size) for size in sizes):
@@ -63,7 +63,7 @@ def read_shape(text: str) -> Shape:
 
 
 class Variant(NamedTuple):
-    """What is compared with torch.nn's class.
+    """A norm and backend to compare with torch.nn's class.
 
     Attributes:
         norm: None, ``"batch"``, or another name.
@@ -78,29 +78,29 @@ class Variant(NamedTuple):
 
 
 class VerificationError(RuntimeError):
-    """A kernel's result is not the reference's."""
+    """A kernel's result differs from the reference's."""
 
 
 def prepare(
     cell: str, shape: Shape, variants: Iterable[Variant], *, train: bool
 ) -> dict[str, Step]:
-    """Steps of torch.nn's class and of ours, verified.
+    """Build the steps of torch.nn's class and of ours, and verify ours.
 
     A training step is forward and backward, with the gradients of all parameters. A step in
     evaluation is forward without gradients, with population statistics.
 
     Args:
         cell: ``"LSTM"``, ``"GRU"`` or ``"RNN"``.
-        shape: of layer and data.
-        variants: of ours.
+        shape: shape of layer and data.
+        variants: variants of our layer.
         train: whether the steps are training steps.
 
     Returns:
-        ``"torch.nn"`` first, then each variant by its name.
+        The steps by name: ``"torch.nn"`` first, then each variant.
 
     Raises:
-        VerificationError: a variant's output or gradient is not the reference's.
-        RuntimeError: a variant's backend is not available or does not cover it.
+        VerificationError: if a variant's output or gradient differs from the reference's.
+        RuntimeError: if a variant's backend is not available or does not cover the variant.
     """
     torch.manual_seed(0)
     data = draw_input(shape)
@@ -109,7 +109,7 @@ def prepare(
     for variant in variants:
         layer = make_layer(cell, shape, variant)
         if not train:
-            # one row alone has no statistics
+            # a single row has no batch statistics
             layer(draw_input(shape._replace(B=max(2, shape.B))))
             layer.eval()
         step = partial(run_layer, layer, data, train)
@@ -123,7 +123,7 @@ def prepare(
 
 
 def make_layer(cell: str, shape: Shape, variant: Variant | None = None) -> nn.RNNBase:
-    """A layer of ours, or torch.nn's without a variant."""
+    """Build our layer of a variant, or torch.nn's layer if the variant is None."""
     options: dict[str, Any] = {"bidirectional": shape.bidirectional, "num_layers": shape.layers}
     if variant is None:
         return cast(nn.RNNBase, getattr(nn, cell)(shape.I, shape.H, **options))
@@ -133,7 +133,7 @@ def make_layer(cell: str, shape: Shape, variant: Variant | None = None) -> nn.RN
 
 
 def draw_input(shape: Shape) -> Tensor | PackedSequence:
-    """Random input ``(T, B, I)``, packed if the rows have lengths."""
+    """Draw a random input ``(T, B, I)``, packed if the shape has a shortest length."""
     x = torch.randn(shape.T, shape.B, shape.I)
     if shape.shortest is None:
         return x
@@ -151,20 +151,20 @@ def verify(what: str, step: Step, reference: Step, exact: Step | None = None) ->
     """Compare a step with one that runs on the reference kernel.
 
     Args:
-        what: for the message.
-        step: what is to be timed.
-        reference: the same on the reference kernel.
-        exact: the same again in float64, where float32 may be too coarse to tell: then the step
-            may be as far from it as the reference is, times ``ROUNDING``.
+        what: the name of the step in the message.
+        step: the step to be timed.
+        reference: the same step on the reference kernel.
+        exact: the same step in float64, asked if the two differ by more than ``TOLERANCE``: the
+            step may be ``ROUNDING`` times as far from it as the reference is.
 
     Raises:
-        VerificationError: a tensor that the step returns differs.
+        VerificationError: if a tensor that the step returns differs.
     """
     ours, expected = step(), reference()
     true: dict[str, Tensor] = {}
     for name, tensor in ours.items():
         distance, allowed = relative_difference(tensor, expected[name]), TOLERANCE
-        # written so that nan is an error
+        # negated so that nan is an error
         if not distance <= allowed and exact is not None:
             true = true or exact()
             distance = relative_difference(tensor, true[name])
@@ -177,14 +177,14 @@ def verify(what: str, step: Step, reference: Step, exact: Step | None = None) ->
 
 
 def relative_difference(one: Tensor, other: Tensor) -> float:
-    """Size of the difference, relative to that of ``other``."""
+    """Return the norm of the difference of two tensors, relative to the norm of ``other``."""
     size = float(other.double().norm())
-    # two gradients that are zero are equal
+    # avoid dividing by zero where the tensor is zero
     return float((one.double() - other.double()).norm()) / (size or 1.0)
 
 
 def run_layer(layer: nn.RNNBase, data: Any, train: bool) -> dict[str, Tensor]:
-    """The output, and in training the gradient of its sum by every parameter."""
+    """Return a layer's output, and in training the gradients of its sum by the parameters."""
     with torch.set_grad_enabled(train):
         output = layer(data)[0]
     output = output.data if isinstance(output, PackedSequence) else output

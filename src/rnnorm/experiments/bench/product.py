@@ -1,4 +1,4 @@
-"""The matrix product of the CPU kernels as a share of what a core can multiply and add."""
+"""Time the CPU kernels' matrix product as a share of a core's peak multiply-add rate."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def time_product(n: int, K: int, panels: int, seconds: float) -> Record:
     Both run on one thread, and the product is compared with torch's before its time is taken.
 
     Args:
-        n: rows, those of a minibatch.
+        n: number of rows in the minibatch.
         K: length of the sums, the number of hidden units.
-        panels: of 64 columns, an LSTM's 16 units with their gates.
+        panels: number of panels of 64 columns, each an LSTM's 16 units with their gates.
         seconds: how long to measure.
 
     Returns:
         ``product`` and ``peak`` in GFLOP/s, and ``ratio``, the first as a share of the second.
 
     Raises:
-        VerificationError: the product is not torch's.
+        VerificationError: if the product differs from torch's.
     """
     torch.manual_seed(0)
     a, weight = torch.randn(n, K), torch.randn(PANEL * panels, K)
@@ -37,10 +37,11 @@ def time_product(n: int, K: int, panels: int, seconds: float) -> Record:
         lambda: {"product": product(a, packed).transpose(0, 1).flatten(1)},
         lambda: {"product": a @ weight.T},
     )
-    # enough at a time for the clock
+    # enough work for the clock's resolution
     times = max(1, 10**8 // count)
 
     def repeat() -> None:
+        """Compute the product ``times`` times."""
         for _ in range(times):
             product(a, packed)
 

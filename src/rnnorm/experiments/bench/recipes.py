@@ -1,4 +1,4 @@
-"""``rnnorm bench RECIPE ...``: what a training step of each recipe costs on this machine."""
+"""Time a training step of each recipe on this machine (``rnnorm bench RECIPE ...``)."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def bench_recipes(
     out: str | Path | None = None,
     overrides: Sequence[str] = (),
 ) -> list[Record]:
-    """Time a training step of each recipe, in turn, as a ratio to the first, and print a table.
+    """Time a training step of each recipe as a ratio to the first, and print a table.
 
     A step is what :func:`rnnorm.experiments.training.fit.fit` does with a minibatch: forward,
     backward, clipping and the optimiser's step. The first minibatches of the training set are
-    held in memory. Before, the loss of the first and the outputs of the recurrent layers are
-    compared with the reference kernel's, and those on torch.nn's layers with those on ours.
+    held in memory. Before the timing, the loss of the first minibatch and the outputs of the
+    recurrent layers are compared with the reference kernel's, or for torch.nn's layers with ours.
 
     Args:
-        recipes: their names.
+        recipes: names of the recipes.
         data_dir: where the data set's files are; MNIST is downloaded without it.
         scale: ``"paper"`` (the default) or ``"small"``.
-        threads: how many, or None for torch's number.
+        threads: number of threads, or None for torch's number.
         seconds: how long to measure, for each recipe.
         on_torch: whether the first recipe is timed on torch.nn's layers as well
             (:func:`rnnorm.experiments.bench.recipes.put_on_torch`), and ratios are to that.
@@ -64,16 +64,16 @@ def bench_recipes(
         overrides: options of LightningCLI for all of them.
 
     Returns:
-        a record for each recipe.
+        A record for each recipe.
 
     Raises:
-        ValueError: a recipe or ``backend`` is unknown, a recipe is named twice, ``threads``
+        ValueError: if a recipe or ``backend`` is unknown, a recipe is named twice, ``threads``
             is not from 1 to this machine's cores, ``seconds`` is not positive and finite, or
-            torch.nn has not the layers of the first recipe.
-        FileNotFoundError: ``data_dir`` lacks files.
-        NotADirectoryError: ``out`` is a file.
-        VerificationError: a loss or an output is not the reference's.
-        RuntimeError: a gradient is not finite, or ``backend`` does not cover a layer.
+            torch.nn lacks the layers of the first recipe.
+        FileNotFoundError: if ``data_dir`` lacks files.
+        NotADirectoryError: if ``out`` is a file.
+        VerificationError: if a loss or an output differs from the reference's.
+        RuntimeError: if a gradient is not finite, or ``backend`` does not cover a layer.
     """
     refuse_file(out)
     check_seconds(seconds)
@@ -112,7 +112,7 @@ def bench_recipes(
 def _step(
     name: str, scale: str, options: Sequence[str], on_torch: bool = False
 ) -> Callable[[], list[nn.Parameter]]:
-    """A step on the next of a recipe's first minibatches, verified; it returns the parameters."""
+    """Build a verified step that trains on the next minibatch and returns the parameters."""
     built = Built(read_recipe(name, scale).config, options)
     built.set_up("fit")
     ours = built.model
@@ -125,7 +125,7 @@ def _step(
     batches = [fabric.to_device(b) for b in itertools.islice(loader, _MINIBATCHES)]
     model, optimizer = fabric.setup(built.model, _optimizer(built.model.configure_optimizers()))
     if on_torch:
-        # without dropout, whose draws are others there
+        # compared without dropout, whose draws differ on torch.nn
         fabric.setup_module(ours)
         both = (built.model.eval(), ours)
         verify(f"{name} on torch.nn", *(partial(_forward, each, batches[0]) for each in both))
@@ -137,9 +137,11 @@ def _step(
     clip = {"value": "clip_val", "norm": "max_norm"}[given["gradient_clip_algorithm"] or "norm"]
 
     def step() -> list[nn.Parameter]:
+        """Train on the next minibatch."""
         number = next(numbers)
 
         def closure() -> Tensor:
+            """Compute the loss and its clipped gradients."""
             optimizer.zero_grad()
             loss: Tensor = model.training_step(batches[number], number)
             fabric.backward(loss)
@@ -147,7 +149,7 @@ def _step(
                 fabric.clip_gradients(model, optimizer, **{clip: given["gradient_clip_val"]})
             return loss
 
-        # which calls it several times; a scaler of the loss takes no closure
+        # LBFGS calls the closure several times; a loss scaler accepts no closure
         if isinstance(optimizer.optimizer, LBFGS):
             optimizer.step(closure)
         else:
@@ -161,14 +163,14 @@ def _step(
 
 
 def _kernels(step: Callable[[], object]) -> str:
-    """Those that a step's layers run on, ``torch.nn`` where it has none of ours."""
+    """Run a step and return the names of the kernels it used, ``torch.nn`` if none is ours."""
     before = Counter(dispatch.calls)
     step()
     return ", ".join(sorted(Counter(dispatch.calls) - before)) or "torch.nn"
 
 
 def _verify(name: str, model: LightningModule, batch: Any) -> None:
-    """Compare a step with the reference; in float64 where float32 is too coarse to tell."""
+    """Compare a step with the reference, again in float64 if they differ in float32."""
     step = partial(_forward, model, batch)
     try:
         verify(name, step, partial(on_backend, "reference", step))
@@ -179,7 +181,7 @@ def _verify(name: str, model: LightningModule, batch: Any) -> None:
 
 
 def _forward(model: LightningModule, batch: Any) -> dict[str, Tensor]:
-    """The loss of a minibatch and the outputs of the recurrent layers."""
+    """Return the loss of a minibatch and the outputs of the recurrent layers."""
     torch.manual_seed(0)
     found: dict[str, Tensor] = {}
     layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.RNNBase)]
@@ -192,18 +194,18 @@ def _forward(model: LightningModule, batch: Any) -> dict[str, Tensor]:
 
 
 def _double(batch: Any) -> Any:
-    """A minibatch in float64, its integers as they are."""
+    """Convert a minibatch to float64, except for its integers."""
     return apply_to_collection(batch, Tensor, lambda x: x.double() if x.is_floating_point() else x)
 
 
 def _keep(found: dict[str, Tensor], name: str, layer: nn.Module, x: Any, result: Any) -> None:
-    """Keep the output of a recurrent layer."""
+    """Store the output of a recurrent layer in ``found``."""
     output = result[0]
     found[name] = output.data if isinstance(output, PackedSequence) else output
 
 
 def _optimizer(configured: Any) -> Optimizer:
-    """The optimiser, out of what LightningCLI configures with or without a schedule."""
+    """Return the optimiser out of what LightningCLI configures, with or without a schedule."""
     if isinstance(configured, tuple):
         (optimizer,), _ = configured
     else:
@@ -213,11 +215,12 @@ def _optimizer(configured: Any) -> Optimizer:
 
 
 class _Packed(nn.RNNBase):
-    """torch.nn's layer with the arguments of ours: rows that end before are packed and unpacked."""
+    """torch.nn's layer with the arguments of ours, which packs rows that have lengths."""
 
     def forward(
         self, input: Tensor, hx: Any = None, *, lengths: Any = None, step: int = 0
     ) -> tuple[Tensor, Any]:
+        """Run the layer, ignoring ``step``."""
         if lengths is None:
             return super().forward(input, hx)  # type: ignore[no-any-return]
         packed = pack_padded_sequence(input, lengths.cpu(), enforce_sorted=False)
@@ -241,11 +244,11 @@ def put_on_torch(model: nn.Module) -> None:
     """Replace the recurrent layers of a model by those of torch.nn, with the same weights.
 
     Args:
-        model: whose layers are ``(T, B, ·)``.
+        model: the model, whose layers read ``(T, B, ·)``.
 
     Raises:
-        ValueError: there is none, or torch.nn has no such layer: it has a norm, noise, a learned
-            initial state, recurrent dropout, or another cell.
+        ValueError: if the model has no recurrent layer, or torch.nn lacks such a layer: one with a
+            norm, noise, a learned initial state, recurrent dropout, or another cell.
     """
     found = [
         (parent, name, layer)
@@ -262,7 +265,7 @@ def put_on_torch(model: nn.Module) -> None:
         if layer.mode.startswith("RNN_"):
             given["nonlinearity"] = layer.mode.removeprefix("RNN_").lower()
         plain = kind(layer.input_size, layer.hidden_size, **given) if kind else None
-        # what torch.nn has not has weights, buffers or words of its own in the repr
+        # options that torch.nn lacks show in our repr
         if plain is None or repr(plain)[1:] != repr(layer):
             what = f"{type(layer).__name__}({layer.extra_repr()})"
             raise ValueError(f"torch.nn has no such layer as {name}: {what}")

@@ -1,4 +1,4 @@
-"""What a benchmark says about its machine, and the table and picture that it leaves."""
+"""Describe a benchmark's machine, and write its table and picture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from rnnorm.kernels.cpu.library import isa
 
 
 def machine() -> Record:
-    """Processor, instruction set (of the CPU kernels, else torch's), threads, malloc, versions."""
+    """Return the processor, instruction set, threads, malloc settings and versions.
+
+    The instruction set is that of the CPU kernels, else torch's.
+    """
     settings = [
         f"{name}={value}"
         for name, value in sorted(os.environ.items())
@@ -39,12 +42,12 @@ def machine() -> Record:
 
 
 def describe(record: Record) -> str:
-    """A machine in one line."""
+    """Describe a machine in one line."""
     return ", ".join(f"{name} {value}" for name, value in record.items())
 
 
 def device_and_system(device: torch.device) -> Record:
-    """System and triton's version; the GPU, its driver, and torch's versions for it."""
+    """Return the system and triton's version; on CUDA also GPU, driver and torch's versions."""
     try:
         triton = metadata.version("triton")
     except metadata.PackageNotFoundError:
@@ -63,6 +66,7 @@ def device_and_system(device: torch.device) -> Record:
 
 
 def _driver() -> str:
+    """Return the GPU driver's version, or ``unknown``."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         said = subprocess.run(query, check=True, capture_output=True, text=True, timeout=30)
@@ -75,10 +79,10 @@ Record = dict[str, Any]
 
 
 def refuse_file(folder: str | Path | None) -> None:
-    """Refuse to write into a file as a folder, before anything is timed.
+    """Raise if the output folder is a file, before anything is timed.
 
     Raises:
-        NotADirectoryError: it is one.
+        NotADirectoryError: if ``folder`` is a file.
     """
     if folder is not None and Path(folder).is_file():
         raise NotADirectoryError(f"{folder} is no folder")
@@ -96,15 +100,15 @@ def write(
     """Write ``name.csv``, and ``name.png`` with the field ``ratio`` of every record.
 
     Args:
-        records: all with the same fields.
-        folder: created if it is not there.
-        name: of both files.
-        row: the line of the picture that a record is a point of.
-        series: what its point is called in the legend.
-        title: what the ratio is.
+        records: the records, all with the same fields.
+        folder: the folder, created if missing.
+        name: name of both files, without suffix.
+        row: returns the picture's row of a record.
+        series: returns the legend's entry of a record.
+        title: the meaning of the ratio.
 
     Returns:
-        the two files.
+        The paths of the table and the picture.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,6 +123,7 @@ def write(
 
 
 def _drawn(points: Sequence[tuple[str, str, float]], title: str) -> bytes:
+    """Draw points of (row, series, ratio) and return the picture as PNG."""
     from matplotlib.figure import Figure
 
     rows = list(dict.fromkeys(row for row, _, _ in points))
@@ -129,7 +134,7 @@ def _drawn(points: Sequence[tuple[str, str, float]], title: str) -> bytes:
         axes.plot(*zip(*own, strict=True), "o", markersize=6, alpha=0.8, label=name)
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xscale("log")
-    # a dollar in a recipe's name begins no mathematics
+    # a dollar in a recipe's name must not begin a formula
     axes.set_xlabel(f"{title}; less is better", parse_math=False)
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
     ratios = [ratio for _, _, ratio in points]

@@ -1,4 +1,4 @@
-"""Time and memory of several functions side by side, on a machine that may be busy."""
+"""Measure time and memory of several functions side by side, on a machine that may be busy."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Result = TypeVar("Result")
 
 
 class Timing(NamedTuple):
-    """What one function took.
+    """The time of one function.
 
     Attributes:
         seconds: the median of its runs.
         ratio: the median, over the rounds, of its time to that of the first function.
-        spread: the first and the third quartile of the same.
-        rounds: how many runs there were.
+        spread: the first and the third quartile of these ratios.
+        rounds: number of runs.
     """
 
     seconds: float
@@ -43,10 +43,10 @@ class Timing(NamedTuple):
 
 
 def check_seconds(seconds: float) -> None:
-    """Refuse a time that measures nothing, or for ever.
+    """Check that a measuring time is positive and finite.
 
     Raises:
-        ValueError: ``seconds`` is not positive and finite.
+        ValueError: if ``seconds`` is not positive and finite.
     """
     if not 0 < seconds < math.inf:
         raise ValueError(f"seconds must be positive and finite, got {seconds}")
@@ -59,20 +59,20 @@ def interleave(
     clock: Clock = "wall",
     fewest: int = 5,
 ) -> dict[str, Timing]:
-    """Run functions in turn, round after round.
+    """Time functions in turn, round after round.
 
     Args:
         steps: the functions by name; ratios are to the first.
-        seconds: how long to go on, all together.
+        seconds: how long to measure, all functions together.
         clock: ``"wall"``, ``"cpu"`` for the time of all threads of this process, or ``"cuda"`` for
             the time between two events of the current stream.
-        fewest: rounds to do even if they last longer.
+        fewest: rounds to do even if they last longer than ``seconds``.
 
     Returns:
-        the result of each.
+        The timing of each function by name.
 
     Raises:
-        ValueError: ``seconds`` is not positive and finite.
+        ValueError: if ``seconds`` is not positive and finite.
     """
     check_seconds(seconds)
     took = _CLOCKS[clock]
@@ -87,8 +87,9 @@ def interleave(
     first = next(iter(times.values()))
 
     def timing(own: list[float]) -> Timing:
+        """Summarise the times of one function."""
         ratios = [a / b for a, b in zip(own, first, strict=True)]
-        # one round has no quartiles
+        # quartiles need two values
         low, middle, high = statistics.quantiles(
             ratios * 2 if rounds == 1 else ratios, n=4, method="inclusive"
         )
@@ -98,12 +99,14 @@ def interleave(
 
 
 def _by(now: Callable[[], float], step: Callable[[], object]) -> float:
+    """Time a step in seconds of the clock ``now``."""
     begin = now()
     step()
     return now() - begin
 
 
 def _by_events(step: Callable[[], object]) -> float:
+    """Time a step in seconds between two CUDA events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
     step()
@@ -120,11 +123,11 @@ _CLOCKS: Mapping[Clock, Callable[[Callable[[], object]], float]] = {
 
 
 def captured(step: Callable[[], Result]) -> Callable[[], Result]:
-    """A step as a CUDA graph: a call runs it again on the tensors that it read, into the same."""
+    """Capture a step as a CUDA graph and return its replay, on the same tensors."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        # what is compiled, looked up or allocated once
+        # warm up: a capture must not contain compilation or first allocations
         for _ in range(3):
             step()
     torch.cuda.current_stream().wait_stream(side)
@@ -133,6 +136,7 @@ def captured(step: Callable[[], Result]) -> Callable[[], Result]:
         result = step()
 
     def replay() -> Result:
+        """Replay the graph and return the tensors that it writes."""
         graph.replay()
         return result
 
@@ -140,7 +144,7 @@ def captured(step: Callable[[], Result]) -> Callable[[], Result]:
 
 
 def repeated(step: Callable[[], Result]) -> Callable[[], Result]:
-    """A step, run so often that kernels replay graphs of their own."""
+    """Run a step so often that kernels replay graphs of their own, and return the step."""
     graphs.forget()
     for _ in range(graphs.SIGHTINGS):
         step()
@@ -148,9 +152,10 @@ def repeated(step: Callable[[], Result]) -> Callable[[], Result]:
 
 
 def launched(step: Callable[[], Result]) -> Callable[[], Result]:
-    """A step, of which kernels replay no graphs of their own."""
+    """Wrap a step so that kernels replay no graphs of their own."""
 
     def run() -> Result:
+        """Run the step without graphs."""
         with without_graphs():
             return step()
 
@@ -159,7 +164,7 @@ def launched(step: Callable[[], Result]) -> Callable[[], Result]:
 
 @contextmanager
 def without_graphs() -> Iterator[None]:
-    """Kernels replay no graphs of their own."""
+    """Keep kernels from replaying graphs of their own."""
     before = os.environ.get(graphs.SWITCH)
     os.environ[graphs.SWITCH] = "0"
     try:
@@ -173,10 +178,10 @@ def without_graphs() -> Iterator[None]:
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Let torch use so many threads, as many as before if None.
+    """Set torch's number of threads to ``count``, or leave it unchanged if None.
 
     Raises:
-        ValueError: ``count`` is less than 1, or more than this machine has cores.
+        ValueError: if ``count`` is less than 1, or more than this machine has cores.
     """
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
     if count is not None:
@@ -190,19 +195,19 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 
 def kept_bytes(layer: nn.RNNBase, x: Tensor) -> int:
-    """Bytes of resident memory that a call of a layer adds and backward needs (Linux alone).
+    """Return the resident bytes that a layer's call keeps for backward (Linux only).
 
-    What is reserved and never touched does not count; the output and what malloc or the kernels
-    keep for the next call do. Measure each layer in a process of its own.
+    Memory that is reserved and never touched does not count; the output and memory that malloc or
+    the kernels keep for the next call do. Measure each layer in a process of its own.
 
     Args:
-        layer: of ours or of torch.nn.
-        x: its input, dense.
+        layer: a layer of ours or of torch.nn.
+        x: the layer's input, dense.
 
     Raises:
-        OSError: there is no ``/proc``.
+        OSError: if there is no ``/proc``.
     """
-    # threads and libraries are loaded before
+    # start threads and load libraries before measuring
     layer(x[:1])
     before = _resident("VmRSS")
     result = layer(x)
@@ -212,19 +217,19 @@ def kept_bytes(layer: nn.RNNBase, x: Tensor) -> int:
 
 
 def peak_bytes(layer: nn.RNNBase, x: Tensor | PackedSequence) -> int:
-    """Bytes by which a training step raises the memory of this process at most (Linux alone).
+    """Return the bytes by which a training step raises this process's peak memory (Linux only).
 
-    That is what it needs beside weights and input, gradients included. What malloc keeps from an
-    earlier step does not count: measure each layer in a process of its own.
+    Gradients count; weights and input do not. Memory that malloc keeps from an earlier step does
+    not count either: measure each layer in a process of its own.
 
     Args:
-        layer: of ours or of torch.nn.
-        x: its input.
+        layer: a layer of ours or of torch.nn.
+        x: the layer's input.
 
     Raises:
-        OSError: there is no ``/proc``.
+        OSError: if there is no ``/proc``.
     """
-    # sets the peak back to what there is now
+    # resets the peak to the present size
     Path("/proc/self/clear_refs").write_text("5")
     before = _resident("VmRSS")
     output = layer(x)[0]
@@ -233,6 +238,6 @@ def peak_bytes(layer: nn.RNNBase, x: Tensor | PackedSequence) -> int:
 
 
 def _resident(name: str) -> int:
-    """Memory of this process in bytes, now (``VmRSS``) or at its peak (``VmHWM``)."""
+    """Return this process's memory in bytes, now (``VmRSS``) or at its peak (``VmHWM``)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
