@@ -281,6 +281,7 @@ def test_an_exported_layer_of_any_cell_takes_any_sizes(make, close):
         close(exported(**other), layer(**other))
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("backend", ["scan", "reference"])
 def test_a_program_of_one_length_goes_beyond_the_last_statistic(backend, frozen, close):
@@ -289,7 +290,7 @@ def test_a_program_of_one_length_goes_beyond_the_last_statistic(backend, frozen,
     x = torch.randn(20, 2, 3, dtype=torch.float64)
     assert 1 < len(layer.population_cell_l0) < 20
     with rnnorm.use_backend(backend), torch.no_grad():
-        exported = torch.export.export(layer, (x,)).module()
+        exported = export(layer, (x,)).module()
     close(exported(x), layer(x))
 
 
