@@ -294,6 +294,7 @@ def test_a_program_of_one_length_goes_beyond_the_last_statistic(backend, frozen,
     close(exported(x), layer(x))
 
 
+@pytest.mark.usefixtures("loops")
 def test_a_layer_without_a_norm_takes_any_length_without_being_told_how(close):
     layer = rnnorm.GRU(3, 4, dtype=torch.float64).eval()
     steps, rows = (torch.export.Dim(name) for name in ("steps", "rows"))
