@@ -8,9 +8,10 @@ from problems import CELLS, DROPOUTS, NORMS, PEEPHOLES, Problem, assert_same
 
 from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels import reference
+from rnnorm.kernels.call_inputs import options_of
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.c_struct import forward_shapes
-from rnnorm.kernels.inputs import Inputs, options_of
+from rnnorm.kernels.inputs import Inputs
 
 SHAPES = {
     "one-row-one-step": ((1, 1, 1, 1), None),

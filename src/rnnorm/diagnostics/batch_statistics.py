@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rnnorm.layers.normalised_module import Recurrence
-from rnnorm.layers.temporarily import temporarily
+from rnnorm.layers.normalised_module import Recurrence, temporarily
 from rnnorm.norm.frozen_population import FrozenPopulation
 from rnnorm.norm.spec import BatchNorm
 

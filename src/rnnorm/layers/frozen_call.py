@@ -10,18 +10,11 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import Request
+from rnnorm.kernels.call_inputs import check_shapes, options_of, sites_of
 from rnnorm.kernels.cpu.c_struct import COMPUTED
 from rnnorm.kernels.cpu.forward import run_forward
 from rnnorm.kernels.cpu.library import UNAVAILABLE
-from rnnorm.kernels.inputs import (
-    LEAVES,
-    NO_MASKS,
-    Inputs,
-    Options,
-    check_shapes,
-    options_of,
-    sites_of,
-)
+from rnnorm.kernels.inputs import LEAVES, NO_MASKS, Inputs, Options
 from rnnorm.layers.autocast import autocast_dtype
 from rnnorm.layers.checks import LAST_STEP
 from rnnorm.layers.one_layer import parameter
@@ -38,7 +31,7 @@ class LayerInputs(NamedTuple):
 
 
 class FrozenCall(NamedTuple):
-    """What a frozen layer looks up once for all its calls of the CPU kernel."""
+    """The inputs and options that a frozen layer finds once for all its calls of the CPU kernel."""
 
     layers: tuple[LayerInputs, ...]
     options: Options

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from rnnorm.layers.temporarily import temporarily
+from rnnorm.layers.normalised_module import temporarily
 from rnnorm.norm.frozen_population import unfrozen_populations
 from rnnorm.norm.population import copy_buffers, put_buffers
 

@@ -12,8 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence
 
-from rnnorm.layers.normalised_module import Recurrence
-from rnnorm.layers.temporarily import temporarily
+from rnnorm.layers.normalised_module import Recurrence, temporarily
 from rnnorm.model.synchronize import sum_over_ranks
 from rnnorm.norm.frozen_population import FrozenPopulation, unfrozen_populations
 from rnnorm.norm.population import Population, copy_buffers, put_buffers

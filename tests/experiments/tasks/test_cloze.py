@@ -10,7 +10,7 @@ import rnnorm
 from rnnorm.experiments.data.questions.encode import NO_CANDIDATE, ClozeBatch, QuestionBatches
 from rnnorm.experiments.tasks.cloze.data import ClozeData
 from rnnorm.experiments.tasks.cloze.model import ClozeReader
-from rnnorm.layers.temporarily import temporarily
+from rnnorm.layers.normalised_module import temporarily
 
 BN = {"norm": "batch", "norm_options": {"min_rows": 4}}
 SEQUENCE = {"norm": "batch", "norm_options": {"min_rows": 4, "input": "sequence"}}

@@ -15,7 +15,7 @@ from rnnorm.experiments.data.speech.utterances import Utterance
 from rnnorm.experiments.data.text.windows import PADDING
 from rnnorm.experiments.tasks.frames.data import FrameData
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
-from rnnorm.layers.temporarily import temporarily
+from rnnorm.layers.normalised_module import temporarily
 
 NORMS = [None, "laurent2015-sequence", "laurent2015-frame"]
 

@@ -11,7 +11,7 @@ from rnnorm.experiments.tasks.handwriting.model import Writer
 from rnnorm.experiments.trained.draw import draw
 from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training.fit import fit
-from rnnorm.layers.temporarily import temporarily
+from rnnorm.layers.normalised_module import temporarily
 
 NORMS = [None, "batch", "layer"]
 TINY = [

@@ -16,7 +16,7 @@ from rnnorm.experiments.tasks.transcription.model import Transcriber
 from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.trained.transcribe import transcribe
 from rnnorm.experiments.training.fit import fit
-from rnnorm.layers.temporarily import temporarily
+from rnnorm.layers.normalised_module import temporarily
 
 NORMS = [None, "batch", "layer", "laurent2015-sequence"]
 TINY = [

@@ -4,10 +4,9 @@ from types import SimpleNamespace
 import pytest
 from tqdm import tqdm
 
-from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.clock import Clock, StopAfter
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.score import Score
-from rnnorm.experiments.training.trainer import StopAfter
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.outcome import Outcome
-from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.clock import Clock, callbacks_of, end_training
 from rnnorm.experiments.training.resume import accumulating
-from rnnorm.experiments.training.trainer import callbacks_of, end_training
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.load import TrainedRun
 from rnnorm.experiments.trained.test import SeveralRows
 from rnnorm.experiments.training.score import Score, score_of
-from rnnorm.layers.temporarily import temporarily
+from rnnorm.layers.normalised_module import temporarily
 
 _LENGTHS = (50, 100, 200, 500, 1000)
 _SYMBOLS = 20_000

@@ -30,7 +30,7 @@ from rnnorm.experiments.recipe.recipe import OverrideError, YamlLoader, dump_yam
 from rnnorm.experiments.recipe.trust import UntrustedError, only_trusted_classes
 from rnnorm.experiments.recipe.values import check_values
 from rnnorm.experiments.training.checkpoint import WholeFiles
-from rnnorm.experiments.training.trainer import StopAfter
+from rnnorm.experiments.training.clock import StopAfter
 
 #: data arguments that name a user's own files, in ``data_dir`` if it is given
 FILES = ("file", "source", "target")

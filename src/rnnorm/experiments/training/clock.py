@@ -1,9 +1,9 @@
-"""Measure the time spent in training steps: forward, backward and update, nothing else."""
+"""How long a training takes: its seconds in steps, and its end after a number of steps."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -47,3 +47,41 @@ def _now(trainer: Trainer) -> float:
     if module.device.type == "cuda":
         torch.cuda.synchronize(module.device)
     return time.perf_counter()
+
+
+Kind = TypeVar("Kind", bound=Callback)
+
+
+def callbacks_of(trainer: Trainer, kind: type[Kind]) -> list[Kind]:
+    """Return the trainer's callbacks of a class, in the order of their calls."""
+    own: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in own if isinstance(callback, kind)]
+
+
+def end_training(trainer: Trainer) -> None:
+    """End a training, even if ``min_epochs`` or ``min_steps`` ask for more."""
+    trainer.should_stop = True
+    trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+
+
+class StopAfter(Callback):
+    """Ends the training after a number of steps.
+
+    Replaces the trainer's ``max_steps``, with which Lightning counts an epoch twice when a training
+    resumes at the epoch's end.
+
+    Args:
+        steps: number of steps, including those before an interruption.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take no step if a resumed training has done them all."""
+        self.on_train_batch_end(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """End the training once all steps are taken."""
+        if trainer.global_step >= self.steps:
+            end_training(trainer)

@@ -14,9 +14,8 @@ from tqdm import tqdm
 
 from rnnorm.experiments.console import duration
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.training.clock import Clock, StopAfter, callbacks_of
 from rnnorm.experiments.training.score import Metric, Score, score_of
-from rnnorm.experiments.training.trainer import StopAfter, callbacks_of
 
 
 def progress_bars() -> list[Callback]:

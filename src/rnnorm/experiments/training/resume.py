@@ -17,7 +17,7 @@ from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.recipe import read_config
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.build import FILES, Built
-from rnnorm.experiments.training.trainer import callbacks_of
+from rnnorm.experiments.training.clock import callbacks_of
 
 #: data arguments that may change when a training resumes
 FREE = ("data_dir", *FILES, "eval_batch_size")

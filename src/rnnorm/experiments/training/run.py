@@ -10,9 +10,9 @@ from lightning.pytorch import Trainer
 
 from rnnorm.experiments.recipe.label import run_label
 from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.clock import StopAfter, callbacks_of
 from rnnorm.experiments.training.run_names import BEST, LAST, shell_word
 from rnnorm.experiments.training.score import score_of
-from rnnorm.experiments.training.trainer import StopAfter, callbacks_of
 from rnnorm.lightning import ExactStatistics
 from rnnorm.norm.frozen_population import unfrozen_populations
 

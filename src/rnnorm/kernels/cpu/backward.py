@@ -9,17 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.call_inputs import check_call
 from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes
 from rnnorm.kernels.cpu.library import CELL_SITE, Layer, address, run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
-from rnnorm.kernels.inputs import (
-    DIFFERENTIABLE,
-    Gradients,
-    Inputs,
-    Options,
-    Results,
-    check_call,
-)
+from rnnorm.kernels.inputs import DIFFERENTIABLE, Gradients, Inputs, Options, Results
 from rnnorm.kernels.operators import (
     BACKWARD,
     allocate_gradients,

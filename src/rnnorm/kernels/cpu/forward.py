@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels.autograd import Passes
+from rnnorm.kernels.call_inputs import check_call
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
 from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
-from rnnorm.kernels.inputs import RESULTS, Inputs, Options, Results, check_call
+from rnnorm.kernels.inputs import RESULTS, Inputs, Options, Results
 from rnnorm.kernels.operators import FORWARD, contiguous, forward_parts
 from rnnorm.norm.merged_moments import ActiveRows
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
+from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.cpu.c_struct import COMPUTED
 from rnnorm.kernels.cpu.forward import PASSES
-from rnnorm.kernels.inputs import CELLS, PLACES, inputs_of, options_of, taken_of
+from rnnorm.kernels.inputs import CELLS, PLACES
 
 #: the layers that the kernel computes
 COVERAGE = Coverage(CELLS, PLACES)

@@ -15,7 +15,7 @@ from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
-from rnnorm.kernels.inputs import inputs_of, options_of, taken_of
+from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.tracing import jit_tracing
 
 _LEAST = (3, 6)

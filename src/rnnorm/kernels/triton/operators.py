@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call import DTYPES
-from rnnorm.kernels.inputs import Gradients, Inputs, Options, Results, check_call
+from rnnorm.kernels.call_inputs import check_call
+from rnnorm.kernels.inputs import Gradients, Inputs, Options, Results
 from rnnorm.kernels.operators import (
     BACKWARD,
     FORWARD,

@@ -1,0 +1,229 @@
+"""The arguments of a fused kernel's passes, made of a layer's call and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rnnorm.cells.cell import Cell
+from rnnorm.kernels.call import LayerCall, Mask
+from rnnorm.kernels.inputs import (
+    CELL_OF_NAME,
+    PARAMETERS,
+    PEEPHOLES,
+    PLACES,
+    Inputs,
+    Options,
+    Results,
+    Sites,
+)
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.spec import BatchNorm, Norm
+
+
+def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
+    """Return the names of the kernel's input, hidden and cell site, given the normalised ones."""
+    return "input", "joint" if "joint" in active else "recurrent", "cell"
+
+
+def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
+    """Gather the tensors of a call: x and the matrices ``narrow``, all others ``wide``.
+
+    Raises:
+        RuntimeError: if a parameter has another shape than the layer's.
+    """
+
+    def ready(tensor: Tensor | None, dtype: torch.dtype = wide) -> Tensor | None:
+        if tensor is None or (tensor.dtype == dtype and tensor.is_contiguous()):
+            return tensor
+        return tensor.to(dtype).contiguous()
+
+    x, batch_sizes, weights = call.x, call.batch_sizes, call.weights
+    h0, *c0 = call.state
+    if batch_sizes is None:
+        batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
+    sites, units = sites_of(call.cell.active_sites(call.norm)), h0.size(1)
+    statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
+    dropped = [call.masks.get(place) if call.masks else None for place in PLACES]
+    inputs = Inputs._make(
+        [
+            ready(x, narrow),
+            batch_sizes.contiguous(),
+            ready(h0),
+            ready(c0[0]) if c0 else None,
+            ready(weights.weight_ih, narrow),
+            ready(weights.weight_hh, narrow),
+            ready(weights.bias_ih),
+            ready(weights.bias_hh),
+            *[ready(weights.own.get(name)) for name in PEEPHOLES],
+            *[ready(call.gamma.get(site)) for site in sites],
+            ready(call.beta.get("cell")),
+            *[ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics],
+            *[None if m is None else m.drawn.expand(-1, -1, units).contiguous() for m in dropped],
+        ]
+    )
+    check_shapes(inputs, sum(call.cell.gates))
+    return inputs
+
+
+def check_shapes(inputs: Inputs, gates: int) -> None:
+    """Refuse parameters and statistics beyond whose end the kernel would read.
+
+    Raises:
+        RuntimeError: if one has another shape than in a layer of ``gates`` gates with the units of
+            ``h0``.
+    """
+    (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
+    gates *= units
+    matrices = ((gates, inputs.x.size(2)), (gates, units))
+    row, unit = (gates,), (units,)
+    shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit)
+    for name, given, shape in zip(PARAMETERS, inputs.parameters, shapes, strict=True):
+        if given is not None and given.shape != shape:
+            raise RuntimeError(f"{name} must have shape {shape}, got {tuple(given.shape)}")
+    if torch.compiler.is_compiling():
+        # sizes may be symbols, which a comparison would turn into constants
+        return
+    for (mean, var), width in zip(inputs.constants, (gates, gates, units), strict=True):
+        if mean is None or var is None:
+            continue
+        shape = mean.shape
+        steps = min(len(mean), T)
+        if not steps or var.shape != shape or shape not in ((steps, 1, width), (steps, B, width)):
+            raise RuntimeError(
+                f"mean and var of a population must have {width} features for each of at most {T} "
+                f"steps, got {tuple(shape)} and {tuple(var.shape)}"
+            )
+
+
+def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]) -> None:
+    """Refuse arguments that only a direct call of an operator can have.
+
+    Such a call comes from an exported program that was changed by hand, or from hooks on the
+    tensors that a compiled program saves.
+
+    Args:
+        inputs: contiguous tensors, not checked otherwise.
+        options: options, not checked.
+        dtypes: dtypes of x that the kernel takes.
+
+    Raises:
+        RuntimeError: if a tensor has another dtype, device or shape than the kernel reads, the
+            numbers in ``sizes`` are not those of a packed batch, an option is unknown, or a tensor
+            that the options ask for is absent.
+    """
+    x, cell = inputs.x, options.cell
+    scopes = options.scopes.split(",")
+    kinds = {*scopes} - {"off"}
+    taken = {"frame"}, {"frame", "sequence"}, {"sequence"}
+    if (
+        cell not in CELL_OF_NAME
+        or len(scopes) != 3
+        or not (kinds <= {"row"} or (kinds in taken and "sequence" not in scopes[1:]))
+        or (options.joint and ("joint" not in CELL_OF_NAME[cell].sites or scopes[0] != "off"))
+        or (scopes[2] != "off" and not options.has_c)
+    ):
+        raise RuntimeError(
+            f"cell, scopes and joint must be those of a layer, got {cell!r}, {options.scopes!r} "
+            f"and {options.joint}"
+        )
+    if x.dtype not in dtypes or x.dim() != 3 or len(x) == 0 or inputs.h0.dim() != 2:
+        raise RuntimeError(
+            f"x must be (T, B, I) of {', '.join(map(str, dtypes))} with a step at least, and h0 "
+            f"(B, H), got {tuple(x.shape)} of {x.dtype} and {tuple(inputs.h0.shape)}"
+        )
+    wide = torch.promote_types(x.dtype, torch.float32)
+    for name, tensor in zip(Inputs._fields, inputs, strict=True):
+        if tensor is None:
+            continue
+        dtype = x.dtype if name in ("x", "weight_ih", "weight_hh") else wide
+        dtype = torch.int64 if name == "sizes" else torch.bool if "mask" in name else dtype
+        device = "cpu" if name == "sizes" else x.device.type
+        if tensor.dtype != dtype or tensor.device.type != device:
+            raise RuntimeError(
+                f"{name} must be {dtype} on {device}, got {tensor.dtype} on {tensor.device}"
+            )
+    check_shapes(inputs, options.gates)
+    (T, B), units = x.shape[:2], inputs.h0.size(1)
+    for name, tensor, shape in (
+        ("sizes", inputs.sizes, (T,)),
+        ("h0", inputs.h0, (B, units)),
+        ("c0", inputs.c0, (B, units)),
+    ):
+        if tensor is not None and tensor.shape != shape:
+            raise RuntimeError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+    for place, mask in zip(PLACES, inputs.masks, strict=True):
+        if mask is None:
+            continue
+        steps, rows, width = mask.shape if mask.dim() == 3 else (0, 0, 0)
+        if steps not in (1, T) or rows not in (1, B) or width != units:
+            raise RuntimeError(
+                f"mask_{place} must have shape {(T, B, units)} with T and B or ones, got "
+                f"{tuple(mask.shape)}"
+            )
+    sizes = inputs.sizes.tolist()
+    if sizes[0] != B or sizes[-1] < 0 or sorted(sizes, reverse=True) != sizes:
+        raise RuntimeError(f"sizes must begin with all {B} rows and not grow, got {sizes}")
+    _check_presence(inputs, options, scopes, sizes)
+
+
+def _check_presence(
+    inputs: Inputs, options: Options, scopes: Sequence[str], sizes: Sequence[int]
+) -> None:
+    """Refuse a call without a tensor that its options ask for.
+
+    Raises:
+        RuntimeError: if c0, a gamma, the cell's beta or a statistic is absent.
+    """
+    needed = {"c0": options.has_c, "beta_cell": scopes[2] != "off"}
+    for site, scope in zip(Sites._fields, scopes, strict=True):
+        needed[f"gamma_{site}"] = scope != "off"
+        # a step with too few rows is normalised by the last statistic before it
+        rows = sum(sizes) if scope == "sequence" else sizes[0]
+        given = scope in ("frame", "sequence") and not 0 <= options.min_rows <= rows
+        needed[f"mean_{site}"] = needed[f"var_{site}"] = given
+    for name, asked in needed.items():
+        if asked and getattr(inputs, name) is None:
+            raise RuntimeError(
+                f"{name} must be a tensor for {options.cell} with scopes {options.scopes!r} and "
+                f"min_rows {options.min_rows}, got None"
+            )
+
+
+def options_of(
+    cell: Cell,
+    norm: Norm | None,
+    min_rows: int | None,
+    masks: Mapping[str, Mask] | None = None,
+) -> Options:
+    """Return the options of a layer; ``min_rows`` and ``masks`` are those of ``LayerCall``."""
+    active = cell.active_sites(norm)
+    batch = isinstance(norm, BatchNorm)
+
+    def scope(site: str) -> str:
+        if site not in active:
+            return "off"
+        if not batch:
+            return "row"
+        # constants serve step by step, so the terms of all frames need not be kept
+        return "frame" if min_rows is None else str(getattr(norm, site))
+
+    return Options(
+        cell.name,
+        ",".join(map(scope, sites_of(active))),
+        "joint" in active,
+        norm.eps if norm else 1.0,
+        -1 if min_rows is None or not (batch and active) else min_rows,
+        *[masks[place].scale if masks and place in masks else 1.0 for place in PLACES],
+    )
+
+
+def taken_of(call: LayerCall, results: Results) -> dict[str, Moments]:
+    """Return the moments that a forward pass took, by site."""
+    if not isinstance(call.norm, BatchNorm) or call.min_rows is None:
+        return {}
+    active = call.cell.active_sites(call.norm)
+    moments = zip(sites_of(active), results.moments, strict=True)
+    return {site: taken for site, taken in moments if site in active}
