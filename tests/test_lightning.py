@@ -73,7 +73,8 @@ def fit(model, train, folder, **options):
         **options,
     )
     with quiet():
-        trainer.fit(model, train, loader())
+        data = isinstance(train, lightning.LightningDataModule)
+        trainer.fit(model, train, None if data else loader())
     return trainer
 
 
@@ -104,6 +105,36 @@ def test_the_statistics_are_of_what_the_hooks_of_the_transfer_make(tmp_path):
     plain.load_state_dict(model.state_dict())
     x, y = loader().dataset.tensors
     fit(model, DataLoader(TensorDataset(50 * x + 100, y), 8), tmp_path)
+    fit(plain, loader(), tmp_path)
+    for name, buffer in plain.named_buffers():
+        torch.testing.assert_close(model.state_dict()[name], buffer, atol=1e-5, rtol=1e-4)
+
+
+class Shifted(lightning.LightningDataModule):
+    """Data whose hook makes the rows of loader(), beside a hook of the model that is not called."""
+
+    def train_dataloader(self):
+        x, y = loader().dataset.tensors
+        return DataLoader(TensorDataset(50 * x + 100, y), 8)
+
+    def val_dataloader(self):
+        return self.train_dataloader()
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        x, y = batch
+        return (x - 100) / 50, y
+
+
+class Wrong(Model):
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        raise AssertionError("Lightning prefers the hook of the data")
+
+
+@pytest.mark.parametrize("kind", [Model, Wrong])
+def test_the_hook_of_the_data_comes_before_that_of_the_model(kind, tmp_path):
+    model, plain = kind(), Model()
+    plain.load_state_dict(model.state_dict())
+    fit(model, Shifted(), tmp_path)
     fit(plain, loader(), tmp_path)
     for name, buffer in plain.named_buffers():
         torch.testing.assert_close(model.state_dict()[name], buffer, atol=1e-5, rtol=1e-4)

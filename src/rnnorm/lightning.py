@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.plugins import TorchSyncBatchNorm
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -116,11 +117,14 @@ class ExactStatistics(Callback):
         if count == 0:
             return
         minibatches = islice(iter(self.minibatches(train)), count)
+        hooks: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if hooks is None or not is_overridden("on_before_batch_transfer", hooks):
+            hooks = pl_module
 
         def transferred(batch: Any) -> Any:
             # what Lightning does with a minibatch before a training step
             batch = trainer.precision_plugin.convert_input(batch)
-            batch = pl_module._on_before_batch_transfer(batch, dataloader_idx=0)
+            batch = hooks.on_before_batch_transfer(batch, dataloader_idx=0)
             return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
 
         with trainer.precision_plugin.forward_context():

@@ -117,7 +117,7 @@ class Saving:
 
 
 def test_a_broken_checkpoint_never_takes_the_place_of_the_one_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(last_and_best, "_log", lambda trainer: None)
+    monkeypatch.setattr(last_and_best, "log_now", lambda trainer: None)
     keep, trainer = KeepLastAndBest(tmp_path, Score("accuracy", "max"), every_n_steps=3), Saving()
     trainer.is_last_batch = True
     keep.broken = True

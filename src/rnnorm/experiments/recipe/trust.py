@@ -42,38 +42,28 @@ def only_trusted_classes() -> Iterator[None]:
     Raises:
         UntrustedError: if another object is named; it was neither imported nor called.
     """
-    from jsonargparse import _actions, _typehints
-    from jsonargparse._util import import_object
-
     if trusts():
         yield
         return
-    refused: list[str] = []
-    load: Callable[..., Any] = import_object
+    from rnnorm.experiments.private import checked_imports
 
-    def checked(name: Any, *args: Any, **options: Any) -> Any:
-        # names from signatures, not from values, are code that is imported already
-        if options.get("check_path") is False:
-            return load(name, *args, **options)
+    refused: list[str] = []
+
+    def check(name: Any, load: Callable[[], Any]) -> Any:
         parts = name.split(".") if isinstance(name, str) else []
         if len(parts) < 2 or not all(map(str.isidentifier, parts)):
             # a number or a file, which jsonargparse handles
-            return load(name, *args, **options)
-        if parts[0] in _PACKAGES and _is_trusted(found := load(name, *args, **options)):
+            return load()
+        if parts[0] in _PACKAGES and _is_trusted(found := load()):
             return found
         refused.append(name)
         # jsonargparse then tries the option's other types
         raise ImportError(name)
 
-    modules: tuple[Any, ...] = (_typehints, _actions)
-    replaced = [module.import_object for module in modules]
-    for module in modules:
-        module.import_object = checked
     try:
-        yield
+        with checked_imports(check):
+            yield
     finally:
-        for module, before in zip(modules, replaced, strict=True):
-            module.import_object = before
         # replaces jsonargparse's own error, and refuses a name it accepted
         if refused:
             raise UntrustedError(

@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import yaml
-from jsonargparse import _loaders_dumpers
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from rnnorm.experiments.console import shorten
+from rnnorm.experiments.private import set_types, yaml_functions
 from rnnorm.experiments.recipe.options import (
     FIT_SETS,
     option_values,
@@ -93,12 +92,14 @@ class Built(LightningCLI):
                 why_refused(str(error), overrides, lambda: Built(config).as_dict())
             ) from None
 
-    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
-        """Add the optimiser and schedule to the model, and name both if their making fails."""
+    def instantiate_classes(self) -> None:
+        """Make the data and the model with its optimiser; an error of the optimiser names it."""
         try:
-            super()._add_configure_optimizers_method_to_model(subcommand)
+            super().instantiate_classes()
         # torch's optimisers and schedules raise any of these for bad arguments
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if not hasattr(self, "model"):
+                raise
             raise OptimizerError(
                 f"optimizer or lr_scheduler cannot be made: {shorten(error)}"
             ) from error
@@ -106,10 +107,8 @@ class Built(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link the seed of the data to the global seed, and let minibatch limits be integers."""
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
-        for action in parser._actions:
-            if _LIMIT.fullmatch(action.dest):
-                # with float first, jsonargparse reads 1 as the fraction 1.0: all minibatches
-                action._typehint = int | float | None  # type: ignore[attr-defined]
+        # with float first, jsonargparse reads 1 as the fraction 1.0: all minibatches
+        set_types(parser, _LIMIT, int | float | None)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse and check ``args`` alone; LightningCLI would warn about the process's arguments."""
@@ -225,11 +224,7 @@ def _jsonargparse() -> Iterator[None]:
 
     Lightning calls functions that jsonargparse has renamed.
     """
-    with (
-        patch.object(_loaders_dumpers, "yaml_default_loader", YamlLoader),
-        patch.dict(_loaders_dumpers.dumpers, yaml=dump_yaml),
-        warnings.catch_warnings(),
-    ):
+    with yaml_functions(YamlLoader, dump_yaml), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 

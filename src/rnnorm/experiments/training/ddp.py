@@ -10,9 +10,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging, Timer
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from rnnorm import synchronize
+from rnnorm.experiments.private import find_unused_parameters, is_plain_launcher
 from rnnorm.experiments.training.build import Built
 
 
@@ -27,7 +27,7 @@ def prepare_processes(built: Built, trainer: Trainer) -> None:
         return
     launcher = trainer.strategy.launcher
     if type(trainer.strategy) is not DDPStrategy or (
-        launcher is not None and not isinstance(launcher, _SubprocessScriptLauncher)
+        launcher is not None and not is_plain_launcher(launcher)
     ):
         given = built.config_init["trainer"]["strategy"]
         raise ValueError(f"trainer.strategy must be ddp with several devices, got {given}")
@@ -41,7 +41,7 @@ def prepare_processes(built: Built, trainer: Trainer) -> None:
         and built.datamodule.hparams.get("windows") == "carried"
     ):
         # carried windows do not use the initial state, so it gets no gradient
-        trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
+        find_unused_parameters(trainer.strategy)
     synchronize(built.model)
 
 

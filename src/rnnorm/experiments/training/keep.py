@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from rnnorm.experiments.private import dump_checkpoint, log_now
 from rnnorm.experiments.training.resume import accumulating
 from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score
@@ -87,7 +88,7 @@ class KeepLastAndBest(Checkpoint):
         if not trainer.is_last_batch:
             if trainer.fit_loop.done or _validates_in(0, trainer):
                 # validation may change statistics in place
-                self._ended = copy.deepcopy(trainer._checkpoint_connector.dump_checkpoint())
+                self._ended = copy.deepcopy(dump_checkpoint(trainer))
             elif due:
                 self._save_last(trainer)
         self.signals.check()
@@ -116,7 +117,7 @@ class KeepLastAndBest(Checkpoint):
             checkpoint[ACCUMULATING] = True
 
     def _save_last(self, trainer: Trainer) -> None:
-        _log(trainer)
+        log_now(trainer)
         # a broken last.ckpt must not replace a whole previous.ckpt
         keep = None if self.broken else self.folder / PREVIOUS
         if self._ended is None:
@@ -143,22 +144,6 @@ class KeepLastAndBest(Checkpoint):
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
         # older checkpoints lack the step
         self.best_step = state_dict.get("best_step")
-
-
-def _log(trainer: Trainer) -> None:
-    """Log now what Lightning would log after the current hook, and keep it from logging twice."""
-    connector, loop = trainer._logger_connector, trainer.fit_loop.epoch_loop
-    if connector._first_loop_iter is None:
-        connector.on_epoch_end()
-        # Lightning logs an epoch's metrics at its last step
-        loop._batches_that_stepped -= 1
-        connector.update_train_epoch_metrics()
-        loop._batches_that_stepped += 1
-        return
-    connector.on_batch_end()
-    connector.update_train_step_metrics()
-    for logged in loop._results.values():
-        logged._forward_cache = None
 
 
 def _validates_in(more: int, trainer: Trainer) -> bool:
