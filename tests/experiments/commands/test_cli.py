@@ -91,11 +91,10 @@ def test_output_that_is_closed_or_full_has_no_traceback(where, status, said):
 def test_help_recipes_and_usage_errors_import_neither_torch_nor_lightning():
     code = """
 import sys
-from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.commands.cli import _COMMANDS, main
 for words in (
     [],
-    ["fit", "--help"],
-    ["check", "--help"],
+    *([name, "--help"] for name in _COMMANDS),
     ["recipes", "ptb"],
     ["fly"],
     ["fit", "nothing"],

@@ -33,7 +33,7 @@ def bench(
 
     Args:
         shapes: shapes of the layers and their input.
-        threads: number of threads, or None for torch's number.
+        threads: number of threads; torch's number by default.
         seconds: how long each line of the table is measured.
         out: folder for ``bench.csv`` and ``bench.png``.
 

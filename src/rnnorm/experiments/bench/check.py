@@ -107,12 +107,13 @@ def check(
     One case of each layer is always examined, the others while there is time.
 
     Args:
-        device: ``"cpu"`` or ``"cuda"``.
-        out: JSON file for all that is printed, and every fault.
+        device: device whose kernels are examined.
+        out: JSON file for all that is printed and every fault.
         cases: the cases to examine, in this order; None for ``all_cases()``.
         timed: shapes of which a training step is timed.
         seconds: how long each of these shapes is timed.
-        budget: seconds after which no more cases are examined; None for that of ``BUDGETS``.
+        budget: how long cases are examined, in seconds; 120 by default, 600 for ``"cuda"``. The
+            timings come after that.
 
     Returns:
         whether there was a kernel to examine, and nothing wrong with any.

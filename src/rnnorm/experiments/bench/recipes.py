@@ -51,16 +51,18 @@ def bench_recipes(
     recurrent layers are compared with the reference kernel's, or for torch.nn's layers with ours.
 
     Args:
-        recipes: names of the recipes.
-        data_dir: where the data set's files are; MNIST is downloaded without it.
-        scale: ``"paper"`` (the default) or ``"small"``.
-        threads: number of threads, or None for torch's number.
+        recipes: recipes whose training step is timed; ratios are to the first.
+        data_dir: folder with the data set's files; MNIST is downloaded without it.
+        scale: ``"small"`` ends within minutes on two cores, but its numbers are not the paper's;
+            ``"paper"`` by default.
+        threads: number of threads; torch's number by default.
         seconds: how long to measure, for each recipe.
-        on_torch: whether the first recipe is timed on torch.nn's layers as well
-            (:func:`rnnorm.experiments.bench.recipes.put_on_torch`), and ratios are to that.
-        backend: the kernel that all layers run on, one of :func:`rnnorm.backends`; None for the
-            one that each chooses.
-        out: folder for ``bench-recipes.csv`` and ``bench-recipes.png``.
+        on_torch: time the first recipe on torch.nn's layers as well; ratios are to that. See
+            :func:`rnnorm.experiments.bench.recipes.put_on_torch`.
+        backend: kernel that all layers of the recipes run on; by default the one that each layer
+            chooses. It is one of :func:`rnnorm.backends`.
+        out: folder for a table (CSV) and a picture. Their names are ``bench-recipes.csv`` and
+            ``bench-recipes.png``.
         overrides: options of LightningCLI for all of them.
 
     Returns:

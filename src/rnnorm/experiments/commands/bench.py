@@ -14,16 +14,12 @@ USAGE = ("[options]", "RECIPE ... [options]")
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of ``bench`` and ``bench_recipes`` of :mod:`rnnorm.experiments.bench`."""
-    parser.add_argument(
-        "recipes",
-        metavar="RECIPE",
-        nargs="*",
-        type=options.recipe_name,
-        help="ratios are to the first",
-    )
-    options.data_dir(parser)
-    options.scale(parser)
-    parser.add_argument("--threads", metavar="N", type=int, help="how many (torch's number)")
+    own = options.Arguments(parser, "bench.recipes.bench_recipes")
+    own.word("recipes", "RECIPE", nargs="*", type=options.recipe_name)
+    own.option("data_dir", "DIR")
+    own.option("scale", choices=options.SCALES)
+    own.option("threads", "N")
+    # layers and recipes are measured for different times by default
     parser.add_argument(
         "--seconds",
         metavar="S",
@@ -36,15 +32,9 @@ def add_options(parser: ArgumentParser) -> None:
         action="append",
         help="time steps, rows, input size and units of the layers; may be repeated",
     )
-    parser.add_argument(
-        "--on-torch",
-        action="store_true",
-        help="time the first recipe on torch.nn's layers as well; ratios are to that",
-    )
-    parser.add_argument(
-        "--backend", metavar="NAME", help="run the recipes' layers on this kernel (each its own)"
-    )
-    parser.add_argument("--out", metavar="DIR", help="folder for a table (CSV) and a picture")
+    own.option("on_torch")
+    own.option("backend", "NAME")
+    own.option("out", "DIR")
     options.trust(parser)
     options.overrides(parser)
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 
+from rnnorm.experiments.commands import options
+
 HELP = "examine the fused kernels on this machine: right, repeatable, and how fast"
 USAGE = ("[--device cpu|cuda] [--seconds SECONDS] [--out FILE]",)
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rnnorm.experiments.bench.check.check`."""
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="whose kernels (cpu)"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        dest="budget",
-        metavar="SECONDS",
-        help="how long cases are examined, then come some seconds of timings (120; cuda: 600)",
-    )
-    parser.add_argument("--out", metavar="FILE", help="JSON file for every number and fault")
+    own = options.Arguments(parser, "bench.check.check")
+    own.option("device", choices=("cpu", "cuda"))
+    own.option("budget", "SECONDS", "--seconds")
+    own.option("out", "FILE")
 
 
 def run(device: str, budget: float | None, out: str | None) -> int:

@@ -16,39 +16,18 @@ USAGE = (
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rnnorm.experiments.comparing.compare.compare`."""
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RECIPE|RUN",
-        type=options.recipe_or_run,
-        help="recipes, run folders, and folders that compare wrote",
-    )
-    parser.add_argument(
-        "--vary",
-        metavar="OPTION=VALUE,...",
-        help="each recipe with each of these values, such as model.norm=batch,layer,none",
-    )
-    options.data_dir(parser)
-    options.scale(parser)
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        default="runs/compare",
-        help="folder for runs, picture and curves (runs/compare)",
-    )
-    options.training(parser)
-    parser.add_argument(
-        "--minutes", metavar="M", type=float, help="budget of each, in minutes of training steps"
-    )
-    parser.add_argument(
-        "--seeds", metavar="N", type=int, default=1, help="seeds of each recipe, from 1 on (1)"
-    )
-    parser.add_argument(
-        "--reach",
-        metavar="S",
-        type=float,
-        help="give steps and seconds to this score (the best of the first model)",
-    )
+    own = options.Arguments(parser, "comparing.compare.compare")
+    own.word("runs", "RECIPE|RUN", type=options.recipe_or_run)
+    own.option("vary", "OPTION=VALUE,...")
+    own.option("data_dir", "DIR")
+    own.option("scale", choices=options.SCALES)
+    own.option("out", "DIR")
+    own.option("epochs", "N")
+    own.option("lr", "X")
+    own.option("batch_size", "N")
+    own.option("minutes", "M")
+    own.option("seeds", "N")
+    own.option("reach", "S")
     options.trust(parser)
     options.overrides(parser)
 

@@ -19,12 +19,11 @@ MODELS = {"LSTM": "demo/digits-lstm", "BN-LSTM": "demo/digits-bn", "LN-LSTM": "d
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`demo`."""
-    parser.add_argument(
-        "--out", metavar="DIR", default="runs/demo", help="for runs, picture, curves (runs/demo)"
-    )
-    parser.add_argument("--picture", metavar="FILE", help="another place for the picture")
-    parser.add_argument("--seeds", metavar="N", type=int, default=3, help="how many seeds (3)")
-    parser.add_argument("--epochs", metavar="N", type=int, help="epochs of each training (25)")
+    own = options.Arguments(parser, "commands.demo.demo")
+    own.option("out", "DIR")
+    own.option("picture", "FILE")
+    own.option("seeds", "N")
+    own.option("epochs", "N")
     options.overrides(parser)
 
 
@@ -47,10 +46,10 @@ def demo(
     """Train the three models with the same budget and seeds, print a table, draw a picture.
 
     Args:
-        out: folder of the runs, the picture and the curves; runs finished there are not repeated.
+        out: folder for the runs, the picture and the curves. Runs finished there are not repeated.
         picture: another place for the picture.
-        seeds: how many seeds, from 1 on.
-        epochs: epochs of each training; the recipes' number by default.
+        seeds: number of seeds of each model, from 1 on.
+        epochs: epochs of each training; 25 by default, as in the recipes.
         overrides: options of LightningCLI for all trainings.
 
     Returns:

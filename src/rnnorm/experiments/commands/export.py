@@ -14,18 +14,13 @@ USAGE = ("RUN --out FILE [options]", "RECIPE --ckpt FILE --out FILE [options]")
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rnnorm.experiments.trained.export.export`."""
-    options.trained(parser)
-    parser.add_argument(
-        "--format",
-        choices=("onnx", "pt2", "folded"),
-        default="onnx",
-        help="for onnxruntime, for torch.export.load, or plain torch.nn layers (onnx)",
-    )
-    parser.add_argument(
-        "--out", metavar="FILE", required=True, help="FILE.json beside it says how to use it"
-    )
-    options.data_dir(parser, "read where inputs are scaled by them alone")
-    options.scale(parser)
+    own = options.Arguments(parser, "trained.export.export")
+    own.word("run", "RUN", type=options.recipe_or_run)
+    own.option("checkpoint", "FILE", "--ckpt")
+    own.option("format")
+    own.option("out", "FILE", required=True)
+    own.option("data_dir", "DIR")
+    own.option("scale", choices=options.SCALES)
     options.trust(parser)
     options.overrides_of_a_run(parser)
 

@@ -13,33 +13,18 @@ USAGE = ("RECIPE [options]", "--resume RUN [options]")
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rnnorm.experiments.training.fit.fit`."""
-    parser.add_argument(
-        "recipe", metavar="RECIPE", nargs="?", type=options.recipe_name, help="what to train"
-    )
-    options.data_dir(parser)
-    options.scale(parser)
-    options.training(parser)
-    parser.add_argument("--seed", metavar="N", type=int, help="of weights and data (1)")
-    parser.add_argument("--run-dir", metavar="DIR", help="a new folder for this run (runs/RECIPE)")
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        type=options.run_folder,
-        help="go on with the run in this folder",
-    )
-    parser.add_argument(
-        "--start",
-        metavar="RUN",
-        help="begin with the weights of this run's best epoch, or of a .ckpt file",
-    )
-    parser.add_argument(
-        "--checkpoint-every",
-        metavar="N",
-        type=int,
-        default=100,
-        dest="every_n_steps",
-        help="steps between checkpoints, besides one after every epoch (100)",
-    )
+    own = options.Arguments(parser, "training.fit.fit")
+    own.word("recipe", "RECIPE", nargs="?", type=options.recipe_name)
+    own.option("data_dir", "DIR")
+    own.option("scale", choices=options.SCALES)
+    own.option("epochs", "N")
+    own.option("lr", "X")
+    own.option("batch_size", "N")
+    own.option("seed", "N")
+    own.option("run_dir", "DIR")
+    own.option("resume", "RUN", type=options.run_folder)
+    own.option("start", "RUN")
+    own.option("every_n_steps", "N", "--checkpoint-every")
     options.trust(parser)
     options.overrides(parser)
 

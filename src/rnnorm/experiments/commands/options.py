@@ -1,9 +1,126 @@
-"""Options that several commands share, named after the arguments of the functions they call."""
+"""Arguments of commands, which are those of the functions that the commands call."""
 
 from __future__ import annotations
 
+import ast
+import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_EXPERIMENTS = Path(__file__).parents[1]
+_PACKAGE = "rnnorm.experiments."
+SCALES = ("paper", "small")
+
+
+class Arguments:
+    """Adds arguments of a function to the parser of the command that calls the function.
+
+    The function's source says all about an argument: the annotation its type and choices, the
+    signature its default, and the first sentence of its text in the docstring its help. The source
+    is read, not imported, since an import of torch takes seconds.
+
+    Args:
+        parser: the command's parser.
+        function: the function's name in the experiments, such as ``"training.fit.fit"``.
+    """
+
+    def __init__(self, parser: ArgumentParser, function: str) -> None:
+        module, _, name = function.rpartition(".")
+        self._parser, self._tree = parser, _parsed(module)
+        (found,) = (n for n in self._tree.body if isinstance(n, ast.FunctionDef) and n.name == name)
+        parameters = [*found.args.posonlyargs, *found.args.args]
+        first = len(parameters) - len(found.args.defaults)
+        parameters += found.args.kwonlyargs
+        defaults = [*found.args.defaults, *found.args.kw_defaults]
+        self._annotations = {parameter.arg: parameter.annotation for parameter in parameters}
+        self._defaults = dict(zip([p.arg for p in parameters[first:]], defaults, strict=True))
+        self._texts = _texts(ast.get_docstring(found) or "")
+
+    def word(self, name: str, metavar: str, **given: Any) -> None:
+        """Add an argument that is given without its name.
+
+        Args:
+            name: the argument's name in the signature.
+            metavar: what stands for a value in the help.
+            **given: arguments of ``add_argument`` that take precedence over the function's.
+        """
+        self._parser.add_argument(name, metavar=metavar, **self._keywords(name) | given)
+
+    def option(
+        self, name: str, metavar: str | None = None, option: str | None = None, **given: Any
+    ) -> None:
+        """Add an argument that is given as an option.
+
+        Args:
+            name: the argument's name in the signature.
+            metavar: what stands for a value in the help, unless there are choices.
+            option: name of the option; ``--`` and the argument's name by default.
+            **given: arguments of ``add_argument`` that take precedence over the function's.
+        """
+        keywords = self._keywords(name) | given
+        if metavar is not None:
+            keywords["metavar"] = metavar
+        option = option or f"--{name.replace('_', '-')}"
+        self._parser.add_argument(option, dest=name, **keywords)
+
+    def _keywords(self, name: str) -> dict[str, Any]:
+        """Return the arguments of ``add_argument`` that describe an argument."""
+        keywords = _type(self._annotations[name], self._tree) | {"help": _help(self._texts[name])}
+        if (default := self._defaults.get(name)) is not None:
+            value = ast.literal_eval(default)
+            keywords["default"] = [] if value == () else value
+            if value not in (None, ()) and value is not False:
+                keywords["help"] += f" ({value:g})" if isinstance(value, float) else f" ({value})"
+        return keywords
+
+
+def _parsed(module: str) -> ast.Module:
+    """Return the syntax tree of a module of the experiments."""
+    path = _EXPERIMENTS / f"{module.replace('.', '/')}.py"
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _texts(docstring: str) -> dict[str, str]:
+    """Return the text on each argument in the section ``Args`` of a docstring."""
+    section = re.split(r"\n(?=\S)", docstring.partition("\nArgs:\n")[2])[0]
+    return dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE))
+
+
+def _help(text: str) -> str:
+    """Return the first sentence of an argument's text, without its marks of code."""
+    sentence = re.split(r"\.(?:\s|$)", " ".join(text.split()))[0]
+    return re.sub(r'``"?(.*?)"?``', r"\1", sentence).replace("%", "%%")
+
+
+def _type(annotation: Any, tree: ast.Module) -> dict[str, Any]:
+    """Return the arguments of ``add_argument`` that an annotation stands for.
+
+    Args:
+        annotation: the annotation; of a union such as ``str | Path | None`` the first type counts.
+        tree: the module of the annotation, to look up the name of a ``Literal``.
+    """
+    match annotation:
+        case ast.BinOp():
+            return _type(annotation.left, tree)
+        case ast.Subscript(value=ast.Name(id="Literal")):
+            return {"choices": ast.literal_eval(annotation.slice)}
+        case ast.Subscript(value=ast.Name(id="Sequence")):
+            return {"nargs": "+", **_type(annotation.slice, tree)}
+        case ast.Name(id="bool"):
+            return {"action": "store_true"}
+        case ast.Name(id="str" | "int" | "float"):
+            return {"type": {"str": str, "int": int, "float": float}[annotation.id]}
+    name = ast.unparse(annotation)
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=alias)]) if alias == name:
+                return _type(node.value, tree)
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith(_PACKAGE):
+                if name in [imported.name for imported in names]:
+                    return _type(annotation, _parsed(module.removeprefix(_PACKAGE)))
+    raise TypeError(f"no argument of a command can be of type {name}")
 
 
 def overrides(
@@ -52,41 +169,6 @@ def run_folder(word: str) -> str:
     return _checked(runs_in, word)
 
 
-def trained(parser: ArgumentParser) -> None:
-    """Add the arguments that name a trained model."""
-    parser.add_argument(
-        "run", metavar="RUN", type=recipe_or_run, help="its run folder; or a recipe, with --ckpt"
-    )
-    parser.add_argument(
-        "--ckpt",
-        metavar="FILE",
-        dest="checkpoint",
-        help="another checkpoint than the run's best one",
-    )
-
-
-def data_dir(parser: ArgumentParser, without: str = "MNIST is downloaded without it") -> None:
-    """Add the option that names the folder of the data.
-
-    Args:
-        parser: the command's parser.
-        without: what happens without the option, for its help.
-    """
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help=f"folder with the data set's files; {without}"
-    )
-
-
-def scale(parser: ArgumentParser) -> None:
-    """Add the option that chooses the paper's scale or a small one."""
-    parser.add_argument(
-        "--scale",
-        choices=("paper", "small"),
-        help="small ends within minutes on two cores; its numbers are not the paper's "
-        "(paper, or the run's own)",
-    )
-
-
 def trust(parser: ArgumentParser) -> None:
     """Add the option that lets recipes and run folders name classes of any package."""
     parser.add_argument(
@@ -95,22 +177,6 @@ def trust(parser: ArgumentParser) -> None:
         help="let recipes and run folders name classes of other packages than rnnorm, torch and "
         "lightning, whose code runs",
     )
-
-
-def training(parser: ArgumentParser) -> None:
-    """Add the options of a training that are changed most often."""
-    parser.add_argument(
-        "--epochs", metavar="N", type=int, help="passes over the training data (the recipe's)"
-    )
-    parser.add_argument("--lr", metavar="X", type=float, help="learning rate (the recipe's)")
-    parser.add_argument(
-        "--batch-size", metavar="N", type=int, help="rows of a training minibatch (the recipe's)"
-    )
-
-
-def draws(parser: ArgumentParser) -> None:
-    """Add the option that sets the seed of random draws."""
-    parser.add_argument("--seed", metavar="N", type=seed, default=1, help="seed of the draws (1)")
 
 
 def seed(word: str) -> int:

@@ -13,17 +13,10 @@ USAGE = ("RUN ... [options]",)
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rnnorm.experiments.reporting.report.report`."""
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN",
-        type=options.run_folder,
-        help="run folders, and folders that compare wrote",
-    )
-    options.data_dir(parser, "the training's without it")
-    parser.add_argument(
-        "--out", metavar="FILE", default="runs/report.html", help="the page (runs/report.html)"
-    )
+    own = options.Arguments(parser, "reporting.report.report")
+    own.word("runs", "RUN", type=options.run_folder)
+    own.option("data_dir", "DIR")
+    own.option("out", "FILE")
     options.trust(parser)
 
 

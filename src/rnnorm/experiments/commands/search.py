@@ -13,35 +13,18 @@ USAGE = ("RECIPE --out DIR [options]", "--storage URL --status")
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rnnorm.experiments.searching.search.search`."""
-    parser.add_argument(
-        "recipe", metavar="RECIPE", nargs="?", type=options.recipe_name, help="what to train"
-    )
-    parser.add_argument("--out", metavar="DIR", help="run folders, and the study; it goes on there")
-    options.data_dir(parser)
-    options.scale(parser)
-    parser.add_argument("--trials", metavar="N", type=int, help="how many (the recipe's number)")
-    parser.add_argument(
-        "--epochs", metavar="N", type=int, help="epochs of each trial (the recipe's number)"
-    )
-    options.draws(parser)
-    parser.add_argument(
-        "--storage",
-        metavar="URL",
-        help="a study that several processes work on: journal:FILE, sqlite:///FILE, postgresql://…",
-    )
-    parser.add_argument(
-        "--workers", metavar="N", type=int, default=1, help="processes to start here (1)"
-    )
-    parser.add_argument(
-        "--lease",
-        metavar="SECONDS",
-        type=float,
-        default=60.0,
-        help="silence after which a process counts as dead, and its trial is taken up (60)",
-    )
-    parser.add_argument(
-        "--pruner", choices=("median", "hyperband"), help="end trials early that promise little"
-    )
+    own = options.Arguments(parser, "searching.search.search")
+    own.word("recipe", "RECIPE", nargs="?", type=options.recipe_name)
+    own.option("out", "DIR")
+    own.option("data_dir", "DIR")
+    own.option("scale", choices=options.SCALES)
+    own.option("trials", "N")
+    own.option("epochs", "N")
+    own.option("seed", "N", type=options.seed)
+    own.option("storage", "URL")
+    own.option("workers", "N")
+    own.option("lease", "SECONDS")
+    own.option("pruner")
     parser.add_argument("--status", action="store_true", help="say what a storage's workers do")
     options.trust(parser)
     but = ", but those that the search draws"

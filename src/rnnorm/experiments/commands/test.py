@@ -14,27 +14,14 @@ USAGE = ("RUN [options]", "RECIPE --ckpt FILE [options]")
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rnnorm.experiments.trained.test.measure`."""
-    options.trained(parser)
-    options.data_dir(parser)
-    options.scale(parser)
-    parser.add_argument(
-        "--estimate",
-        action="store_true",
-        help="first take the population statistics anew, exactly, over the training set",
-    )
-    parser.add_argument(
-        "--statistics",
-        choices=("population", "batch"),
-        help="which ones normalise (both, where there are several rows)",
-    )
-    parser.add_argument(
-        "--lengths",
-        metavar="N",
-        type=int,
-        nargs="+",
-        default=[],
-        help="measure on windows of each of these lengths (texts read in windows alone)",
-    )
+    own = options.Arguments(parser, "trained.test.measure")
+    own.word("run", "RUN", type=options.recipe_or_run)
+    own.option("checkpoint", "FILE", "--ckpt")
+    own.option("data_dir", "DIR")
+    own.option("scale", choices=options.SCALES)
+    own.option("estimate")
+    own.option("statistics")
+    own.option("lengths", "N")
     options.trust(parser)
     options.overrides_of_a_run(parser)
 

@@ -20,12 +20,16 @@ USAGE = (
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of the functions in :mod:`rnnorm.experiments.trained` that write."""
-    options.trained(parser)
-    parser.add_argument(
-        "recordings", metavar="WAV", nargs="*", help="recordings to transcribe, a line each"
-    )
-    options.scale(parser)
-    options.data_dir(parser, "the training's without it (--points alone)")
+    text = options.Arguments(parser, "trained.text.write")
+    recording = options.Arguments(parser, "trained.transcribe.transcribe")
+    translation = options.Arguments(parser, "trained.translate.translate")
+    drawing = options.Arguments(parser, "trained.draw.draw")
+    text.word("run", "RUN", type=options.recipe_or_run)
+    text.option("checkpoint", "FILE", "--ckpt")
+    recording.word("recordings", "WAV", nargs="*")
+    text.option("scale", choices=options.SCALES)
+    drawing.option("data_dir", "DIR")
+    # a text and a drawing have different defaults
     parser.add_argument(
         "--begin",
         metavar="TEXT",
@@ -33,12 +37,7 @@ def add_options(parser: ArgumentParser) -> None:
         dest="beginnings",
         help="what to continue (the); the classes to draw (all)",
     )
-    parser.add_argument(
-        "--from",
-        metavar="FILE",
-        dest="source",
-        help="what to translate, a sentence a line; - for standard input",
-    )
+    translation.option("source", "FILE", "--from", required=False)
     parser.add_argument(
         "--temperature",
         metavar="T",
@@ -51,28 +50,17 @@ def add_options(parser: ArgumentParser) -> None:
         type=int,
         help="how many of each beginning or class (1)",
     )
-    options.draws(parser)
-    # None tells a seed that is not given, since one is refused where nothing is random
-    parser.set_defaults(seed=None)
+    # None tells an option that is not given: some are refused where they have no meaning
+    text.option("seed", "N", type=options.seed, default=None)
     parser.add_argument(
         "--max-length",
         metavar="N",
         type=int,
         help="stop after so many symbols or points where no end comes (400; a translator's own)",
     )
-    parser.add_argument(
-        "--beam",
-        metavar="N",
-        type=int,
-        help="beginnings that a transcription or translation keeps (the model's own, else 1)",
-    )
-    parser.add_argument("--out", metavar="PICTURE", help="draw into this .svg or .png")
-    parser.add_argument(
-        "--points",
-        metavar="N",
-        type=int,
-        help="begin with the first N points of as many validation drawings (0)",
-    )
+    recording.option("beam", "N")
+    drawing.option("out", "PICTURE")
+    drawing.option("points", "N", default=None)
     options.trust(parser)
     options.overrides_of_a_run(parser)
 

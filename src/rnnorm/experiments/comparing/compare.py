@@ -63,21 +63,22 @@ def compare(
     call again resumes a comparison that was stopped.
 
     Args:
-        runs: recipes, run folders, and folders of them such as an earlier ``out``. Runs that
-            differ in the seed alone are one model.
+        runs: recipes, run folders, and folders that ``compare`` wrote. Runs that differ in the seed
+            alone are one model.
         out: folder for the run folders, the picture and the curves.
         vary: an option and its values, such as ``"model.norm=batch,layer,none"``: each recipe is
             trained with each value.
-        epochs: budget of each training, in epochs.
-        minutes: budget of each training, in minutes of training steps; with ``epochs``, whichever
-            is used up first. Without either, recipes use their own budget, and folders are compared
-            up to the end of the shortest.
+        epochs: budget of each training, in passes over the training data; the recipe's by default.
+        minutes: budget of each training, in minutes of training steps. With ``epochs``, whichever
+            is used up first counts. Without either, recipes use their own budget, and folders are
+            compared up to the end of the shortest.
         lr: learning rate of all recipes; their own by default.
         batch_size: rows of a training minibatch of all recipes; their own by default.
-        seeds: number of seeds of each recipe.
-        scale: ``"paper"`` (the default) or ``"small"``.
-        data_dir: folder of the data set's files.
-        reach: score to reach, in the unit of the picture, whose steps and seconds are given; by
+        seeds: number of seeds of each recipe, from 1 on.
+        scale: ``"small"`` ends within minutes on two cores, but its numbers are not the paper's;
+            ``"paper"`` by default.
+        data_dir: folder with the data set's files; MNIST is downloaded without it.
+        reach: score to which the steps and seconds are given, in the unit of the picture; by
             default the best of the first model's mean curve.
         overrides: options of LightningCLI for all recipes.
         names: names of the recipes in the table and the picture.

@@ -51,9 +51,9 @@ def report(
     are missing are left out, with the reason.
 
     Args:
-        runs: run folders, and folders of them that ``compare`` wrote; they are only read.
-        out: the page.
-        data_dir: folder of the data sets' files, if not the folder of the training.
+        runs: run folders, and folders that ``compare`` wrote. They are only read.
+        out: file of the page.
+        data_dir: folder with the data sets' files; by default that of the training.
 
     Returns:
         The page.

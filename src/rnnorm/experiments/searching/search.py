@@ -60,20 +60,23 @@ def search(
     works at a time; with it any number, on one machine or several, until all trials are finished.
 
     Args:
-        recipe: name of a recipe with the key ``search``.
-        out: folder of the study (``study.db``) and of its trials' run folders.
-        data_dir: folder of the data set's files; MNIST is downloaded without it.
-        scale: ``"paper"`` (the default) or ``"small"``.
+        recipe: recipe to train, which has the key ``search``.
+        out: folder of the study and of its trials' run folders; a study that is there goes on.
+            The study's file is ``study.db``.
+        data_dir: folder with the data set's files; MNIST is downloaded without it.
+        scale: ``"small"`` ends within minutes on two cores, but its numbers are not the paper's;
+            ``"paper"`` by default.
         trials: number of trials, failed ones and those of an earlier call included; the recipe's
             number by default.
         epochs: epochs of each trial; the recipe's number by default.
         seed: seed of the draws.
         overrides: options of LightningCLI for all trials.
-        storage: where processes meet: ``journal:FILE`` on a shared disk, ``sqlite:///FILE`` for one
-            machine, ``postgresql://…`` or another database of SQLAlchemy.
-        workers: processes that this call starts.
+        storage: study that several processes work on: ``journal:FILE`` on a shared disk,
+            ``sqlite:///FILE`` for one machine, ``postgresql://…`` or another database of
+            SQLAlchemy.
+        workers: processes that are started here.
         lease: seconds after which another process takes up the trial of one that has died.
-        pruner: ends trials with poor validation scores early; with several processes the choice
+        pruner: end trials with poor validation scores early. With several processes the choice
             depends on the order in which trials end.
 
     Returns:

@@ -41,19 +41,20 @@ def draw(
     """Draw characters into a picture, each until the model lifts the pen for the last time.
 
     Args:
-        run: the run folder of a model of handwriting, or its recipe.
-        out: the picture, whose name ends with ``.svg`` or ``.png``.
-        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
-            needed without ``points``.
+        run: the run folder; or a recipe, with a checkpoint. The model is one of handwriting.
+        out: picture to draw, whose name ends with ``.svg`` or ``.png``.
+        checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint.
         count: number of drawings; of each class, if the model has classes.
         classes: names of classes, for a model that has them; all of them by default.
-        points: begin with the first so many points of as many validation drawings, of the same
-            class, which are grey in the picture.
+        points: begin with the first so many points of as many validation drawings. They are of the
+            same class, and grey in the picture.
         temperature: how far from the most probable; 0 for the most probable itself.
         seed: seed of the draws.
         max_length: where a drawing is cut off that has not ended, in points.
-        data_dir: where the data set's files are; where the training had them by default.
-        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        data_dir: folder with the data set's files, which only ``points`` needs; by default that of
+            the training.
+        scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
+            default.
         overrides: options of LightningCLI.
 
     Returns:

@@ -42,14 +42,15 @@ def export(
     """Write a trained model as one file, and beside it a JSON file of how to use it.
 
     Args:
-        run: the run folder, or the recipe of a model.
-        out: the file; the other has its name and ``.json``.
-        format: ``"onnx"`` for onnxruntime, ``"pt2"`` for ``torch.export.load`` (both of a model
-            that reads sequences of any length), or ``"folded"``: a ``torch.nn.ModuleDict`` of
-            plain layers, for ``torch.load``.
-        checkpoint: a ``.ckpt`` file; with a run folder its best one by default.
-        data_dir: where the data set's files are; asked for where the inputs are scaled by them.
-        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        run: the run folder; or a recipe, with a checkpoint.
+        out: the file; a second one, with ``.json`` after the name, says how to use it.
+        format: ``"onnx"`` for onnxruntime, ``"pt2"`` for ``torch.export.load``, or ``"folded"`` for
+            ``torch.load``, as plain torch.nn layers. The first two hold a model that reads
+            sequences of any length, the third a ``torch.nn.ModuleDict``.
+        checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint.
+        data_dir: folder with the data set's files; only read where the inputs are scaled by them.
+        scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
+            default.
         overrides: options of LightningCLI.
 
     Returns:

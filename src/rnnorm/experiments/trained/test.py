@@ -42,18 +42,20 @@ def measure(
     kept, a line on stderr says so.
 
     Args:
-        run: the run folder, which knows its recipe, scale and overrides; or the recipe.
-        checkpoint: a ``.ckpt`` file; with a run folder its best one by default.
-        data_dir: where the data set's files are; MNIST is downloaded without it.
-        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        run: the run folder; or a recipe, with a checkpoint. The run folder knows its recipe, scale
+            and overrides.
+        checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint.
+        data_dir: folder with the data set's files; MNIST is downloaded without it.
+        scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
+            default.
         estimate: first estimate the population statistics again, as the exact average over the
-            training set (:func:`rnnorm.update_bn`), in minibatches of as many rows as the
-            recipe's ``ExactStatistics`` takes.
-        statistics: ``"population"``, or ``"batch"`` for those of each test minibatch, which
-            leaves out minibatches of too few rows. By default both, where there are batch
-            statistics.
-        lengths: measure on windows of each of these lengths instead, every one from the initial
-            state (language alone). What is left of the text is left out.
+            training set. They are taken (:func:`rnnorm.update_bn`) in minibatches of as many rows
+            as the recipe's ``ExactStatistics`` takes.
+        statistics: statistics that normalise; both by default, where there are batch statistics.
+            ``"batch"`` are those of each test minibatch, and leave out minibatches of too few rows.
+        lengths: measure on windows of each of these lengths instead (only for texts that are read
+            in windows). Every window starts from the initial state. What is left of the text is
+            left out.
         overrides: options of LightningCLI.
         tell: called with each measurement as soon as it is there, before anything is written.
 

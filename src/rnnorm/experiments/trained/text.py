@@ -31,8 +31,9 @@ def write(
     """Continue beginnings up to the end of the sentence or line.
 
     Args:
-        run: the run folder of a model of characters or words, or its recipe.
-        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+        run: the run folder; or a recipe, with a checkpoint. The model is one of characters or
+            words.
+        checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint. The data are not
             needed.
         beginnings: words with spaces between them, or any characters.
         temperature: what the scores are divided by before the softmax; 0 for the most probable
@@ -40,7 +41,8 @@ def write(
         sentences: number of sentences for each beginning.
         seed: seed of the draws.
         max_length: where a sentence is cut off that has not ended, in symbols after its beginning.
-        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
+            default.
         overrides: options of LightningCLI.
 
     Returns:

@@ -27,12 +27,14 @@ def transcribe(
     """Transcribe recordings, each one by itself.
 
     Args:
-        run: the run folder of a model of recordings, or its recipe.
-        recordings: files of one channel and the rate that the model was trained with.
-        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+        run: the run folder; or a recipe, with a checkpoint. The model is one of recordings.
+        recordings: recordings to transcribe. They are files of one channel and the rate that the
+            model was trained with.
+        checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint. The data are not
             needed.
-        beam: number of prefixes that the search keeps; the model's by default.
-        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        beam: beginnings that a beam search keeps; the model's number by default.
+        scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
+            default.
         overrides: options of LightningCLI.
 
     Returns:

@@ -33,15 +33,16 @@ def translate(
     """Translate the sentences of a file.
 
     Args:
-        run: the run folder of a translator, or its recipe.
-        checkpoint: a ``.ckpt`` file; with a run folder its best one by default. The data are not
+        run: the run folder; or a recipe, with a checkpoint. The model is a translator.
+        checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint. The data are not
             needed.
-        source: a file, or ``"-"`` for standard input, with a sentence a line, tokenised as those of
-            the training: with spaces between words. A word that the training had not is read as
-            unknown.
+        source: file to translate, a sentence a line; ``"-"`` for standard input. The sentences are
+            tokenised as those of the training: with spaces between words. A word that the training
+            had not is read as unknown.
         beam: hypotheses of beam search; the model's own by default.
         limit: most words of a translation, its end among them; the model's own by default.
-        scale: the scale it was trained at, for a checkpoint outside its run folder.
+        scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
+            default.
         overrides: options of LightningCLI.
 
     Returns:

@@ -80,17 +80,19 @@ def fit(
     with statistics over all rows (:func:`rnnorm.synchronize`), and the first process writes.
 
     Args:
-        recipe: the recipe's name; may be left out with ``resume``.
-        data_dir: where the data set's files are; MNIST is downloaded without it.
-        run_dir: a folder that does not exist yet; ``runs/`` and the recipe's name by default.
-        resume: the run folder of a training to resume, as its ``config.yaml`` says.
-        start: a run folder, or a ``.ckpt`` file: begin with its weights and statistics only.
-        scale: ``"paper"`` (the default) or ``"small"``, which ends within minutes.
-        epochs: passes over the training data; the recipe's number by default, as in the next three.
-        lr: learning rate.
-        batch_size: rows of a training minibatch.
-        seed: of weights and data.
-        every_n_steps: how often a checkpoint is written, besides the end of every epoch.
+        recipe: the recipe to train. It may be left out with ``resume``.
+        data_dir: folder with the data set's files; MNIST is downloaded without it.
+        run_dir: a new folder for this run; ``runs/RECIPE`` by default.
+        resume: the folder of a run to go on with, as its ``config.yaml`` says.
+        start: begin with the weights and statistics of this run's best epoch, or of a ``.ckpt``
+            file.
+        scale: ``"small"`` ends within minutes on two cores, but its numbers are not the paper's;
+            ``"paper"`` by default.
+        epochs: passes over the training data; the recipe's number by default.
+        lr: learning rate; the recipe's by default.
+        batch_size: rows of a training minibatch; the recipe's number by default.
+        seed: seed of the weights and the data; 1 by default.
+        every_n_steps: steps between two checkpoints, besides one after every epoch.
         overrides: options of LightningCLI, such as ``"--trainer.max_epochs=3"``.
         callbacks: added to the trainer's callbacks.
         quiet: print nothing, unless the training is stopped.
