@@ -13,13 +13,9 @@
 extern "C" void* rnnorm_scratch(int64_t bytes);
 extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 
-#define DECLARE(isa)                                                                             \
-  extern "C" int rnnorm_forward_##isa(const rnnorm_layer*);                                      \
-  extern "C" int rnnorm_backward_##isa(const rnnorm_layer*);                                     \
-  extern "C" void rnnorm_pack_##isa(const float*, int64_t, int64_t, float*);                     \
-  extern "C" void rnnorm_product_##isa(const float*, int64_t, int64_t, const float*, int64_t,    \
-                                       float*);                                                  \
-  extern "C" float rnnorm_multiply_adds_##isa(int64_t);
+#define DECLARE(isa)                                        \
+  extern "C" int rnnorm_forward_##isa(const rnnorm_layer*); \
+  extern "C" int rnnorm_backward_##isa(const rnnorm_layer*);
 DECLARE(portable)
 #ifdef RNNORM_X86
 DECLARE(avx2)
@@ -33,14 +29,9 @@ struct Build {
   bool available;
   int (*forward)(const rnnorm_layer*);
   int (*backward)(const rnnorm_layer*);
-  decltype(&rnnorm_pack_portable) pack;
-  decltype(&rnnorm_product_portable) product;
-  decltype(&rnnorm_multiply_adds_portable) multiply_adds;
 };
 
-#define ENTRIES(isa)                                                                         \
-  rnnorm_forward_##isa, rnnorm_backward_##isa, rnnorm_pack_##isa, rnnorm_product_##isa,      \
-      rnnorm_multiply_adds_##isa
+#define ENTRIES(isa) rnnorm_forward_##isa, rnnorm_backward_##isa
 
 Build choose() {
   const char* wanted = std::getenv("RNNORM_CPU_ISA");
@@ -120,17 +111,6 @@ const char* rnnorm_isa() { return build.name; }
 int rnnorm_forward(const rnnorm_layer* layer) { return run(build.forward, layer); }
 
 int rnnorm_backward(const rnnorm_layer* layer) { return run(build.backward, layer); }
-
-void rnnorm_pack(const float* weight, int64_t K, int64_t panels, float* to) {
-  build.pack(weight, K, panels, to);
-}
-
-void rnnorm_product(const float* a, int64_t n, int64_t K, const float* panel, int64_t panels,
-                    float* c) {
-  build.product(a, n, K, panel, panels, c);
-}
-
-float rnnorm_multiply_adds(int64_t count) { return build.multiply_adds(count); }
 
 void rnnorm_prefer_huge_pages(void* block, int64_t bytes) {
 #ifdef __linux__

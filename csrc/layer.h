@@ -87,12 +87,4 @@ RNNORM_API int64_t rnnorm_layer_size();
 
 // the instruction set in use, or null if RNNORM_CPU_ISA names one that is unknown or absent
 RNNORM_API const char* rnnorm_isa();
-
-// for benchmarks: packs a weight (64 panels, K), and multiplies a (n, K) with it, panel after panel
-// into c (panels, n, 64)
-RNNORM_API void rnnorm_pack(const float* weight, int64_t K, int64_t panels, float* to);
-RNNORM_API void rnnorm_product(const float* a, int64_t n, int64_t K, const float* panel,
-                               int64_t panels, float* c);
-// does so many multiply-adds in registers, rounded up to whole ones
-RNNORM_API float rnnorm_multiply_adds(int64_t count);
 }

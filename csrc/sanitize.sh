@@ -7,7 +7,7 @@ folder=${2:-$(mktemp -d)}
 mkdir -p "$folder"
 compiler=${CXX:-c++}
 emulator=() stride=1
-sources=(forward backward product dispatch team sanitize)
+sources=(forward backward dispatch team sanitize)
 case $kind in
   address)
     flags=(-O0 -g1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fopenmp) ;;
@@ -29,9 +29,7 @@ case $kind in
   *) echo "the kind must be address, thread or aarch64, got $kind" >&2; exit 2 ;;
 esac
 common=(-std=gnu++17 -fno-math-errno -fno-trapping-math
-  -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable
-  -DRNNORM_PACK=rnnorm_pack_portable -DRNNORM_PRODUCT=rnnorm_product_portable
-  -DRNNORM_MULTIPLY_ADDS=rnnorm_multiply_adds_portable)
+  -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable)
 pids=() objects=()
 for source in "${sources[@]}"; do
   objects+=("$folder/$kind-$source.o")

@@ -2,6 +2,10 @@
 
 import _ctypes
 import ctypes
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,18 @@ from rnnorm.kernels.cpu import library
 def test_the_library_has_the_struct_of_the_call():
     found, _ = library._load()
     assert found.rnnorm_layer_size() == ctypes.sizeof(library.Layer)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("nm"), reason="no nm of Linux")
+def test_the_library_exports_what_its_header_declares():
+    found, _ = library._load()
+    header = (Path(__file__).parents[2] / "csrc" / "layer.h").read_text()
+    declared = set(re.findall(r"^RNNORM_API .*?(\w+)\(", header, re.M))
+    table = subprocess.run(
+        ["nm", "-D", "--defined-only", found._name], check=True, capture_output=True, text=True
+    ).stdout
+    exported = {line.split()[-1] for line in table.splitlines()}
+    assert {name for name in exported if name.startswith("rnnorm_")} == declared
 
 
 def test_a_library_of_another_version_is_refused(monkeypatch):

@@ -111,11 +111,6 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         function = getattr(library, name)
         function.restype = ctypes.c_int
         function.argtypes = (ctypes.POINTER(Layer),)
-    library.rnnorm_pack.argtypes = (_POINTER, _INT, _INT, _POINTER)
-    library.rnnorm_product.argtypes = (_POINTER, _INT, _INT, _POINTER, _INT, _POINTER)
-    library.rnnorm_pack.restype = library.rnnorm_product.restype = None
-    library.rnnorm_multiply_adds.argtypes = (_INT,)
-    library.rnnorm_multiply_adds.restype = ctypes.c_float
     if library.rnnorm_isa() is None:
         wanted = os.environ.get("RNNORM_CPU_ISA")
         return None, f"RNNORM_CPU_ISA={wanted} is not an instruction set of this machine"
@@ -194,9 +189,3 @@ def _attempt(function: Callable[..., None], arguments: Any, raised: list[BaseExc
         raised.append(error)
         return 1
     return 0
-
-
-def call(name: str, *arguments: int) -> None:
-    """Call one of the benchmark functions, which run on the calling thread alone."""
-    assert _LIBRARY is not None
-    getattr(_LIBRARY, name)(*arguments)

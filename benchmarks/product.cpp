@@ -1,4 +1,4 @@
-// the matrix product alone, and the multiply-adds that a core can do beside it: for benchmarks
+// the kernels' matrix product alone, and the multiply-adds that a core can do: product.py builds it
 #include "matmul.h"
 
 namespace {
@@ -10,20 +10,22 @@ constexpr int columns = 64;  // of a panel, as of an LSTM's tile
 
 extern "C" {
 
-void RNNORM_PACK(const float* weight, int64_t K, int64_t panels, float* to) {
+// packs a weight (64 panels, K) in the layout that `multiply` reads
+void pack(const float* weight, int64_t K, int64_t panels, float* to) {
   for (int64_t p = 0; p < panels; ++p, weight += columns * K, to += columns * K)
     for (int64_t column = 0; column < columns; ++column)
       for (int64_t k = 0; k < K; ++k)
         to[in_panel<float, columns>(K, k, column)] = weight[column * K + k];
 }
 
-void RNNORM_PRODUCT(const float* a, int64_t n, int64_t K, const float* panel, int64_t panels,
-                    float* c) {
+// a (n, K) times the packed weight, panel after panel into c (panels, n, 64)
+void multiply(const float* a, int64_t n, int64_t K, const float* panel, int64_t panels, float* c) {
   for (int64_t p = 0; p < panels; ++p, panel += columns * K, c += columns * n)
     product<float, columns>({a, K, 1, 1, K, 0}, n, panel, c, columns, false);
 }
 
-float RNNORM_MULTIPLY_ADDS(int64_t count) {
+// does so many multiply-adds in registers, rounded up to whole ones
+float multiply_adds(int64_t count) {
   using B = Block<float, columns>;
   constexpr int chains = B::R * B::N;
   using V = Vec<float, B::W>;
