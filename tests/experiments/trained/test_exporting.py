@@ -14,7 +14,7 @@ from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.tasks.frames.model import FrameClassifier
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.pixels import step_order
-from rnnorm.experiments.trained.export import _example, _streams, export
+from rnnorm.experiments.trained.export import _streams, export
 from rnnorm.experiments.trained.load import load_trained
 from rnnorm.experiments.training.fit import fit
 
@@ -131,14 +131,14 @@ def test_a_sentiment_model_reads_numbers_of_words(tmp_path):
 
 def test_a_state_that_is_not_learned_is_not_told():
     model = LanguageModel(12, hidden_size=6).eval()
-    example = _example(model)
+    example = model.export_inputs(5, 3)
     assert not any(part.any() for part in example["state"])
     assert "first_state" not in _streams(model, example)
 
 
 def test_a_state_that_is_read_from_the_whole_sequence_is_no_streams():
     model = FrameClassifier(input_size=3, num_classes=2, learn_initial_state="from_input").eval()
-    example = _example(model)
+    example = model.export_inputs(5, 3)
     assert list(example) == ["x", "lengths"]
     scores, _ = model(**example)
     assert scores.shape == (5, 3, 2)
@@ -152,7 +152,7 @@ def test_a_stream_begins_with_the_states_of_its_cell(cell):
     for name, value in model.rnn.named_parameters():
         if name.endswith("_0"):
             value.uniform_()
-    example = _example(model)
+    example = model.export_inputs(5, 3)
     first = map(torch.tensor, _streams(model, example)["first_state"])
     example["state"] = tuple(
         each.unsqueeze(1).expand_as(zeros)

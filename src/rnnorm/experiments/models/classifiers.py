@@ -7,13 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from rnnorm.diagnostics import plot_posteriors
 from rnnorm.experiments.models.layers import initialise
 from rnnorm.experiments.models.measures import cross_entropy
-from rnnorm.experiments.models.recurrent_model import RecurrentModel, side_by_side
+from rnnorm.experiments.models.recurrent_model import (
+    RecurrentModel,
+    side_by_side,
+    whole_sequences,
+)
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
@@ -91,6 +96,10 @@ class SequenceClassifier(RecurrentModel):
             read = side_by_side(h_n[-1 - self.hparams["bidirectional"] :])
         scores: Tensor = self.classifier(dropout(read, rate, self.training))
         return scores
+
+    def export_inputs(self, steps: int, rows: int) -> dict[str, Any]:
+        """Return whole sequences."""
+        return whole_sequences(torch.zeros(steps, rows, self.rnn.input_size))
 
     def statistics_step(self, batch: tuple[Tensor, ...]) -> None:
         """Run the model over a minibatch to collect its statistics."""

@@ -41,6 +41,8 @@ class RecurrentModel(lightning.LightningModule):
 
     Attributes:
         score: the metric of the best checkpoint.
+        writes: what ``rnnorm write`` does with the model, and how to ask for it.
+        kind: what a model is that writes, for messages.
         in_processes: whether several processes may train; the loss is then weighted by
             ``processes.loss_weight``.
         reinforces: whether the loss has a term that trains an HMLSTM's sampled boundaries, which
@@ -53,6 +55,8 @@ class RecurrentModel(lightning.LightningModule):
     """
 
     score: Score
+    writes = "writes nothing"
+    kind: str
     in_processes = False
     reinforces = False
 
@@ -149,6 +153,17 @@ class RecurrentModel(lightning.LightningModule):
         """
         raise NotImplementedError
 
+    def export_inputs(self, steps: int, rows: int) -> dict[str, Any] | None:
+        """Return example inputs of ``forward`` by name, or None if no exported file can hold it.
+
+        The model is in evaluation mode. :func:`whole_sequences` and :func:`stream` make the inputs.
+
+        Args:
+            steps: time steps of the example.
+            rows: rows of the example.
+        """
+        return None
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Log the metrics of a validation minibatch."""
         self.evaluate("val", batch)
@@ -156,6 +171,26 @@ class RecurrentModel(lightning.LightningModule):
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Log the metrics of a test minibatch."""
         self.evaluate("test", batch)
+
+
+def whole_sequences(x: Tensor) -> dict[str, Any]:
+    """Return the inputs of a model that reads sequences from their first step to their last."""
+    return {"x": x, "lengths": torch.full((x.size(1),), len(x))}
+
+
+def stream(model: RecurrentModel, x: Tensor) -> dict[str, Any]:
+    """Return the inputs of a model that goes on from a state, or of whole sequences if it cannot.
+
+    Args:
+        model: returns the states after the last step as its second result.
+        x: sequences ``(T, B)`` or ``(T, B, features)``.
+    """
+    given = model.hparams
+    if given.get("bidirectional") or given["learn_initial_state"] == "from_input":
+        return whole_sequences(x)
+    with torch.no_grad():
+        state = map_states(model(x)[1], torch.zeros_like)
+    return {"x": x, "state": state, "step": torch.zeros(x.size(1), dtype=torch.int64)}
 
 
 def map_states(state: Any, function: Callable[[Tensor], Tensor]) -> Any:

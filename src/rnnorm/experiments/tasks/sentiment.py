@@ -14,6 +14,7 @@ from rnnorm.experiments.data.series import Series, SeriesBatches
 from rnnorm.experiments.data.text.rated import WORD, RatedDataset, load_rated, words_and_signs
 from rnnorm.experiments.data.text.vocabulary import KeepsVocabulary, Vocabulary
 from rnnorm.experiments.models.classifiers import SequenceClassifier
+from rnnorm.experiments.models.recurrent_model import whole_sequences
 
 
 class SentimentData(KeepsVocabulary):
@@ -127,3 +128,7 @@ class SentimentClassifier(SequenceClassifier):
             Scores ``(B, 2)``.
         """
         return super().forward(self.embedding(x), lengths)
+
+    def export_inputs(self, steps: int, rows: int) -> dict[str, Any]:
+        """Return whole texts."""
+        return whole_sequences(torch.zeros(steps, rows, dtype=torch.int64))

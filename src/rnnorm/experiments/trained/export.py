@@ -16,11 +16,7 @@ from torchmetrics import Metric
 import rnnorm
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.files import refuse_folder, write_whole
-from rnnorm.experiments.models.classifiers import SequenceClassifier
-from rnnorm.experiments.models.recurrent_model import map_states
-from rnnorm.experiments.tasks.frames.model import FrameClassifier
-from rnnorm.experiments.tasks.language.model import LanguageModel
-from rnnorm.experiments.tasks.sentiment import SentimentClassifier
+from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.trained.load import load_trained
 from rnnorm.experiments.training.checkpoint import data_state
 
@@ -72,7 +68,10 @@ def export(
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} into")
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
     model, data = trained.built.model.eval(), trained.built.datamodule
-    if not isinstance(model, (SequenceClassifier, FrameClassifier, LanguageModel)):
+    inputs = None
+    if isinstance(model, RecurrentModel):
+        inputs = model.export_inputs(_STEPS, _ROWS)
+    if inputs is None:
         raise ValueError(
             f"the model must be one of images, series, frames or texts, got {type(model).__name__}"
         )
@@ -88,13 +87,15 @@ def export(
     for name, child in list(model.named_children()):
         if isinstance(child, Metric):
             delattr(model, name)
-    about |= _write(model, out, format)
+    about |= _write(model, inputs, out, format)
     text = json.dumps(about, indent=2, ensure_ascii=False)
     write_whole(beside, f"{text}\n".encode())
     return about
 
 
-def _write(model: LightningModule, out: Path, format: Format) -> dict[str, Any]:
+def _write(
+    model: LightningModule, inputs: dict[str, Any], out: Path, format: Format
+) -> dict[str, Any]:
     """Write the model's file and return what the JSON file says about its contents."""
     stream = BytesIO()
     if format == "folded":
@@ -102,35 +103,20 @@ def _write(model: LightningModule, out: Path, format: Format) -> dict[str, Any]:
         torch.save(nn.ModuleDict(layers).requires_grad_(False), stream)
         write_whole(out, stream.getvalue())
         return {"layers": list(layers)}
-    named = _example(model)
     if format == "onnx":
-        sizes = rnnorm.export.onnx(model, (), out, kwargs=named)
-        return {"inputs": sizes, **_streams(model, named)}
-    sizes = {name: rnnorm.export.every_size(value) for name, value in named.items()}
-    program = torch.export.export(rnnorm.freeze(model), (), named, dynamic_shapes=sizes)
+        sizes = rnnorm.export.onnx(model, (), out, kwargs=inputs)
+        return {"inputs": sizes, **_streams(model, inputs)}
+    sizes = {name: rnnorm.export.every_size(value) for name, value in inputs.items()}
+    program = torch.export.export(rnnorm.freeze(model), (), inputs, dynamic_shapes=sizes)
     torch.export.save(program, stream)
     write_whole(out, stream.getvalue())
     fused = any("rnnorm" in str(node.target) for node in program.graph.nodes)
-    return {"inputs": list(named), "imports": ["rnnorm"] * fused, **_streams(model, named)}
+    return {"inputs": list(inputs), "imports": ["rnnorm"] * fused, **_streams(model, inputs)}
 
 
-def _example(model: LightningModule) -> dict[str, Any]:
-    """Return example inputs by name; with state and step if the model can read a stream."""
-    given = model.hparams
-    x = torch.zeros(_STEPS, _ROWS, given.get("input_size", 1))
-    if isinstance(model, (LanguageModel, SentimentClassifier)):
-        x = torch.zeros(_STEPS, _ROWS, dtype=torch.int64)
-    whole = given.get("bidirectional") or given.get("learn_initial_state") == "from_input"
-    if isinstance(model, SequenceClassifier) or whole:
-        return {"x": x, "lengths": torch.full((_ROWS,), _STEPS)}
-    with torch.no_grad():
-        state = map_states(model(x)[1], torch.zeros_like)
-    return {"x": x, "state": state, "step": torch.zeros(_ROWS, dtype=torch.int64)}
-
-
-def _streams(model: LightningModule, named: dict[str, Any]) -> dict[str, Any]:
+def _streams(model: LightningModule, inputs: dict[str, Any]) -> dict[str, Any]:
     """Describe how to feed a stream, with its learned first state; empty without a stream."""
-    if "state" not in named:
+    if "state" not in inputs:
         return {}
     rnn: Any = model.rnn
     about: dict[str, Any] = {
@@ -138,7 +124,7 @@ def _streams(model: LightningModule, named: dict[str, Any]) -> dict[str, Any]:
         "step: frames that each row has had before"
     }
     if rnn.learn_initial_state:
-        state = named["state"] if isinstance(named["state"], tuple) else (named["state"],)
+        state = inputs["state"] if isinstance(inputs["state"], tuple) else (inputs["state"],)
         about["first_state"] = [
             getattr(rnn, f"{name}_0").view(len(like), *like.shape[2:]).tolist()
             for name, like in zip(rnn.cell.states, state, strict=True)

@@ -11,12 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 
+from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import OverrideError, read_recipe
-from rnnorm.experiments.tasks.handwriting.model import Writer
-from rnnorm.experiments.tasks.language.model import LanguageModel
-from rnnorm.experiments.tasks.transcription.model import Transcriber
-from rnnorm.experiments.tasks.translation.model import Translator
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome
 from rnnorm.experiments.training.build import FILES, Built
 from rnnorm.experiments.training.checkpoint import (
@@ -181,32 +178,21 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
     )
 
 
-Kind = TypeVar("Kind", bound=nn.Module)
-
-# the name of each class in messages, and the command for it
-_KINDS: dict[type[nn.Module], tuple[str, str]] = {
-    LanguageModel: ("one of characters or words", "continues a text: write RUN --begin TEXT"),
-    Translator: ("a translator", "translates: write RUN --from FILE"),
-    Transcriber: ("one that transcribes", "transcribes recordings: write RUN WAV ..."),
-    Writer: ("one of handwriting", "draws: write RUN --out PICTURE"),
-}
+Model = TypeVar("Model", bound=RecurrentModel)
 
 
-def expect_model(kind: type[Kind], model: nn.Module, run: str | Path) -> Kind:
-    """Return the model if it is an instance of ``kind``.
+def expect_model(expected: type[Model], model: nn.Module, run: str | Path) -> Model:
+    """Return the model if it is an instance of ``expected``.
 
     Args:
-        kind: the expected class.
+        expected: the expected class.
         model: the model.
         run: where the model is from, for the message.
 
     Raises:
         ValueError: if the model is of another class; the message says which command fits it.
     """
-    if isinstance(model, kind):
+    if isinstance(model, expected):
         return model
-    others = (how for other, (_, how) in _KINDS.items() if isinstance(model, other))
-    raise ValueError(
-        f"the model must be {_KINDS[kind][0]}, that of {run} is not; it "
-        f"{next(others, 'writes nothing')}"
-    )
+    writes = getattr(model, "writes", RecurrentModel.writes)
+    raise ValueError(f"the model must be {expected.kind}, that of {run} is not; it {writes}")

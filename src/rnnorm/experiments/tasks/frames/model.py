@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from rnnorm.experiments.data.speech.batches import FrameBatch
 from rnnorm.experiments.models.classifiers import StepClassifier
 from rnnorm.experiments.models.measures import cross_entropy
+from rnnorm.experiments.models.recurrent_model import stream
 from rnnorm.experiments.tasks.frames.data import FrameData
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
@@ -61,6 +63,10 @@ class FrameClassifier(StepClassifier):
                 f"model.init_args.num_classes must be at least the {data.num_targets} states of "
                 f"the alignments, got {given}"
             )
+
+    def export_inputs(self, steps: int, rows: int) -> dict[str, Any]:
+        """Return frames with the states before them, or whole utterances in both directions."""
+        return stream(self, torch.zeros(steps, rows, self.rnn.input_size))
 
     def training_step(self, batch: FrameBatch, batch_idx: int) -> Tensor:
         """Compute the cross-entropy of a minibatch."""

@@ -49,6 +49,8 @@ class Writer(RecurrentModel):
     """
 
     score = Score("loss", "min")
+    kind = "one of handwriting"
+    writes = "draws: write RUN --out PICTURE"
     in_processes = True
 
     def __init__(

@@ -18,7 +18,7 @@ from rnnorm.experiments.models.feeding import Feeding, Written, write
 from rnnorm.experiments.models.generation_training import Place, Task, Way, training_by_name
 from rnnorm.experiments.models.layers import initialise, normalise_weights, set_forget_bias
 from rnnorm.experiments.models.measures import Likelihood, Unit, cross_entropy
-from rnnorm.experiments.models.recurrent_model import RecurrentModel, rows_of
+from rnnorm.experiments.models.recurrent_model import RecurrentModel, rows_of, stream
 from rnnorm.experiments.tasks.language.carried_states import CarriedStates
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
@@ -69,6 +69,8 @@ class LanguageModel(RecurrentModel):
             sampled boundaries.
     """
 
+    kind = "one of characters or words"
+    writes = "continues a text: write RUN --begin TEXT"
     reinforces = True
 
     def __init__(
@@ -163,6 +165,10 @@ class LanguageModel(RecurrentModel):
         """
         output, state, _ = self._read(x, state, step, lengths)
         return self.scores(output), state
+
+    def export_inputs(self, steps: int, rows: int) -> dict[str, Any]:
+        """Return symbols with the states before them."""
+        return stream(self, torch.zeros(steps, rows, dtype=torch.int64))
 
     def _read(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None

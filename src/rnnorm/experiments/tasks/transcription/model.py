@@ -40,6 +40,8 @@ class Transcriber(StepClassifier):
         ValueError: if a name is unknown, or ``beam < 1``.
     """
 
+    kind = "one that transcribes"
+    writes = "transcribes recordings: write RUN WAV ..."
     in_processes = True
 
     def __init__(

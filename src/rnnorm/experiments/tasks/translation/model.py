@@ -62,6 +62,8 @@ class Translator(RecurrentModel):
     """
 
     score = Score("bleu", "max")
+    kind = "a translator"
+    writes = "translates: write RUN --from FILE"
 
     def __init__(
         self,
