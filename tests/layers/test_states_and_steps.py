@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import rnnorm
+from rnnorm.norm.population import Population
 
 
 @pytest.mark.parametrize("norm", ["batch", None])
@@ -106,6 +107,26 @@ def test_the_largest_step_is_served_by_the_last_statistic():
 def test_a_step_that_no_memory_is_left_for_says_so():
     with pytest.raises(RuntimeError, match=r"no memory for statistics of .* steps, which are step"):
         rnnorm.LSTM(3, 5, norm="batch")(torch.randn(2, 4, 3), step=2**61)
+
+
+def test_only_a_lack_of_memory_is_called_so(monkeypatch):
+    lstm, x = rnnorm.LSTM(3, 5, norm="batch"), torch.randn(2, 4, 3)
+
+    def fail(error):
+        def resize(*_):
+            raise error
+
+        monkeypatch.setattr(Population, "resize", resize)
+
+    fail(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(torch.OutOfMemoryError, match=r"no memory for statistics of 2 steps"):
+        lstm(x)
+    fail(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))
+    with pytest.raises(RuntimeError, match=r"no memory for statistics of 2 steps"):
+        lstm(x)
+    fail(RuntimeError("an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match=r"^an illegal memory access was encountered$"):
+        lstm(x)
 
 
 def said_of_step(module, *calls):

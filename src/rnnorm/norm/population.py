@@ -19,6 +19,12 @@ _BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
 _copies: WeakKeyDictionary[Population, list[ref[Population]]] = WeakKeyDictionary()
 
 
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Tell whether memory is too small for a tensor; on a CPU only torch's message says so."""
+    messages = ("DefaultCPUAllocator", "Storage size calculation overflowed", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(m in str(error) for m in messages)
+
+
 class Population(nn.Module):
     """Running mean and unbiased variance of one site, one row for each time step.
 
@@ -140,7 +146,8 @@ class Population(nn.Module):
         Raises:
             RuntimeError: if the buffers would have to grow in one of several processes of
                 torch.distributed, where the ranks would end up with different shapes, or in a
-                replica of torch.nn.DataParallel, or if memory runs out.
+                replica of torch.nn.DataParallel, or if the CPU's memory runs out.
+            torch.OutOfMemoryError: if a GPU's memory runs out.
         """
         needed = steps if self.horizon is None else min(steps, self.horizon)
         if needed <= len(self):
@@ -162,7 +169,9 @@ class Population(nn.Module):
         try:
             self.resize(needed)
         except RuntimeError as error:
-            raise RuntimeError(
+            if not _out_of_memory(error):
+                raise
+            raise type(error)(
                 f"no memory for statistics of {needed} steps, which are step and the frames of the "
                 f"call: give a smaller step, or norm.horizon a number ({error})"
             ) from error
