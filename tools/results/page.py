@@ -59,10 +59,9 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
     if table.text:
         parts.append(table.text)
     if times := [row for seeds in models if (row := _times(seeds, steps, table.scale))]:
-        parts += [
-            "Time of a training step, and its ratio to that of the plain recipe:",
-            _table(times),
-        ]
+        timed = (step_of(seeds[0], steps) for seeds in models)
+        bases = " and ".join(dict.fromkeys(f"`{found.base}`" for found in timed if found))
+        parts += [f"Time of a training step, and its ratio to that of {bases}:", _table(times)]
     for found in table.searches:
         parts += _search(found)
     for run in table.runs:
@@ -102,7 +101,7 @@ def _scores(seeds: Sequence[Outcome], scale: str | None) -> dict[str, str]:
 def _times(seeds: Sequence[Outcome], steps: Steps, scale: str | None) -> dict[str, str] | None:
     if (found := step_of(seeds[0], steps)) is None:
         return None
-    seconds, ratios = found
+    seconds, ratios, _ = found
     return {
         "recipe": _recipe(seeds, scale),
         "seconds a step": _ABSENT if seconds is None else f"{seconds:.3f}",

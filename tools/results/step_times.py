@@ -27,10 +27,12 @@ class StepTime(NamedTuple):
         seconds: seconds with the C library's default malloc, on the kernels that the layers
             choose, timed beside recipes alone; None if not timed so.
         ratios: ratio of the time to each rival's.
+        base: recipe of the rivals.
     """
 
     seconds: float | None
     ratios: dict[str, float]
+    base: str
 
 
 #: times by recipe and scale
@@ -41,7 +43,8 @@ def read_steps(folder: Path) -> Steps:
     """Read the times of each recipe and scale from all CSV files of a folder.
 
     Raises:
-        ValueError: if a file is not from ``rnnorm bench RECIPE``, or repeats another file's ratio.
+        ValueError: if a file is not from ``rnnorm bench RECIPE``, repeats another file's ratio, or
+            has a ratio to another recipe than another file.
     """
     steps: Steps = {}
     for path in files_below(folder, ".csv"):
@@ -49,18 +52,21 @@ def read_steps(folder: Path) -> Steps:
         kernels = {row["recipe"]: row["kernels"] for row in rows}
         for row in rows:
             key = row["recipe"], row["scale"]
-            seconds, ratios = steps.get(key, StepTime(None, {}))
+            base = row["ratio_to"].removesuffix(" on torch.nn")
+            seconds, ratios, before = steps.get(key, StepTime(None, {}, base))
             try:
-                base, own, ratio = kernels[row["ratio_to"]], float(row["seconds"]), row["ratio"]
-                rival = _rival(base, row["malloc"])
+                kernel, own, ratio = kernels[row["ratio_to"]], float(row["seconds"]), row["ratio"]
+                rival = _rival(kernel, row["malloc"])
+                if base != before:
+                    raise ValueError(f"another file has a ratio of {key[0]} to {before}")
                 if rival in ratios:
                     raise ValueError(f"another file has the ratio of {key[0]} to {rival}")
                 ratios = ratios | ({rival: float(ratio)} if rival else {})
             except (ValueError, KeyError) as error:
                 raise ValueError(f"{path} is none of rnnorm bench RECIPE: {error}") from None
-            if row["malloc"] == "default" and not row["backend"] and base != "torch.nn":
+            if row["malloc"] == "default" and not row["backend"] and kernel != "torch.nn":
                 seconds = own
-            steps[key] = StepTime(seconds, ratios)
+            steps[key] = StepTime(seconds, ratios, base)
     return steps
 
 

@@ -238,6 +238,7 @@ def test_seconds_are_those_of_the_benchmark_and_not_of_the_training(folder):
     page = page_of(folder)
     assert step(page, LSTM) == ["0.250", "1.00", None, None, "150"]
     assert step(page, BN) == ["0.200", "0.80", None, None, "120"]
+    assert f"Time of a training step, and its ratio to that of `{LSTM}`:" in page
     assert "1234" not in page
 
 
