@@ -23,7 +23,7 @@ from lightning.pytorch import Trainer
 from rnnorm.experiments.commands.cli import _COMMANDS, _parser, main
 from rnnorm.experiments.recipe.options import FIT_SETS, option_values
 from rnnorm.experiments.recipe.recipe import read_recipe, recipe_names
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.ddp import refuse_trainer
 
 SECONDS, BYTES = 20, 4 << 30
@@ -69,7 +69,7 @@ def of_tasks():
 
 def of_recipe(name):
     """The options of a recipe, and of the classes of schedules that torch has."""
-    for option, value in option_values(Built(read_recipe(name).config).as_dict()).items():
+    for option, value in option_values(Experiment(read_recipe(name).config).as_dict()).items():
         again = name != RECIPE and option.startswith("--trainer.")
         if not again and not FIT_SETS.match(option) and option != "--data.seed":
             yield option
@@ -79,13 +79,13 @@ def of_recipe(name):
 
 def build(name, option):
     """What comes before the first step, without data that are not there."""
-    built = Built(read_recipe(name).config, [*SMALL, option])
-    refuse_trainer(built)
-    built.make_trainer([])
-    built.model.configure_optimizers()
+    experiment = Experiment(read_recipe(name).config, [*SMALL, option])
+    refuse_trainer(experiment)
+    experiment.make_trainer([])
+    experiment.model.configure_optimizers()
     if name == RECIPE:
-        built.set_up("fit")
-        next(iter(built.datamodule.train_dataloader()))
+        experiment.set_up("fit")
+        next(iter(experiment.datamodule.train_dataloader()))
 
 
 def cases():

@@ -54,7 +54,7 @@ class FrozenPopulation(Population):
             first: as in ``Population.consecutive``.
             steps: number of steps.
         """
-        mean, var = self._held("mean"), self._held("var")
+        mean, var = self._buffer("mean"), self._buffer("var")
         rows = mean.size(0)
         if rows == 1:
             return mean.unsqueeze(1), var.unsqueeze(1)

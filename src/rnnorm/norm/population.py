@@ -209,11 +209,11 @@ class Population(nn.Module):
         """
         if self.shared:
             # cloned, as a training step may change the buffers before backward reads them
-            mean, var = self._held("mean").unsqueeze(1), self._held("var").unsqueeze(1)
+            mean, var = self._buffer("mean").unsqueeze(1), self._buffer("var").unsqueeze(1)
             return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
         # views suffice where no backward pass reads the rows later
-        in_place = not torch.is_grad_enabled() and self._held("mean").is_cpu
-        if isinstance(first, int) and in_place and unobserved([self._held("mean")]):
+        in_place = not torch.is_grad_enabled() and self._buffer("mean").is_cpu
+        if isinstance(first, int) and in_place and unobserved([self._buffer("mean")]):
             start, stop = min(first, len(self) - 1), min(first + steps, len(self))
             mean, var, batches = self.rows_of(start, stop, ("mean", "var", "num_batches_tracked"))
             if batches.min().item() > 0:
@@ -229,19 +229,19 @@ class Population(nn.Module):
         ages = first if isinstance(first, Tensor) else None
         last, earliest = len(self) - 1, first if isinstance(first, int) else 0
         # reading a number from a GPU would wait for it
-        if self._held("mean").is_cpu and unobserved([self._held("mean"), ages]):
-            counted = self._held("num_batches_tracked").nonzero()
+        if self._buffer("mean").is_cpu and unobserved([self._buffer("mean"), ages]):
+            counted = self._buffer("num_batches_tracked").nonzero()
             last = int(counted[-1]) if len(counted) else last
             earliest = int(ages.min()) if ages is not None and len(ages) else earliest
         return min(steps, max(1, last + 1 - earliest))
 
-    def _held(self, name: str) -> Tensor:
+    def _buffer(self, name: str) -> Tensor:
         """Return a buffer without the slow attribute look-up of a module."""
         return self._buffers[name]  # type: ignore[return-value]
 
     def rows_of(self, start: int, stop: int, names: Iterable[str] = _BUFFERS) -> list[Tensor]:
         """Return rows ``start`` to ``stop`` of buffers: views, or the buffers if those are all."""
-        own = [self._held(name) for name in names]
+        own = [self._buffer(name) for name in names]
         return own if stop - start == len(own[0]) else [each[start:stop] for each in own]
 
     def first_use_without_count(self) -> bool:
@@ -256,7 +256,7 @@ class Population(nn.Module):
         return not self.shared and (known((self.num_batches_tracked > 0).sum()) or 0) > 1
 
     def __len__(self) -> int:
-        return self._held("mean").size(0)
+        return self._buffer("mean").size(0)
 
     def extra_repr(self) -> str:
         """Return the width and the number of steps with a row."""

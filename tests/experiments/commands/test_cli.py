@@ -15,7 +15,7 @@ from rnnorm.experiments.commands import cli
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.trained.measurement import read_measurements
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
@@ -385,9 +385,9 @@ def test_an_interrupt_while_the_command_is_read_is_no_traceback(monkeypatch):
 def test_a_limit_of_minibatches_is_a_number_of_them_or_a_share(given):
     names = [f"limit_{part}_batches" for part in ("train", "val", "test")]
     limits = [f"--trainer.{name}={given}" for name in names]
-    built = Built(read_recipe("demo/digits-bn").config, limits)
+    experiment = Experiment(read_recipe("demo/digits-bn").config, limits)
     wanted = yaml.safe_load(given)
-    for config in (built.config["trainer"], built.as_dict()["trainer"]):
+    for config in (experiment.config["trainer"], experiment.as_dict()["trainer"]):
         for found in (config[name] for name in names):
             assert found == wanted
             assert type(found) is type(wanted)

@@ -10,7 +10,7 @@ from rnnorm.experiments.models.bleu import sentence_bleu
 from rnnorm.experiments.models.generation_training import (
     E2E,
     Mixer,
-    Place,
+    Progress,
     Scheduled,
     Teacher,
     likelihood_loss,
@@ -39,7 +39,7 @@ def test_the_probability_of_the_truth_decays():
 def test_as_many_symbols_are_drawn_as_the_schedule_says():
     task = model().task(batch())
     task = task._replace(target=task.target.repeat(1, 1000), lengths=torch.full((6000,), STEPS))
-    feeding = Scheduled("exponential", k=0.3).feeding(task, Place(minibatch=1))
+    feeding = Scheduled("exponential", k=0.3).feeding(task, Progress(minibatch=1))
     assert not feeding.own[0].any()
     assert not feeding.own[STEPS].any()
     assert float(feeding.own[1:STEPS].double().mean()) == pytest.approx(0.7, abs=0.01)
@@ -55,7 +55,7 @@ def test_where_the_truth_is_fed_and_where_not(name):
     task = task._replace(
         write=lambda feeding: seen.append(feeding) or model().task(batch()).write(feeding)
     )
-    training_by_name(name, {"steps": 9} if name == "e2e" else {}).loss(task, Place(10**6))
+    training_by_name(name, {"steps": 9} if name == "e2e" else {}).loss(task, Progress(10**6))
     assert torch.equal(seen[-1].own, inside)
     assert torch.equal(seen[-1].truth[0], torch.zeros(6).long())
     assert torch.equal(seen[-1].truth[1:], task.target[:-1])
@@ -74,12 +74,12 @@ def test_where_the_truth_is_fed_and_where_not(name):
 def test_steps_whose_inputs_are_known_are_one_call(name, minibatch, expected):
     net = model(training=name)
     seen = calls(net.decoder)
-    net.way.loss(net.task(batch()), Place(minibatch))
+    net.way.loss(net.task(batch()), Progress(minibatch))
     assert [steps for steps, _ in seen] == expected
 
 
 def test_uniform_sampling_feeds_any_symbol():
-    feeding = own_of("uniform", Place(10**6))
+    feeding = own_of("uniform", Progress(10**6))
     inside = torch.arange(1, STEPS).unsqueeze(1) < TARGET
     differs = feeding.truth[1:] != batch().target[:-1]
     assert differs[inside].double().mean() > 0.6
@@ -90,26 +90,26 @@ def test_uniform_sampling_feeds_any_symbol():
 def test_the_tail_grows():
     mixer = Mixer(first=2, steps=3, every=2)
     assert [mixer.tail(epoch) for epoch in range(7)] == [0, 0, 3, 3, 6, 6, 9]
-    e2e = E2E(steps=2).feeding(model().task(batch()), Place())
+    e2e = E2E(steps=2).feeding(model().task(batch()), Progress())
     steps = torch.arange(STEPS + 1).unsqueeze(1)
     assert torch.equal(e2e.own, (steps >= (TARGET - 2).clamp(min=1)) & (steps < TARGET))
 
 
 def test_mixer_is_teacher_forcing_at_first():
     net = model()
-    losses = [way.loss(net.task(batch()), Place(epoch=1)) for way in (Teacher(), Mixer(first=2))]
+    losses = [way.loss(net.task(batch()), Progress(epoch=1)) for way in (Teacher(), Mixer(first=2))]
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=0)
 
 
 def test_dad_is_the_mean_of_both():
     net = model()
     task = net.task(batch())
-    teacher = Teacher().feeding(task, Place())
+    teacher = Teacher().feeding(task, Progress())
     inside = torch.arange(STEPS + 1).unsqueeze(1) < TARGET
     inside[0] = False
     losses = [likelihood_loss(task, feeding) for feeding in (teacher, teacher._replace(own=inside))]
     assert abs(losses[0] - losses[1]).item() > 1e-4
-    found = training_by_name("dad").loss(net.task(batch()), Place())["loss"]
+    found = training_by_name("dad").loss(net.task(batch()), Progress())["loss"]
     torch.testing.assert_close(found, sum(losses) / 2)
 
 
@@ -127,7 +127,7 @@ def test_the_gradient_goes_through_what_is_fed_end_to_end_alone(name, goes_throu
     net = model()
     task = net.task(batch())
     options = {"steps": 9} if name == "e2e" else {}
-    written = task.write(training_by_name(name, options).feeding(task, Place()))
+    written = task.write(training_by_name(name, options).feeding(task, Progress()))
     # of the last step of the longest row, which the classifier touches by what was fed alone
     last = written.features[(written.rows == 3) & (written.steps == STEPS - 1)].sum()
     (grad,) = torch.autograd.grad(last, net.decoder.classifier.weight, allow_unused=True)
@@ -145,7 +145,7 @@ def test_mixer_draws_the_last_steps_and_feeds_the_truth_before(monkeypatch):
 
     monkeypatch.setattr(generation_training, "draw", draw)
     seen = calls(net.decoder)
-    Mixer(steps=2).loss(net.task(batch()), Place())
+    Mixer(steps=2).loss(net.task(batch()), Progress())
     # rows draw from two steps before their end up to two steps after it
     steps = range(STEPS + 2)
     at = [int(((t >= TARGET - 2) & (t < TARGET + 2)).sum()) for t in steps]
@@ -174,7 +174,7 @@ def test_reinforce_is_the_gradient_of_the_expected_reward(monkeypatch):
             return torch.tensor([[symbol]]), torch.ones(1, 1).double()
 
         monkeypatch.setattr(generation_training, "draw", draw)
-        loss = Mixer(steps=1).loss(net.task(one), Place())["loss"]
+        loss = Mixer(steps=1).loss(net.task(one), Progress())["loss"]
         p = sum(log_p).exp()
         written = torch.tensor([[2], *([s] for s in sequence), [0]])
         expected_reward = expected_reward + p * sentence_bleu(written, one.target).double()[0]
@@ -192,14 +192,14 @@ def test_reinforce_is_the_gradient_of_the_expected_reward(monkeypatch):
 def _given(net, one):
     """Cross-entropy of the first word."""
     task = net.task(one)
-    written = task.write(Teacher().feeding(task, Place()))
+    written = task.write(Teacher().feeding(task, Progress()))
     return -task.scores(written.features)[0].log_softmax(0)[2]
 
 
 def test_the_baseline_learns_the_reward():
     net = model(training="mixer")
     torch.manual_seed(4)
-    found = Mixer(steps=9).loss(net.task(batch()), Place())
+    found = Mixer(steps=9).loss(net.task(batch()), Progress())
     found["loss"].backward()
     assert net.baseline.weight.grad.abs().max() > 0
     assert 0 <= float(found["reward"]) <= 1

@@ -54,7 +54,7 @@ def test_a_reader_of_another_cell_is_trained_and_reported(tmp_path, cnn_dir):
     options = ["--model.init_args.cell=GRU", "--model.init_args.forget_bias=null"]
     overrides = [*tiny(1), *options]
     run = fit(f"{PAPER}cnn-bn", data_dir=cnn_dir, run_dir=tmp_path / "run", overrides=overrides)
-    assert type(run.built.model.query_encoder).__name__ == "GRU"
+    assert type(run.experiment.model.query_encoder).__name__ == "GRU"
     page = report([run.folder], tmp_path / "page.html").read_text()
     assert "Attention to a document, question 1" in page
     # of a model with another cell again

@@ -68,7 +68,7 @@ def test_the_score_is_that_of_all_frames(tmp_path, spoken, capsys):
     run = fit(BN, data_dir=spoken, run_dir=tmp_path / "run", overrides=[*TINY, *rows])
     (population, batch) = measure(BN, run.best_checkpoint)
     assert (population.statistics, batch.statistics) == ("population", "batch")
-    model, data = run.built.model, run.built.datamodule
+    model, data = run.experiment.model, run.experiment.datamodule
     model.load_state_dict(read_checkpoint(run.best_checkpoint)["state_dict"])
     model.eval()
     losses, wrong, error = [], [], SamplingError()

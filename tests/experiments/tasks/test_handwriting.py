@@ -199,14 +199,14 @@ def test_digits_are_drawn_from_their_class(tmp_path, digits, monkeypatch):
         ],
         quiet=True,
     )
-    net = run.built.model
+    net = run.experiment.model
     for number, towards in ((0, 0), (1, 1)):
         (points,) = net.draw(torch.tensor([number]), 0, 5, torch.Generator())
         assert points[:, :2].sum(0).argmax() == towards
     assert draw(run.folder, tmp_path / "a.svg", classes=["1", "0"], count=2).is_file()
     with pytest.raises(ValueError, match="classes must be of 0, 1, got '7'"):
         draw(run.folder, tmp_path / "a.svg", classes=["7"])
-    loader = run.built.datamodule.loaders["val"]
+    loader = run.experiment.datamodule.loaders["val"]
     given = []
     monkeypatch.setattr(
         net.__class__, "draw", lambda *a: given.append(a[1:]) or [torch.zeros(4, 3)]
@@ -238,7 +238,7 @@ def test_longer_drawings_are_left_out_of_training_and_counted(folder):
 
 
 def test_a_report_shows_twenty_drawings(trained):
-    data, net = trained.built.datamodule, trained.built.model
+    data, net = trained.experiment.datamodule, trained.experiment.model
     with temporarily(net.modules(), training=False), torch.no_grad():
         ((title, caption, plot),) = net.examples(data)
     axes = Figure().subplots()
@@ -256,7 +256,7 @@ def test_a_report_shows_boundaries_on_strokes(tmp_path, folder):
         overrides=[*TINY, "--trainer.max_epochs=1"],
         quiet=True,
     )
-    net, data = run.built.model, run.built.datamodule
+    net, data = run.experiment.model, run.experiment.datamodule
     # the lowest layer ends a segment where the pen was lifted, which the third input tells it
     with torch.no_grad():
         net.rnn.weight_ih_l0[-1] = torch.tensor([0.0, 0, 9])

@@ -135,5 +135,7 @@ def test_an_epoch_of_each_initial_state(tiny, states):
         quiet=True,
     )
     assert run.best is not None
-    learned = [name for name, _ in run.built.model.named_parameters() if name.endswith("_0_weight")]
+    learned = [
+        name for name, _ in run.experiment.model.named_parameters() if name.endswith("_0_weight")
+    ]
     assert learned == (["rnn.h_0_weight", "rnn.c_0_weight"] if states == "from-input" else [])

@@ -107,7 +107,7 @@ def test_equal_neighbours_need_a_step_between():
     assert [batches.alignable(i) for i in range(4)] == [True, True, False, False]
     (given,) = batches
     assert given.target_lengths.tolist() == [2, 0, 2, 0]
-    assert given.said[1] == ("a", "a")
+    assert given.transcripts[1] == ("a", "a")
 
 
 def test_what_cannot_be_aligned_has_no_loss_and_no_gradient():
@@ -248,7 +248,7 @@ def test_a_beam_of_0_is_not_the_models_own():
 
 
 def test_a_report_shows_posteriors(trained):
-    data, net = trained.built.datamodule, trained.built.model
+    data, net = trained.experiment.datamodule, trained.experiment.model
     with temporarily(net.modules(), training=False), torch.no_grad():
         examples = list(net.examples(data))
     assert [title[:14] for title, _, _ in examples] == ["Posteriors of "] * 2

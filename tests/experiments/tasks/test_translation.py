@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from translations import TARGET, batch, calls, lively, model
 
 from rnnorm.experiments.models.feeding import write, writing_freely
-from rnnorm.experiments.models.generation_training import WAYS, Place, Teacher, training_by_name
+from rnnorm.experiments.models.generation_training import WAYS, Progress, Teacher, training_by_name
 from rnnorm.experiments.tasks.translation.beam import beam_search
 from rnnorm.experiments.tasks.translation.data import TranslationData
 from rnnorm.experiments.tasks.translation.model import Translator
@@ -15,7 +15,7 @@ from rnnorm.lightning import estimate_statistics
 
 NORMS = [None, "batch", "layer"]
 #: late enough for every schedule
-LATE = Place(minibatch=3000, epoch=1)
+LATE = Progress(minibatch=3000, epoch=1)
 
 
 def trained_statistics(**given):
@@ -66,11 +66,11 @@ def test_padding_is_nothing_however_it_is_trained(name, norm):
 def test_the_loss_is_that_of_each_sentence_alone(norm):
     net, whole = model(norm=norm), batch()
     task = net.task(whole)
-    loss = Teacher().loss(task, Place())["loss"]
+    loss = Teacher().loss(task, Progress())["loss"]
     alone = 0
     for row, length in enumerate(TARGET):
         one = type(whole)(*(each[..., row : row + 1] for each in whole))
-        one_loss = Teacher().loss(net.task(one), Place())["loss"]
+        one_loss = Teacher().loss(net.task(one), Progress())["loss"]
         alone = alone + length * one_loss
     torch.testing.assert_close(loss, alone / TARGET.sum())
 
@@ -86,7 +86,7 @@ def test_one_call_with_what_was_written_is_the_same_as_step_by_step(cell, norm):
     lengths = steps_of(written.chosen)
     task = net.task(batch())._replace(**fed(written.chosen), lengths=lengths)
     seen = calls(net.decoder)
-    known = task.write(Teacher().feeding(task, Place()))
+    known = task.write(Teacher().feeding(task, Progress()))
     assert len(seen) == 1
     assert len(known.steps) == len(written.steps) == lengths.sum()
     for each in (written, known):
@@ -104,7 +104,7 @@ def test_in_training_one_call_takes_the_statistics_of_single_steps():
     for steps in (1, 3):
         net = model(norm="batch")
         task = net.task(same)
-        feeding = Teacher().feeding(task, Place())
+        feeding = Teacher().feeding(task, Progress())
         if steps == 1:
             # a choice after each step that is the truth
             truth = iter(same.target)
@@ -172,7 +172,7 @@ def test_a_beam_as_wide_as_all_translations_finds_the_best():
             continue
         target = torch.tensor(words[:length]).unsqueeze(1).expand(length, 6)
         task = net.task(batch())._replace(**fed(target), lengths=torch.full((6,), length))
-        written = task.write(Teacher().feeding(task, Place()))
+        written = task.write(Teacher().feeding(task, Progress()))
         scores = net.decoder.scores(written.features)
         losses = cross_entropy(scores, written.of(target), reduction="none")
         total = torch.zeros(6).double().index_add(0, written.rows, -losses) / length

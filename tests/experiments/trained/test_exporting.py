@@ -53,7 +53,7 @@ def test_onnx(runs, tmp_path):
     x, lengths = images(7)
     session = onnxruntime.InferenceSession(out)
     (found,) = session.run(None, {"x": x.numpy(), "lengths": lengths.numpy()})
-    wanted = load_trained(runs / "bn").built.model.eval()(x, lengths)
+    wanted = load_trained(runs / "bn").experiment.model.eval()(x, lengths)
     torch.testing.assert_close(torch.from_numpy(found), wanted)
 
 
@@ -62,7 +62,7 @@ def test_pt2(runs, tmp_path):
     about = export(runs / "bn", tmp_path / "digits.pt2", "pt2")
     x, lengths = images(7)
     program = torch.export.load(tmp_path / "digits.pt2").module()
-    wanted = load_trained(runs / "bn").built.model.eval()(x, lengths)
+    wanted = load_trained(runs / "bn").experiment.model.eval()(x, lengths)
     torch.testing.assert_close(program(x=x, lengths=lengths), wanted)
     assert set(about["imports"]) <= {"rnnorm"}
 
@@ -73,7 +73,7 @@ def test_folded(runs, tmp_path):
     layers = torch.load(tmp_path / "digits.pt", weights_only=False)
     assert type(layers["rnn"]) is torch.nn.LSTM
     x, _ = images(3)
-    wanted = load_trained(runs / "lstm").built.model.eval()(x)
+    wanted = load_trained(runs / "lstm").experiment.model.eval()(x)
     torch.testing.assert_close(layers["classifier"](layers["rnn"](x)[1][0][0]), wanted)
 
 
@@ -125,7 +125,7 @@ def test_a_sentiment_model_reads_numbers_of_words(tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "text.onnx")
     lengths = torch.tensor([len(x)])
     (found,) = session.run(None, {"x": x.numpy(), "lengths": lengths.numpy()})
-    wanted = load_trained(run).built.model.eval()(x, lengths)
+    wanted = load_trained(run).experiment.model.eval()(x, lengths)
     torch.testing.assert_close(torch.from_numpy(found), wanted)
 
 
@@ -180,7 +180,7 @@ def test_a_language_model_streams(tmp_path):
     ]
     fit("glinskis2017/separate", run_dir=run, overrides=overrides)
     about = export(run, tmp_path / "text.onnx")
-    model = load_trained(run).built.model.eval()
+    model = load_trained(run).experiment.model.eval()
     assert len(about["preprocessing"]["symbols"]) == 12
     session = onnxruntime.InferenceSession(tmp_path / "text.onnx")
     names = [put.name for put in session.get_inputs()]

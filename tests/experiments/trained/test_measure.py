@@ -100,7 +100,7 @@ def test_statistics_are_estimated_on_as_many_rows_as_the_recipe_takes(tiny, tmp_
 def test_the_sampling_error_is_that_of_the_test_rows(tiny, trained):
     run = trained("bn", tiny)
     measured = measure(run.folder)
-    rows = len(run.built.datamodule.loaders["test"].y)
+    rows = len(run.experiment.datamodule.loaders["test"].y)
     for metrics in (m.metrics for m in measured):
         rate = metrics["test/accuracy"]
         expected = (rate * (1 - rate) / (rows - 1)) ** 0.5
@@ -109,7 +109,7 @@ def test_the_sampling_error_is_that_of_the_test_rows(tiny, trained):
 
 def test_a_single_test_row_has_no_sampling_error(tiny, monkeypatch, trained):
     run = trained("ln", tiny)
-    x, y = next(iter(run.built.datamodule.loaders["test"]))
+    x, y = next(iter(run.experiment.datamodule.loaders["test"]))
     one = DataLoader([(x[:, :1], y[:1])], batch_size=None)
     monkeypatch.setattr(measuring, "_loaders", lambda *_: [(None, one)])
     (measured,) = measure(run.folder)
@@ -192,7 +192,7 @@ def test_a_score_for_each_length_and_statistics(characters):
     ]
     scores = [m.metrics["test/bits_per_character"] for m in measured]
     assert len(set(scores)) == 4
-    text = len(characters.built.datamodule.loaders["test"].symbols)
+    text = len(characters.experiment.datamodule.loaders["test"].symbols)
     for wrong, said in (
         (0, "at least 1, got 0"),
         (text // 2 + 1, f"at least 2 windows of the test text, got {text // 2 + 1}"),
@@ -269,7 +269,7 @@ def test_ctrl_c_and_sigterm_end_a_test_as_they_end_a_program(tiny, monkeypatch, 
         seen.extend(signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(run.built.model), "test_step", interrupted)
+    monkeypatch.setattr(type(run.experiment.model), "test_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure(run.folder)
     assert seen == before

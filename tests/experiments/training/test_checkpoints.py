@@ -131,9 +131,9 @@ def test_the_best_checkpoint_has_the_weights_that_were_validated(tiny):
     run = fit("demo/digits-bn", overrides=[*tiny, "--trainer.val_check_interval=5"])
     state = read_checkpoint(run.best_checkpoint)
     assert state["global_step"] in (5, 12, 19)
-    load_weights(run.built.model, state, run.best_checkpoint)
-    trainer = run.built.make_trainer([])
-    (found,) = trainer.validate(run.built.model, run.built.datamodule.val_dataloader())
+    load_weights(run.experiment.model, state, run.best_checkpoint)
+    trainer = run.experiment.make_trainer([])
+    (found,) = trainer.validate(run.experiment.model, run.experiment.datamodule.val_dataloader())
     assert found["val/accuracy"] == pytest.approx(run.best)
 
 

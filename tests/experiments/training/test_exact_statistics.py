@@ -12,10 +12,10 @@ from rnnorm.lightning import ExactStatistics
 def test_checkpoints_hold_the_exact_statistics_of_their_weights(tiny):
     # without noise on h_0 the estimate is a function of the weights
     run = fit("demo/digits-bn", overrides=[*tiny, "--model.init_args.initial_noise=0"])
-    model = copy.deepcopy(run.built.model)
+    model = copy.deepcopy(run.experiment.model)
     model.load_state_dict(read_checkpoint(run.last_checkpoint)["state_dict"])
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    loader = run.built.datamodule.train_dataloader()
+    loader = run.experiment.datamodule.train_dataloader()
     loader.set_epoch(2)
     rnnorm.update_bn(loader, model)
     assert kept
@@ -33,7 +33,9 @@ def test_the_trainings_place_in_the_data_is_kept(tiny):
 def test_some_minibatches_are_enough(tiny, batches):
     option = f"--trainer.callbacks.init_args.batches={batches}"
     run = fit("demo/digits-bn", overrides=[*tiny, option, "--trainer.max_epochs=1"])
-    counts = [b for n, b in run.built.model.named_buffers() if n.endswith("num_batches_tracked")]
+    counts = [
+        b for n, b in run.experiment.model.named_buffers() if n.endswith("num_batches_tracked")
+    ]
     assert all((count == batches).all() for count in counts)
 
 

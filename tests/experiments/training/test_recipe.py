@@ -10,7 +10,7 @@ from rnnorm.experiments.models.generation_training import LastSteps
 from rnnorm.experiments.recipe.recipe import read_recipe, recipe_names
 from rnnorm.experiments.recipe.table import recipe_table
 from rnnorm.experiments.searching.trial import space_of
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 
 NUMBERS = {
     "cooijmans2016/smnist-lstm": 98.9,
@@ -62,7 +62,7 @@ WORDS = {
 @pytest.fixture(scope="module")
 def parser():
     """What LightningCLI reads recipes with: one for all, since making it takes the longest."""
-    return Built(read_recipe("demo/digits-lstm").config).parser
+    return Experiment(read_recipe("demo/digits-lstm").config).parser
 
 
 def made(config, part):
@@ -360,7 +360,7 @@ def test_another_class_takes_no_arguments_of_the_base(tmp_path):
 @pytest.mark.parametrize("norm", ["none", "None", "null"])
 def test_no_norm_is_told_on_the_command_line(norm):
     config = read_recipe("demo/digits-bn").config
-    assert Built(config, [f"--model.norm={norm}"]).model.hparams["norm"] is None
+    assert Experiment(config, [f"--model.norm={norm}"]).model.hparams["norm"] is None
 
 
 def test_a_base_lies_beside_the_recipe(tmp_path, monkeypatch):
@@ -498,15 +498,15 @@ def test_a_path_is_a_value_whatever_it_looks_like(short):
     model = "rnnorm.experiments.tasks.pixels.PixelClassifier"
     config = {"model": model, "data": data if short else {"class_path": data}}
     for path, kept in (("a: b", Path("a: b").resolve()), ("~/c", Path.home() / "c")):
-        built = Built(config, [f"--data.data_dir={path}"])
-        assert built.datamodule.hparams["data_dir"] == str(kept)
-    none = Built(config, ["--data.data_dir=a", "--data.init_args.data_dir=null"])
+        experiment = Experiment(config, [f"--data.data_dir={path}"])
+        assert experiment.datamodule.hparams["data_dir"] == str(kept)
+    none = Experiment(config, ["--data.data_dir=a", "--data.init_args.data_dir=null"])
     assert none.datamodule.hparams["data_dir"] is None
 
 
 def test_one_seed_for_weights_and_data():
-    built = Built(read_recipe("demo/digits-bn").config, ["--seed_everything=7"])
-    assert built.datamodule.hparams["seed"] == 7
+    experiment = Experiment(read_recipe("demo/digits-bn").config, ["--seed_everything=7"])
+    assert experiment.datamodule.hparams["seed"] == 7
 
 
 @pytest.mark.parametrize(
@@ -545,9 +545,9 @@ def test_a_part_of_another_type_at_the_small_scale_is_named(tmp_path):
 
 def test_a_run_s_configuration_is_a_recipe(tmp_path):
     path = tmp_path / "own.yaml"
-    built = Built(read_recipe("demo/digits-bn").config, ["--seed_everything=7"])
-    path.write_text(built.as_yaml())
-    assert Built(read_recipe(str(path)).config).datamodule.hparams["seed"] == 7
+    experiment = Experiment(read_recipe("demo/digits-bn").config, ["--seed_everything=7"])
+    path.write_text(experiment.as_yaml())
+    assert Experiment(read_recipe(str(path)).config).datamodule.hparams["seed"] == 7
 
 
 @pytest.mark.parametrize("empty", ["model", "data"])
@@ -578,18 +578,18 @@ def test_a_number_is_the_same_wherever_it_stands(tmp_path, text, number):
     assert recipe.about["number"] == number
     assert space_of(recipe.search["space"])["optimizer.lr"].low == number
     options = [f"--optimizer.lr={text}", f"--model.norm_options.gamma={text}"]
-    whole = Built(recipe.config, options).as_dict()
+    whole = Experiment(recipe.config, options).as_dict()
     assert whole["optimizer"]["init_args"]["lr"] == number
     given = {"eps": number, "gamma": number}
     assert whole["model"]["init_args"]["norm_options"] == given
     # as a run folder keeps it
-    assert Built(whole).as_dict() == whole
+    assert Experiment(whole).as_dict() == whole
 
 
 @pytest.mark.parametrize("text", ["1:30", "0b11", "1e", "'64'x"])
 def test_text_is_no_number_on_the_command_line_either(text):
     with pytest.raises(ValueError, match=f'"batch_size": Expected a .*int.*{text}'):
-        Built(read_recipe("demo/digits-bn").config, [f"--data.batch_size={text}"])
+        Experiment(read_recipe("demo/digits-bn").config, [f"--data.batch_size={text}"])
 
 
 @pytest.mark.parametrize(
@@ -608,19 +608,19 @@ def test_text_is_no_number_on_the_command_line_either(text):
 )
 def test_values_of_no_sense_are_refused_by_name(option, said):
     with pytest.raises(ValueError, match=said):
-        Built(read_recipe("demo/digits-bn").config, ["--model.norm=batch", option])
+        Experiment(read_recipe("demo/digits-bn").config, ["--model.norm=batch", option])
 
 
 @pytest.mark.parametrize("option", ["--model.norm=null", "--trainer.precision=null"])
 def test_null_is_taken_where_a_signature_has_none(option):
-    assert Built(read_recipe("demo/digits-bn").config, [option]).model
+    assert Experiment(read_recipe("demo/digits-bn").config, [option]).model
 
 
 def test_what_a_schedule_refuses_names_it():
     name = "rnnorm.experiments.training.schedule.DecayAfter"
     option = f"--lr_scheduler={{class_path: {name}, init_args: {{epochs: 0, divisor: 2}}}}"
     with pytest.raises(ValueError, match=r"^optimizer or lr_scheduler cannot be made: epochs and"):
-        Built(read_recipe("demo/digits-bn").config, [option])
+        Experiment(read_recipe("demo/digits-bn").config, [option])
 
 
 @pytest.mark.parametrize(

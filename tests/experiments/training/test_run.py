@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.folder import describe
 from rnnorm.experiments.training.run import introduction
 
@@ -15,8 +15,10 @@ def said(tmp_path):
         path = tmp_path / "own.yaml"
         path.write_text(yaml.safe_dump({"base": base, "about": about}))
         recipe = read_recipe(str(path))
-        built = Built(recipe.config)
-        lines = introduction(describe(recipe), built, built.trainer, tmp_path).splitlines()
+        experiment = Experiment(recipe.config)
+        lines = introduction(
+            describe(recipe), experiment, experiment.trainer, tmp_path
+        ).splitlines()
         return lines[1 : next(i for i, line in enumerate(lines) if line.startswith("model: "))]
 
     return of

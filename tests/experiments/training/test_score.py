@@ -61,4 +61,4 @@ def test_a_model_without_a_score_is_judged_by_its_loss():
     ],
 )
 def test_a_metric_is_said_in_its_unit(name, value, said):
-    assert Metric(name).said("test", value) == said
+    assert Metric(name).format("test", value) == said

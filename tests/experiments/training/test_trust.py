@@ -6,7 +6,7 @@ import pytest
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.recipe.trust import UntrustedError, trusting
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.fit import fit
 
 RECIPE = "demo/digits-bn"
@@ -82,7 +82,7 @@ LAMBDA_LR = "torch.optim.lr_scheduler.LambdaLR"
 )
 def test_code_of_others_is_refused_before_it_is_imported(own, option, named):
     with pytest.raises(UntrustedError, match=f"^{named} is no .*--trust"):
-        Built(read_recipe(RECIPE).config, [option])
+        Experiment(read_recipe(RECIPE).config, [option])
     assert not own.exists()
     assert "strangers" not in sys.modules
 
@@ -98,16 +98,16 @@ def test_code_of_others_is_refused_before_it_is_imported(own, option, named):
     ],
 )
 def test_classes_of_torch_and_lightning_need_no_trust(option):
-    assert Built(read_recipe(RECIPE).config, [option]).model
+    assert Experiment(read_recipe(RECIPE).config, [option]).model
 
 
 def test_a_trusted_class_is_imported(own):
     with trusting():
-        built = Built(read_recipe(RECIPE).config, ["--optimizer=strangers.Own"])
-    assert built.config["optimizer"]["class_path"] == "strangers.Own"
+        experiment = Experiment(read_recipe(RECIPE).config, ["--optimizer=strangers.Own"])
+    assert experiment.config["optimizer"]["class_path"] == "strangers.Own"
     assert own.exists()
     with pytest.raises(UntrustedError, match=r"strangers\.Own"):
-        Built(built.as_dict())
+        Experiment(experiment.as_dict())
 
 
 def test_every_command_refuses_a_run_of_others_and_takes_it_with_trust(own, tiny, tmp_path, capsys):

@@ -24,7 +24,7 @@ from rnnorm.experiments.bench.record import Record, describe, machine, refuse_fi
 from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.dispatch import use_backend
 
@@ -115,26 +115,28 @@ def _step(
     name: str, scale: str, options: Sequence[str], on_torch: bool = False
 ) -> Callable[[], list[nn.Parameter]]:
     """Build a verified step that trains on the next minibatch and returns the parameters."""
-    built = Built(read_recipe(name, scale).config, options)
-    built.set_up("fit")
-    ours = built.model
+    experiment = Experiment(read_recipe(name, scale).config, options)
+    experiment.set_up("fit")
+    ours = experiment.model
     if on_torch:
         ours = deepcopy(ours).eval()
-        put_on_torch(built.model)
-    given = built.config_init["trainer"]
+        put_on_torch(experiment.model)
+    given = experiment.config_init["trainer"]
     fabric = Fabric(accelerator=given["accelerator"], devices=1, precision=given["precision"])
-    loader = built.datamodule.train_dataloader()
+    loader = experiment.datamodule.train_dataloader()
     batches = [fabric.to_device(b) for b in itertools.islice(loader, _MINIBATCHES)]
-    model, optimizer = fabric.setup(built.model, _optimizer(built.model.configure_optimizers()))
+    model, optimizer = fabric.setup(
+        experiment.model, _optimizer(experiment.model.configure_optimizers())
+    )
     if on_torch:
         # compared without dropout, whose draws differ on torch.nn
         fabric.setup_module(ours)
-        both = (built.model.eval(), ours)
+        both = (experiment.model.eval(), ours)
         verify(f"{name} on torch.nn", *(partial(_forward, each, batches[0]) for each in both))
     model.train()
     if not on_torch:
         _verify(name, ours, batches[0])
-    parameters = list(built.model.parameters())
+    parameters = list(experiment.model.parameters())
     numbers = itertools.cycle(range(len(batches)))
     clip = {"value": "clip_val", "norm": "max_norm"}[given["gradient_clip_algorithm"] or "norm"]
 

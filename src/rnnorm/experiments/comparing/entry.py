@@ -11,7 +11,7 @@ from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.recipe.label import changes, changes_of, differences
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.folder import default_folder, rebuild
 from rnnorm.experiments.training.score import Score, score_of
 
@@ -54,14 +54,14 @@ def from_folder(folder: Path) -> Entry:
     Raises:
         ValueError: if the run folder is broken or of another version.
     """
-    built, about = rebuild(folder)
-    config = built.as_dict()
+    experiment, about = rebuild(folder)
+    config = experiment.as_dict()
     return Entry(
         about["recipe"],
         config["seed_everything"],
         folder,
         config,
-        score_of(built.model),
+        score_of(experiment.model),
         changes=changes_of(about),
     )
 
@@ -111,8 +111,8 @@ def from_recipe(
         OverrideError: if the recipe does not know an option.
     """
     chosen = read_recipe(recipe, scale)
-    built = Built(chosen.config, [*data_dir_option(data_dir), *options])
-    config, score = built.as_dict(), score_of(built.model)
+    experiment = Experiment(chosen.config, [*data_dir_option(data_dir), *options])
+    config, score = experiment.as_dict(), score_of(experiment.model)
     for seed in range(1, seeds + 1):
         folder = "-".join([default_folder(chosen).name, *changes(apart), f"seed{seed}"])
         yield Entry(

@@ -113,7 +113,7 @@ def rows_of(batch: Batch, process: int, processes: int) -> Batch:
     if processes == 1:
         return batch
     parts: Any = batch
-    own_parts = []
+    selected = []
     for part in parts:
         if isinstance(part, Tensor):
             rows = 0 if part.dim() == 1 else 1
@@ -124,10 +124,10 @@ def rows_of(batch: Batch, process: int, processes: int) -> Batch:
             part = part.movedim(rows, 0)[process::processes].movedim(0, rows).contiguous()
         elif isinstance(part, list):
             part = part[process::processes]
-        own_parts.append(part)
+        selected.append(part)
     # a named tuple has its own constructor
     make: Any = getattr(type(batch), "_make", tuple)
-    return make(own_parts)  # type: ignore[no-any-return]
+    return make(selected)  # type: ignore[no-any-return]
 
 
 def fewest_rows(rows: int, batch_size: int, count: int) -> int:

@@ -19,7 +19,7 @@ from rnnorm.experiments.models.feeding import Feeding, Written, draw, most_proba
 from rnnorm.experiments.models.measures import cross_entropy
 
 
-class Place(NamedTuple):
+class Progress(NamedTuple):
     """The progress of a training: minibatches and epochs before this one."""
 
     minibatch: int = 0
@@ -51,16 +51,16 @@ class Task(NamedTuple):
 class Teacher:
     """Teacher forcing: the truth is fed, and the loss is the cross-entropy of the next symbol."""
 
-    def loss(self, task: Task, place: Place) -> dict[str, Tensor]:
+    def loss(self, task: Task, progress: Progress) -> dict[str, Tensor]:
         """Compute the ``"loss"`` to minimise, and other values to log.
 
         Args:
             task: the minibatch.
-            place: the progress of the training.
+            progress: the progress of the training.
         """
-        return {"loss": likelihood_loss(task, self.feeding(task, place))}
+        return {"loss": likelihood_loss(task, self.feeding(task, progress))}
 
-    def feeding(self, task: Task, place: Place) -> Feeding:
+    def feeding(self, task: Task, progress: Progress) -> Feeding:
         """Return the symbols to feed: the truth."""
         own = torch.zeros(len(task.target) + 1, len(task.lengths), dtype=torch.bool)
         own = own.to(task.target.device)
@@ -134,11 +134,11 @@ class Scheduled(Teacher):
         # k / (k + exp(i / k)), written so that the exponential does not overflow
         return 1 / (1 + math.exp(min(700.0, minibatch / self.k - math.log(self.k))))
 
-    def feeding(self, task: Task, place: Place) -> Feeding:
+    def feeding(self, task: Task, progress: Progress) -> Feeding:
         """Return the symbols to feed: the truth or a draw, chosen at random for each symbol."""
-        teacher = super().feeding(task, place)
+        teacher = super().feeding(task, progress)
         coins = torch.rand(teacher.own.shape, device=teacher.own.device)
-        own = (coins >= self.truth(place.minibatch)) & fed_later(teacher.own, task.lengths)
+        own = (coins >= self.truth(progress.minibatch)) & fed_later(teacher.own, task.lengths)
         return teacher._replace(own=own, choose=draw)
 
 
@@ -156,9 +156,9 @@ class Always(Scheduled):
 class Uniform(Scheduled):
     """Scheduled sampling from a uniform distribution (Bengio et al. 2015, a control)."""
 
-    def feeding(self, task: Task, place: Place) -> Feeding:
+    def feeding(self, task: Task, progress: Progress) -> Feeding:
         """Return the symbols to feed: the truth or random ones, all drawn beforehand."""
-        scheduled = super().feeding(task, place)
+        scheduled = super().feeding(task, progress)
         anything = torch.randint_like(scheduled.truth, task.symbols)
         truth = torch.where(scheduled.own[:-1], anything, scheduled.truth)
         return scheduled._replace(truth=truth, own=torch.zeros_like(scheduled.own))
@@ -171,9 +171,9 @@ class Dad(Teacher):
     the loss is the mean of both. The truth is the target of both.
     """
 
-    def loss(self, task: Task, place: Place) -> dict[str, Tensor]:
+    def loss(self, task: Task, progress: Progress) -> dict[str, Tensor]:
         """Compute the mean of both cross-entropies."""
-        teacher = self.feeding(task, place)
+        teacher = self.feeding(task, progress)
         alone = teacher._replace(own=fed_later(teacher.own, task.lengths))
         return {"loss": (likelihood_loss(task, teacher) + likelihood_loss(task, alone)) / 2}
 
@@ -215,11 +215,11 @@ class E2E(LastSteps):
         check_at_least(1, top_k=top_k)
         self.top_k = top_k
 
-    def feeding(self, task: Task, place: Place) -> Feeding:
+    def feeding(self, task: Task, progress: Progress) -> Feeding:
         """Return the symbols to feed: the truth, then mixtures of the most probable symbols."""
-        teacher = super().feeding(task, place)
+        teacher = super().feeding(task, progress)
         fed = fed_later(teacher.own, task.lengths)
-        own = fed & (steps_of(fed) >= task.lengths - self.tail(place.epoch))
+        own = fed & (steps_of(fed) >= task.lengths - self.tail(progress.epoch))
         return teacher._replace(own=own, choose=self._top)
 
     def _top(self, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,13 +248,13 @@ class Mixer(LastSteps):
         ValueError: if a number is too small.
     """
 
-    def loss(self, task: Task, place: Place) -> dict[str, Tensor]:
+    def loss(self, task: Task, progress: Progress) -> dict[str, Tensor]:
         """Compute the mean loss over the given and the drawn symbols, and that of the baseline."""
-        tail = self.tail(place.epoch)
+        tail = self.tail(progress.epoch)
         if not tail:
-            return super().loss(task, place)
+            return super().loss(task, progress)
         assert task.baseline is not None
-        written = task.write(self.feeding(task, place))
+        written = task.write(self.feeding(task, progress))
         given = written.steps < (task.lengths - tail)[written.rows]
         longest = len(written.chosen)
         target = torch.cat([task.target, task.target.new_full((tail, len(task.lengths)), END)])
@@ -271,9 +271,9 @@ class Mixer(LastSteps):
             "baseline_error": found.detach(),
         }
 
-    def feeding(self, task: Task, place: Place) -> Feeding:
+    def feeding(self, task: Task, progress: Progress) -> Feeding:
         """Return the symbols to feed: the truth, then draws."""
-        tail = self.tail(place.epoch)
+        tail = self.tail(progress.epoch)
         # the end symbols behind the reference are never fed
         truth = torch.cat([task.truth, task.truth.new_full((tail, len(task.lengths)), END)])
         own = torch.ones(len(truth) + 1, len(task.lengths), dtype=torch.bool, device=truth.device)

@@ -123,14 +123,14 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
         if (value := metrics.get(f"test/{entry.score.name}")) is None:
             return Cell()
         error = metrics.get(SAMPLING_ERROR)
-        off = () if error is None else (f"± {entry.score.shown(error):.2g} of sampling",)
-        return ours(entry, entry.score.shown(value), *off)
+        off = () if error is None else (f"± {entry.score.in_unit(error):.2g} of sampling",)
+        return ours(entry, entry.score.in_unit(value), *off)
 
     def validated(entry: Entry, outcome: Outcome, curve: Curve) -> Cell:
         if outcome.best is None:
             # scores without a finite one show nan, a missing validation shows nothing
             return ours(entry, nan) if curve.values else Cell()
-        return ours(entry, entry.score.shown(outcome.best), f"epoch {outcome.best_epoch}")
+        return ours(entry, entry.score.in_unit(outcome.best), f"epoch {outcome.best_epoch}")
 
     def paper(outcome: Outcome) -> Cell:
         return Cell() if outcome.number is None else Cell(f"{outcome.number:.4g}", outcome.metric)

@@ -143,7 +143,9 @@ def status(storage: str) -> str:
             best = found.trials[0] if found.trials else None
             if best is not None and best.state == TrialState.COMPLETE:
                 assert best.value is not None
-                lines.append(f"  best: trial {best.number}, {score.said('validation', best.value)}")
+                lines.append(
+                    f"  best: trial {best.number}, {score.format('validation', best.value)}"
+                )
             for trial in trials:
                 if trial.state == TrialState.RUNNING:
                     # a trial that has just begun has no lease yet
@@ -153,6 +155,6 @@ def status(storage: str) -> str:
                     at = "before its first validation"
                     if step is not None:
                         value = trial.intermediate_values[step]
-                        at = f"step {step}, {score.said('validation', value)}"
+                        at = f"step {step}, {score.format('validation', value)}"
                     lines.append(f"  trial {trial.number} on {worker}: {at}")
     return "\n".join(lines) or "no study yet"

@@ -25,7 +25,7 @@ from rnnorm.experiments.searching.storage import naming_storage
 from rnnorm.experiments.searching.study import Search, open_study, search_of
 from rnnorm.experiments.searching.trial import any_of, as_options, draw, run_trial, space_of
 from rnnorm.experiments.training.allocator import keep_freed_memory
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.machine import flush_subnormals
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.signals import signal_handlers
@@ -112,7 +112,7 @@ def search(
         raise ValueError(f"{twice[0]} has no effect: the recipe's search draws that option")
     overrides = training_options(epochs, overrides=overrides)
     # unknown options are refused before a study is made
-    score = score_of(Built(chosen.config, [*overrides, *as_options(any_of(space))]).model)
+    score = score_of(Experiment(chosen.config, [*overrides, *as_options(any_of(space))]).model)
     about = {
         "recipe": chosen.name,
         "scale": chosen.scale,

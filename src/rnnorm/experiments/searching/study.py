@@ -62,7 +62,7 @@ class Search:
         rows = [["trial", f"validation {score.label}", *names]]
         for trial in self.trials:
             if trial.state == TrialState.COMPLETE and trial.value is not None:
-                value = f"{score.shown(trial.value):.4f}"
+                value = f"{score.in_unit(trial.value):.4f}"
             else:
                 value = "pruned" if trial.state == TrialState.PRUNED else "failed"
             given = [_shown(trial.params[option]) for option in options]

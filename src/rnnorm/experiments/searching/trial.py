@@ -18,7 +18,7 @@ from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.searching.study import WHY
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.folder import rebuild
@@ -122,9 +122,9 @@ def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Seq
         ValueError: if the folder holds another training.
     """
     chosen = read_recipe(recipe, scale or "paper")
-    built, about = rebuild(folder)
-    existing = {"recipe": about["recipe"], "scale": about["scale"], **_config(built)}
-    config = _config(Built(chosen.config, overrides))
+    experiment, about = rebuild(folder)
+    existing = {"recipe": about["recipe"], "scale": about["scale"], **_config(experiment)}
+    config = _config(Experiment(chosen.config, overrides))
     expected = {"recipe": chosen.name, "scale": chosen.scale, **config}
     if found := list(differences(existing, expected)):
         raise ValueError(
@@ -133,9 +133,9 @@ def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Seq
         )
 
 
-def _config(built: Built) -> dict[str, Any]:
+def _config(experiment: Experiment) -> dict[str, Any]:
     """Return the configuration without the data's folder, which may differ between machines."""
-    config = built.as_dict()
+    config = experiment.as_dict()
     (config["data"].get("init_args") or {}).pop("data_dir", None)
     return config
 

@@ -76,7 +76,7 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
         seed,
         steps=[point.step + 1 for point in points],
         seconds=[point.seconds for point in points],
-        values=[score.shown(point.value) for point in points],
+        values=[score.in_unit(point.value) for point in points],
         epochs=[round((point.step + 1) / an_epoch, 6) for point in points],
         diverged=metrics[DIVERGED][0].epoch + 1 if DIVERGED in metrics else 0,
     )

@@ -72,13 +72,13 @@ def draw(
     if out.suffix not in _KINDS:
         raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
-    model, data = expect_model(Writer, trained.built.model, run), trained.built.datamodule
+    model, data = expect_model(Writer, trained.experiment.model, run), trained.experiment.datamodule
     assert isinstance(data, StrokeData)
     names = trained.kept("classes")
     numbers = _numbers(model, names, classes, count)
     beginnings: list[tuple[Tensor, Tensor] | None] = [None] * len(numbers)
     if points:
-        trained.built.set_up("fit")
+        trained.experiment.set_up("fit")
         data.load_state_dict(data_state(trained.state, data))
         asked = [None if model.start is None else names[number] for number in numbers]
         beginnings = list(_beginnings(data, asked, points))

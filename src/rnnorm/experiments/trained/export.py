@@ -67,7 +67,7 @@ def export(
     if not out.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} into")
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
-    model, data = trained.built.model.eval(), trained.built.datamodule
+    model, data = trained.experiment.model.eval(), trained.experiment.datamodule
     inputs = None
     if isinstance(model, RecurrentModel):
         inputs = model.export_inputs(_STEPS, _ROWS)

@@ -15,7 +15,7 @@ from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import OverrideError, read_recipe
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome
-from rnnorm.experiments.training.build import FILES, Built
+from rnnorm.experiments.training.build import FILES, Experiment
 from rnnorm.experiments.training.checkpoint import (
     check_same,
     data_state,
@@ -51,13 +51,13 @@ class Trained(NamedTuple):
     """A trained model, its data module and its checkpoint.
 
     Attributes:
-        built: model and data; the data are not read.
+        experiment: model and data; the data are not read.
         state: all that the checkpoint holds.
         checkpoint: its file.
         folder: the run folder, or None for a checkpoint outside the folder's ``checkpoints``.
     """
 
-    built: Built
+    experiment: Experiment
     state: dict[str, Any]
     checkpoint: Path
     folder: Path | None
@@ -68,12 +68,12 @@ class Trained(NamedTuple):
         Raises:
             ValueError: if the checkpoint lacks the entry.
         """
-        data = self.built.datamodule
-        held = data_state(self.state, data)
-        if not isinstance(held, dict) or name not in held:
+        data = self.experiment.datamodule
+        entries = data_state(self.state, data)
+        if not isinstance(entries, dict) or name not in entries:
             what = type(data).__name__
             raise ValueError(f"{self.checkpoint} is no checkpoint of {what}: it has no {name}")
-        return held[name]
+        return entries[name]
 
 
 def load_trained(
@@ -106,13 +106,13 @@ def load_trained(
         for override in overrides:
             if _TRAINING.match(override):
                 raise OverrideError(f"{override} has no effect: the run in {folder} is trained")
-        built, _ = rebuild(folder, recipe, scale, options)
+        experiment, _ = rebuild(folder, recipe, scale, options)
     else:
-        built = Built(read_recipe(str(run), scale or "paper").config, options)
-    check_same(state, built.model, built.datamodule, checkpoint, free=_FREE)
-    load_weights(built.model, state, checkpoint)
+        experiment = Experiment(read_recipe(str(run), scale or "paper").config, options)
+    check_same(state, experiment.model, experiment.datamodule, checkpoint, free=_FREE)
+    load_weights(experiment.model, state, checkpoint)
     own = is_run(folder) and checkpoint.resolve().parent == (folder / "checkpoints").resolve()
-    return Trained(built, state, checkpoint, folder if own else None)
+    return Trained(experiment, state, checkpoint, folder if own else None)
 
 
 @dataclass(frozen=True)
@@ -153,15 +153,15 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
         ValueError: if a file of the run is broken or of another version.
     """
     outcome = read_outcome(folder)
-    built, state, checkpoint, _ = load_trained(folder, data_dir=data_dir)
-    data, batch, why = built.datamodule, None, ""
+    experiment, state, checkpoint, _ = load_trained(folder, data_dir=data_dir)
+    data, batch, why = experiment.datamodule, None, ""
     given = dict(data.hparams)
     named = any(given.get(name) for name in ("data_dir", *FILES))
     if "data_dir" in given and not named and given.get("dataset") != "digits":
         why = "the data are not given: name their folder with --data-dir"
     else:
         try:
-            built.set_up("fit")
+            experiment.set_up("fit")
             data.load_state_dict(data_state(state, data))
             batch = next(iter(data.train_dataloader()))
         except (ValueError, OSError) as error:
@@ -171,7 +171,7 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
         name,
         outcome,
         f"epoch {state['epoch'] + 1}" if best else f"step {state['global_step']}",
-        built.model,
+        experiment.model,
         data,
         batch,
         why,

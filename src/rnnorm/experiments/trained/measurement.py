@@ -53,7 +53,7 @@ class Measurement:
         error = metrics.pop(SAMPLING_ERROR, None)
         for name, value in metrics.items():
             off = None if name == "test/loss" else error
-            lines.append(Metric(name.removeprefix("test/")).said("test", value, off) + how)
+            lines.append(Metric(name.removeprefix("test/")).format("test", value, off) + how)
         return "\n".join(lines)
 
 

@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rnnorm.diagnostics import batch_normalised, batch_statistics
 from rnnorm.experiments.trained.load import load_trained
 from rnnorm.experiments.trained.measurement import Measurement, Statistics, keep_measurements
-from rnnorm.experiments.training.build import Built, quiet_lightning
+from rnnorm.experiments.training.build import Experiment, quiet_lightning
 from rnnorm.experiments.training.checkpoint import data_state
 from rnnorm.experiments.training.progress import progress_bars
 from rnnorm.experiments.training.run_names import is_run
@@ -68,18 +68,18 @@ def measure(
             arguments.
         FileNotFoundError: if the checkpoint is missing, or ``data_dir`` lacks files.
     """
-    built, state, path, folder = load_trained(
+    experiment, state, path, folder = load_trained(
         run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
     )
-    built.set_up("test")
-    built.datamodule.load_state_dict(data_state(state, built.datamodule))
-    loaders = _loaders(built, lengths)
-    kinds = _kinds(built, statistics, loaders[0][1])
+    experiment.set_up("test")
+    experiment.datamodule.load_state_dict(data_state(state, experiment.datamodule))
+    loaders = _loaders(experiment, lengths)
+    kinds = _kinds(experiment, statistics, loaders[0][1])
     if estimate:
-        given = built.config_init["trainer"]["callbacks"] or []
+        given = experiment.config_init["trainer"]["callbacks"] or []
         exact = next((c for c in given if isinstance(c, ExactStatistics)), ExactStatistics())
-        minibatches = exact.minibatches(built.datamodule.train_dataloader())
-        estimate_statistics(minibatches, built.model)
+        minibatches = exact.minibatches(experiment.datamodule.train_dataloader())
+        estimate_statistics(minibatches, experiment.model)
     measured = []
     for length, loader in loaders:
         for kind in kinds:
@@ -90,7 +90,7 @@ def measure(
                 length=length,
                 estimated=estimate,
                 overrides=tuple(overrides),
-                metrics=_test(built, loader, kind),
+                metrics=_test(experiment, loader, kind),
                 step=state["global_step"],
             )
             measured.append(measurement)
@@ -108,11 +108,13 @@ def measure(
     return measured
 
 
-def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Iterable[Any]]]:
+def _loaders(
+    experiment: Experiment, lengths: Sequence[int]
+) -> list[tuple[int | None, Iterable[Any]]]:
     """Return window lengths with their loaders, or None with that of the test set."""
     if not lengths:
-        return [(None, built.datamodule.test_dataloader())]
-    windows = getattr(built.datamodule, "test_windows", None)
+        return [(None, experiment.datamodule.test_dataloader())]
+    windows = getattr(experiment.datamodule, "test_windows", None)
     if windows is None:
         raise ValueError(
             "lengths are for a text that is read in windows: this recipe's data have lengths of "
@@ -130,10 +132,10 @@ def _loaders(built: Built, lengths: Sequence[int]) -> list[tuple[int | None, Ite
 
 
 def _kinds(
-    built: Built, asked: Statistics | None, loader: Iterable[Any]
+    experiment: Experiment, asked: Statistics | None, loader: Iterable[Any]
 ) -> Sequence[Statistics | None]:
     """Return the kinds of statistics to measure with, checked against the model and data."""
-    if not batch_normalised(built.model):
+    if not batch_normalised(experiment.model):
         if asked is not None:
             raise ValueError(f"statistics must be None, got {asked!r}: the model has none")
         return [None]
@@ -149,17 +151,19 @@ def _kinds(
     return [asked]
 
 
-def _test(built: Built, loader: Iterable[Any], statistics: Statistics | None) -> dict[str, float]:
+def _test(
+    experiment: Experiment, loader: Iterable[Any], statistics: Statistics | None
+) -> dict[str, float]:
     """Run the trainer's test with one kind of statistics and return the metrics by name."""
     batch = statistics == "batch"
     signals = OwnHandlers()
     callbacks = [*progress_bars(), *([BatchStatistics()] if batch else []), signals]
     # one device, on however many the training ran
-    trainer = built.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
+    trainer = experiment.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
     loader = SeveralRows(loader) if batch else loader
     try:
         with quiet_lightning():
-            metrics = trainer.test(built.model, dataloaders=loader, verbose=False)
+            metrics = trainer.test(experiment.model, dataloaders=loader, verbose=False)
     except MisconfigurationException as error:
         raise ValueError(str(error)) from None
     except SystemExit as ended:

@@ -55,7 +55,10 @@ def write(
     """
     check_at_least(1, sentences=sentences, max_length=max_length)
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = expect_model(LanguageModel, trained.built.model, run), trained.built.datamodule
+    model, data = (
+        expect_model(LanguageModel, trained.experiment.model, run),
+        trained.experiment.datamodule,
+    )
     vocabulary = Vocabulary(trained.kept("vocabulary"))
     dataset = data.hparams["dataset"]
     started = [_numbers(beginning, vocabulary, dataset) for beginning in beginnings]

@@ -46,7 +46,10 @@ def transcribe(
         FileNotFoundError: if the checkpoint or a recording is missing.
     """
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = expect_model(Transcriber, trained.built.model, run), trained.built.datamodule
+    model, data = (
+        expect_model(Transcriber, trained.experiment.model, run),
+        trained.experiment.datamodule,
+    )
     assert isinstance(data, SpokenData)
     check_at_least(1, beam=beam)
     vocabulary = trained.kept("vocabulary")

@@ -57,7 +57,10 @@ def translate(
     given = {"beam": beam, "limit": limit}
     options = [f"--model.init_args.{n}={value}" for n, value in given.items() if value is not None]
     trained = load_trained(run, checkpoint, scale=scale, overrides=[*overrides, *options])
-    model, data = expect_model(Translator, trained.built.model, run), trained.built.datamodule
+    model, data = (
+        expect_model(Translator, trained.experiment.model, run),
+        trained.experiment.datamodule,
+    )
     words, target = (WordNumbers(Vocabulary(trained.kept(side))) for side in ("source", "target"))
     sentences = words_of_lines(*_read(source), data.hparams["lower"])
     model.eval()

@@ -39,7 +39,7 @@ class OptimizerError(ValueError):
     """The recipe's optimiser or schedule refuses an argument."""
 
 
-class Built(LightningCLI):
+class Experiment(LightningCLI):
     """The checked model, data and configuration of a recipe; :meth:`make_trainer` follows.
 
     Args:
@@ -89,7 +89,7 @@ class Built(LightningCLI):
         except (ArgumentError, ValueError, TypeError, RuntimeError, OverflowError) as error:
             kind = OverrideError if isinstance(error, ArgumentError) else ValueError
             raise kind(
-                why_refused(str(error), overrides, lambda: Built(config).as_dict())
+                why_refused(str(error), overrides, lambda: Experiment(config).as_dict())
             ) from None
 
     def instantiate_classes(self) -> None:
@@ -242,7 +242,7 @@ def quiet_lightning() -> Iterator[None]:
 
 def option_list(recipe: str) -> str:
     """Return a text with every option of a recipe and the option's value there."""
-    whole = Built(read_recipe(recipe).config).as_dict()
+    whole = Experiment(read_recipe(recipe).config).as_dict()
     lines = [f"options of {recipe}, with its values at the paper's scale:"]
     for name, value in option_values(whole).items():
         # lists do not fit on the command line, and the data share the global seed

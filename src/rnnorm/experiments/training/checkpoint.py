@@ -211,8 +211,8 @@ def load_weights(model: nn.Module, state: dict[str, Any], path: str | Path) -> N
 
 def data_state(state: dict[str, Any], data: LightningDataModule) -> dict[str, Any]:
     """Return the data module's state in a checkpoint, or an empty dict if there is none."""
-    held: dict[str, Any] = state.get(type(data).__qualname__, {})
-    return held
+    entries: dict[str, Any] = state.get(type(data).__qualname__, {})
+    return entries
 
 
 def check_same(

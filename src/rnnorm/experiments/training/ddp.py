@@ -13,10 +13,10 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from rnnorm import synchronize
 from rnnorm.experiments.private import find_unused_parameters, is_plain_launcher
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 
 
-def prepare_processes(built: Built, trainer: Trainer) -> None:
+def prepare_processes(experiment: Experiment, trainer: Trainer) -> None:
     """Prepare the model and data for the trainer's processes if there are several.
 
     Raises:
@@ -29,20 +29,20 @@ def prepare_processes(built: Built, trainer: Trainer) -> None:
     if type(trainer.strategy) is not DDPStrategy or (
         launcher is not None and not is_plain_launcher(launcher)
     ):
-        given = built.config_init["trainer"]["strategy"]
+        given = experiment.config_init["trainer"]["strategy"]
         raise ValueError(f"trainer.strategy must be ddp with several devices, got {given}")
-    if not getattr(built.model, "in_processes", False):
-        name = type(built.model).__name__
+    if not getattr(experiment.model, "in_processes", False):
+        name = type(experiment.model).__name__
         raise ValueError(f"trainer.devices must be 1 for {name}, got {trainer.world_size}")
-    if check := getattr(built.datamodule, "check_processes", None):
+    if check := getattr(experiment.datamodule, "check_processes", None):
         check(trainer.world_size)
     if (
-        built.model.hparams.get("learn_initial_state")
-        and built.datamodule.hparams.get("windows") == "carried"
+        experiment.model.hparams.get("learn_initial_state")
+        and experiment.datamodule.hparams.get("windows") == "carried"
     ):
         # carried windows do not use the initial state, so it gets no gradient
         find_unused_parameters(trainer.strategy)
-    synchronize(built.model)
+    synchronize(experiment.model)
 
 
 def check_processes(random: Mapping[str, Any], path: Path, count: int) -> None:
@@ -70,7 +70,7 @@ _COUNTS = (
 )
 
 
-def refuse_trainer(built: Built) -> None:
+def refuse_trainer(experiment: Experiment) -> None:
     """Refuse trainer arguments with which no training can run or resume.
 
     The refused arguments take no step, make Lightning divide by zero, cannot clip gradients, keep
@@ -79,7 +79,7 @@ def refuse_trainer(built: Built) -> None:
     Raises:
         ValueError: if an argument is refused; the message names the argument.
     """
-    given = built.config_init["trainer"]
+    given = experiment.config_init["trainer"]
     if any(isinstance(c, StochasticWeightAveraging) for c in given["callbacks"] or []):
         raise ValueError(
             "trainer.callbacks may not hold StochasticWeightAveraging, which takes its average for "

@@ -16,7 +16,7 @@ from rnnorm.experiments.files import write_whole
 from rnnorm.experiments.recipe.options import data_dir_option, training_options
 from rnnorm.experiments.recipe.recipe import Recipe, read_recipe
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.build import Built, quiet_lightning
+from rnnorm.experiments.training.build import Experiment, quiet_lightning
 from rnnorm.experiments.training.checkpoint import (
     check_resumable,
     check_same,
@@ -123,39 +123,39 @@ def fit(
         chosen, folder = _new(recipe, scale, run_dir)
         if writes:
             refuse_existing(folder)
-        built, about = Built(chosen.config, overrides), describe(chosen, changed)
+        experiment, about = Experiment(chosen.config, overrides), describe(chosen, changed)
         if start is not None:
             about["start"] = str(start_file(start))
     else:
         folder = _begun(resume, run_dir, start)
-        built, about = rebuild(folder, recipe, scale, overrides)
-    refuse_trainer(built)
-    with ExitStack() as held:
+        experiment, about = rebuild(folder, recipe, scale, overrides)
+    refuse_trainer(experiment)
+    with ExitStack() as locks:
         if resume is not None and writes:
-            held.enter_context(only_process(folder))
+            locks.enter_context(only_process(folder))
         last, step, random = None, 0, {}
         with suppress(FileNotFoundError):
             found, state = newest_checkpoint(folder / "checkpoints")
             check_resumable(state, found)
-            check_same(state, built.model, built.datamodule, found, free=FREE)
+            check_same(state, experiment.model, experiment.datamodule, found, free=FREE)
             # an accumulating checkpoint precedes the first step: starting over loses nothing
             if not state.get(ACCUMULATING):
                 last, step = found, state["global_step"]
                 random = state["callbacks"]["RandomState"]
             del state
         if resume is not None and overrides:
-            refuse_another_training(folder, built)
+            refuse_another_training(folder, experiment)
         # missing or broken data must not leave a run folder behind
-        built.set_up("fit")
+        experiment.set_up("fit")
         if last is None and "start" in about:
-            start_with(built, Path(about["start"]))
-        score, clock, signals = score_of(built.model), Clock(), StopSignals(folder)
+            start_with(experiment, Path(about["start"]))
+        score, clock, signals = score_of(experiment.model), Clock(), StopSignals(folder)
         keep = KeepLastAndBest(folder / "checkpoints", score, every_n_steps, signals)
         if last is not None:
             keep.step, keep.broken = step, last.name != LAST
-        accepted = _Accepted(built, folder)
+        accepted = _Accepted(experiment, folder)
         shown = [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
-        trainer = built.make_trainer(
+        trainer = experiment.make_trainer(
             [
                 clock,
                 StopIfNotFinite(),
@@ -177,13 +177,13 @@ def fit(
         if last is not None:
             check_processes(random, last, trainer.world_size)
         # lightning restores weights first, which would round float64 to float32
-        trainer.precision_plugin.convert_module(built.model)
-        prepare_processes(built, trainer)
+        trainer.precision_plugin.convert_module(experiment.model)
+        prepare_processes(experiment, trainer)
         if resume is None and writes:
-            start_run(folder, about, built.as_yaml())
-            held.enter_context(only_process(folder))
+            start_run(folder, about, experiment.as_yaml())
+            locks.enter_context(only_process(folder))
         if not quiet:
-            print(introduction(about, built, trainer, folder), flush=True)
+            print(introduction(about, experiment, trainer, folder), flush=True)
             if resume is not None:
                 print(f"resuming at step {step}", flush=True)
         if writes:
@@ -196,7 +196,7 @@ def fit(
             ]
         try:
             with signals:
-                _train(built, trainer, keep, last, accepted)
+                _train(experiment, trainer, keep, last, accepted)
         except DivergedError:
             raise
         except (ValueError, TypeError, RuntimeError, IndexError):
@@ -204,7 +204,7 @@ def fit(
                 # so that the corrected command may take the folder's name
                 shutil.rmtree(folder)
             raise
-    return Run(folder, built, trainer, keep.best, keep.best_epoch, clock.seconds)
+    return Run(folder, experiment, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
 def _new(recipe: str | None, scale: str | None, run_dir: str | Path | None) -> tuple[Recipe, Path]:
@@ -236,14 +236,14 @@ def _begun(resume: str | Path, run_dir: str | Path | None, start: str | Path | N
 class _Accepted(Callback):
     """Writes the configuration of a training once its trainer and optimiser accept it."""
 
-    def __init__(self, built: Built, folder: Path) -> None:
-        self._built, self.folder = built, folder
+    def __init__(self, experiment: Experiment, folder: Path) -> None:
+        self._experiment, self.folder = experiment, folder
         self.done = self.trained = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the configuration: the checkpoint, if any, is loaded."""
         if trainer.is_global_zero:
-            write_whole(self.folder / "config.yaml", self._built.as_yaml().encode())
+            write_whole(self.folder / "config.yaml", self._experiment.as_yaml().encode())
         self.done = True
 
     def on_train_batch_end(self, *_: object) -> None:
@@ -252,11 +252,20 @@ class _Accepted(Callback):
 
 
 def _train(
-    built: Built, trainer: Trainer, keep: KeepLastAndBest, last: Path | None, accepted: _Accepted
+    experiment: Experiment,
+    trainer: Trainer,
+    keep: KeepLastAndBest,
+    last: Path | None,
+    accepted: _Accepted,
 ) -> None:
     try:
         with quiet_lightning():
-            trainer.fit(built.model, datamodule=built.datamodule, ckpt_path=last, weights_only=True)
+            trainer.fit(
+                experiment.model,
+                datamodule=experiment.datamodule,
+                ckpt_path=last,
+                weights_only=True,
+            )
         keep.signals.check()
     except MisconfigurationException as error:
         raise ValueError(str(error)) from None
@@ -293,7 +302,7 @@ def start_file(start: str | Path) -> Path:
     return checkpoint_of(start, None if folder else start).resolve()
 
 
-def start_with(built: Built, start: Path) -> None:
+def start_with(experiment: Experiment, start: Path) -> None:
     """Load a checkpoint's weights, statistics and data state, after the data are set up.
 
     The optimiser and the count of epochs start from scratch.
@@ -303,5 +312,5 @@ def start_with(built: Built, start: Path) -> None:
         FileNotFoundError: if the checkpoint does not exist.
     """
     state = read_checkpoint(start)
-    load_weights(built.model, state, start)
-    built.datamodule.load_state_dict(data_state(state, built.datamodule))
+    load_weights(experiment.model, state, start)
+    experiment.datamodule.load_state_dict(data_state(state, experiment.datamodule))

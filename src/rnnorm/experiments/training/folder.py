@@ -23,7 +23,7 @@ from rnnorm.experiments.recipe.recipe import (
     check_keys,
     read_config,
 )
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.run_names import shell_word
 
 # most bytes of a run.json
@@ -155,7 +155,7 @@ def rebuild(
     recipe: str | None = None,
     scale: str | None = None,
     overrides: Sequence[str] = (),
-) -> tuple[Built, dict[str, Any]]:
+) -> tuple[Experiment, dict[str, Any]]:
     """Build the model and data of a training, and return them with its ``run.json``.
 
     Args:
@@ -170,10 +170,10 @@ def rebuild(
     """
     config, about = read_run(folder, recipe, scale)
     try:
-        return Built(config, overrides), about
+        return Experiment(config, overrides), about
     except OverrideError:
         try:
-            Built(config)
+            Experiment(config)
         except OverrideError as error:
             raise ValueError(
                 f"{folder / 'config.yaml'} was written by rnnorm {about['rnnorm']}, and this is "

@@ -42,14 +42,14 @@ def _device() -> str:
     return "cuda" if distributed.get_backend() == "nccl" else "cpu"
 
 
-def loss_weight(own_part: int) -> float:
-    """Return the factor of a mean over ``own_part`` terms that makes the processes' mean exact.
+def loss_weight(terms: int) -> float:
+    """Return the factor of a mean over some terms that makes the processes' mean exact.
 
     DistributedDataParallel averages gradients over processes with different numbers of terms.
     """
-    every = sum_over_all(own_part) if count() > 1 else 0
+    every = sum_over_all(terms) if count() > 1 else 0
     # possibly no process has a term
-    return count() * own_part / every if every else 1.0
+    return count() * terms / every if every else 1.0
 
 
 def gather(value: Any) -> list[Any]:
@@ -60,6 +60,6 @@ def gather(value: Any) -> list[Any]:
     return every
 
 
-def own_part(every: list[Any]) -> Any:
+def of_this_process(every: list[Any]) -> Any:
     """Return this process's value of those that :func:`gather` returned."""
     return every[distributed.get_rank() if len(every) > 1 else 0]

@@ -63,7 +63,7 @@ class StepsBar(Callback):
         """Show the validation score on the bar."""
         value = trainer.callback_metrics.get(f"val/{self._score.name}")
         if value is not None and self._bar is not None:
-            self._bar.set_postfix_str(self._score.said("validation", float(value)))
+            self._bar.set_postfix_str(self._score.format("validation", float(value)))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Close the bar when the training is over."""
@@ -157,7 +157,7 @@ class ProgressLines(Callback):
         """Print the epoch's results, with the validation scores if these are of this step."""
         metrics = trainer.callback_metrics if self._validated == trainer.global_step else {}
         said = [
-            Metric(name).said("validation", float(metrics[f"val/{name}"]))
+            Metric(name).format("validation", float(metrics[f"val/{name}"]))
             for name in dict.fromkeys(("loss", score_of(pl_module).name))
             if f"val/{name}" in metrics
         ]
@@ -166,7 +166,7 @@ class ProgressLines(Callback):
     def _print(self, trainer: Trainer, where: str, *scores: str) -> None:
         self._printed = time.monotonic()
         loss = trainer.callback_metrics.get("train/loss")
-        trained = [] if loss is None else [Metric("loss").said("training", float(loss))]
+        trained = [] if loss is None else [Metric("loss").format("training", float(loss))]
         epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
         milliseconds = 1000 * self._clock.seconds / max(self._clock.steps, 1)
         at = f"epoch {trainer.current_epoch + 1}/{epochs}"

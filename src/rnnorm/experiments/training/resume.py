@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.types import LRSchedulerConfig
 from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.recipe import read_config
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.build import FILES, Built
+from rnnorm.experiments.training.build import FILES, Experiment
 from rnnorm.experiments.training.clock import callbacks_of
 
 #: data arguments that may change when a training resumes
@@ -39,19 +39,19 @@ _LEARNING_CALLBACKS = (
 )
 
 
-def refuse_another_training(folder: Path, built: Built) -> None:
+def refuse_another_training(folder: Path, experiment: Experiment) -> None:
     """Refuse settings that may not change when a training resumes.
 
     Args:
         folder: the run folder of the training.
-        built: the model, data and configuration to resume with.
+        experiment: the model, data and configuration to resume with.
 
     Raises:
         ValueError: if the model, data, seed, optimiser, schedule or trainer differ in what is
             learned.
     """
     # building adds the defaults of arguments that later patches brought
-    before, now = Built(read_config(folder / "config.yaml")).as_dict(), built.as_dict()
+    before, now = Experiment(read_config(folder / "config.yaml")).as_dict(), experiment.as_dict()
     if other := list(
         differences(_learning(before), _learning(now), template="was {!r} and is {!r}")
     ):
@@ -119,7 +119,7 @@ class RandomState(Callback):
                 torch.manual_seed(torch.initial_seed() + trainer.global_rank)
             return
         if "processes" in state:
-            state = processes.own_part(state["processes"])
+            state = processes.of_this_process(state["processes"])
         version, internal, gauss = state["python"]
         random.setstate((version, tuple(internal), gauss))
         name, keys, position, has_gauss, cached = state["numpy"]

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from rnnorm.experiments.recipe.label import run_label
-from rnnorm.experiments.training.build import Built
+from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.clock import StopAfter, callbacks_of
 from rnnorm.experiments.training.run_names import BEST, LAST, shell_word
 from rnnorm.experiments.training.score import score_of
@@ -24,7 +24,7 @@ class Run:
     Attributes:
         folder: holds ``run.json``, ``config.yaml``, ``metrics.csv``, ``checkpoints/`` and
             ``tensorboard/``.
-        built: the model with its last weights, its data and configuration.
+        experiment: the model with its last weights, its data and configuration.
         trainer: the trainer.
         best: best value of the task's score, or None without a validation.
         best_epoch: epoch of the best value, counted from 1.
@@ -32,7 +32,7 @@ class Run:
     """
 
     folder: Path
-    built: Built
+    experiment: Experiment
     trainer: Trainer
     best: float | None
     best_epoch: int
@@ -52,7 +52,7 @@ class Run:
         """Return lines with the training's results and the next command."""
         lines = [f"{self.trainer.global_step} steps, {self.seconds:.0f} s in training steps"]
         if self.best is not None:
-            best = score_of(self.built.model).said("validation", self.best)
+            best = score_of(self.experiment.model).format("validation", self.best)
             lines.append(f"best {best}, in epoch {self.best_epoch}")
         limits = callbacks_of(self.trainer, StopAfter)
         used_up = any(self.trainer.global_step >= limit.steps for limit in limits)
@@ -63,7 +63,9 @@ class Run:
         return "\n".join(lines)
 
 
-def introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: Path) -> str:
+def introduction(
+    about: dict[str, Any], experiment: Experiment, trainer: Trainer, folder: Path
+) -> str:
     """Return lines that say what is trained, and in which run folder."""
     said = about["about"]
     lines = [f"{run_label(about)}: {said.get('title', '')}"]
@@ -79,8 +81,8 @@ def introduction(about: dict[str, Any], built: Built, trainer: Trainer, folder: 
         lines.append(f"scale small, not to be compared with it: {said['small']}")
     if "start" in about:
         lines.append(f"begins with the weights of {about['start']}")
-    lines.append(built.summary())
-    if unfrozen_populations(built.model) and not callbacks_of(trainer, ExactStatistics):
+    lines.append(experiment.summary())
+    if unfrozen_populations(experiment.model) and not callbacks_of(trainer, ExactStatistics):
         lines.append("statistics: running averages, without a callback ExactStatistics")
     lines.append(f"run folder: {folder}")
     return "\n".join(lines)

@@ -24,13 +24,13 @@ class Metric:
     @property
     def label(self) -> str:
         """Return the metric's name with its unit, such as ``accuracy, %``."""
-        return _shown(self.name)[0]
+        return _label_and_factor(self.name)[0]
 
-    def shown(self, value: float) -> float:
+    def in_unit(self, value: float) -> float:
         """Return a value in the metric's unit: accuracies and errors in per cent."""
-        return _shown(self.name)[1] * value
+        return _label_and_factor(self.name)[1] * value
 
-    def said(self, part: str, value: float, error: float | None = None) -> str:
+    def format(self, part: str, value: float, error: float | None = None) -> str:
         """Return a value with part, name and unit, such as ``validation accuracy 91.24 %``.
 
         Args:
@@ -38,7 +38,7 @@ class Metric:
             value: the value as logged.
             error: the standard error of ``value`` as logged, or None.
         """
-        name, factor = _shown(self.name)
+        name, factor = _label_and_factor(self.name)
         name, comma, unit = name.partition(", ")
         digits = 2 if unit == "%" or factor * value >= 10 else 4
         off = "" if error is None else f" ± {factor * error:.{digits}f}"
@@ -57,7 +57,7 @@ class Score(Metric):
 
 
 # label of each metric, and the factor of its values
-_SHOWN = {
+_LABELS = {
     "accuracy": ("accuracy, %", 100.0),
     "frame_error": ("frame error, %", 100.0),
     "error": ("error, %", 100.0),
@@ -70,8 +70,8 @@ _SHOWN = {
 }
 
 
-def _shown(name: str) -> tuple[str, float]:
-    return _SHOWN.get(name, (name.replace("_", " "), 1.0))
+def _label_and_factor(name: str) -> tuple[str, float]:
+    return _LABELS.get(name, (name.replace("_", " "), 1.0))
 
 
 def score_of(model: nn.Module) -> Score:

@@ -7,7 +7,7 @@ from kaldi_files import write_features
 
 from rnnorm.experiments import files as whole_file
 from rnnorm.experiments.data.kaldi.archive import (
-    Place,
+    MatrixPosition,
     index_archive,
     matrix_shape,
     read_matrix,
@@ -40,12 +40,12 @@ def written(folder, form, matrices=MATRICES):
 
 
 def test_every_form_is_read(tmp_path, form):
-    places = read_scp(written(tmp_path / "data", form))
-    assert list(places) == list(MATRICES)
-    for name, place in places.items():
-        matrix = read_matrix(place)
+    positions = read_scp(written(tmp_path / "data", form))
+    assert list(positions) == list(MATRICES)
+    for name, position in positions.items():
+        matrix = read_matrix(position)
         assert matrix.dtype == np.float32
-        assert matrix_shape(place) == matrix.shape == MATRICES[name].shape
+        assert matrix_shape(position) == matrix.shape == MATRICES[name].shape
         np.testing.assert_allclose(matrix, MATRICES[name], atol=FORMS[form][1], rtol=0)
 
 
@@ -75,13 +75,13 @@ def test_a_gzipped_archive(tmp_path, form):
 def test_an_archive_cut_anywhere_is_an_error_that_names_it(tmp_path, form):
     scp = written(tmp_path / "data", form, {"utt1": MATRICES["utt1"]})
     ark = scp.with_suffix(".ark")
-    place, data = read_scp(scp)["utt1"], ark.read_bytes()
+    position, data = read_scp(scp)["utt1"], ark.read_bytes()
     # the last byte of a text matrix is the line end behind its bracket
     for size in range(len(data) - (form == "text")):
         ark.write_bytes(data[:size])
         for read in (matrix_shape, read_matrix):
             with pytest.raises(ValueError, match=r"feats\.ark"):
-                read(place)
+                read(position)
 
 
 def test_headers_alone_find_that_an_archive_was_cut(tmp_path):
@@ -90,8 +90,8 @@ def test_headers_alone_find_that_an_archive_was_cut(tmp_path):
     ark.write_bytes(ark.read_bytes()[:-1])
     *whole, last = read_scp(scp).values()
     size = ark.stat().st_size
-    for place in whole:
-        matrix_shape(place)
+    for position in whole:
+        matrix_shape(position)
     with pytest.raises(ValueError, match=f"is truncated: it ends at byte {size}, its matrix of 6"):
         matrix_shape(last)
     with pytest.raises(ValueError, match=f"would end at {size + 1}"):
@@ -102,14 +102,14 @@ def test_headers_alone_find_that_an_archive_was_cut(tmp_path):
 def test_an_offset_that_is_no_matrix(tmp_path, offset):
     scp = written(tmp_path / "data", "float")
     with pytest.raises(ValueError, match=f"feats.ark at byte {offset}"):
-        read_matrix(Place(scp.with_suffix(".ark"), offset))
+        read_matrix(MatrixPosition(scp.with_suffix(".ark"), offset))
 
 
 def test_an_offset_beyond_the_archive(tmp_path):
     ark = written(tmp_path / "data", "float").with_suffix(".ark")
     size = ark.stat().st_size
     with pytest.raises(ValueError, match=f"ends at byte {size}, before a matrix at {size + 9}"):
-        matrix_shape(Place(ark, size + 9))
+        matrix_shape(MatrixPosition(ark, size + 9))
 
 
 @pytest.mark.parametrize("form", ["float", "double", "text"])
@@ -117,10 +117,10 @@ def test_an_offset_beyond_the_archive(tmp_path):
 def test_what_is_not_finite_is_refused(tmp_path, form, value):
     matrix = MATRICES["utt0"].copy()
     matrix[2, 1] = value
-    place = read_scp(written(tmp_path / "data", form, {"utt0": matrix}))["utt0"]
-    assert matrix_shape(place) == (4, 3)
+    position = read_scp(written(tmp_path / "data", form, {"utt0": matrix}))["utt0"]
+    assert matrix_shape(position) == (4, 3)
     with pytest.raises(ValueError, match=f"byte 5 has {value} in row 2, column 1"):
-        read_matrix(place)
+        read_matrix(position)
 
 
 @pytest.mark.parametrize("data", [b"[ ]\n", b"\0BFM \4\0\0\0\0\4\0\0\0\0"])
@@ -128,7 +128,7 @@ def test_a_matrix_without_values_is_refused(tmp_path, data):
     path = tmp_path / "empty.ark"
     path.write_bytes(data)
     with pytest.raises(ValueError, match="has no values"):
-        matrix_shape(Place(path, 0))
+        matrix_shape(MatrixPosition(path, 0))
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_other_things_are_refused(tmp_path, data, what):
     path = tmp_path / "other.ark"
     path.write_bytes(data)
     with pytest.raises(ValueError, match=what):
-        read_matrix(Place(path, 0))
+        read_matrix(MatrixPosition(path, 0))
 
 
 def test_a_text_matrix_may_begin_with_a_whole_number(tmp_path):
     path = tmp_path / "text.ark"
     path.write_bytes(b"utt  [\n  1 0.5\n  -2 3e-1 ]\n")
-    ((name, place),) = index_archive(path)
+    ((name, position),) = index_archive(path)
     assert name == "utt"
-    np.testing.assert_array_equal(read_matrix(place), np.float32([[1, 0.5], [-2, 0.3]]))
+    np.testing.assert_array_equal(read_matrix(position), np.float32([[1, 0.5], [-2, 0.3]]))
 
 
 def test_real_archives(kaldi_dir):
@@ -165,7 +165,7 @@ def test_real_archives(kaldi_dir):
         ("feats_compressed.ark", 0.5),
         ("feats_ascii.ark", 1e-4),
     ):
-        found = {name: read_matrix(place) for name, place in index_archive(samples / name)}
+        found = {name: read_matrix(position) for name, position in index_archive(samples / name)}
         assert found
         for utterance, matrix in found.items():
             np.testing.assert_allclose(matrix, want[utterance], atol=tolerance, rtol=0)
@@ -182,14 +182,14 @@ def test_a_wrong_size_byte_is_refused(tmp_path, at):
     path.write_bytes(data)
     for read in (matrix_shape, read_matrix):
         with pytest.raises(ValueError, match=r"feats\.ark at byte 4 has numbers of .* not of 4"):
-            read(Place(path, start))
+            read(MatrixPosition(path, start))
 
 
 def test_a_matrix_that_is_larger_than_the_limit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(whole_file, "LIMIT", 100)
     write_features(tmp_path, {"one": np.zeros((30, 2), np.float32)})
     with pytest.raises(ValueError, match=r"feats\.ark at byte 4 is too large.* 100 bytes"):
-        read_matrix(Place(tmp_path / "feats.ark", 4))
+        read_matrix(MatrixPosition(tmp_path / "feats.ark", 4))
 
 
 def test_an_archive_of_one_letter_has_no_utterance(tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.data.kaldi.archive import Place, read_scp
+from rnnorm.experiments.data.kaldi.archive import MatrixPosition, read_scp
 
 
 def scp(folder, text):
@@ -16,11 +16,11 @@ def test_archives_are_looked_for_beside_the_file_then_in_the_working_directory(t
     (folder / "c.ark").touch()
     (tmp_path / "cwd" / "a.ark").touch()
     (tmp_path / "cwd" / "b.ark").touch()
-    places = read_scp(path)
-    assert list(places) == ["one", "two", "three"]
-    assert places["one"] == Place(folder / "a.ark", 7)
-    assert places["two"].path.samefile(tmp_path / "cwd" / "b.ark")
-    assert places["three"] == Place(folder / "c.ark", 0)
+    positions = read_scp(path)
+    assert list(positions) == ["one", "two", "three"]
+    assert positions["one"] == MatrixPosition(folder / "a.ark", 7)
+    assert positions["two"].path.samefile(tmp_path / "cwd" / "b.ark")
+    assert positions["three"] == MatrixPosition(folder / "c.ark", 0)
 
 
 def test_an_archive_that_does_not_exist_is_named(tmp_path):

@@ -21,7 +21,7 @@ LONGEST_NAME = 4096
 _OFFSET = re.compile("[0-9]{1,18}")
 
 
-class Place(NamedTuple):
+class MatrixPosition(NamedTuple):
     """The position of a matrix in a file.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place(NamedTuple):
         return f"{self.path} at byte {self.offset}{unpacked}"
 
 
-def read_scp(path: str | Path) -> dict[str, Place]:
+def read_scp(path: str | Path) -> dict[str, MatrixPosition]:
     """Read a script file (``feats.scp``) of lines ``utterance archive:offset``.
 
     A relative path is looked up in the folder of the script file, then in the working directory.
@@ -49,7 +49,7 @@ def read_scp(path: str | Path) -> dict[str, Place]:
         path: the script file.
 
     Returns:
-        The place of each utterance's matrix.
+        The position of each utterance's matrix.
 
     Raises:
         ValueError: if a line is a command, names a range of rows, lacks an archive or has an offset
@@ -58,7 +58,7 @@ def read_scp(path: str | Path) -> dict[str, Place]:
         FileNotFoundError: if there is no such file, or it names an archive that does not exist.
     """
     path = Path(path)
-    places: dict[str, Place] = {}
+    positions: dict[str, MatrixPosition] = {}
     archives: dict[str, Path] = {}
     for where, line in placed_lines(path):
         fields = split_fields(line, 1)
@@ -77,12 +77,12 @@ def read_scp(path: str | Path) -> dict[str, Place]:
             archive, offset = value, "0"
         elif not _OFFSET.fullmatch(offset):
             raise ValueError(f"{where} has the offset {offset[:80]!r}, which is no number of bytes")
-        if name in places:
+        if name in positions:
             raise ValueError(f"{where} names utterance {name!r} a second time")
         if archive not in archives:
             archives[archive] = _find(archive, path, where)
-        places[name] = Place(archives[archive], int(offset))
-    return places
+        positions[name] = MatrixPosition(archives[archive], int(offset))
+    return positions
 
 
 def split_fields(line: str, most: int = -1) -> list[str]:
@@ -112,27 +112,27 @@ _LAYOUTS = {
 _LONGEST_TEXT = 1 << 26
 
 
-def matrix_shape(place: Place) -> tuple[int, int]:
+def matrix_shape(position: MatrixPosition) -> tuple[int, int]:
     """Return the rows and columns of a matrix; only the header of a binary one is read.
 
     Args:
-        place: position of the matrix.
+        position: position of the matrix.
 
     Raises:
         ValueError: if there is no complete matrix; the message names the file and the byte.
     """
-    with _opened(place) as file:
+    with _opened(position) as file:
         if file.read(2) == b"\0B":
-            return _header(file, place)[:2]
-        rows, columns = _read_text(file, place).shape
+            return _header(file, position)[:2]
+        rows, columns = _read_text(file, position).shape
         return rows, columns
 
 
-def read_matrix(place: Place) -> NDArray[np.float32]:
+def read_matrix(position: MatrixPosition) -> NDArray[np.float32]:
     """Read a matrix.
 
     Args:
-        place: position of the matrix.
+        position: position of the matrix.
 
     Returns:
         The values ``(rows, columns)``.
@@ -143,24 +143,24 @@ def read_matrix(place: Place) -> NDArray[np.float32]:
     """
     from kaldiio.matio import read_matrix_or_vector
 
-    with _opened(place) as file:
+    with _opened(position) as file:
         if file.read(2) == b"\0B":
-            _header(file, place)
-            file.seek(place.offset)
+            _header(file, position)
+            file.seek(position.offset)
             # overflow becomes infinite, which the check of finite values reports
             with np.errstate(all="ignore"):
                 matrix: NDArray[np.float32] = read_matrix_or_vector(file).astype(np.float32)
         else:
-            matrix = _read_text(file, place)
+            matrix = _read_text(file, position)
     if not np.isfinite(matrix).all():
         row, column = np.argwhere(~np.isfinite(matrix))[0]
         raise ValueError(
-            f"the matrix of {place} has {matrix[row, column]} in row {row}, column {column}"
+            f"the matrix of {position} has {matrix[row, column]} in row {row}, column {column}"
         )
     return matrix
 
 
-def index_archive(path: str | Path) -> Iterator[tuple[str, Place]]:
+def index_archive(path: str | Path) -> Iterator[tuple[str, MatrixPosition]]:
     """List each utterance of an archive with the position of its matrix.
 
     Only the headers of a plain binary archive are read; an archive that ends with ``.gz`` is held
@@ -174,27 +174,29 @@ def index_archive(path: str | Path) -> Iterator[tuple[str, Place]]:
     """
     path = Path(path)
     data = unpack(path) if path.suffix == ".gz" else None
-    with _opened(Place(path, 0, data)) as file:
+    with _opened(MatrixPosition(path, 0, data)) as file:
         # editors may add a byte order mark
         if file.read(3) != codecs.BOM_UTF8:
             file.seek(0)
         while name := _name(file, path):
-            place = Place(path, file.tell(), data)
+            position = MatrixPosition(path, file.tell(), data)
             if file.read(2) == b"\0B":
-                file.seek(_header(file, place)[2])
+                file.seek(_header(file, position)[2])
             else:
-                _read_text(file, place)
-            yield name, place
+                _read_text(file, position)
+            yield name, position
 
 
-def _opened(place: Place) -> BinaryIO:
+def _opened(position: MatrixPosition) -> BinaryIO:
     """Open the file of a matrix at the position of the matrix."""
-    file = open_file(place.path) if place.data is None else io.BytesIO(place.data)
+    file = open_file(position.path) if position.data is None else io.BytesIO(position.data)
     size = file.seek(0, io.SEEK_END)
-    if place.offset and place.offset >= size:
+    if position.offset and position.offset >= size:
         file.close()
-        raise ValueError(f"{place.path} ends at byte {size}, before a matrix at {place.offset}")
-    file.seek(place.offset)
+        raise ValueError(
+            f"{position.path} ends at byte {size}, before a matrix at {position.offset}"
+        )
+    file.seek(position.offset)
     return file
 
 
@@ -210,7 +212,7 @@ def _name(file: BinaryIO, path: Path) -> str:
     return name
 
 
-def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
+def _header(file: BinaryIO, position: MatrixPosition) -> tuple[int, int, int]:
     """Read the header of a binary matrix, behind its mark.
 
     Returns:
@@ -220,44 +222,44 @@ def _header(file: BinaryIO, place: Place) -> tuple[int, int, int]:
     kind, space, rest = start.partition(b" ")
     if not space or kind not in _LAYOUTS:
         raise ValueError(
-            f"{place} is no matrix of type {', '.join(k.decode() for k in _LAYOUTS)}: it has "
+            f"{position} is no matrix of type {', '.join(k.decode() for k in _LAYOUTS)}: it has "
             f"{start[:4].hex(' ') or 'nothing'} after its mark"
         )
     value, fixed, column = _LAYOUTS[kind]
     # float matrices have a byte with the size before each of the two numbers
     layout = "<8xii" if fixed else "<xixi"
-    before = place.offset + 2 + len(kind) + 1
+    before = position.offset + 2 + len(kind) + 1
     end = before + (fixed or 10)
     size = file.seek(0, io.SEEK_END)
     if size < end:
-        raise ValueError(f"{place.path} is truncated: it ends at byte {size}, inside a header")
+        raise ValueError(f"{position.path} is truncated: it ends at byte {size}, inside a header")
     if not fixed and (rest[0], rest[5]) != (4, 4):
         raise ValueError(
-            f"the matrix of {place} has numbers of {rest[0]} and {rest[5]} bytes in its header, "
+            f"the matrix of {position} has numbers of {rest[0]} and {rest[5]} bytes in its header, "
             "not of 4"
         )
     rows, columns = struct.unpack_from(layout, rest)
     if rows < 1 or columns < 1:
-        raise ValueError(f"the matrix of {place} has no values: {rows} rows, {columns} columns")
+        raise ValueError(f"the matrix of {position} has no values: {rows} rows, {columns} columns")
     end += columns * column + rows * columns * value
     if size < end:
         raise ValueError(
-            f"{place.path} is truncated: it ends at byte {size}, its matrix of {rows} by {columns} "
-            f"at byte {place.offset} would end at {end}"
+            f"{position.path} is truncated: it ends at byte {size}, its matrix of {rows} by "
+            f"{columns} at byte {position.offset} would end at {end}"
         )
-    check_size(end - place.offset, f"the matrix of {place}")
+    check_size(end - position.offset, f"the matrix of {position}")
     return rows, columns, end
 
 
-def _read_text(file: BinaryIO, place: Place) -> NDArray[np.float32]:
+def _read_text(file: BinaryIO, position: MatrixPosition) -> NDArray[np.float32]:
     """Read a text matrix: in brackets, with a row on each line."""
-    file.seek(place.offset)
+    file.seek(position.offset)
     before, bracket, line = file.readline(_LONGEST_TEXT + 1).partition(b"[")
     if not bracket or before.strip():
-        raise ValueError(f"{place} is no matrix: neither a binary mark nor '[' stands there")
+        raise ValueError(f"{position} is no matrix: neither a binary mark nor '[' stands there")
     rows = []
     while True:
-        check_size(file.tell() - place.offset, f"the text matrix of {place}", _LONGEST_TEXT)
+        check_size(file.tell() - position.offset, f"the text matrix of {position}", _LONGEST_TEXT)
         values, end, _ = line.partition(b"]")
         if row := values.split():
             rows.append(row)
@@ -265,11 +267,13 @@ def _read_text(file: BinaryIO, place: Place) -> NDArray[np.float32]:
             break
         line = file.readline(_LONGEST_TEXT + 1)
         if not line:
-            raise ValueError(f"{place.path} is truncated: a text matrix at {place.offset} has no ]")
+            raise ValueError(
+                f"{position.path} is truncated: a text matrix at {position.offset} has no ]"
+            )
     try:
         matrix = np.array(rows, dtype=np.float32)
     except ValueError as error:
-        raise ValueError(f"the text matrix of {place} is broken: {str(error)[:80]}") from None
+        raise ValueError(f"the text matrix of {position} is broken: {str(error)[:80]}") from None
     if matrix.ndim != 2:
-        raise ValueError(f"the matrix of {place} has no values")
+        raise ValueError(f"the matrix of {position} has no values")
     return matrix

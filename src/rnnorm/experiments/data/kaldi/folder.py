@@ -9,7 +9,7 @@ from typing import Literal
 from rnnorm.experiments.data.batches import fixed_tenth
 from rnnorm.experiments.data.kaldi.alignments import read_alignments
 from rnnorm.experiments.data.kaldi.archive import (
-    Place,
+    MatrixPosition,
     index_archive,
     matrix_shape,
     read_matrix,
@@ -78,10 +78,10 @@ def list_features(folder: Path, widths: dict[int, str]) -> dict[str, tuple[int, 
         FileNotFoundError: if there are no features.
     """
     features: dict[str, tuple[int, Features]] = {}
-    for name, place in _places(folder).items():
-        rows, columns = matrix_shape(place)
-        widths.setdefault(columns, f"{name!r} in {place}")
-        features[name] = rows, partial(read_matrix, place)
+    for name, position in _positions(folder).items():
+        rows, columns = matrix_shape(position)
+        widths.setdefault(columns, f"{name!r} in {position}")
+        features[name] = rows, partial(read_matrix, position)
     return features
 
 
@@ -97,17 +97,17 @@ def one_width(widths: dict[int, str]) -> int:
     return next(iter(widths))
 
 
-def _places(folder: Path) -> dict[str, Place]:
+def _positions(folder: Path) -> dict[str, MatrixPosition]:
     if file_exists(scp := folder / "feats.scp"):
         return read_scp(scp)
     for archive in (folder / "feats.ark", folder / "feats.ark.gz"):
         if file_exists(archive):
-            places: dict[str, Place] = {}
-            for name, place in index_archive(archive):
-                if name in places:
-                    raise ValueError(f"{place} is a second matrix of utterance {name!r}")
-                places[name] = place
-            return places
+            positions: dict[str, MatrixPosition] = {}
+            for name, position in index_archive(archive):
+                if name in positions:
+                    raise ValueError(f"{position} is a second matrix of utterance {name!r}")
+                positions[name] = position
+            return positions
     raise FileNotFoundError(f"{folder} has no features: neither feats.scp nor feats.ark[.gz]")
 
 

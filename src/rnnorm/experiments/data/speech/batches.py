@@ -82,14 +82,14 @@ class TranscriptBatch(NamedTuple):
         lengths: steps of each utterance ``(B,)``.
         targets: numbers of its symbols from 1 on ``(S, B)``; the padding is 0, the blank.
         target_lengths: symbols of each utterance ``(B,)``, 0 for one that cannot be aligned.
-        said: the symbols themselves, as text.
+        transcripts: the symbols themselves, as text.
     """
 
     x: Tensor
     lengths: Tensor
     targets: Tensor
     target_lengths: Tensor
-    said: list[tuple[str, ...]]
+    transcripts: list[tuple[str, ...]]
 
 
 def least_steps(symbols: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from rnnorm.experiments.data.speech.utterances import (
     Spoken,
     SpokenParts,
     Utterance,
-    held,
+    in_memory,
     pair,
 )
 from rnnorm.experiments.files import users_folder
@@ -60,7 +60,7 @@ def load_fsdd(data_dir: str | Path | None, alignments: str, split: Split, speake
     features: dict[str, tuple[int, Features]] = {}
     for file, samples in read_recordings(recordings, names, RATE):
         frames = filter_banks_of(f"{recordings}/{file}", samples, RATE)
-        features[names[file]] = len(frames), held(frames)
+        features[names[file]] = len(frames), in_memory(frames)
     in_order = {name: features[name] for name in sorted(features)}
     utterances, notes = pair(in_order, states.states, str(recordings))
     train, val, test = _split(utterances, split, speaker, recordings)
@@ -201,7 +201,7 @@ def _strings(
             sounds += [recordings[name], _silence(random)]
         frames = filter_banks(np.concatenate(sounds), RATE)
         words = tuple(WORDS[digit] for digit in digits)
-        made.append(Spoken(f"{part}-{number}-{speaker}", held(frames), len(frames), words))
+        made.append(Spoken(f"{part}-{number}-{speaker}", in_memory(frames), len(frames), words))
     return made
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rnnorm.experiments.data.speech.filter_banks import FEATURES, filter_banks_of
 from rnnorm.experiments.data.speech.recordings import read_recording
-from rnnorm.experiments.data.speech.utterances import Spoken, SpokenParts, held
+from rnnorm.experiments.data.speech.utterances import Spoken, SpokenParts, in_memory
 from rnnorm.experiments.data.text_file import placed_lines
 from rnnorm.experiments.files import BrokenFileError, files_below, inner_folder, users_folder
 
@@ -121,4 +121,6 @@ def _utterance(path: Path, speaker: str, files: Mapping[str, Path]) -> Spoken:
     if (recording := next((files[name] for name in names if name in files), None)) is None:
         raise FileNotFoundError(f"{path.with_suffix('.WAV')} is missing beside {path.name}")
     frames = filter_banks_of(recording, read_recording(recording, RATE), RATE)
-    return Spoken(f"{speaker}-{path.stem.lower()}", held(frames), len(frames), read_phones(path))
+    return Spoken(
+        f"{speaker}-{path.stem.lower()}", in_memory(frames), len(frames), read_phones(path)
+    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Features = Callable[[], NDArray[np.float32]]
 
 
-def held(features: NDArray[np.float32]) -> Features:
+def in_memory(features: NDArray[np.float32]) -> Features:
     """Return a reader of features that are held in memory."""
     return lambda: features
 

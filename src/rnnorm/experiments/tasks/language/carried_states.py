@@ -37,6 +37,6 @@ class CarriedStates:
 
     def restore(self, saved: Any) -> None:
         """Restore the state of this process from a checkpoint."""
-        state = processes.own_part(saved) if isinstance(saved, list) else saved
+        state = processes.of_this_process(saved) if isinstance(saved, list) else saved
         if state is not None:
             self.of["train"] = state

@@ -15,7 +15,7 @@ from rnnorm.diagnostics import plot_boundaries
 from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.windows import PADDING, TextData, Window
 from rnnorm.experiments.models.feeding import Feeding, Written, write
-from rnnorm.experiments.models.generation_training import Place, Task, Way, training_by_name
+from rnnorm.experiments.models.generation_training import Progress, Task, Way, training_by_name
 from rnnorm.experiments.models.layers import initialise, normalise_weights, set_forget_bias
 from rnnorm.experiments.models.measures import Likelihood, Unit, cross_entropy
 from rnnorm.experiments.models.recurrent_model import RecurrentModel, rows_of, stream
@@ -244,7 +244,7 @@ class LanguageModel(RecurrentModel):
         longest = int(lengths.max())
         symbols = self.hparams["vocabulary_size"]
         task = Task(written, self.scores, x[:longest], y[:longest], lengths, symbols)
-        loss = self.way.loss(task, Place(self.global_step, self.current_epoch))["loss"]
+        loss = self.way.loss(task, Progress(self.global_step, self.current_epoch))["loss"]
         self.log("train/loss", loss, prog_bar=True, batch_size=batch.predictions)
         return loss
 

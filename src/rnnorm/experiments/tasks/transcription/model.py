@@ -96,11 +96,11 @@ class Transcriber(StepClassifier):
         if symbols:
             self.log(f"{name}/loss", loss, batch_size=symbols)
         read = [self._as_text(row) for row in self.symbols(scores, batch.lengths)]
-        transcripts = [self._text(row) for row in batch.said]
-        errors.update(read, transcripts)
-        self.log(f"{name}/{self.score.name}", errors, prog_bar=True, batch_size=len(transcripts))
+        expected = [self._text(row) for row in batch.transcripts]
+        errors.update(read, expected)
+        self.log(f"{name}/{self.score.name}", errors, prog_bar=True, batch_size=len(expected))
         if name == "test":
-            counted = [_errors(*row) for row in zip(read, transcripts, strict=True)]
+            counted = [_errors(*row) for row in zip(read, expected, strict=True)]
             self.log_sampling_error(*torch.tensor(counted).T)
 
     def _scores(self, batch: TranscriptBatch) -> Tensor:
@@ -120,7 +120,7 @@ class Transcriber(StepClassifier):
         (read,) = self.symbols(scores, batch.lengths)
         caption = (
             "Posterior of the symbols that matter against the step; 0 is the blank. Said: "
-            f"{data.text(batch.said[0])}; read: {self._as_text(read) or 'nothing'}."
+            f"{data.text(batch.transcripts[0])}; read: {self._as_text(read) or 'nothing'}."
         )
         return caption, None
 

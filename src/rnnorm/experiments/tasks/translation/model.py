@@ -15,7 +15,7 @@ from rnnorm.experiments.data.text.vocabulary import END
 from rnnorm.experiments.models.bleu import CorpusBleu
 from rnnorm.experiments.models.feeding import write, writing_freely
 from rnnorm.experiments.models.generation_training import (
-    Place,
+    Progress,
     Task,
     Teacher,
     Way,
@@ -162,8 +162,8 @@ class Translator(RecurrentModel):
 
     def training_step(self, batch: ParallelBatch, batch_idx: int) -> Tensor:
         """Compute the loss of the way to train."""
-        place = Place(self.global_step, self.current_epoch)
-        found = self.way.loss(self.task(batch), place)
+        progress = Progress(self.global_step, self.current_epoch)
+        found = self.way.loss(self.task(batch), progress)
         symbols = int(batch.target_lengths.sum())
         for name, value in found.items():
             self.log(f"train/{name}", value, prog_bar=name == "loss", batch_size=symbols)
@@ -177,12 +177,12 @@ class Translator(RecurrentModel):
             write(self.decoder, at, writing_freely(len(batch[1]), limit, self.device))
             return
         task = self.task(batch)
-        task.write(Teacher().feeding(task, Place()))
+        task.write(Teacher().feeding(task, Progress()))
 
     def evaluate(self, name: str, batch: ParallelBatch) -> None:
         """Log BLEU of the translations, and the cross-entropy with the truth fed."""
         task, symbols = self.task(batch), int(batch.target_lengths.sum())
-        loss = likelihood_loss(task, Teacher().feeding(task, Place()))
+        loss = likelihood_loss(task, Teacher().feeding(task, Progress()))
         likelihood, bleu = getattr(self, f"{name}_likelihood"), getattr(self, f"{name}_bleu")
         likelihood(loss, symbols)
         bleu.update(self.translate(batch.source, batch.source_lengths), batch.target)
