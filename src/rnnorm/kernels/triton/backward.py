@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.inputs import Gradients, Inputs, Options, Results
 from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish, undo
@@ -40,25 +41,32 @@ def run_backward(
     mean, var = (torch.empty_like(moment) for moment in taken.input)
     x = finish(z_x, plan, inputs.gamma_input, (mean, var))
 
-    d_output, d_h, d_c = (
-        inputs.x.new_zeros(like.shape, dtype=wide) if d is None else d.to(wide)
-        for d, like in zip(upstream, (results.output, inputs.h0, inputs.h0), strict=True)
-    )
-    d_h_frames = plan.pack(d_output).clone()
-    plan.add_to_last(d_h_frames, d_h)
-    d_x = torch.empty_like(z_x, dtype=wide)
-    d_z = torch.empty_like(z_h)
+    d_output, d_h, d_c = upstream
+    if d_output is None:
+        d_h_frames = inputs.x.new_zeros(plan.frames, H, dtype=wide)
+    else:
+        d_h_frames = plan.pack(d_output.to(wide))
+        if d_h is not None and d_h_frames.data_ptr() == d_output.data_ptr():
+            # the gradient may be someone else's too
+            d_h_frames = d_h_frames.clone()
+    if d_h is not None:
+        plan.add_to_last(d_h_frames, d_h.to(wide))
+    d_c = inputs.h0.new_zeros(B, H, dtype=wide) if d_c is None else d_c.to(wide)
+    d_x, d_z = torch.empty_like(z_x), torch.empty_like(z_h)
     product = inputs.x.new_empty(B, H)
     # a step reads one buffer and writes the other
     carries = inputs.x.new_empty(2, B, H, dtype=wide)
     sums = B if plan.by_row else 1
     width = plan.gates * H
-    d_gamma, d_shift = inputs.x.new_zeros(2, sums, width, dtype=wide)
-    d_gamma_cell, d_beta_cell = inputs.x.new_zeros(2, sums, H, dtype=wide)
+    d_gamma, d_shift, d_gamma_cell, d_beta_cell = [
+        inputs.x.new_zeros(sums, size, dtype=wide) for size in (width, width, H, H)
+    ]
     state = h if inputs.c0 is None else c
     before = inputs.h0 if inputs.c0 is None else inputs.c0
     added = (d_gamma, d_shift, d_gamma_cell, d_beta_cell)
     later = 0
+    layout = plan.layout(back=True)
+    moments = _row_moments(plan, z_h, c) if layout is not None and plan.by_row else []
     for first, stop in reversed(plan.runs(back=True)):
         start, n = plan.starts[first], plan.sizes[first]
         hidden, out, sites = plan.sites(first, taken)
@@ -70,6 +78,17 @@ def run_backward(
                 d_h_frames, product, carries[stop % 2], d_c, d_x, d_z, carries[first % 2], *added,
                 start, plan.starts[first - 1] if first else 0, n, later,
                 hidden.row, hidden.pitch, out.row, out.pitch, H, S=variant, **how,
+            )  # fmt: skip
+        elif layout is not None:
+            if plan.by_row:
+                sites = [*sites[:2], *moments[:2], *sites[4:6], *moments[2:]]
+            earlier = plan.starts[first - 1] if first else 0
+            passes.backward(
+                plan, layout, (first, stop), ((hidden, out), sites), later,
+                x=x, z=z_h, before=(state if first else before)[earlier:], states=state,
+                output=d_h_frames, product=product, carried=carries[stop % 2], last=d_c,
+                carry=carries[first % 2], d_x=d_x, d_z=d_z, d_gamma=d_gamma, d_shift=d_shift,
+                d_gamma_out=d_gamma_cell, d_shift_out=d_beta_cell, weight=inputs.weight_hh,
             )  # fmt: skip
         else:
             grid, how = plan.launch(n, looped=True)
@@ -84,14 +103,19 @@ def run_backward(
     # the first step, with an even number, wrote this buffer
     carried, _ = carries
 
+    # which leaves its memory to what follows
+    del x
     d_z_x, d_gamma_input, d_shift_input = undo(d_x, z_x, plan, inputs.gamma_input, taken.input)
     d_weight_ih = d_z_x.t() @ plan.pack(inputs.x)
     begin = plan.sizes[0]
     d_weight_hh = d_z[:begin].t() @ inputs.h0.to(given)
-    d_weight_hh += d_z[begin:].t() @ plan.before(narrow)
+    d_weight_hh.addmm_(d_z[begin:].t(), plan.before(narrow))
     d_h0 = product.to(wide)
     d_h0 = d_h0 + carried if options.skips else d_h0
-    d_hidden = d_shift.sum(0)
+    d_gamma, d_hidden, d_gamma_cell, d_beta_cell = [
+        each.squeeze(0) if sums == 1 else each.sum(0)
+        for each in (d_gamma, d_shift, d_gamma_cell, d_beta_cell)
+    ]
     if options.separate:
         d_bias_ih, d_bias_hh = d_shift_input, d_hidden
     else:
@@ -106,9 +130,9 @@ def run_backward(
         "bias_ih": d_bias_ih,
         "bias_hh": d_bias_hh,
         "gamma_input": d_gamma_input,
-        "gamma_hidden": d_gamma.sum(0),
-        "gamma_cell": d_gamma_cell.sum(0),
-        "beta_cell": d_beta_cell.sum(0),
+        "gamma_hidden": d_gamma,
+        "gamma_cell": d_gamma_cell,
+        "beta_cell": d_beta_cell,
     }
     # an operator's results may not share memory, not even those without elements
     return Gradients._make(
@@ -117,3 +141,12 @@ def run_backward(
             for name, grad in zip(Gradients._fields, map(grads.get, Gradients._fields), strict=True)
         ]
     )
+
+
+def _row_moments(plan: Plan, z: Tensor, c: Tensor) -> list[Tensor]:
+    """Return mean and variance of each row of the hidden and the cell site, where they have any."""
+    absent = [c.new_empty(0)] * 2
+    hidden = absent if plan.scopes.hidden == "off" else passes.row_moments(z, plan.blocks())
+    if plan.scopes.cell == "off":
+        return [*hidden, *absent]
+    return [*hidden, *passes.row_moments(c[: plan.frames], [(0, plan.H)])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.inputs import DIFFERENTIABLE, RESULTS, Inputs, Options, Results
 from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish
@@ -51,7 +52,8 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
     for name, (shape, dtype) in zip(RESULTS, forward_shapes(inputs, options, save), strict=True):
         if name not in DIFFERENTIABLE:
             # a moment stays zero where no statistic is taken
-            new = inputs.x.new_zeros if name.startswith("taken_") else inputs.x.new_empty
+            partly = name.startswith("taken_") and not plan.takes_all
+            new = inputs.x.new_zeros if partly else inputs.x.new_empty
             made[name] = new(shape, dtype=dtype)
     # the final states are known after the last step
     results = Results(output=output, h_n=output, c_n=output, **made)
@@ -70,6 +72,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
     x = finish(z_x[: plan.frames], plan, inputs.gamma_input, taken.input)
     state = inputs.h0 if inputs.c0 is None else inputs.c0
     seen, earlier, weight = inputs.h0.to(narrow.dtype), 0, inputs.weight_hh.t()
+    layout = plan.layout(back=False)
     for first, stop in plan.runs(back=False):
         start, n = plan.starts[first], plan.sizes[first]
         hidden, out, sites = plan.sites(first, taken)
@@ -81,6 +84,12 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
                 x, z_h, state, c, h, narrow, *sites,
                 start, earlier, n, hidden.row, hidden.pitch, out.row, out.pitch, plan.H,
                 S=variant, **how,
+            )  # fmt: skip
+        elif layout is not None:
+            passes.forward(
+                plan, layout, (first, stop), ((hidden, out), sites),
+                x=x, z=z_h if save else None, before=state[earlier if first else 0 :], c=c,
+                h=h if plan.narrow else None, narrow=narrow, seen=seen, weight=inputs.weight_hh,
             )  # fmt: skip
         else:
             grid, how = plan.launch(n, looped=True)

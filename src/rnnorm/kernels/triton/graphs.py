@@ -46,11 +46,19 @@ class _Graph(NamedTuple):
     results: list[Tensor]
 
     def __call__(self, arguments: Sequence[Any]) -> list[Tensor]:
-        torch._foreach_copy_(self.given, [a for a in arguments if _is_copied(a)])
+        _copy(self.given, [a for a in arguments if _is_copied(a)])
         self.replay()
         results = [torch.empty_like(result) for result in self.results]
-        torch._foreach_copy_(results, self.results)
+        _copy(results, self.results)
         return results
+
+
+def _copy(to: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy tensors in one launch for each dtype."""
+    # tensors of several dtypes would be copied one by one
+    for dtype in {tensor.dtype for tensor in to}:
+        pairs = [pair for pair in zip(to, values, strict=True) if pair[0].dtype == dtype]
+        torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
 
 
 def _record(capture: Capture, run: Run, arguments: Sequence[Any]) -> tuple[_Graph, list[Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -26,8 +26,8 @@ def finish(z: Tensor, plan: Plan, gamma: Tensor | None, taken: Moments) -> Tenso
     if gamma is None:
         return z if shift is None else z + shift
     if plan.by_row:
-        return torch.cat([y for y, *_ in _by_row(z, plan, gamma)], 1)
-    y = torch.empty_like(z, dtype=plan.wide)
+        return _join([y for y, *_ in _by_row(z, plan, gamma)])
+    y = torch.empty_like(z)
     for source, starts, _ in _segments(plan, taken):
         grid, how = _launch(z, starts, plan)
         columns.forward[grid](
@@ -43,22 +43,22 @@ def undo(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return the gradients of raw terms, γ and shift from that of the finished terms."""
     if gamma is None:
-        return d_y.to(z.dtype), None, d_y.sum(0)
+        return d_y.to(z.dtype), None, d_y.sum(0, dtype=plan.wide)
     if plan.by_row:
         pieces = []
         for (start, stop), (_, wide, mean, inverse, scale) in zip(
             plan.blocks(), _by_row(z, plan, gamma), strict=True
         ):
-            d = d_y[:, start:stop].contiguous()
+            d = d_y[:, start:stop].to(plan.wide).contiguous()
             pieces.append(
                 torch.ops.aten.native_layer_norm_backward(
                     d, wide, wide.shape[1:], mean, inverse, scale, scale, [True, True, True]
                 )
             )
-        d_z, d_gamma, d_shift = (torch.cat(parts, -1) for parts in zip(*pieces, strict=True))
+        d_z, d_gamma, d_shift = map(_join, zip(*pieces, strict=True))
         return d_z.to(z.dtype), d_gamma, d_shift
     d_z = torch.empty_like(z)
-    sums = d_y.new_empty(2, max(plan.T, 1), z.size(1))
+    sums = d_y.new_empty(2, max(plan.T, 1), z.size(1), dtype=plan.wide)
     count = 0
     for source, starts, first in _segments(plan, taken):
         grid, how = _launch(z, starts, plan)
@@ -69,6 +69,11 @@ def undo(
         )  # fmt: skip
     d_gamma, d_shift = (each[:count].sum(0) for each in sums)
     return d_z, d_gamma, d_shift
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """Return the columns of all parts, without a copy where there is one part."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), -1)
 
 
 def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from torch import Tensor
 from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call import DTYPES
 from rnnorm.kernels.call_inputs import check_call
+from rnnorm.kernels.cuda import passes
+from rnnorm.kernels.cuda.persistent import RefusedError, give_up
 from rnnorm.kernels.inputs import Gradients, Inputs, Options, Results
 from rnnorm.kernels.operators import (
     BACKWARD,
@@ -27,6 +29,10 @@ from rnnorm.kernels.triton import graphs
 from rnnorm.kernels.triton.backward import run_backward
 from rnnorm.kernels.triton.forward import forward_shapes, run_forward
 from rnnorm.norm.merged_moments import ActiveRows
+
+# bytes of a call's recurrent terms
+_MOST_COPIED = 64 << 20
+Kept = TypeVar("Kept", Gradients, Results)
 
 
 @torch.library.custom_op("rnnorm::triton_backward", mutates_args=(), schema=BACKWARD)
@@ -49,24 +55,36 @@ def _backward(
     """Run the backward pass, replayed from a CUDA graph where its shapes repeat."""
     assert rows is None, "the kernels do not take the rows of other processes"
     arguments = (*inputs, *results, *upstream, *options, wants_x)
-    return Gradients._make(_captured(_run_backward, inputs, arguments))
+    return Gradients._make(_captured(_run_backward, inputs, options, arguments, back=True))
 
 
-def _captured(run: graphs.Run, inputs: Inputs, arguments: tuple[Any, ...]) -> list[Tensor]:
+def _captured(
+    run: graphs.Run, inputs: Inputs, options: Options, arguments: tuple[Any, ...], *, back: bool
+) -> list[Tensor]:
     """Run a pass on an operator's arguments, replayed from a CUDA graph where shapes repeat."""
     x = inputs.x
     # Triton launches on the current device, which need not be the tensors'
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         captured = graphs.current_graphs(x.device)
         # ragged batches seldom have the same sizes, and copy a table of these from the host
-        if captured is None or bool((inputs.sizes < x.size(1)).any()):
+        ragged = int(inputs.sizes[-1]) < x.size(1)
+        if captured is None or ragged:
+            return run(*arguments)
+        # a graph copies its inputs and results, which the few launches of many steps do not repay
+        # where these are large
+        terms = x.size(0) * x.size(1) * len(inputs.weight_hh) * x.element_size()
+        if (
+            terms > _MOST_COPIED
+            and passes.layout_of(inputs, options, back=back, ragged=ragged) is not None
+        ):
             return run(*arguments)
         return captured.run(run, arguments)
 
 
 def _run_backward(*arguments: Any) -> list[Tensor]:
     """Run the backward pass on the operator's arguments."""
-    return list(run_backward(*backward_parts(arguments)))
+    parts = backward_parts(arguments)
+    return list(_retried(lambda: run_backward(*parts), parts[0]))
 
 
 triton_backward.register_fake(fake_backward)
@@ -84,12 +102,24 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
 def _forward(inputs: Inputs, options: Options, save: bool, rows: ActiveRows | None) -> Results:
     """Run the forward pass, replayed from a CUDA graph where its shapes repeat."""
     assert rows is None, "the kernels do not take the rows of other processes"
-    return Results._make(_captured(_run_forward, inputs, (*inputs, *options, save)))
+    return Results._make(
+        _captured(_run_forward, inputs, options, (*inputs, *options, save), back=False)
+    )
 
 
 def _run_forward(*arguments: Any) -> list[Tensor]:
     """Run the forward pass on the operator's arguments."""
-    return list(run_forward(*forward_parts(arguments)))
+    parts = forward_parts(arguments)
+    return list(_retried(lambda: run_forward(*parts), parts[0]))
+
+
+def _retried(run: Callable[[], Kept], inputs: Inputs) -> Kept:
+    """Run a pass, once more by other kernels if the GPU refuses one of many steps."""
+    try:
+        return run()
+    except RefusedError as error:
+        give_up(inputs.x.device, error)
+        return run()
 
 
 @triton_forward.register_fake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rnnorm.kernels.cuda import passes
+from rnnorm.kernels.cuda.persistent import Layout
 from rnnorm.kernels.inputs import Inputs, Options, Sites
 from rnnorm.kernels.triton.graphs import float32_precision
 from rnnorm.kernels.triton.loop import Product
@@ -60,7 +63,8 @@ class Plan:
         self.frames = self.starts[-1]
         self.gates = options.gates
         self.wide = torch.promote_types(inputs.x.dtype, torch.float32)
-        self.narrow = self.wide != inputs.x.dtype
+        self.given = inputs.x.dtype
+        self.narrow = self.wide != self.given
         self.scopes = options.by_site
         self.by_row = "row" in self.scopes
         self._inputs, self.options = inputs, options
@@ -75,6 +79,8 @@ class Plan:
         # active rows never grow, so steps with enough of them come first
         self.taking = sum(n >= fewest for n in self.sizes)
         self.ragged = self.frames < self.T * self.B
+        #: whether a statistic is taken at every step, and of all frames
+        self.takes_all = self.taking == self.T and self.frames >= fewest
         if self.ragged:
             sizes, rows = inputs.sizes, torch.arange(self.B, device="cpu")
             first = torch.tensor(self.starts, device="cpu")
@@ -89,8 +95,7 @@ class Plan:
                 parts, [len(table) for table in tables]
             )
         else:
-            # made on the device, as a copy from the host could not be captured
-            self.first_frames = torch.arange(self.T + 1, device=inputs.x.device) * self.B
+            self.first_frames = _dense_frames(self.T, self.B, inputs.x.device)
 
     def runs(self, *, back: bool) -> list[tuple[int, int]]:
         """Return the steps of each launch, from and to: one, or many where that takes less time.
@@ -98,16 +103,20 @@ class Plan:
         Args:
             back: whether the backward pass is launched.
         """
-        if not self._looped(back):
+        persistent = self.layout(back=back)
+        if persistent is None and not self._looped(back):
             return [(t, t + 1) for t in range(self.T)]
-        # the first step follows no frame, and steps that take statistics are another variant
-        starts = {
-            0,
-            min(1, self.T),
-            self.taking,
-        }
+        # steps that take statistics are another variant
+        starts = {0, self.taking}
+        if persistent is None:
+            # the first step follows no frame
+            starts.add(min(1, self.T))
         starts.update(*map(self.kept, Sites._fields))
         return list(pairwise(sorted({*starts, self.T})))
+
+    def layout(self, *, back: bool) -> Layout | None:
+        """Return the layout of launches by ``rnnorm.kernels.cuda``, None if Triton's run."""
+        return passes.layout_of(self._inputs, self.options, back=back, ragged=self.ragged)
 
     def kept(self, site: str) -> list[int]:
         """Return the first step, if any, that uses the constants of an earlier one."""
@@ -211,6 +220,24 @@ class Plan:
             "launch_cooperative_grid": not self.by_row,
             **launch_options(how, looped=True),
         }
+
+
+def _dense_frames(T: int, B: int, device: torch.device) -> Tensor:
+    """Return the first frame of each step of a padded batch and of the one after the last."""
+    stream = 0
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            # a graph's memory is no other call's
+            return torch.arange(T + 1, device=device) * B
+        # another stream might read it before it is written
+        stream = torch.cuda.current_stream(device).cuda_stream
+    return _kept_frames(T, B, device, stream)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _kept_frames(T: int, B: int, device: torch.device, stream: int) -> Tensor:
+    return torch.arange(T + 1, device=device) * B
 
 
 def product(how: Tile, rectified: bool) -> Product:

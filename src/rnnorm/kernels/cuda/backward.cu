@@ -1,0 +1,227 @@
+// The backward pass of many steps in one launch, the last step first.
+
+struct BackwardArguments {
+  const Term* x;         // finished input terms of all frames
+  const Number* z;       // raw recurrent terms of all frames
+  const float* before;   // c of an LSTM or h of a GRU before the first of these steps
+  const float* states;   // the same of all frames
+  const float* output;   // gradient of h of all frames, without the part through the next step
+  const Number* product; // gradient of h through the product of the step after the last of these
+  const float* carried;  // gradient of the state that the step after the last of these was given
+  const float* last;     // gradient of an LSTM's c after a row's last frame
+  float* carry;          // gradient of the state before the first of these steps
+  Number* d_x;           // gradient of the input terms of all frames
+  Number* d_z;           // gradient of the raw recurrent terms of all frames
+  float *d_gamma, *d_shift, *d_gamma_out, *d_shift_out; // added to
+  const Number* weight;  // W_hh
+  Site hidden, out;
+  const i64* starts;     // the first frame of each step of the call and of the one after the last
+  Exchange exchange;
+  int first, stop, units, later; // later: rows of the step after the last of these
+  float eps;
+  int unused;
+};
+
+// Put a unit's gradients where the next product reads them.
+DEVICE void put_gates(const Exchange& e, int buffer, int unit, int row, const float (&d)[GATES]) {
+  UNROLL for (int g = 0; g < GATES; ++g) put(e, buffer, unit * GATES + g, row, d[g]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const BackwardArguments a) {
+  const Thread my(a.units);
+  char* space = shared_space();
+  const Sums sums(space);
+  char* weight = space + FIXED_BYTES;
+  char* stages = weight + a.exchange.pieces * COLUMNS * 16;
+  const Exchange& e = a.exchange;
+  Barrier barrier(e.state, sums.given_up);
+  Copies copies(space, stages);
+  load_weight(a.weight, weight, a.units, e.pieces);
+  __syncthreads();
+#if BULK
+  if (my.warp == WARPS) {
+    if (my.lane) return;
+    for (int t = a.stop - 2; t >= a.first; --t) {
+      const int back = a.stop - 1 - t;
+      copies.run(e, barrier, back * (WAITS + 1), back & 1, (int)(a.starts[t + 2] - a.starts[t + 1]));
+    }
+    return;
+  }
+#endif
+
+  float gamma[GATES], shift[GATES], gamma_out = 1.f, shift_out = 0.f;
+  UNROLL for (int g = 0; g < GATES; ++g) {
+    gamma[g] = HIDDEN != OFF && my.here ? a.hidden.gamma[g * a.units + my.unit] : 1.f;
+    shift[g] = SHIFTED && my.here ? a.hidden.shift[g * a.units + my.unit] : 0.f;
+  }
+  if (OUT != OFF && my.here) gamma_out = a.out.gamma[my.unit], shift_out = a.out.shift[my.unit];
+  // the first half is of gamma, the second of the shift
+  float own[2 * GATES], own_out[2] = {0.f, 0.f}, carry[R];
+  UNROLL for (int k = 0; k < 2 * GATES; ++k) own[k] = 0.f;
+  UNROLL for (int j = 0; j < R; ++j)
+    carry[j] = GATES > 1 && my.here && my.row(j) < a.later ? a.carried[my.at(my.row(j))] : 0.f;
+
+  int later = a.later;
+  for (int t = a.stop - 1; t >= a.first; --t) {
+    const int past = t - a.first, back = a.stop - 1 - t;
+    const i64 start = a.starts[t], earlier = t > a.first ? a.starts[t - 1] : 0;
+    const int n = (int)(a.starts[t + 1] - start);
+
+    // all that does not depend on the step after this one
+    float hat[R][GATES], inverse[R][GATES], y[R][GATES], gates[R][GATES], before[R], d[R];
+    float c_hat[R], c_inverse[R], squashed[R];
+    UNROLL for (int j = 0; j < R; ++j) {
+      const int row = my.row(j);
+      const bool valid = my.here && row < n;
+      float zero[GATES];
+      UNROLL for (int g = 0; g < GATES; ++g) {
+        const float x = valid ? widen(a.x[my.at(start + row, g)]) : 0.f;
+        const float z = valid ? widen(a.z[my.at(start + row, g)]) : 0.f;
+        y[j][g] = JOINT ? z + x : z, zero[g] = JOINT ? 0.f : x;
+        hat[j][g] = y[j][g], inverse[j][g] = 1.f;
+        if constexpr (HIDDEN != OFF) {
+          float mean = 0.f, var = 1.f;
+          if (valid && OVER_UNITS) {
+            const i64 at = (start + row) * GROUPS + (g >= FIRST_GROUP);
+            mean = a.hidden.mean[at], var = a.hidden.var[at];
+          } else if (valid) {
+            const i64 of = a.hidden.row + past * a.hidden.skip + a.hidden.pitch * row;
+            mean = a.hidden.mean[my.at(of, g)], var = a.hidden.var[my.at(of, g)];
+          }
+          hat[j][g] = standardise(y[j][g], mean, var, a.eps, inverse[j][g]);
+          y[j][g] = hat[j][g] * gamma[g];
+        }
+        y[j][g] += shift[g];
+      }
+      before[j] = 0.f;
+      if (GATES > 1 && valid) before[j] = t > a.first ? a.states[my.at(earlier + row)] : a.before[my.at(row)];
+      activations(zero, y[j], gates[j]);
+      d[j] = valid ? a.output[my.at(start + row)] : 0.f;
+      c_hat[j] = c_inverse[j] = squashed[j] = 0.f;
+      if constexpr (CELL == LSTM) {
+        float c = advance(gates[j], before[j]);
+        c_inverse[j] = 1.f;
+        if constexpr (OUT != OFF) {
+          float mean = 0.f, var = 1.f;
+          if (valid && OVER_UNITS) {
+            mean = a.out.mean[start + row], var = a.out.var[start + row];
+          } else if (valid) {
+            const i64 of = a.out.row + past * a.out.skip + a.out.pitch * row;
+            mean = a.out.mean[my.at(of)], var = a.out.var[my.at(of)];
+          }
+          c_hat[j] = standardise(c, mean, var, a.eps, c_inverse[j]);
+          c = c_hat[j] * gamma_out + shift_out;
+        }
+        squashed[j] = tanh_(c);
+        if (valid && row >= later) carry[j] += a.last[my.at(row)];
+      }
+    }
+
+    if (back > 0) {
+      product(e, barrier, copies, back & 1, weight, stages, later);
+      const float poison = *sums.given_up ? __uint_as_float(0x7fffffffu) : 0.f;
+      UNROLL for (int j = 0; j < R; ++j) {
+        float sum[1] = {0.f};
+        if (my.here && my.row(j) < later) entries<1>(e, stages, my.row(j), my.u, sum);
+        d[j] += sum[0] + poison;
+      }
+    } else {
+      UNROLL for (int j = 0; j < R; ++j)
+        if (my.here && my.row(j) < later) d[j] += widen(a.product[my.at(my.row(j))]);
+    }
+
+    float d_o[R], d_c[R];
+    UNROLL for (int j = 0; j < R; ++j) {
+      d_o[j] = 0.f, d_c[j] = d[j];
+      if constexpr (CELL == LSTM) {
+        const float o = gates[j][3];
+        d_o[j] = d[j] * squashed[j] * o * (1.f - o);
+        d_c[j] = d[j] * o * (1.f - squashed[j] * squashed[j]);
+        if (OUT != OFF) own_out[0] += d_c[j] * c_hat[j], own_out[1] += d_c[j];
+      }
+    }
+    if constexpr (OUT == OWN && OVER_UNITS) {
+      UNROLL for (int j = 0; j < R; ++j) {
+        d_c[j] *= gamma_out;
+        const float2 part = make_float2(over_units(my.here ? d_c[j] : 0.f), over_units(my.here ? d_c[j] * c_hat[j] : 0.f));
+        if (my.row(j) < n) leave_part(e, my, GROUPS, my.row(j), part);
+      }
+      gather_parts<false>(e, my, sums, barrier, 1, GROUPS, 1, n);
+      UNROLL for (int j = 0; j < R; ++j) {
+        const float* mean = sums.rows[1] + min(my.row(j), n - 1) * 2;
+        d_c[j] = c_inverse[j] * (d_c[j] - mean[0] - c_hat[j] * mean[1]);
+      }
+    } else if constexpr (OUT == OWN) {
+      float total[2] = {0.f, 0.f};
+      UNROLL for (int j = 0; j < R; ++j) total[0] += d_c[j], total[1] += d_c[j] * c_hat[j];
+      total_over_rows<2>(total, my, sums, 1);
+      UNROLL for (int j = 0; j < R; ++j)
+        d_c[j] = c_inverse[j] * gamma_out * (d_c[j] - total[0] / n - c_hat[j] * (total[1] / n));
+    } else if constexpr (OUT == GIVEN) {
+      UNROLL for (int j = 0; j < R; ++j) d_c[j] *= c_inverse[j] * gamma_out;
+    }
+
+    float d_x[R][GATES], d_y[R][GATES];
+    UNROLL for (int j = 0; j < R; ++j) {
+      const bool valid = my.here && my.row(j) < n;
+      const float through = GATES > 1 ? d_c[j] + carry[j] : d_c[j];
+      carry[j] = retreat(gates[j], y[j], before[j], valid ? through : 0.f, valid ? d_o[j] : 0.f, d_x[j], d_y[j]);
+      UNROLL for (int g = 0; g < GATES; ++g) own[g] += d_y[j][g] * hat[j][g], own[GATES + g] += d_y[j][g];
+    }
+    if constexpr (HIDDEN == OWN && OVER_UNITS) {
+      UNROLL for (int j = 0; j < R; ++j)
+        UNROLL for (int group = 0; group < GROUPS; ++group) {
+          float sum = 0.f, sum_hat = 0.f;
+          UNROLL for (int g = 0; g < GATES; ++g) if ((g >= FIRST_GROUP) == group) {
+            sum += d_y[j][g] * gamma[g], sum_hat += d_y[j][g] * gamma[g] * hat[j][g];
+          }
+          const float2 part = make_float2(over_units(sum), over_units(sum_hat));
+          if (my.row(j) < n) leave_part(e, my, group, my.row(j), part);
+        }
+      gather_parts<false>(e, my, sums, barrier, 0, 0, GROUPS, n);
+      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {
+        const float* mean = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + (g >= FIRST_GROUP)) * 2;
+        d_y[j][g] = inverse[j][g] * (d_y[j][g] * gamma[g] - mean[0] - hat[j][g] * mean[1]);
+      }
+    } else if constexpr (HIDDEN == OWN) {
+      float total[2 * GATES];
+      UNROLL for (int k = 0; k < 2 * GATES; ++k) total[k] = 0.f;
+      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
+        total[g] += d_y[j][g], total[GATES + g] += d_y[j][g] * hat[j][g];
+      total_over_rows<2 * GATES>(total, my, sums, 0);
+      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
+        d_y[j][g] = inverse[j][g] * gamma[g] * (d_y[j][g] - total[g] / n - hat[j][g] * (total[GATES + g] / n));
+    } else if constexpr (HIDDEN == GIVEN) {
+      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) d_y[j][g] *= inverse[j][g] * gamma[g];
+    }
+
+    if (t > a.first) {
+      UNROLL for (int j = 0; j < R; ++j)
+        if (my.here && my.row(j) < n) put_gates(e, (back + 1) & 1, my.unit, my.row(j), d_y[j]);
+      barrier.arrive();
+    }
+    UNROLL for (int j = 0; j < R; ++j) {
+      const int row = my.row(j);
+      if (!my.here || row >= n) continue;
+      UNROLL for (int g = 0; g < GATES; ++g) {
+        narrow_to(a.d_z[my.at(start + row, g)], d_y[j][g]);
+        narrow_to(a.d_x[my.at(start + row, g)], JOINT ? d_y[j][g] : d_x[j][g]);
+      }
+    }
+    later = n;
+  }
+
+  UNROLL for (int j = 0; j < R; ++j)
+    if (GATES > 1 && my.here && my.row(j) < later) a.carry[my.at(my.row(j))] = carry[j];
+  sync();
+  total_over_rows<2 * GATES>(own, my, sums, 0);
+  total_over_rows<2>(own_out, my, sums, 1);
+  if (my.here && my.row(0) == 0) {
+    UNROLL for (int g = 0; g < GATES; ++g) {
+      const int at = g * a.units + my.unit;
+      if (HIDDEN != OFF) a.d_gamma[at] += own[g];
+      if (SHIFTED) a.d_shift[at] += own[GATES + g];
+    }
+    if (OUT != OFF) a.d_gamma_out[my.unit] += own_out[0], a.d_shift_out[my.unit] += own_out[1];
+  }
+}

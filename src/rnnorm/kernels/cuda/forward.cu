@@ -1,0 +1,164 @@
+// The forward pass of many steps in one launch.
+
+struct ForwardArguments {
+  const Term* x;        // finished input terms of all frames, gate beside gate
+  Number* z;            // raw recurrent terms of all frames, or null if nobody reads them
+  const float* before;  // c of an LSTM or h of a GRU before the first of these steps
+  float *c, *h;         // c of an LSTM and h of all frames; h may be null
+  Number* narrow;       // h in the type of the product
+  const Number* seen;   // h before the first of these steps, in the type of the product
+  const Number* weight; // W_hh
+  Site hidden, out;
+  const i64* starts;    // the first frame of each step of the call and of the one after the last
+  Exchange exchange;
+  int first, stop, units;
+  float eps;
+};
+
+// Statistics of a unit's values at a row that are given.
+DEVICE void load_given(const Site& site, const Thread& my, int past, int row, int count, int g, float& mean,
+                       float& var) {
+  const i64 at = ((i64)(site.row + past * site.skip + site.pitch * row) * count + g) * my.units + my.unit;
+  mean = site.mean[at], var = site.var[at];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardArguments a) {
+  const Thread my(a.units);
+  char* space = shared_space();
+  const Sums sums(space);
+  char* weight = space + FIXED_BYTES;
+  char* stages = weight + a.exchange.pieces * COLUMNS * 16;
+  const Exchange& e = a.exchange;
+  Barrier barrier(e.state, sums.given_up);
+  Copies copies(space, stages);
+  load_weight(a.weight, weight, a.units, e.pieces);
+  __syncthreads();
+#if BULK
+  if (my.warp == WARPS) {
+    if (my.lane) return;
+    for (int t = a.first; t < a.stop; ++t) {
+      const int past = t - a.first;
+      copies.run(e, barrier, 1 + past * (WAITS + 1), past & 1, (int)(a.starts[t + 1] - a.starts[t]));
+    }
+    return;
+  }
+#endif
+
+  i64 start = a.starts[a.first];
+  int n = (int)(a.starts[a.first + 1] - start);
+  float gamma[GATES], shift[GATES], gamma_out = 1.f, shift_out = 0.f;
+  UNROLL for (int g = 0; g < GATES; ++g) {
+    gamma[g] = HIDDEN != OFF && my.here ? a.hidden.gamma[g * a.units + my.unit] : 1.f;
+    shift[g] = SHIFTED && my.here ? a.hidden.shift[g * a.units + my.unit] : 0.f;
+  }
+  if (OUT != OFF && my.here) gamma_out = a.out.gamma[my.unit], shift_out = a.out.shift[my.unit];
+  float state[R], x[R][GATES];
+  UNROLL for (int j = 0; j < R; ++j) {
+    const int row = my.row(j);
+    const bool valid = my.here && row < n;
+    state[j] = GATES > 1 && valid ? a.before[my.at(row)] : 0.f;
+    if (valid) put(e, 0, my.unit, row, widen(a.seen[my.at(row)]));
+    UNROLL for (int g = 0; g < GATES; ++g) x[j][g] = valid ? widen(a.x[my.at(start + row, g)]) : 0.f;
+  }
+  barrier.arrive();
+
+  for (int t = a.first; t < a.stop; ++t) {
+    const int past = t - a.first;
+    float mean[R][GATES], var[R][GATES], mean_out[R], var_out[R];
+    UNROLL for (int j = 0; j < R; ++j) {
+      const int row = my.row(j);
+      mean_out[j] = 0.f, var_out[j] = 1.f;
+      UNROLL for (int g = 0; g < GATES; ++g) mean[j][g] = 0.f, var[j][g] = 1.f;
+      if (!my.here || row >= n) continue;
+      if constexpr (HIDDEN == GIVEN)
+        UNROLL for (int g = 0; g < GATES; ++g) load_given(a.hidden, my, past, row, GATES, g, mean[j][g], var[j][g]);
+      if constexpr (OUT == GIVEN) load_given(a.out, my, past, row, 1, 0, mean_out[j], var_out[j]);
+    }
+    product(e, barrier, copies, past & 1, weight, stages, n);
+    const float poison = *sums.given_up ? __uint_as_float(0x7fffffffu) : 0.f;
+
+    float z[R][GATES], y[R][GATES];
+    UNROLL for (int j = 0; j < R; ++j) {
+      const int row = my.row(j);
+      UNROLL for (int g = 0; g < GATES; ++g) z[j][g] = 0.f;
+      if (my.here && row < n) entries<GATES>(e, stages, row, my.u, z[j]);
+      UNROLL for (int g = 0; g < GATES; ++g) {
+        z[j][g] = rounded(z[j][g]) + poison;
+        y[j][g] = JOINT ? z[j][g] + x[j][g] : z[j][g];
+      }
+    }
+    if constexpr (HIDDEN == OWN && OVER_UNITS) {
+      UNROLL for (int j = 0; j < R; ++j) leave_moments<GATES>(e, my, 0, my.row(j), my.row(j) < n, y[j]);
+      gather_parts<true>(e, my, sums, barrier, 0, 0, GROUPS, n);
+      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {
+        const float* row = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + (g >= FIRST_GROUP)) * 2;
+        mean[j][g] = row[0], var[j][g] = row[1];
+      }
+    } else if constexpr (HIDDEN == OWN) {
+      moments_over_rows<GATES>(y, my, sums, 0, n, mean[0], var[0]);
+      UNROLL for (int j = 1; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
+        mean[j][g] = mean[0][g], var[j][g] = var[0][g];
+    }
+    float o[R], kept[R][1];
+    UNROLL for (int j = 0; j < R; ++j) {
+      float zero[GATES], gates[GATES], inverse;
+      UNROLL for (int g = 0; g < GATES; ++g) {
+        if (HIDDEN != OFF) y[j][g] = standardise(y[j][g], mean[j][g], var[j][g], a.eps, inverse) * gamma[g];
+        y[j][g] += shift[g];
+        zero[g] = JOINT ? 0.f : x[j][g];
+      }
+      activations(zero, y[j], gates);
+      state[j] = advance(gates, state[j]);
+      o[j] = gates[GATES - 1];
+      kept[j][0] = state[j];
+    }
+    if constexpr (OUT == OWN && OVER_UNITS) {
+      UNROLL for (int j = 0; j < R; ++j) leave_moments<1>(e, my, GROUPS, my.row(j), my.row(j) < n, kept[j]);
+      gather_parts<true>(e, my, sums, barrier, 1, GROUPS, 1, n);
+      UNROLL for (int j = 0; j < R; ++j) {
+        const float* row = sums.rows[1] + min(my.row(j), n - 1) * 2;
+        mean_out[j] = row[0], var_out[j] = row[1];
+      }
+    } else if constexpr (OUT == OWN) {
+      float m[1], v[1];
+      moments_over_rows<1>(kept, my, sums, 1, n, m, v);
+      UNROLL for (int j = 0; j < R; ++j) mean_out[j] = m[0], var_out[j] = v[0];
+    }
+    float h[R];
+    UNROLL for (int j = 0; j < R; ++j) {
+      h[j] = state[j];
+      if constexpr (CELL == LSTM) {
+        float inverse, c = state[j];
+        if (OUT != OFF) c = standardise(c, mean_out[j], var_out[j], a.eps, inverse) * gamma_out + shift_out;
+        h[j] = o[j] * tanh_(c);
+      }
+      if (my.here && my.row(j) < n && t + 1 < a.stop) put(e, (past + 1) & 1, my.unit, my.row(j), h[j]);
+    }
+    if (t + 1 < a.stop) barrier.arrive();
+
+    // others are waited for from here on
+    const i64 next = start + n;
+    const int later = t + 1 < a.stop ? (int)(a.starts[t + 2] - next) : 0;
+    UNROLL for (int j = 0; j < R; ++j) {
+      const int row = my.row(j);
+      if (!my.here || row >= n) continue;
+      const i64 at = my.at(start + row);
+      if (a.z) UNROLL for (int g = 0; g < GATES; ++g) narrow_to(a.z[my.at(start + row, g)], z[j][g]);
+      if (CELL == LSTM) a.c[at] = state[j];
+      if (a.h) a.h[at] = h[j];
+      narrow_to(a.narrow[at], h[j]);
+      if (!OVER_UNITS && row == 0) {
+        if (HIDDEN == OWN) UNROLL for (int g = 0; g < GATES; ++g) {
+          const i64 to = ((i64)(a.hidden.row + past * a.hidden.skip) * GATES + g) * a.units + my.unit;
+          a.hidden.mean[to] = mean[0][g], a.hidden.var[to] = var[0][g];
+        }
+        if (OUT == OWN) {
+          const i64 to = (i64)(a.out.row + past * a.out.skip) * a.units + my.unit;
+          a.out.mean[to] = mean_out[0], a.out.var[to] = var_out[0];
+        }
+      }
+      if (row < later) UNROLL for (int g = 0; g < GATES; ++g) x[j][g] = widen(a.x[my.at(next + row, g)]);
+    }
+    start = next, n = later;
+  }
+}

@@ -1,0 +1,107 @@
+// How a block of threads is laid out, from the constants that a variant is compiled with.
+//
+// All steps of a sequence run in one launch, whose blocks are on the GPU at once. A block owns UNITS
+// hidden units for all rows, and keeps their part of the recurrent weights in shared memory. At
+// every step it multiplies the h (going back: the gradients of the recurrent terms) that all blocks
+// wrote at the step before, computes its units, and writes its part of what the next step needs.
+//
+// Constants of a variant: BACKWARD, CELL, HIDDEN and OUT (scopes of the two sites), OVER_UNITS,
+// JOINT, SHIFTED, PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS,
+// ROW_TILES, STAGES.
+
+template <bool CHOICE, class A, class B> struct Choose { typedef A type; };
+template <class A, class B> struct Choose<false, A, B> { typedef B type; };
+
+enum Cell { LSTM, GRU, RNN_TANH, RNN_RELU };
+// statistics of a site: none, of the values themselves, given
+enum Scope { OFF, OWN, GIVEN };
+// of the recurrent product; FP32 multiplies a number as the sum of two of TF32
+enum Precision { BF16, FP16, TF32, FP32 };
+
+DEVICE constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+DEVICE constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
+
+// the warps that compute, and one more that copies for them where copies are of whole chunks
+constexpr int WARPS = 16, WORKERS = 32 * WARPS, THREADS = WORKERS + 32 * BULK;
+constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
+// groups of gates that share the statistics over units, and the gates of the first group
+constexpr int GROUPS = CELL == GRU ? 2 : 1, FIRST_GROUP = CELL == GRU ? 2 : GATES;
+constexpr bool HALF = PRECISION == BF16 || PRECISION == FP16;
+// a number of the recurrent product, and how many stand in a piece of 16 bytes
+typedef typename Choose<HALF, u16, float>::type Number;
+typedef typename Choose<WIDE_X, float, Number>::type Term;
+constexpr int PIECE = HALF ? 8 : 4;
+
+// the product: ROW_WARPS warps share the rows, the others the terms of each sum
+constexpr int COLUMNS = BACKWARD ? UNITS : round_up(GATES * UNITS, 8), TILES = COLUMNS / 8;
+constexpr int SPLIT = WARPS / ROW_WARPS, MOST_ROWS = 16 * ROW_TILES * ROW_WARPS;
+// floats between rows of the finished tile, such that neighbours are in other banks
+constexpr int PITCH = COLUMNS + 8 + (COLUMNS % 16 == 8 ? 8 : 0);
+
+// afterwards a lane has one unit and every ROWS_AT_ONCE-th row
+constexpr int LANES = power_of_two(UNITS), WARP_ROWS = 32 / LANES, ROWS_AT_ONCE = WARPS * WARP_ROWS;
+constexpr int R = (MOST_ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+
+// shared memory: sums of every warp, of two sites; rows of every warp; statistics of rows
+constexpr int SITE_SUMS = WARPS * UNITS * 2 * GATES, ALL_SUMS = SITE_SUMS + WARPS * UNITS * 2;
+constexpr int ROW_SUMS = OVER_UNITS ? MOST_ROWS * 2 * (GROUPS + 1) : 0;
+// then the barriers of the copies, two for each stage, and what is left of 128 bytes
+constexpr int COPY_BARRIERS = round_up(4 * (ALL_SUMS + ROW_SUMS + WARPS + 4), 128);
+constexpr int FIXED_BYTES = COPY_BARRIERS + 128;
+
+// A site's scale, shift and matrices of statistics: `row` is that of the first step's first row,
+// `skip` leads to the next step's and `pitch` to the next row's. Over units, going back, they have
+// a row for each frame, and a column for each group of gates.
+struct Site {
+  const float *gamma, *shift;
+  float *mean, *var;
+  int row, skip, pitch, unused;
+};
+
+// what both passes need to exchange numbers between blocks
+struct Exchange {
+  char* numbers;    // twice `pieces` times `stride` pieces of 16 bytes
+  float2* partial;  // over units: of each site, group, row and block
+  int* state;       // a counter of arrivals, and whether a wait was given up; zeros at first
+  int stride, pieces, chunk, unused;
+};
+
+DEVICE float widen(float x) { return x; }
+DEVICE float widen(u16 x) { return PRECISION == FP16 ? from_fp16(x) : __uint_as_float((u32)x << 16); }
+DEVICE void narrow_to(float& to, float x) { to = x; }
+DEVICE void narrow_to(u16& to, float x) { to = PRECISION == FP16 ? to_fp16(x) : to_bf16(x); }
+// the bits of a number in the product
+DEVICE void operand(u16& to, float x) { narrow_to(to, x); }
+DEVICE void operand(float& to, float x) { to = PRECISION == TF32 ? __uint_as_float(to_tf32(x)) : x; }
+// x as the type of the terms holds it
+DEVICE float rounded(float x) {
+  Number bits;
+  narrow_to(bits, x);
+  return widen(bits);
+}
+
+DEVICE float exponential(float x) { return HALF ? __expf(x) : expf(x); }
+DEVICE float sigmoid(float x) { return 1.f / (1.f + exponential(-x)); }
+DEVICE float tanh_(float x) {
+  const float e = exponential(-2.f * fabsf(x)), y = (1.f - e) / (1.f + e);
+  return x < 0.f ? -y : y;
+}
+
+// Wait for the warps that compute.
+DEVICE void sync() {
+  if (BULK) sync_some<WORKERS>();
+  else __syncthreads();
+}
+
+// One thread of a block.
+struct Thread {
+  int id, lane, warp, unit, u, units;
+  bool here;  // whether its unit exists
+
+  DEVICE explicit Thread(int units)
+      : id(threadIdx.x), lane(id & 31), warp(id >> 5), unit(blockIdx.x * UNITS + lane % LANES),
+        u(lane % LANES), units(units), here(u < UNITS && unit < units) {}
+  DEVICE int row(int j) const { return (j * WARPS + warp) * WARP_ROWS + lane / LANES; }
+  DEVICE i64 at(i64 frame) const { return frame * units + unit; }
+  DEVICE i64 at(i64 frame, int gate) const { return (frame * GATES + gate) * units + unit; }
+};
