@@ -2,12 +2,22 @@ import pytest
 import torch
 
 from rnnorm.kernels.cpu.library import UNAVAILABLE
+from rnnorm.kernels.precision import multiplied
 
 
 @pytest.fixture(autouse=True)
 def _needs_the_library(request):
     if UNAVAILABLE and "_cpu_" in request.path.name:
         pytest.skip(UNAVAILABLE)
+
+
+@pytest.fixture(autouse=True)
+def _as_exact_as_the_reference(request):
+    if "_triton_" not in request.path.name or not torch.cuda.is_available():
+        yield
+        return
+    with multiplied("ieee"):
+        yield
 
 
 @pytest.fixture

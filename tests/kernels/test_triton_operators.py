@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
 from rnnorm.kernels import autograd as passes
-from rnnorm.kernels import dispatch, reference
+from rnnorm.kernels import dispatch, precision, reference
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.kernels.triton import operators
@@ -211,3 +211,27 @@ def test_under_autocast_states_keep_their_digits():
     assert found.dtype == expected.dtype
     assert [s.dtype for s in states] == [s.dtype for s in wanted]
     torch.testing.assert_close((found, states), (expected, wanted), rtol=2e-2, atol=2e-2)
+
+
+def test_products_of_both_passes_follow_cudnns_switch(monkeypatch):
+    problem, shown = Problem("LSTM", "all", (2, 3, 2, 3)), []
+
+    def noting(run):
+        def noted(*given):
+            shown.append(precision._shown(precision._MATMUL))
+            return run(*given)
+
+        return noted
+
+    def on_a_gpu(device, dtype):
+        return precision.as_in_cudnn(torch.device("cuda"), dtype)
+
+    for name in ("run_forward", "run_backward"):
+        monkeypatch.setattr(operators, name, noting(getattr(operators, name)))
+    monkeypatch.setattr(operators, "as_in_cudnn", on_a_gpu)
+    with precision.multiplied("ieee"):
+        problem.results(triton.layer, torch.float32)
+        precision._set(precision._CUDNN, "tf32")
+        problem.results(triton.layer, torch.float32)
+        problem.results(triton.layer, torch.float64)
+    assert shown == [*["ieee"] * 2, *["tf32"] * 2, *["ieee"] * 2]

@@ -18,6 +18,7 @@ import rnnorm
 from rnnorm.experiments.files import write_whole
 from rnnorm.experiments.training.machine import processor
 from rnnorm.kernels.cpu.library import isa
+from rnnorm.kernels.precision import float32_precision
 
 
 def machine() -> Record:
@@ -60,7 +61,7 @@ def device_and_system(device: torch.device) -> Record:
             "driver": _driver(),
             "cuda": torch.version.cuda or torch.version.hip,
             "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
-            "matmul": torch.get_float32_matmul_precision(),
+            "float32": float32_precision(),
         }
     return about
 

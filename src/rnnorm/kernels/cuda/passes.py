@@ -10,7 +10,7 @@ from torch import Tensor
 from rnnorm.kernels.cuda import persistent
 from rnnorm.kernels.cuda.persistent import Layout, RefusedError, Variant
 from rnnorm.kernels.inputs import Inputs, Options
-from rnnorm.kernels.triton.graphs import float32_precision
+from rnnorm.kernels.precision import float32_precision
 
 if TYPE_CHECKING:
     # which imports Triton

@@ -19,6 +19,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.precision import float32_precision
+
 #: calls of the same shapes before they are captured
 SIGHTINGS = 3
 #: how many of the last shapes are remembered
@@ -223,14 +225,6 @@ def _form(argument: Hashable) -> Hashable:
     if not _is_copied(argument):
         return tuple(argument.tolist())
     return tuple(argument.shape), argument.dtype
-
-
-def float32_precision() -> str:
-    """Return torch's name of the precision of float32 products on a GPU."""
-    matmul = torch.backends.cuda.matmul
-    # torch 2.9 renamed it
-    new = hasattr(matmul, "fp32_precision")
-    return str(matmul.fp32_precision) if new else torch.get_float32_matmul_precision()
 
 
 def _modes() -> tuple[Hashable, ...]:

@@ -25,6 +25,7 @@ from rnnorm.kernels.operators import (
     forward_parts,
     setup_backward,
 )
+from rnnorm.kernels.precision import as_in_cudnn
 from rnnorm.kernels.triton import graphs
 from rnnorm.kernels.triton.backward import run_backward
 from rnnorm.kernels.triton.forward import forward_shapes, run_forward
@@ -115,11 +116,12 @@ def _run_forward(*arguments: Any) -> list[Tensor]:
 
 def _retried(run: Callable[[], Kept], inputs: Inputs) -> Kept:
     """Run a pass, once more by other kernels if the GPU refuses one of many steps."""
-    try:
-        return run()
-    except RefusedError as error:
-        give_up(inputs.x.device, error)
-        return run()
+    with as_in_cudnn(inputs.x.device, inputs.x.dtype):
+        try:
+            return run()
+        except RefusedError as error:
+            give_up(inputs.x.device, error)
+            return run()
 
 
 @triton_forward.register_fake

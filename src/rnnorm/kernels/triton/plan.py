@@ -14,7 +14,7 @@ from torch import Tensor
 from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.cuda.persistent import Layout
 from rnnorm.kernels.inputs import Inputs, Options, Sites
-from rnnorm.kernels.triton.graphs import float32_precision
+from rnnorm.kernels.precision import float32_precision
 from rnnorm.kernels.triton.loop import Product
 from rnnorm.kernels.triton.step import Step
 from rnnorm.kernels.triton.tile import Tile
@@ -249,7 +249,7 @@ def product(how: Tile, rectified: bool) -> Product:
     if torch.version.hip:
         # not every AMD GPU has another precision
         return Product(depth, "ieee")
-    if float32_precision() in ("tf32", "high", "medium"):
+    if float32_precision() == "tf32":
         return Product(depth, "tf32")
     # three products of tf32 are as exact, except where a number is infinite
     return Product(depth, "ieee" if rectified else "tf32x3")
