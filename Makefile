@@ -36,7 +36,7 @@ NEWEST ?= torch==2.14.1 numpy
 
 # in a folder of its own, out of the sight of torch.compile and of the other tests
 TRITON := .venv/triton
-INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop operators memory graphs)
+INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop look_up operators memory graphs)
 
 .PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 triton clean
 

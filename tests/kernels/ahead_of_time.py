@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from rnnorm.kernels.inputs import CELLS
-from rnnorm.kernels.triton import columns, loop, step
+from rnnorm.kernels.triton import columns, look_up, loop, step
 from rnnorm.kernels.triton.plan import launch_options, product, tile
 from rnnorm.kernels.triton.step import Step
 
@@ -151,10 +151,31 @@ def compiled(variant, direction, architecture):
             signature[name] = "*i32"
         else:
             signature[name] = f"*{NAMES[variant.dtype if name in GIVEN else variant.wide]}"
+    options = launch_options(constants["TILE"], looped=variant.looped)
+    return used(kernel, signature, constants, attributes, options, architecture)
+
+
+def compiled_look_up(dtype, ages, architecture):
+    """What the look-up of the population's statistics needs."""
+    kernel, signature, attributes = look_up._look_up, {}, {}
+    constants = {"AGES": ages, "BLOCK": look_up._BLOCK}
+    for k, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name in kernel.do_not_specialize:
+            signature[name] = "i32"
+        else:
+            attributes[(k,)] = [["tt.divisibility", 16]]
+            signature[name] = f"*{'i64' if name.startswith(('counts', 'ages')) else NAMES[dtype]}"
+    return used(kernel, signature, constants, attributes, look_up.OPTIONS, architecture)
+
+
+def used(kernel, signature, constants, attributes, options, architecture):
+    """What a kernel needs once it is compiled."""
     built = triton.compile(
         ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
         target=GPUTarget("cuda", architecture, 32),
-        options=launch_options(constants["TILE"], looped=variant.looped),
+        options=options,
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"

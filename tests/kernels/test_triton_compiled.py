@@ -8,7 +8,8 @@ pytest.importorskip("triton", reason="`make triton` runs these")
 if os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("RNNORM_COMPILE_TRITON") != "1":
     pytest.skip("`make triton` runs these", allow_module_level=True)
 
-from ahead_of_time import ARCHITECTURES, VARIANTS, compiled
+import torch
+from ahead_of_time import ARCHITECTURES, VARIANTS, compiled, compiled_look_up
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -18,3 +19,10 @@ def test_little_is_spilled(variant, direction, architecture):
     use = compiled(variant, direction, architecture)
     assert use.stack <= 48, use
     assert use.shared <= 48 * 1024
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("ages", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_look_up_spills_nothing(dtype, ages, architecture):
+    assert compiled_look_up(dtype, ages, architecture).stack == 0

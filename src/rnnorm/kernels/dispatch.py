@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
@@ -18,6 +20,8 @@ from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.population import Population, look_up
 from rnnorm.norm.spec import BatchNorm
 from rnnorm.tracing import constant, exporting
 
@@ -39,6 +43,7 @@ class Kernel:
             if the kernel cannot.
         worse: says why a later kernel is better for a request, unless ``use_backend`` names this
             one; empty if none is.
+        look_up: looks up the statistics of a layer's populations, by site, from a step on.
     """
 
     name: str
@@ -48,6 +53,7 @@ class Kernel:
     traceable: bool
     synchronized: Callable[[LayerCall], LayerResult] | None = None
     worse: Callable[[Request], str] = lambda request: ""
+    look_up: Callable[[Mapping[str, Population], int | Tensor, int], dict[str, Moments]] = look_up
 
 
 def _aten_refuses(request: Request) -> str:
@@ -93,6 +99,7 @@ KERNELS = (
         triton.layer,
         traceable=True,
         worse=lambda request: triton.unproven(request.device),
+        look_up=triton.look_up,
     ),
     Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True),
     Kernel(

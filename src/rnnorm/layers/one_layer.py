@@ -79,7 +79,12 @@ def run_layer(
             # a minibatch with fewer rows from the start still trains
             most = x.size(1) if rows is None else int(rows.each[:, 0].sum())
             min_rows = max(2, min(norm.min_rows, most))
-    constants, counts = _statistics(module, populations, x, batch_sizes, min_rows, step, rows)
+    counts: dict[str, Tensor | int] = {}
+    if min_rows is None:
+        constants = kernel.look_up(populations, step, x.size(0))
+    else:
+        assert isinstance(step, int)
+        constants, counts = _statistics(module, populations, x, batch_sizes, min_rows, step, rows)
     weights, gamma, beta = _parameters(module, active, suffix)
     moments = [m for pair in constants.values() for m in pair]
     own = [*weights.own.values(), *gamma.values(), *beta.values()]
@@ -119,11 +124,11 @@ def _statistics(
     populations: Mapping[str, Population],
     x: Tensor,
     batch_sizes: Tensor | None,
-    min_rows: int | None,
-    step: int | Tensor,
+    min_rows: int,
+    step: int,
     rows: ActiveRows | None,
 ) -> tuple[dict[str, Moments], dict[str, Tensor | int]]:
-    """Return the population's moments that steps need, and the rows behind new statistics.
+    """Return the population's moments that steps of training need, and the rows behind new ones.
 
     Raises:
         ValueError: if in training with gradients there are too few rows for a statistic, and no
@@ -136,10 +141,6 @@ def _statistics(
     active_rows = batch_sizes if rows is None else rows.each.sum(0)
     for site, population in populations.items():
         whole = getattr(module.norm, field_of(site)) == "sequence"
-        if min_rows is None:
-            constants[site] = population.consecutive(*((0, 1) if whole else (step, T)))
-            continue
-        assert isinstance(step, int)
         if active_rows is None and min_rows <= B and not torch.compiler.is_compiling():
             counts[site] = T * B if whole else B
             population.grow(step + T)

@@ -208,16 +208,14 @@ class Population(nn.Module):
             steps: number of steps.
         """
         if self.shared:
-            # cloned, as a training step may change the buffers before backward reads them
-            mean, var = self._buffer("mean").unsqueeze(1), self._buffer("var").unsqueeze(1)
-            return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
-        # views suffice where no backward pass reads the rows later
-        in_place = not torch.is_grad_enabled() and self._buffer("mean").is_cpu
-        if isinstance(first, int) and in_place and unobserved([self._buffer("mean")]):
+            return _until_backward(self._buffer("mean"), self._buffer("var"))
+        # reading a number from a GPU would wait for it
+        cpu = self._buffer("mean").is_cpu and unobserved([self._buffer("mean")])
+        if isinstance(first, int) and cpu:
             start, stop = min(first, len(self) - 1), min(first + steps, len(self))
             mean, var, batches = self.rows_of(start, stop, ("mean", "var", "num_batches_tracked"))
             if batches.min().item() > 0:
-                return mean.unsqueeze(1), var.unsqueeze(1)
+                return _until_backward(mean, var)
         offset = first.to(self.mean.device) if isinstance(first, Tensor) else first
         steps = self._apart(first, steps)
         return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
@@ -294,6 +292,20 @@ class Population(nn.Module):
             setattr(self, name, getattr(self, name).to(torch.int64))
         self.resize(self.horizon or len(self))
         self._checked = False
+
+
+def look_up(
+    populations: Mapping[str, Population], first: int | Tensor, steps: int
+) -> dict[str, Moments]:
+    """Return the mean and variance of each site at consecutive steps, as ``consecutive`` does."""
+    return {site: each.consecutive(first, steps) for site, each in populations.items()}
+
+
+def _until_backward(mean: Tensor, var: Tensor) -> Moments:
+    """Return rows ``(R, 1, F)``: views, or copies where a backward pass may read them later."""
+    mean, var = mean.unsqueeze(1), var.unsqueeze(1)
+    # a training step may change the buffers before backward reads them
+    return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
 
 
 def may_become_another(steps: int) -> bool:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
-from rnnorm.tracing import jit_tracing
+from rnnorm.norm import population
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.population import Population, may_become_another
+from rnnorm.tracing import jit_tracing, unobserved
 
 _LEAST = (3, 6)
 # compute capability of the oldest GPUs that the kernels were compiled for
@@ -104,6 +109,38 @@ def refuses(request: Request) -> str:
     if jit_tracing():
         return "what loads a trace would not find its operators"
     return COVERAGE.refuses(request)
+
+
+def look_up(
+    populations: Mapping[str, Population], first: int | Tensor, steps: int
+) -> dict[str, Moments]:
+    """Look up the statistics of a layer's populations, in one launch unless a tracer looks on."""
+    if may_become_another(steps):
+        return population.look_up(populations, first, steps)
+    copied = {site: each for site, each in populations.items() if _has_rows(each)}
+    buffers = [buffer for each in copied.values() for buffer in each.rows_of(0, len(each))]
+    ages = first.to(buffers[0].device) if copied and isinstance(first, Tensor) else None
+    frames = steps if ages is None else steps * len(ages)
+    one_launch = frames and unobserved([*buffers, ages]) and all(map(_is_readable, buffers))
+    if not copied or not one_launch or len({buffer.device for buffer in buffers}) > 1:
+        return population.look_up(populations, first, steps)
+    # importing it imports Triton
+    from rnnorm.kernels.triton import look_up as kernel
+
+    others = {site: each for site, each in populations.items() if site not in copied}
+    found = population.look_up(others, first, steps)
+    return found | kernel.look_up(copied, first if ages is None else ages, steps)
+
+
+def _has_rows(each: Population) -> bool:
+    """Tell whether steps have rows of their own; those of a frozen population are no copies."""
+    return type(each) is Population and not each.shared
+
+
+def _is_readable(buffer: Tensor) -> bool:
+    """Tell whether a kernel may read a buffer in place, as nothing is differentiated by it."""
+    there = buffer.device.type == ("cpu" if _interpreted() else "cuda")
+    return there and buffer.is_contiguous() and not buffer.requires_grad
 
 
 def layer(call: LayerCall) -> LayerResult:
