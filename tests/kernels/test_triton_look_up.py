@@ -55,7 +55,9 @@ def launches(monkeypatch):
 
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
-@pytest.mark.parametrize("first", [0, 3, 9, torch.tensor([4, 0, 7])], ids=str)
+@pytest.mark.parametrize(
+    "first", [0, 3, 2**62, torch.tensor([4, 0, 7]), torch.arange(9)[::3]], ids=str
+)
 def test_each_step_has_the_row_that_serves_it(counts, first, launches):
     sites = {"input": drawn(counts, 9, torch.float64), "recurrent": drawn([1, *counts, 0], 9)}
     sites["cell"] = drawn(counts[:3], 3)

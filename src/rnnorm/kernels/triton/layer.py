@@ -119,7 +119,9 @@ def look_up(
         return population.look_up(populations, first, steps)
     copied = {site: each for site, each in populations.items() if _has_rows(each)}
     buffers = [buffer for each in copied.values() for buffer in each.rows_of(0, len(each))]
-    ages = first.to(buffers[0].device) if copied and isinstance(first, Tensor) else None
+    ages = None
+    if copied and isinstance(first, Tensor):
+        ages = first.to(buffers[0].device).contiguous()
     frames = steps if ages is None else steps * len(ages)
     one_launch = frames and unobserved([*buffers, ages]) and all(map(_is_readable, buffers))
     if not copied or not one_launch or len({buffer.device for buffer in buffers}) > 1:
