@@ -31,6 +31,7 @@ def launched(monkeypatch, tmp_path_factory):
     """Let the emulated GPU run whatever it can; the variants that it ran."""
     monkeypatch.setattr(passes, "_FEW_UNITS", 0)
     monkeypatch.setattr(passes, "_FEW_UNITS_RAGGED", 0)
+    monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
     folder = tmp_path_factory.getbasetemp() / "variants"
     folder.mkdir(exist_ok=True)
     return emulated.on_cpu(monkeypatch, folder)
@@ -75,6 +76,7 @@ def test_half(case, dtype, launched):
 @pytest.mark.parametrize("case", ["lstm-ragged", "gru-layer"])
 def test_on_gpus_without_copies_of_chunks(case, monkeypatch, tmp_path):
     monkeypatch.setattr(passes, "_FEW_UNITS_RAGGED", 0)
+    monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
     # few multiprocessors: a block has more units
     launched = emulated.on_cpu(monkeypatch, tmp_path, 2, "sm_80")
     check(CASES[case], torch.float32, launched, 12)

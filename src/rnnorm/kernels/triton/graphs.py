@@ -60,7 +60,7 @@ def _copy(to: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     # tensors of several dtypes would be copied one by one
     for dtype in {tensor.dtype for tensor in to}:
         pairs = [pair for pair in zip(to, values, strict=True) if pair[0].dtype == dtype]
-        torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+        torch._foreach_copy_([pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
 
 def _record(capture: Capture, run: Run, arguments: Sequence[Any]) -> tuple[_Graph, list[Tensor]]:
