@@ -39,8 +39,8 @@ SCALING = [
     *(Shape(50, 32, 64, H) for H in (16, 48, 160, 480, 1600)),
 ]
 STREAMING = [Shape(1, 1, 256, 256), Shape(1, 16, 256, 256), Shape(200, 1, 64, 256)]
-# the first is so small that only the price of a call is left
-SHORT = [Shape(2, 8, 8, 8), Shape(10, 32, 64, 128)]
+# the first two are so small that only the price of a call is left
+SHORT = [Shape(2, 8, 8, 8), Shape(6, 3, 4, 8), Shape(10, 32, 64, 128)]
 
 
 class Row(NamedTuple):
@@ -68,6 +68,9 @@ ROWS = {
     "streaming": Row("LSTM", Variant("batch"), False, STREAMING),
     "short": Row("LSTM", Variant("batch"), True, SHORT),
     "short-eval": Row("LSTM", Variant("batch"), False, SHORT),
+    "layer-streaming": Row("LSTM", Variant("layer"), False, STREAMING),
+    "layer-short": Row("LSTM", Variant("layer"), True, SHORT),
+    "layer-short-eval": Row("LSTM", Variant("layer"), False, SHORT),
     "scaling": Row("LSTM", Variant("batch"), True, SCALING),
 }
 
@@ -125,7 +128,7 @@ def main() -> None:
                 r = {"what": what, "shape": str(shape), **numbers}
                 sides = " ".join(f"{r[side]:9.3f} {r['unit']:3}" for side in ("ours", "torch.nn"))
                 spread = f"[{r['low']:.2f} {r['high']:.2f}]" if "low" in r else ""
-                print(f"{what:10} {r['shape']:18} {sides} {r['ratio']:6.2f} {spread}", flush=True)
+                print(f"{what:16} {r['shape']:18} {sides} {r['ratio']:6.2f} {spread}", flush=True)
                 records.append({"low": "", "high": ""} | r | about)
     if args.out:
         write(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
 import rnnorm
 
@@ -26,6 +26,18 @@ def trained():
 
 def write_data(layer):
     layer.weight_hh_l0.data.mul_(2)
+
+
+def put_other_data(layer):
+    layer.weight_hh_l0.data = 2 * layer.weight_hh_l0.data
+
+
+def prune_a_weight(layer):
+    prune.l1_unstructured(layer, "weight_ih_l0", 0.5)
+
+
+def drop_a_bias(layer):
+    layer.bias_ih_l0 = None
 
 
 def write_a_statistic(layer):
@@ -73,6 +85,9 @@ def grow(layer):
 
 CHANGES = [
     write_data,
+    put_other_data,
+    prune_a_weight,
+    drop_a_bias,
     write_a_statistic,
     forget_a_step,
     assign_a_parameter,
@@ -109,6 +124,38 @@ def test_the_next_call_sees(change, x):
     torch.testing.assert_close(after, reference(layer, x))
 
 
+@pytest.mark.parametrize("name", ["weight_hh_l0", "gamma_input_l0"])
+def test_data_of_another_shape_is_refused_at_the_next_call(name, x):
+    layer = trained()
+    layer(x)
+    getattr(layer, name).data = getattr(layer, name).data[:-1]
+    if not rnnorm.backends()["cpu"]:
+        with pytest.raises(RuntimeError, match=f"{name[:-3]} must have shape"):
+            layer(x)
+
+
+def test_a_gamma_that_is_none_is_refused_at_the_next_call(x):
+    layer = trained()
+    layer(x)
+    layer.gamma_cell_l0 = None
+    with pytest.raises(RuntimeError, match="gamma_cell_l0 must be a parameter"):
+        layer(x)
+
+
+def test_the_next_call_runs_in_another_mode(x):
+    layer = trained()
+    before = layer(x)
+    layer.float()
+    assert layer(x.float())[0].dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x.float())[0].dtype == torch.bfloat16
+    layer.double()
+    out = torch.func.vmap(lambda one: layer(one)[0])(x.unsqueeze(0))
+    torch.testing.assert_close(out[0], before[0], atol=1e-6, rtol=1e-5)
+    layer.train()(x)
+    assert layer.population_input_l0.num_batches_tracked[0] == 2
+
+
 def test_functional_call_brings_weights_and_statistics_for_one_call(x):
     layer = trained()
     before = layer(x)[0]
@@ -136,14 +183,16 @@ def test_a_statistic_of_another_shape_is_refused(wrong, frozen):
     layer = trained()
     layer = rnnorm.freeze(layer) if frozen else layer
     population = layer.population_input_l0
+    x, state = torch.randn(5, 2, 3, dtype=torch.float64), torch.zeros(1, 2, 4, dtype=torch.float64)
+    with torch.no_grad():
+        layer(x, (state, state), step=0)
     if wrong == "narrow":
         population.mean = population.mean[:, :3]
     else:
         population.var = population.var[: 1 if wrong == "one variance" else 2]
-    state = (torch.zeros(1, 2, 4, dtype=torch.float64),) * 2
     if not rnnorm.backends()["cpu"]:
         with torch.no_grad(), pytest.raises(RuntimeError, match="a population must have 16"):
-            layer(torch.randn(5, 2, 3, dtype=torch.float64), state, step=0)
+            layer(x, (state, state), step=0)
 
 
 def test_a_frozen_layer_sees_how_a_statistic_lies(x):

@@ -84,10 +84,11 @@ class Passes(NamedTuple):
 
     def __call__(self, inputs: Inputs, options: Options, rows: ActiveRows | None = None) -> Results:
         """Run the forward pass, recorded by autograd where it must be."""
-        differentiable = inputs.differentiable
-        if rows is None and not unobserved(inputs):
+        held = [t for t in inputs if t is not None]
+        differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in held])
+        if rows is None and not unobserved(held):
             return Results(*self.forward_operator(*inputs, *options, differentiable))
-        if any([t is not None and t.is_neg() for t in inputs]):
+        if any(map(Tensor.is_neg, held)):
             # before an operator PyTorch resolves them itself
             inputs = Inputs._make([None if t is None else t.resolve_neg() for t in inputs])
         if not differentiable:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,31 @@ _SCOPES: Mapping[type[Norm], Mapping[str, tuple[Any, ...]]] = {
 _NUMBERS = ("gamma", "eps", "momentum", "population", "horizon", "min_rows")
 #: the dtypes that fused kernels take
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+Result = TypeVar("Result")
+
+
+def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Keep the results of a function of a cell, a norm and other values, outside of traced code.
+
+    Cell and norm are told apart by identity: a user's may be unhashable, or compare too little.
+    """
+    found: dict[tuple[Any, ...], tuple[Result, Any, Any]] = {}
+
+    @wraps(function)
+    def run(cell: Cell, norm: Norm | None, *rest: Any) -> Result:
+        if torch.compiler.is_compiling():
+            return function(cell, norm, *rest)
+        key = (id(cell), id(norm), *rest)
+        if (entry := found.get(key)) is None:
+            if len(found) >= 1024:
+                found.clear()
+            # the entry keeps cell and norm alive, so that no other object gets their ids
+            entry = found[key] = function(cell, norm, *rest), cell, norm
+        return entry[0]
+
+    return run
 
 
 class Mask(NamedTuple):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell
-from rnnorm.kernels.call import LayerCall, Mask
+from rnnorm.kernels.call import LayerCall, Mask, remembered
 from rnnorm.kernels.inputs import (
     CELL_OF_NAME,
+    NO_MASKS,
     PARAMETERS,
     PEEPHOLES,
     PLACES,
@@ -28,6 +30,11 @@ def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
     return "input", "joint" if "joint" in active else "recurrent", "cell"
 
 
+@remembered
+def _sites_and_gates(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int]:
+    return sites_of(cell.active_sites(norm)), sum(cell.gates)
+
+
 def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
     """Gather the tensors of a call: x and the matrices ``narrow``, all others ``wide``.
 
@@ -35,36 +42,36 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
         RuntimeError: if a parameter has another shape than the layer's.
     """
 
-    def ready(tensor: Tensor | None, dtype: torch.dtype = wide) -> Tensor | None:
-        if tensor is None or (tensor.dtype == dtype and tensor.is_contiguous()):
-            return tensor
-        return tensor.to(dtype).contiguous()
+    def ready(dtype: torch.dtype, tensors: Iterable[Tensor | None]) -> list[Any]:
+        return [
+            t if t is None or (t.dtype is dtype and t.is_contiguous()) else t.to(dtype).contiguous()
+            for t in tensors
+        ]
 
-    x, batch_sizes, weights = call.x, call.batch_sizes, call.weights
+    x, batch_sizes, weights, masks = call.x, call.batch_sizes, call.weights, call.masks
     h0, *c0 = call.state
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
-    sites, units = sites_of(call.cell.active_sites(call.norm)), h0.size(1)
+    sites, gates = _sites_and_gates(call.cell, call.norm)
     statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
-    dropped = [call.masks.get(place) if call.masks else None for place in PLACES]
-    inputs = Inputs._make(
-        [
-            ready(x, narrow),
-            batch_sizes.contiguous(),
-            ready(h0),
-            ready(c0[0]) if c0 else None,
-            ready(weights.weight_ih, narrow),
-            ready(weights.weight_hh, narrow),
-            ready(weights.bias_ih),
-            ready(weights.bias_hh),
-            *[ready(weights.own.get(name)) for name in PEEPHOLES],
-            *[ready(call.gamma.get(site)) for site in sites],
-            ready(call.beta.get("cell")),
-            *[ready(m.detach() if m is not None and m.requires_grad else m) for m in statistics],
-            *[None if m is None else m.drawn.expand(-1, -1, units).contiguous() for m in dropped],
-        ]
-    )
-    check_shapes(inputs, sum(call.cell.gates))
+    x, weight_ih, weight_hh = ready(narrow, (x, weights.weight_ih, weights.weight_hh))
+    others = [
+        weights.bias_ih,
+        weights.bias_hh,
+        *[weights.own.get(name) for name in PEEPHOLES],
+        *[call.gamma.get(site) for site in sites],
+        call.beta.get("cell"),
+        *[m.detach() if m is not None and m.requires_grad else m for m in statistics],
+    ]
+    h0, c0, *others = ready(wide, (h0, c0[0] if c0 else None, *others))
+    dropped: Sequence[Tensor | None] = NO_MASKS
+    if masks:
+        drawn = [masks[place].drawn if place in masks else None for place in PLACES]
+        units = h0.size(1)
+        dropped = [m if m is None else m.expand(-1, -1, units).contiguous() for m in drawn]
+    batch_sizes = batch_sizes.contiguous()
+    inputs = Inputs(x, batch_sizes, h0, c0, weight_ih, weight_hh, *others, *dropped)
+    check_shapes(inputs, gates)
     return inputs
 
 
@@ -90,7 +97,7 @@ def check_shapes(inputs: Inputs, gates: int) -> None:
         if mean is None or var is None:
             continue
         shape = mean.shape
-        steps = min(len(mean), T)
+        steps = min(shape[0], T)
         if not steps or var.shape != shape or shape not in ((steps, 1, width), (steps, B, width)):
             raise RuntimeError(
                 f"mean and var of a population must have {width} features for each of at most {T} "
@@ -199,6 +206,15 @@ def options_of(
     masks: Mapping[str, Mask] | None = None,
 ) -> Options:
     """Return the options of a layer; ``min_rows`` and ``masks`` are those of ``LayerCall``."""
+    options = _options_without_masks(cell, norm, min_rows)
+    if not masks:
+        return options
+    scales = {f"scale_{place}": masks[place].scale for place in PLACES if place in masks}
+    return options._replace(**scales)  # type: ignore[arg-type]
+
+
+@remembered
+def _options_without_masks(cell: Cell, norm: Norm | None, min_rows: int | None) -> Options:
     active = cell.active_sites(norm)
     batch = isinstance(norm, BatchNorm)
 
@@ -216,7 +232,7 @@ def options_of(
         "joint" in active,
         norm.eps if norm else 1.0,
         -1 if min_rows is None or not (batch and active) else min_rows,
-        *[masks[place].scale if masks and place in masks else 1.0 for place in PLACES],
+        *[1.0] * len(PLACES),
     )
 
 
@@ -224,6 +240,6 @@ def taken_of(call: LayerCall, results: Results) -> dict[str, Moments]:
     """Return the moments that a forward pass took, by site."""
     if not isinstance(call.norm, BatchNorm) or call.min_rows is None:
         return {}
-    active = call.cell.active_sites(call.norm)
-    moments = zip(sites_of(active), results.moments, strict=True)
-    return {site: taken for site, taken in moments if site in active}
+    sites = _sites_and_gates(call.cell, call.norm)[0]
+    moments = zip(sites, results.moments, strict=True)
+    return {site: taken for site, taken in moments if site in call.gamma}

@@ -16,14 +16,14 @@ from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference, scan, synchronized
-from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed
+from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed, remembered
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, look_up
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import constant, exporting
+from rnnorm.tracing import constant, exporting, unobserved
 
 _TORCH = (LSTM(), GRU(), RNN(), RNN("relu"))
 
@@ -188,9 +188,15 @@ def choose(**asked: Any) -> Kernel:
 def _choose(**asked: Any) -> int:
     """Return the index of the kernel that runs a layer, and count the call."""
     request, forced = Request(**asked, exported=exporting()), _forced.get()
-    kernel = _first_accepting(request) if forced is None else _forced_kernel(forced, request)
-    calls[kernel.name] += 1
-    return KERNELS.index(kernel)
+    if forced is not None:
+        index = KERNELS.index(_forced_kernel(forced, request))
+    elif _log.isEnabledFor(logging.INFO) or request.device.type != "cpu" or not unobserved(()):
+        index = _first_accepting(*request)
+    else:
+        # nothing else than the request decides
+        index = _remembered(*request)
+    calls[KERNELS[index].name] += 1
+    return index
 
 
 def _forced_kernel(name: str, request: Request) -> Kernel:
@@ -204,10 +210,10 @@ def _forced_kernel(name: str, request: Request) -> Kernel:
     return _kernel(name)
 
 
-def _first_accepting(request: Request) -> Kernel:
-    """Return the first kernel that accepts a request; the reference accepts all."""
-    passed_over: list[str] = []
-    for kernel in KERNELS:
+def _first_accepting(*fields: Any) -> int:
+    """Return the index of the first kernel that accepts a request; the reference accepts all."""
+    request, passed_over = Request(*fields), []
+    for index, kernel in enumerate(KERNELS):  # noqa: B007
         why = kernel.unavailable or kernel.refuses(request) or kernel.worse(request)
         if not why:
             break
@@ -216,4 +222,7 @@ def _first_accepting(request: Request) -> Kernel:
         # as text, since a user's cell may not be hashable
         _logged.add(text)
         _log.info("%s runs on %s (%s)", text, kernel.name, "; ".join(passed_over) or "first")
-    return kernel
+    return index
+
+
+_remembered = remembered(_first_accepting)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell
@@ -100,11 +99,6 @@ class Inputs(NamedTuple):
     def parameters(self) -> tuple[Tensor | None, ...]:
         """The inputs that ``PARAMETERS`` names."""
         return self[_FIRST_PARAMETER:LEAVES]
-
-    @property
-    def differentiable(self) -> bool:
-        """Tell whether autograd must record the results of these inputs."""
-        return torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in self])
 
 
 # the gradients of later inputs are not computed

@@ -106,12 +106,15 @@ class Step(Recurrence, nn.RNNCellBase):
         if kernel.layer is None:
             return self.torch_class.forward(self, input, *rest)
         products = autocast_dtype(x.device)
-        if x.dtype != self.weight_ih.dtype and products is None:
+        if products is None and x.dtype != self.weight_ih.dtype:
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
         check_tensors(x, given)
         check_traced(self.training and isinstance(self.norm, BatchNorm))
-        dtypes = result_dtypes(self.torch_class, products, input, self.weight_ih, given, states)
+        dtypes = None
+        if products is not None:
+            weight = self.weight_ih
+            dtypes = result_dtypes(self.torch_class, products, input, weight, given, states)
         # created in the dtypes in which states are returned
         state = state or in_dtypes((x.new_zeros(shape),) * states, dtypes)
         sizes = active = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,27 @@ from rnnorm.layers.stack import run_stack
 from rnnorm.norm.spec import Norm, check_number, resolve
 from rnnorm.tracing import compiled_by_new_torch, uncompiled
 
-if TYPE_CHECKING:
-    from rnnorm.layers.frozen_call import FrozenCall
+
+class _Call(NamedTuple):
+    """The checked arguments of a call.
+
+    Args:
+        data: the input with a dimension of rows, or the frames of a PackedSequence.
+        sizes: ``batch_sizes`` of a PackedSequence.
+        rows: number of rows.
+        state: the given states ``(D * num_layers, rows, ·)``, empty without.
+        step: index of the first frame.
+        packed: whether the input is a PackedSequence.
+        batched: whether the input has a dimension of rows.
+    """
+
+    data: Tensor
+    sizes: Tensor | None
+    rows: int
+    state: State
+    step: int | Tensor
+    packed: bool
+    batched: bool
 
 
 class Sequence(Recurrence, nn.RNNBase):
@@ -47,8 +66,6 @@ class Sequence(Recurrence, nn.RNNBase):
     torch_class: ClassVar[type[nn.RNNBase]]
     # whether training draws masks and boundaries; False while update_bn takes statistics
     _draws = True
-    # set by freeze
-    _frozen_call: FrozenCall | None = None
 
     def __init__(
         self,
@@ -181,14 +198,6 @@ class Sequence(Recurrence, nn.RNNBase):
             RuntimeError: if sizes do not fit, as torch.nn, or ``lengths`` are out of range.
             TypeError: if ``step`` or ``lengths`` are not integers.
         """
-        if self._frozen_call is not None and hx is not None and lengths is None:
-            found = (
-                None
-                if torch.compiler.is_compiling()
-                else self._frozen_call.run(self, input, hx, step)
-            )
-            if found is not None:
-                return found
         data: Tensor = input.data if isinstance(input, PackedSequence) else input
         # an input that is not a tensor fails here as in torch.nn
         data.dim()
@@ -210,6 +219,33 @@ class Sequence(Recurrence, nn.RNNBase):
         lengths: Tensor | SequenceOf[int] | None,
         step: int | Tensor | None,
     ) -> tuple[Any, Any]:
+        call = self._check(kernel, input, hx, lengths, step)
+        if not self.training:
+            self._warn(step is None and bool(call.state) and not self.bidirectional)
+        if kernel.layer is None:
+            return self._run_torch(call, input, hx, lengths)
+        data, given = call.data, call.state
+        if given:
+            hidden: Any = given if len(given) > 1 else given[0]
+            # torch.nn would read the number of rows from a tensor value
+            self.check_forward_args(data, hidden, [call.rows] if call.packed else None)  # type: ignore[arg-type]
+        else:
+            self.check_input(data, call.sizes)
+        check_tensors(data, given)
+        batch, state, step = self._sort(call, input, lengths)
+        products = autocast_dtype(data.device)
+        output, state = run_stack(self, kernel, batch, state, step, products)
+        return self._finish(call, batch, products, output, state)
+
+    def _check(
+        self,
+        kernel: dispatch.Kernel,
+        input: Tensor | PackedSequence,
+        hx: Any,
+        lengths: Tensor | SequenceOf[int] | None,
+        step: int | Tensor | None,
+    ) -> _Call:
+        """Check the forms of a call's arguments, and ``step``."""
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]
         dim = data.dim()
@@ -226,87 +262,89 @@ class Sequence(Recurrence, nn.RNNBase):
         kept = input if packed and kernel.name == "reference" else None
         check_traced(self.training and kernel.layer is not None, lengths, kept)
         data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
-        sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
         if packed:
             rows = batches.count_rows(input, given)  # type: ignore[arg-type]
         else:
             rows = data.size(0 if self.batch_first else 1)
-        streams = step is None and bool(given) and not self.bidirectional
-        step = 0 if step is None else step
-        step = checked_step(step, rows, self.training, self.bidirectional)
+        step = checked_step(0 if step is None else step, rows, self.training, self.bidirectional)
         step = step.to(data.device) if isinstance(step, Tensor) else step
-        if not self.training:
-            self._warn(streams)
+        sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
+        state = given if batched else tuple([s.unsqueeze(1) for s in given])
+        return _Call(data, sizes, rows, state, step, packed, batched)
 
-        if kernel.layer is None:
-            drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
-            if hx is None and drawn:
-                batch = None
-                if self.learn_initial_state == "from_input":
-                    self.check_input(data, sizes)
-                    batch = self._sorted(input, data, rows, lengths)
-                first = initial_state(self, rows, data, batch)
-                # cuDNN takes no expanded tensors
-                hx = _as_given(tuple(s.contiguous() for s in first), batched)
-            return self._run_torch(input, hx, lengths)
+    def _sort(
+        self,
+        call: _Call,
+        input: Tensor | PackedSequence,
+        lengths: Tensor | SequenceOf[int] | None,
+    ) -> tuple[batches.Batch, State, int | Tensor]:
+        """Return the rows sorted by length, with their initial states and steps."""
+        batch = self._batch(call, input, lengths)
+        state, step, order = call.state, call.step, batch.sorted_indices
+        state = state or initial_state(self, call.rows, call.data, batch)
+        if order is not None:
+            state = tuple([s.index_select(1, order) for s in state])
+            step = step[order] if isinstance(step, Tensor) else step
+        return batch, state, step
 
-        state = given if batched else tuple(s.unsqueeze(1) for s in given)
-        if given:
-            hidden: Any = state if states > 1 else state[0]
-            # torch.nn would read the number of rows from a tensor value
-            self.check_forward_args(data, hidden, [rows] if packed else None)  # type: ignore[arg-type]
-        else:
-            self.check_input(data, sizes)
-        check_tensors(data, given)
-        batch = self._sorted(input, data, rows, lengths)
-        state = state or initial_state(self, rows, data, batch)
-        if batch.sorted_indices is not None:
-            state = tuple(s.index_select(1, batch.sorted_indices) for s in state)
-            step = step[batch.sorted_indices] if isinstance(step, Tensor) else step
-
-        products = autocast_dtype(data.device)
-        output, state = run_stack(self, kernel, batch, state, step, products)
-        weight = parameter(self, self._flat_weights_names[0])
-        dtypes = result_dtypes(
-            self.torch_class,
-            products,
-            data,
-            weight,
-            given,
-            1 + states,
-            ragged=batch.ragged,
-            projected=self.proj_size > 0,
-        )
-        output, *final = in_dtypes((output, *state), dtypes)
-        state = tuple(final)
+    def _finish(
+        self,
+        call: _Call,
+        batch: batches.Batch,
+        products: torch.dtype | None,
+        output: Tensor,
+        state: State,
+    ) -> tuple[Any, Any]:
+        """Return output and states in the dtypes, the order and the form of torch.nn."""
+        if products is not None:
+            dtypes = result_dtypes(
+                self.torch_class,
+                products,
+                call.data,
+                parameter(self, self._flat_weights_names[0]),
+                call.state,
+                1 + len(state),
+                ragged=batch.ragged,
+                projected=self.proj_size > 0,
+            )
+            output, *final = in_dtypes((output, *state), dtypes)
+            state = tuple(final)
         if batch.unsorted_indices is not None:
-            state = tuple(s.index_select(1, batch.unsorted_indices) for s in state)
-        hidden = _as_given(state, batched)
-        if packed:
+            state = tuple([s.index_select(1, batch.unsorted_indices) for s in state])
+        hidden = _as_given(state, call.batched)
+        if call.packed:
             return batches.to_packed(output, batch), hidden
-        output = batches.to_dense(output, batch, self.batch_first, data)
-        return (output if batched else output.squeeze(0 if self.batch_first else 1)), hidden
+        output = batches.to_dense(output, batch, self.batch_first, call.data)
+        return (output if call.batched else output.squeeze(1 - self.batch_first)), hidden
 
     def _refuse(self, input: Any, hx: Any) -> NoReturn:
         """Raise torch.nn's error for an input or a state of a wrong form."""
         self.torch_class.forward(self, input, hx)
         raise RuntimeError("torch.nn refuses an input or a state of this form")
 
-    def _sorted(
+    def _batch(
         self,
+        call: _Call,
         input: Tensor | PackedSequence,
-        data: Tensor,
-        rows: int,
         lengths: Tensor | SequenceOf[int] | None,
     ) -> batches.Batch:
         if isinstance(input, PackedSequence):
-            return batches.from_packed(input, rows)
-        return batches.from_dense(data, self.batch_first, lengths)
+            return batches.from_packed(input, call.rows)
+        return batches.from_dense(call.data, self.batch_first, lengths)
 
     def _run_torch(
-        self, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
+        self, call: _Call, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
     ) -> tuple[Any, Any]:
         """Run torch.nn's own forward, which serves if nothing is normalised."""
+        drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
+        if hx is None and drawn:
+            batch = None
+            if self.learn_initial_state == "from_input":
+                self.check_input(call.data, call.sizes)
+                batch = self._batch(call, input, lengths)
+            first = initial_state(self, call.rows, call.data, batch)
+            # cuDNN takes no expanded tensors
+            hx = _as_given(tuple([s.contiguous() for s in first]), call.batched)
         if lengths is None:
             return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
         steps, rows = (input.size(i) for i in ((1, 0) if self.batch_first else (0, 1)))

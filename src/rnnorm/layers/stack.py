@@ -94,5 +94,8 @@ def run_stack(
                 output = torch.cat(outputs, -1)
     # no slice unless needed: a view would not allow detach_()
     output = output if output.size(0) == steps else output[:steps]
+    if len(final) == 1 and kernel.name == "cpu" and not torch.is_grad_enabled():
+        # in place, as the results are the kernel's own, and a view would not allow detach_()
+        return output, tuple([s.unsqueeze_(0) for s in final[0]])
     with without_autocast(output.device, products):
-        return output, tuple(torch.stack(parts) for parts in zip(*final, strict=True))
+        return output, tuple([torch.stack(parts) for parts in zip(*final, strict=True)])

@@ -7,9 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from rnnorm.layers.frozen_call import FrozenCall
 from rnnorm.layers.normalised_module import Recurrence, warn_without_statistic
-from rnnorm.layers.sequence_layer import Sequence
 from rnnorm.norm.frozen_population import FrozenPopulation
 from rnnorm.norm.population import Population
 
@@ -20,9 +18,8 @@ def freeze(model: Model) -> Model:
     """Copy a model for inference, with the results of the model in evaluation.
 
     The copy is in evaluation, and no parameter requires a gradient. The statistics of each step
-    are looked up once, and a call with a state, as for a stream, goes to the CPU kernel with fewer
-    checks. Further training of the model does not change the copy. A warning says if no statistic
-    was taken yet.
+    are looked up once. Further training of the model does not change the copy. A warning says if no
+    statistic was taken yet.
 
     Args:
         model: a layer of rnnorm, or a model with some.
@@ -53,8 +50,6 @@ def freeze(model: Model) -> Model:
     for module in model.modules():
         if isinstance(module, Recurrence):
             module._frozen = True
-        if isinstance(module, Sequence):
-            module._frozen_call = FrozenCall.of(module)
         if isinstance(module, nn.RNNBase):
             # cuDNN wants the weights in one block, deepcopy has copied them one by one
             module.flatten_parameters()

@@ -21,6 +21,8 @@ class FrozenPopulation(Population):
         population: the population to copy.
     """
 
+    _filled = True
+
     def __init__(self, population: Population) -> None:
         nn.Module.__init__(self)
         for name in ("shared", "horizon", "momentum", "min_rows"):

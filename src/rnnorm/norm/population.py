@@ -45,6 +45,8 @@ class Population(nn.Module):
     num_batches_tracked: Tensor
     # whether a deep copy exists; a class attribute, since old pickles lack the instance one
     _followed = False
+    # whether a row without a count serves its own step
+    _filled = False
 
     def __init__(
         self,
@@ -212,13 +214,27 @@ class Population(nn.Module):
         # reading a number from a GPU would wait for it
         cpu = self._buffer("mean").is_cpu and unobserved([self._buffer("mean")])
         if isinstance(first, int) and cpu:
-            start, stop = min(first, len(self) - 1), min(first + steps, len(self))
-            mean, var, batches = self.rows_of(start, stop, ("mean", "var", "num_batches_tracked"))
-            if batches.min().item() > 0:
-                return _until_backward(mean, var)
+            rows = self.own_rows(first, steps)
+            if rows is not None:
+                return _until_backward(*self.rows_of(*rows, ("mean", "var")))
         offset = first.to(self.mean.device) if isinstance(first, Tensor) else first
         steps = self._apart(first, steps)
         return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
+
+    def own_rows(self, first: int, steps: int) -> tuple[int, int] | None:
+        """Return the first and the end of the rows that consecutive steps use, in order.
+
+        Returns:
+            None if one of these has no count, so that another row serves its step.
+        """
+        batches = self._buffer("num_batches_tracked")
+        length = batches.size(0)
+        start, stop = min(first, length - 1), min(first + steps, length)
+        if not (self.shared or self._filled):
+            counts = batches if stop - start == length else batches[start:stop]
+            if not all(counts.tolist()):
+                return None
+        return start, stop
 
     def _apart(self, first: int | Tensor, steps: int) -> int:
         """Count the steps that need a row of their own; the last such row serves the others."""
@@ -251,7 +267,8 @@ class Population(nn.Module):
 
     def differs_by_step(self) -> bool:
         """Tell whether more than one step has an estimate; False in traced code."""
-        return not self.shared and (known((self.num_batches_tracked > 0).sum()) or 0) > 1
+        several = not self.shared and len(self) > 1
+        return several and (known((self.num_batches_tracked > 0).sum()) or 0) > 1
 
     def __len__(self) -> int:
         return self._buffer("mean").size(0)

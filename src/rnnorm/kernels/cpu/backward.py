@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rnnorm.kernels.call_inputs import check_call
-from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes
-from rnnorm.kernels.cpu.library import CELL_SITE, Layer, address, run
+from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes, place
+from rnnorm.kernels.cpu.library import address, run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
 from rnnorm.kernels.inputs import DIFFERENTIABLE, Gradients, Inputs, Options, Results
 from rnnorm.kernels.operators import (
@@ -26,10 +25,7 @@ from rnnorm.kernels.operators import (
 )
 from rnnorm.norm.merged_moments import ActiveRows
 
-# the gradients that have a field of their own in the struct
-_SINGLE = [name for name in Gradients._fields if hasattr(Layer, f"grad_{name}")]
-_single = attrgetter(*_SINGLE)
-_FIELDS = [f"grad_{name}" for name in (*DIFFERENTIABLE, *_SINGLE)]
+_GRADIENTS = tuple([f"grad_{name}" for name in (*DIFFERENTIABLE, *Gradients._fields)])
 
 
 def run_backward(
@@ -58,13 +54,7 @@ def run_backward(
     if wants_x and int(inputs.sizes[-1]) < inputs.x.size(1):
         grads.x.zero_()
     layer = describe(inputs, options, results)
-    for field, tensor in zip(_FIELDS, (*upstream, *_single(grads)), strict=True):
-        setattr(layer, field, address(tensor))
-    for k, grad in enumerate(grads.peepholes):
-        layer.grad_peephole[k] = address(grad)
-    for site, grad in zip(layer.site, grads.gammas, strict=True):
-        site.grad_gamma = address(grad)
-    layer.site[CELL_SITE].grad_beta = address(grads.beta_cell)
+    place(layer, _GRADIENTS, (*upstream, *grads))
     exchange = None
     if rows is not None:
         sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean, _ in results.moments]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+import ctypes
+from collections.abc import Iterable
+from functools import cache, lru_cache
 
 import torch
+from torch import Tensor
 
-from rnnorm.kernels.cpu.library import CELL_SITE, CELLS, SCOPES, Layer, address
-from rnnorm.kernels.inputs import RESULTS, Inputs, Options, Results
+from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, Mask, Site
+from rnnorm.kernels.inputs import PEEPHOLES, PLACES, RESULTS, Inputs, Options, Results, Sites
 
 #: dtypes that the kernel computes in
 COMPUTED = (torch.float32, torch.float64)
@@ -33,8 +36,18 @@ def forward_shapes(
     are ``W_x x``, ``W_h h``, ``c`` and, with zoneout of c, the carried c of every frame, tile
     after tile of hidden units. ``exchanged`` statistics are those of several processes.
     """
-    T, B, input_size = inputs.x.shape
-    H = inputs.weight_hh.size(1)
+    sizes = (*inputs.x.shape, inputs.weight_hh.shape[1])
+    zoned = inputs.mask_zoneout_c is not None
+    # a size of traced code may be a symbol
+    find = _known_shapes if {*map(type, sizes)} == {int} else _forward_shapes
+    return find(sizes, options, save, exchanged, zoned)
+
+
+def _forward_shapes(
+    sizes: tuple[int, ...], options: Options, save: bool, exchanged: bool, zoned: bool
+) -> list[tuple[int, ...]]:
+    """Return ``forward_shapes`` for ``sizes`` T, B, input size and H."""
+    T, B, input_size, H = sizes
     scopes = options.by_site
     gates, blocks, has_c = options.gates, len(options.gate_blocks), options.has_c
     shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (B, H) if has_c else (0,)]
@@ -53,16 +66,59 @@ def forward_shapes(
     shapes.append((T * B, gates * padded_units(H)) if keeps_x else (0,))
     shapes.append((T * B, gates * padded_units(H)) if save else (0,))
     shapes.append((T * B, padded_units(H)) if save and has_c else (0,))
-    zoned = inputs.mask_zoneout_c is not None
     shapes.append((T * B, padded_units(H)) if save and zoned else (0,))
     return shapes
 
 
-# the tensors that have a field of their own in the struct
-_INPUTS = [name for name in Inputs._fields if hasattr(Layer, name)]
-_RESULTS = [name for name in RESULTS if hasattr(Layer, name)]
-_FIELDS = (*_INPUTS, *_RESULTS)
-_single_inputs, _single_results = attrgetter(*_INPUTS), attrgetter(*_RESULTS)
+_known_shapes = lru_cache(256)(_forward_shapes)
+
+
+# all fields of the struct take eight bytes
+_Slots = ctypes.c_int64 * (ctypes.sizeof(Layer) // 8)
+_FIELDS_OF_SITE = {
+    "gamma": Site.gamma,
+    "beta": Site.beta,
+    "mean": Site.constant_mean,
+    "var": Site.constant_var,
+    "taken_mean": Site.mean,
+    "taken_var": Site.var,
+    "grad_gamma": Site.grad_gamma,
+    "grad_beta": Site.grad_beta,
+}
+
+
+def _offsets() -> dict[str, int]:
+    """Return where the struct holds the address of each tensor of both passes, by its name."""
+    found = {name: getattr(Layer, name).offset for name, *_ in Layer._fields_}
+    for k, site in enumerate(Sites._fields):
+        start = Layer.site.offset + k * ctypes.sizeof(Site)
+        found |= {f"{name}_{site}": start + f.offset for name, f in _FIELDS_OF_SITE.items()}
+    for k, name in enumerate(PEEPHOLES):
+        found[name] = Layer.peephole.offset + 8 * k
+        found[f"grad_{name}"] = Layer.grad_peephole.offset + 8 * k
+    for k, name in enumerate(PLACES):
+        start = Layer.mask.offset + k * ctypes.sizeof(Mask)
+        found[f"mask_{name}"] = start + Mask.drawn.offset
+    return found
+
+
+_OFFSETS = _offsets()
+
+
+@cache
+def _slots_of(names: tuple[str, ...]) -> list[int]:
+    return [_OFFSETS[name] // 8 for name in names]
+
+
+def place(layer: Layer, names: tuple[str, ...], tensors: Iterable[Tensor | None]) -> None:
+    """Write the addresses of tensors of a pass into the struct, except for those that are None."""
+    slots = _Slots.from_buffer(layer)
+    for slot, tensor in zip(_slots_of(names), tensors, strict=True):
+        if tensor is not None:
+            slots[slot] = tensor.data_ptr()
+
+
+_TENSORS = (*Inputs._fields, *RESULTS)
 
 
 def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
@@ -73,45 +129,46 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
         options: options of both passes.
         results: results of the forward pass, see ``forward_shapes``.
     """
-    T, B, input_size = inputs.x.shape
-    H = inputs.weight_hh.size(1)
+    sizes = (*inputs.x.shape, inputs.weight_hh.shape[1])
+    others = tuple([None if t is None else t.shape for t in inputs.without_gradients])
+    layer = Layer.from_buffer_copy(
+        _without_tensors(sizes, inputs.x.dtype == torch.float64, options, others)
+    )
+    place(layer, _TENSORS, (*inputs, *results))
+    return layer
+
+
+@lru_cache(256)
+def _without_tensors(
+    sizes: tuple[int, ...],
+    is_double: bool,
+    options: Options,
+    others: tuple[tuple[int, ...] | None, ...],
+) -> Layer:
+    """Return the struct of a layer without addresses.
+
+    Args:
+        sizes: T, B, input size and H.
+        is_double: whether the kernel computes in float64.
+        options: options of both passes.
+        others: shapes of the constants and masks.
+    """
     layer = Layer()
     layer.cell = CELLS.index(options.cell)
-    layer.is_double = inputs.x.dtype == torch.float64
-    layer.T, layer.B, layer.I, layer.H = T, B, input_size, H
+    layer.is_double = is_double
+    layer.T, layer.B, layer.I, layer.H = sizes
     layer.min_rows, layer.joint, layer.eps = options.min_rows, options.joint, options.eps
-    layer.recompute = recomputes(input_size, H)
-    tensors = (*_single_inputs(inputs), *_single_results(results))
-    for field, tensor in zip(_FIELDS, tensors, strict=True):
-        if tensor is not None:
-            setattr(layer, field, tensor.data_ptr())
-    for k, weight in enumerate(inputs.peepholes):
-        if weight is not None:
-            layer.peephole[k] = weight.data_ptr()
-    for site, scope, gamma, (taken_mean, taken_var), (mean, var) in zip(
-        layer.site,
-        options.by_site,
-        inputs.gammas,
-        results.moments,
-        inputs.constants,
-        strict=True,
-    ):
-        if scope == "off":
-            continue
+    layer.recompute = recomputes(layer.I, layer.H)
+    for site, scope, shape in zip(layer.site, options.by_site, others[:6:2], strict=True):
         site.scope = SCOPES.index(scope)
-        site.gamma = address(gamma)
-        site.mean, site.var = taken_mean.data_ptr(), taken_var.data_ptr()
-        if mean is not None:
-            steps, rows, features = mean.shape
-            site.constant_mean, site.constant_var = address(mean), address(var)
+        if shape is not None:
+            steps, rows, features = shape
             site.constant_last, site.constant_step = steps - 1, rows * features
             site.constant_row = features if rows > 1 else 0
-    if inputs.beta_cell is not None:
-        layer.site[CELL_SITE].beta = inputs.beta_cell.data_ptr()
-    for k, drawn in enumerate(inputs.masks):
-        if drawn is not None:
-            mask, (steps, rows, features) = layer.mask[k], drawn.shape
-            mask.drawn, mask.scale = address(drawn), options.scales[k]
+    for mask, scale, shape in zip(layer.mask, options.scales, others[6:], strict=True):
+        if shape is not None:
+            steps, rows, features = shape
+            mask.scale = scale
             mask.step = rows * features if steps > 1 else 0
             mask.row = features if rows > 1 else 0
     return layer

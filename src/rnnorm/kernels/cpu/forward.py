@@ -41,7 +41,7 @@ def run_forward(
         MemoryError: if scratch memory could not be allocated.
         RuntimeError: if another rank is missing (raised by torch.distributed).
     """
-    results = _allocate(inputs, options, save, distinct, rows is not None)
+    results = allocate(inputs, options, save, distinct, rows is not None)
     exchange = None
     if rows is not None:
         exchange = Exchange(rows, results.moments, backward=False)
@@ -53,7 +53,7 @@ def run_forward(
 _ZEROED = [name.startswith("taken_") for name in RESULTS]
 
 
-def _allocate(
+def allocate(
     inputs: Inputs, options: Options, save: bool, distinct: bool, exchanged: bool = False
 ) -> Results:
     """Return the results of a forward pass before it has run."""
@@ -79,7 +79,7 @@ def cpu_forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 @cpu_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    return tuple(_allocate(*forward_parts(arguments), distinct=True))
+    return tuple(allocate(*forward_parts(arguments), distinct=True))
 
 
 #: both passes of the CPU kernel

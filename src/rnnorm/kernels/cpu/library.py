@@ -17,7 +17,6 @@ from rnnorm.kernels.cpu.rank_exchange import Exchange
 # in the order of the enumerations of csrc/layer.h
 CELLS = ("LSTM", "GRU", "RNN_TANH", "RNN_RELU")
 SCOPES = ("off", "frame", "sequence", "row")
-CELL_SITE = 2
 
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int64
