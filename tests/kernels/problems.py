@@ -119,8 +119,8 @@ class Problem:
             else:
                 self.masks[place] = Mask(kept, 1.0 if place.startswith("zone") else 1 / 0.7)
 
-    def run(self, kernel, leaves, masks=None):
-        """Output and final states, then the moments taken."""
+    def call(self, kernel, leaves, masks=None):
+        """The arguments of a kernel."""
         own = {name: leaves[name] for name in self.peepholes}
         weights = Weights(*(leaves.get(name) for name in Weights._fields[:-1]), own)
         dtype = torch.promote_types(leaves["x"].dtype, torch.float32)
@@ -129,7 +129,7 @@ class Problem:
             steps = torch.arange(len(leaves["x"]), device=self.device)
             for site, pair in constants.items():
                 constants[site] = tuple(m[steps.clamp(max=len(m) - 1)] for m in pair)
-        call = LayerCall(
+        return LayerCall(
             self.its_cell,
             NORMS[self.norm],
             leaves["x"],
@@ -142,7 +142,10 @@ class Problem:
             self.min_rows,
             masks=self.masks if masks is None else masks,
         )
-        output, state, moments = kernel(call)
+
+    def run(self, kernel, leaves, masks=None):
+        """Output and final states, then the moments taken."""
+        output, state, moments = kernel(self.call(kernel, leaves, masks))
         return (output, *state), moments
 
     def results(self, kernel, dtype, poison=False):

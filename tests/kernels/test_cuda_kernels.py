@@ -13,6 +13,7 @@ from test_triton_values import CASES as ALL
 from test_triton_values import errors
 
 from rnnorm.kernels import reference
+from rnnorm.kernels.call_inputs import inputs_of, options_of
 from rnnorm.kernels.cuda import passes, persistent
 from rnnorm.kernels.triton import layer as triton
 
@@ -141,3 +142,24 @@ def test_a_refused_launch_leaves_the_work_to_other_kernels(launched, monkeypatch
     with pytest.warns(RuntimeWarning, match="too many blocks"):
         found = problem.results(triton.layer, torch.float32)
     assert max(errors(found, expected).values()) < 1e-5
+
+
+def test_it_runs_where_it_was_faster(launched, monkeypatch):
+    def runs(norm, rows, units, min_rows=2, ragged=False):
+        problem = Problem(cell="LSTM", norm=norm, shape=(2, rows, 1, units), min_rows=min_rows)
+        call = problem.call(reference.layer, problem.leaves)
+        inputs = inputs_of(call, narrow=torch.float32, wide=torch.float32)
+        options = options_of(call.cell, call.norm, call.min_rows)
+        return passes.layout_of(inputs, options, back=False, ragged=ragged) is not None
+
+    monkeypatch.undo()
+    monkeypatch.setattr(persistent, "gpu_of", lambda device: GPU)
+    assert runs("all", 100, 100)
+    assert not runs("layer", 100, 100)
+    assert runs("layer", 20, 500)
+    assert not runs("all", 64, 512)
+    assert runs("all", 64, 512, min_rows=None)
+    assert runs("all", 64, 512, ragged=True)
+    assert runs("layer", 64, 512, ragged=True)
+    assert not runs("layer", 64, 256, ragged=True)
+    assert not runs("all", 129, 16)

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from rnnorm.kernels.triton.plan import Plan, Source
 
 
-# with layer norm, the most units for which Triton's kernel of many steps is faster
+# what was faster on an H200: with layer norm, Triton's kernel of many steps up to so many units
 _FEW_UNITS, _FEW_UNITS_RAGGED = 128, 256
+# and a product and a launch for each step, in a CUDA graph, beyond so many numbers of h
+_MANY_STATES = 1 << 14
 
 
 def layout_of(inputs: Inputs, options: Options, *, back: bool, ragged: bool) -> Layout | None:
@@ -40,6 +42,9 @@ def layout_of(inputs: Inputs, options: Options, *, back: bool, ragged: bool) -> 
         return None
     by_row = "row" in options.by_site
     if by_row and units <= (_FEW_UNITS_RAGGED if ragged else _FEW_UNITS):
+        return None
+    evaluated = not by_row and options.min_rows < 0
+    if not (ragged or evaluated) and x.size(1) * units > _MANY_STATES:
         return None
     return persistent.lay_out(
         gpu,
