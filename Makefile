@@ -36,7 +36,9 @@ NEWEST ?= torch==2.14.1 numpy
 
 # in a folder of its own, out of the sight of torch.compile and of the other tests
 TRITON := .venv/triton
-INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop look_up operators memory graphs)
+INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop look_up operators memory graphs) \
+	tests/kernels/test_cuda_kernels.py
+COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 
 .PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 triton clean
 
@@ -111,13 +113,13 @@ aarch64:
 
 # GPUs need Triton 3.6, whose interpreter fails with numpy 2.5: "only 0-dimensional arrays ..."
 $(TRITON)/.installed: Makefile pyproject.toml | venv
-	$(BIN)/python -m pip install --quiet --no-compile --upgrade --target $(TRITON) "triton>=3.7"
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade --target $(TRITON) "triton>=3.7" nvidia-cuda-nvrtc
 	@touch $@
 
 # the kernels for GPUs: interpreted, and compiled for GPUs that are not here
 triton: $(TRITON)/.installed
 	PYTHONPATH="$(CURDIR)/$(TRITON)" TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(INTERPRETED)
-	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 $(BIN)/python -m pytest -n auto tests/kernels/test_triton_compiled.py
+	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(COMPILED)
 
 clean:
 	rm -rf .venv docs/_build build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,76 @@
+"""The kernels in CUDA C++ compiled by NVRTC for GPUs that are not here: registers suffice."""
+
+import itertools
+import os
+import re
+import subprocess
+
+import pytest
+
+pytest.importorskip("triton", reason="`make triton` runs these")
+if os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("RNNORM_COMPILE_TRITON") != "1":
+    pytest.skip("`make triton` runs these", allow_module_level=True)
+
+from ahead_of_time import TOOLS
+
+from rnnorm.kernels.cuda import compiler, persistent
+
+# bytes of shared memory of a block, and the multiprocessors of a GPU, by architecture
+GPUS = {
+    "sm_80": (166912, 108),
+    "sm_86": (101376, 82),
+    "sm_89": (101376, 128),
+    "sm_90": (232448, 132),
+    "sm_100": (232448, 148),
+}
+CELLS = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1}
+NORMS = ("own", "given", "off", "row")
+# rows and units
+SHAPES = {"BF16": (64, 512), "TF32": (20, 650), "FP32": (100, 100)}
+
+
+@pytest.mark.parametrize("architecture", GPUS)
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
+    if why := compiler.unavailable():
+        pytest.skip(why)
+    monkeypatch.setenv("RNNORM_CACHE", str(tmp_path))
+    shared, multiprocessors = GPUS[architecture]
+    gpu = persistent.Gpu(multiprocessors, shared, architecture)
+    for norm, (precision, (rows, units)) in itertools.product(NORMS, SHAPES.items()):
+        layout = persistent.lay_out(
+            gpu,
+            backward=backward,
+            gates=CELLS[cell],
+            rows=rows,
+            units=units,
+            half=precision == "BF16",
+            over_units=norm == "row",
+        )
+        if layout is None:
+            # the weights of a smaller GPU's blocks do not fit
+            assert shared < 200000
+            continue
+        scope = "own" if norm == "row" else norm
+        variant = persistent.Variant(
+            backward,
+            cell,
+            CELLS[cell],
+            scope,
+            scope if cell == "LSTM" else "off",
+            norm == "row",
+            False,
+            cell == "GRU",
+            precision,
+            norm == "row",
+        )
+        text = persistent.source(backward)
+        path = tmp_path / "kernel.cubin"
+        path.write_bytes(compiler.compile(text, variant.defines(layout), architecture))
+        command = [TOOLS / "cuobjdump", "-res-usage", path]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        uses = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
+        stack = int(uses["STACK"]) + int(uses["LOCAL"])
+        assert stack <= 300, (variant, layout, uses)
+        assert int(uses["REG"]) * layout.threads <= 65536
