@@ -71,7 +71,17 @@ class Variant(NamedTuple):
         narrow = self.dtype != self.wide
         cell = next(cell for cell in CELLS if cell.name == self.cell)
         return {
-            "S": Step(self.cell, sum(cell.gates), self.scope, joint, shifted, out, narrow),
+            "S": Step(
+                self.cell,
+                sum(cell.gates),
+                "c" in cell.states,
+                len(cell.gates) > 1,
+                self.scope,
+                joint,
+                shifted,
+                out,
+                narrow,
+            ),
             "TILE": how,
             "P": product(how, self.cell == "RNN_RELU"),
         }

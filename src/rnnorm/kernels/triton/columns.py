@@ -62,7 +62,7 @@ def forward(
         rows, cols, valid = locate(block, n, width, TILE)
         values = load(z, start + rows, cols, valid, width, TILE)
         part = standardise(values, own, site, rows, cols, valid, width, SCOPE, TILE)
-        values = part[0] * part[2]
+        values = part.hat * part.gamma
         if SHIFTED:
             values += parameter(shift, cols, cols < width, TILE)
         tl.store(address(y, start + rows, cols, width), values, valid)
@@ -88,7 +88,7 @@ def backward(
         part = standardise(values, own, site, rows, cols, valid, width, SCOPE, TILE)
         d = load(d_y, start + rows, cols, valid, width, TILE)
         sum_d += total(d, valid, TILE)
-        sum_d_hat += total(d * part[0], valid, TILE)
+        sum_d_hat += total(d * part.hat, valid, TILE)
     to = k.to(tl.int64) * width + own_cols
     tl.store(d_shift + to, sum_d, own_cols < width)
     tl.store(d_gamma + to, sum_d_hat, own_cols < width)
@@ -97,5 +97,5 @@ def backward(
         values = load(z, start + rows, cols, valid, width, TILE)
         part = standardise(values, own, site, rows, cols, valid, width, SCOPE, TILE)
         d = load(d_y, start + rows, cols, valid, width, TILE)
-        d = backpropagate(d, part[0], part[1], part[2], sum_d / n, sum_d_hat / n, SCOPE, TILE)
+        d = backpropagate(d, part, sum_d / n, sum_d_hat / n, SCOPE, TILE)
         tl.store(address(d_z, start + rows, cols, width), d, valid)

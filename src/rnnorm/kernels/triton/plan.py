@@ -200,8 +200,18 @@ class Plan:
     def step(self, hidden: Source, out: Source) -> Step:
         """Return the variant of the kernels for a step."""
         shifted = self.shift_hidden is not None
-        cell, joint = self.options.cell, self.options.joint
-        return Step(cell, self.gates, hidden.scope, joint, shifted, out.scope, self.narrow)
+        given = self.options
+        return Step(
+            given.cell,
+            self.gates,
+            given.has_c,
+            len(given.gate_blocks) > 1,
+            hidden.scope,
+            given.joint,
+            shifted,
+            out.scope,
+            self.narrow,
+        )
 
     def blocks(self) -> list[tuple[int, int]]:
         """Return the columns of a term that share a row's statistics, from and to."""

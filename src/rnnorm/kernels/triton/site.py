@@ -32,6 +32,20 @@ class Site(NamedTuple):
     pitch: Any
 
 
+class Standardised(NamedTuple):
+    """A normalised value as its parts.
+
+    Args:
+        hat: ``(z - μ) / √(v + ε)``.
+        inverse: one over the root.
+        gamma: scale.
+    """
+
+    hat: Any
+    inverse: Any
+    gamma: Any
+
+
 @triton.jit
 def term(z, x, row, col, valid, width, JOINT: tl.constexpr, TILE: tl.constexpr):
     """Load the values to be normalised: z, or its sum with x."""
@@ -114,7 +128,7 @@ def store_statistics(site, own, col, valid, width):
 def standardise(
     z, own, site, rows, col, valid, width, SCOPE: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Return ``(z - μ) / √(v + ε)``, one over the root, and γ."""
+    """Standardise values by their own or given statistics."""
     if SCOPE == "own":
         mean, var = own[0], own[1]
     else:
@@ -122,7 +136,8 @@ def standardise(
         mean = load(site.mean, row, col, valid, width, TILE)
         var = load(site.var, row, col, valid, width, TILE)
     inverse = tl.rsqrt(var + TILE.eps)
-    return (z - mean) * inverse, inverse, parameter(site.gamma, col, col < width, TILE)
+    gamma = parameter(site.gamma, col, col < width, TILE)
+    return Standardised((z - mean) * inverse, inverse, gamma)
 
 
 @triton.jit
@@ -135,16 +150,14 @@ def weigh(d, gamma, TILE: tl.constexpr):
 
 
 @triton.jit
-def backpropagate(
-    d, hat, inverse, gamma, mean_d, mean_d_hat, SCOPE: tl.constexpr, TILE: tl.constexpr
-):  # fmt: skip
+def backpropagate(d, part, mean_d, mean_d_hat, SCOPE: tl.constexpr, TILE: tl.constexpr):
     """Return the gradient of z from d, that of ``γ hat``.
 
     ``mean_d`` is the mean of ``weigh(d)``, ``mean_d_hat`` that of ``weigh(d) * hat``.
     """
     if SCOPE == "given":
-        return inverse * gamma * d
+        return part.inverse * part.gamma * d
     elif TILE.axis == 0:
-        return inverse * gamma * (d - mean_d - hat * mean_d_hat)
+        return part.inverse * part.gamma * (d - mean_d - part.hat * mean_d_hat)
     else:
-        return inverse * (d * gamma - mean_d - hat * mean_d_hat)
+        return part.inverse * (d * part.gamma - mean_d - part.hat * mean_d_hat)

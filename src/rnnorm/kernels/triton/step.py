@@ -8,6 +8,7 @@ import triton.language as tl
 from rnnorm.kernels.triton.equations import activations, advance, retreat
 from rnnorm.kernels.triton.site import (
     Site,
+    Standardised,
     averages,
     backpropagate,
     load_statistics,
@@ -37,8 +38,10 @@ class Step(NamedTuple):
     """One variant of a step's kernels, known when it is compiled.
 
     Args:
-        cell: name of the cell.
+        cell: name of the cell, which chooses its equations.
         gates: number of gates of the cell.
+        has_c: whether the cell has a state c.
+        split: whether the last gate has statistics over units of its own.
         hidden: scope of the hidden site, the recurrent or joint term.
         joint: whether the hidden term is the sum with the input term.
         shifted: whether a shift is added to the hidden term.
@@ -48,6 +51,8 @@ class Step(NamedTuple):
 
     cell: str
     gates: int
+    has_c: bool
+    split: bool
     hidden: str
     joint: bool
     shifted: bool
@@ -89,16 +94,34 @@ def _statistics(frames, site, TAKE: tl.constexpr, S: tl.constexpr, TILE: tl.cons
         for k in tl.static_range(GATES):
             own += (load_statistics(site, cols + k * units, cols < units, GATES * units, TILE),)
         return own
-    elif TILE.axis == 1 and S.cell == "GRU":
+    elif TILE.axis == 1 and S.split:
         first = moments(z, x, start, n, units, 3, 0, 2, JOINT, TILE)
         return first + moments(z, x, start, n, units, 3, 2, 1, JOINT, TILE)
     else:
         return moments(z, x, start, n, units, GATES, 0, GATES, JOINT, TILE)
 
 
+class Block(NamedTuple):
+    """The values of a step in one block.
+
+    Args:
+        y: finished recurrent terms, one for each gate.
+        parts: the parts of each, before the shift.
+        a: activations.
+        before: state before the step.
+        state: state after the step: c of an LSTM, else h.
+    """
+
+    y: Any
+    parts: Any
+    a: Any
+    before: Any
+    state: Any
+
+
 @triton.jit
 def _advance(frames, site, own, rows, cols, valid, S: tl.constexpr, TILE: tl.constexpr):
-    """Compute a block's recurrent terms, their parts, activations, and states before and after."""
+    """Compute a block of the step."""
     CELL: tl.constexpr = S.cell
     HIDDEN: tl.constexpr = S.hidden
     JOINT: tl.constexpr = S.joint
@@ -108,13 +131,13 @@ def _advance(frames, site, own, rows, cols, valid, S: tl.constexpr, TILE: tl.con
     for k in tl.static_range(GATES):
         col = cols + k * units
         y = term(frames.z, frames.x, frames.start + rows, col, valid, width, JOINT, TILE)
-        part = (y, y, y)
+        part = Standardised(y, y, y)
         if HIDDEN == "own":
             part = standardise(y, own[k], site, rows, col, valid, width, HIDDEN, TILE)
-            y = part[0] * part[2]
+            y = part.hat * part.gamma
         elif HIDDEN == "given":
             part = standardise(y, own, site, rows, col, valid, width, HIDDEN, TILE)
-            y = part[0] * part[2]
+            y = part.hat * part.gamma
         if S.shifted:
             y += parameter(site.shift, col, col < width, TILE)
         x = tl.zeros_like(y)
@@ -125,7 +148,7 @@ def _advance(frames, site, own, rows, cols, valid, S: tl.constexpr, TILE: tl.con
     before = a[0]
     if GATES > 1:
         before = load(frames.before, frames.earlier + rows, cols, valid, units, TILE)
-    return ys, parts, a, before, advance(a, before, CELL)
+    return Block(ys, parts, a, before, advance(a, before, CELL))
 
 
 @triton.jit
@@ -133,10 +156,10 @@ def _out(c, own, site, rows, cols, valid, units, S: tl.constexpr, TILE: tl.const
     """Return tanh of the normalised c, and the parts of the normalised c."""
     OUT: tl.constexpr = S.out
     if OUT == "off":
-        return tanh(c), (c, c, c)
+        return tanh(c), Standardised(c, c, c)
     else:
         part = standardise(c, own, site, rows, cols, valid, units, OUT, TILE)
-        y = part[0] * part[2] + parameter(site.shift, cols, cols < units, TILE)
+        y = part.hat * part.gamma + parameter(site.shift, cols, cols < units, TILE)
         return tanh(y), part
 
 
@@ -155,23 +178,23 @@ def step_forward(
         sums = zeros(TILE)
         for block in range(blocks(n, units, TILE)):
             rows, cols, valid = locate(block, n, units, TILE)
-            state = _advance(frames, hidden, own, rows, cols, valid, S, TILE)[4]
+            state = _advance(frames, hidden, own, rows, cols, valid, S, TILE).state
             sums += total(state, valid, TILE)
         centre = sums / count
         sums = zeros(TILE)
         for block in range(blocks(n, units, TILE)):
             rows, cols, valid = locate(block, n, units, TILE)
-            state = _advance(frames, hidden, own, rows, cols, valid, S, TILE)[4]
+            state = _advance(frames, hidden, own, rows, cols, valid, S, TILE).state
             sums += total((state - centre) * (state - centre), valid, TILE)
         own_out = (centre, sums / count)
     for block in range(blocks(n, units, TILE)):
         rows, cols, valid = locate(block, n, units, TILE)
         found = _advance(frames, hidden, own, rows, cols, valid, S, TILE)
-        state = found[4]
-        if S.cell == "LSTM":
+        state = found.state
+        if S.has_c:
             tl.store(address(c, start + rows, cols, units), state, valid)
-            y = _out(state, own_out, out, rows, cols, valid, units, S, TILE)
-            state = found[2][3] * y[0]
+            squashed, _ = _out(state, own_out, out, rows, cols, valid, units, S, TILE)
+            state = found.a[3] * squashed
         tl.store(address(h, start + rows, cols, units), state, valid)
         if S.narrow:
             tl.store(address(narrow, start + rows, cols, units), state, valid)
@@ -219,19 +242,35 @@ class Upstream(NamedTuple):
     later: Any
 
 
+class Reached(NamedTuple):
+    """The gradients that reach a block of a step.
+
+    Args:
+        h: gradient of h.
+        y_c: gradient of an LSTM's normalised c.
+        o: gradient of an LSTM's preactivation of o.
+        part_c: the parts of the normalised c.
+    """
+
+    h: Any
+    y_c: Any
+    o: Any
+    part_c: Any
+
+
 @triton.jit
 def _retreat_out(
     frames, up, out, own_out, state, a, rows, cols, valid, S: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Compute the gradients of h, of an LSTM's normalised c and of its o, and the parts of c."""
+    """Compute the gradients that reach a block from the next step and from above."""
     units, on = frames.units, valid & (rows < up.later)
     d = load(up.output, frames.start + rows, cols, valid, units, TILE)
     d += load(up.product, rows, cols, on, units, TILE)
-    if S.cell == "LSTM":
+    if S.has_c:
         y, part = _out(state, own_out, out, rows, cols, valid, units, S, TILE)
-        return d, d * a[3] * (1 - y * y), d * y * a[3] * (1 - a[3]), part
+        return Reached(d, d * a[3] * (1 - y * y), d * y * a[3] * (1 - a[3]), part)
     else:
-        return d, d, d, (d, d, d)
+        return Reached(d, d, d, Standardised(d, d, d))
 
 
 @triton.jit
@@ -239,21 +278,43 @@ def _retreat(
     frames, up, hidden, own, out, own_out, means_out, rows, cols, valid,
     S: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Compute a block's gradients of x, recurrent terms, state before and normalised c."""
-    CELL: tl.constexpr = S.cell
+    """Compute the gradients that leave a block."""
     OUT: tl.constexpr = S.out
-    ys, parts, a, before, state = _advance(frames, hidden, own, rows, cols, valid, S, TILE)
-    d, d_y, d_o, part = _retreat_out(frames, up, out, own_out, state, a, rows, cols, valid, S, TILE)
+    found = _advance(frames, hidden, own, rows, cols, valid, S, TILE)
+    reached = _retreat_out(
+        frames, up, out, own_out, found.state, found.a, rows, cols, valid, S, TILE
+    )
     on = valid & (rows < up.later)
-    if CELL == "LSTM":
-        d = d_y
+    d = reached.h
+    if S.has_c:
+        d = reached.y_c
         if OUT != "off":
-            d = backpropagate(d_y, part[0], part[1], part[2], means_out[0], means_out[1], OUT, TILE)
+            d = backpropagate(d, reached.part_c, means_out[0], means_out[1], OUT, TILE)
         d += load(up.last, rows, cols, valid & (rows >= up.later), frames.units, TILE)
     if S.gates > 1:
         d += load(up.carried, rows, cols, on, frames.units, TILE)
-    d_x, d_z, carry = retreat(a, ys, before, d, d_o, CELL)
-    return d_x, d_z, carry, parts, d_y, part
+    d_x, d_y, carry = retreat(found.a, found.y, found.before, d, reached.o, S.cell)
+    return Left(d_x, d_y, carry, found.parts, reached.y_c, reached.part_c)
+
+
+class Left(NamedTuple):
+    """The gradients that leave a block of a step.
+
+    Args:
+        x: gradients of the input terms, one for each gate.
+        y: gradients of the finished recurrent terms.
+        before: gradient of the state before, through ``advance`` alone.
+        parts: the parts of the recurrent terms.
+        y_c: gradient of an LSTM's normalised c.
+        part_c: the parts of the normalised c.
+    """
+
+    x: Any
+    y: Any
+    before: Any
+    parts: Any
+    y_c: Any
+    part_c: Any
 
 
 class Downstream(NamedTuple):
@@ -306,12 +367,12 @@ def step_backward(
         for block in range(blocks(n, units, TILE)):
             rows, cols, valid = locate(block, n, units, TILE)
             found = _advance(frames, hidden, own, rows, cols, valid, S, TILE)
-            back = _retreat_out(
-                frames, up, out, own_out, found[4], found[2], rows, cols, valid, S, TILE
+            reached = _retreat_out(
+                frames, up, out, own_out, found.state, found.a, rows, cols, valid, S, TILE
             )
-            d = weigh(back[1], back[3][2], TILE)
+            d = weigh(reached.y_c, reached.part_c.gamma, TILE)
             sum_d += total(d, valid, TILE)
-            sum_d_hat += total(d * back[3][0], valid, TILE)
+            sum_d_hat += total(d * reached.part_c.hat, valid, TILE)
         means_out = (sum_d / count, sum_d_hat / count)
 
     sums, sums_hat = (), ()
@@ -320,45 +381,43 @@ def step_backward(
     if S.hidden != "off" or S.shifted:
         for block in range(blocks(n, units, TILE)):
             rows, cols, valid = locate(block, n, units, TILE)
-            back = _retreat(
+            left = _retreat(
                 frames, up, hidden, own, out, own_out, means_out, rows, cols, valid, S, TILE
             )
             ds, ds_hat = (), ()
             for k in tl.static_range(GATES):
-                d = weigh(back[1][k], back[3][k][2], TILE)
-                ds, ds_hat = ds + (d,), ds_hat + (d * back[3][k][0],)
+                d = weigh(left.y[k], left.parts[k].gamma, TILE)
+                ds, ds_hat = ds + (d,), ds_hat + (d * left.parts[k].hat,)
             sums = plus(sums, totals(ds, valid, TILE))
             sums_hat = plus(sums_hat, totals(ds_hat, valid, TILE))
 
-    if TILE.axis == 1 and S.cell == "GRU":
+    if TILE.axis == 1 and S.split:
         means = averages(sums[:2], n, units, TILE) + averages(sums[2:], n, units, TILE)
         means_hat = averages(sums_hat[:2], n, units, TILE) + averages(sums_hat[2:], n, units, TILE)
     else:
         means, means_hat = averages(sums, n, units, TILE), averages(sums_hat, n, units, TILE)
     for block in range(blocks(n, units, TILE)):
         rows, cols, valid = locate(block, n, units, TILE)
-        d_xs, d_ys, d_before, parts, d_out, part = _retreat(
+        left = _retreat(
             frames, up, hidden, own, out, own_out, means_out, rows, cols, valid, S, TILE
         )
         for k in tl.static_range(GATES):
             col = cols + k * units
-            d = d_ys[k]
+            d = left.y[k]
             if TILE.axis == 1:
                 if S.shifted:
                     accumulate(down.shift, rows, col, valid, width, d)
                 if S.hidden != "off":
-                    accumulate(down.gamma, rows, col, valid, width, d * parts[k][0])
+                    accumulate(down.gamma, rows, col, valid, width, d * left.parts[k].hat)
             if S.hidden != "off":
-                d = backpropagate(
-                    d, parts[k][0], parts[k][1], parts[k][2], means[k], means_hat[k], HIDDEN, TILE
-                )  # fmt: skip
+                d = backpropagate(d, left.parts[k], means[k], means_hat[k], HIDDEN, TILE)
             tl.store(address(down.z, start + rows, col, width), d, valid)
-            tl.store(address(down.x, start + rows, col, width), d if S.joint else d_xs[k], valid)
+            tl.store(address(down.x, start + rows, col, width), d if S.joint else left.x[k], valid)
         if GATES > 1:
-            tl.store(address(down.carry, rows, cols, units), d_before, valid)
+            tl.store(address(down.carry, rows, cols, units), left.before, valid)
         if TILE.axis == 1 and S.out != "off":
-            accumulate(down.shift_out, rows, cols, valid, units, d_out)
-            accumulate(down.gamma_out, rows, cols, valid, units, d_out * part[0])
+            accumulate(down.shift_out, rows, cols, valid, units, left.y_c)
+            accumulate(down.gamma_out, rows, cols, valid, units, left.y_c * left.part_c.hat)
     # last, as the compiler may merge repeated loads only up to the first store
     if TILE.axis == 0:
         if S.out != "off":
