@@ -163,3 +163,16 @@ def test_it_runs_where_it_was_faster(launched, monkeypatch):
     assert runs("layer", 64, 512, ragged=True)
     assert not runs("layer", 64, 256, ragged=True)
     assert not runs("all", 129, 16)
+
+
+def test_a_gpu_whose_driver_fails_is_left_out(monkeypatch):
+    def fail(device):
+        raise RuntimeError("the driver cannot be loaded")
+
+    monkeypatch.setattr(persistent, "_broken", {})
+    monkeypatch.setattr(persistent, "_properties", fail)
+    device = torch.device("cuda", 0)
+    with pytest.warns(RuntimeWarning, match="driver cannot be loaded"):
+        assert persistent.gpu_of(device) is None
+    assert persistent.gpu_of(device) is None
+    assert persistent.gpu_of(torch.device("cpu")) is None

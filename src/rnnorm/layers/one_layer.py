@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import LayerCall, Mask
+from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.layers.autocast import in_products, without_autocast
 from rnnorm.layers.checks import check_device
 from rnnorm.layers.normalised_module import Recurrence
@@ -64,7 +65,7 @@ def run_layer(
             estimate.
     """
     unusual = module.training or masks or batch_sizes is not None or products is not None
-    if kernel.name == "cpu" and not unusual:
+    if kernel.layer is cpu.layer and not unusual:
         found = evaluate(module, x, state, suffix, step)
         if found is not None:
             return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from torch import Tensor
 
 #: environment variable: 0 leaves these kernels out
 SWITCH = "RNNORM_PERSISTENT_KERNELS"
+_log = logging.getLogger("rnnorm")
 # warps of a block that compute
 _WARPS = 16
 _MOST_ROWS = 128
@@ -246,7 +248,7 @@ def source(backward: bool) -> str:
     return "\n".join((folder / name).read_text() for name in names)
 
 
-# by device, empty where the kernels run
+# by device, why the kernels are left out
 _broken: dict[torch.device, str] = {}
 #: how a variant is launched: grid, shared bytes and arguments
 Launch = Callable[[int, int, ctypes.Structure], None]
@@ -254,17 +256,32 @@ Launch = Callable[[int, int, ctypes.Structure], None]
 
 def gpu_of(device: torch.device) -> Gpu | None:
     """Return the properties of a GPU that runs the kernels, None if it does not."""
-    if device.type != "cuda" or os.environ.get(SWITCH) == "0" or _broken.get(device):
+    if device.type != "cuda" or os.environ.get(SWITCH) == "0" or device in _broken:
         return None
-    return _properties(device)
+    try:
+        return _properties(device)
+    except RuntimeError as error:
+        give_up(device, error)
+        return None
 
 
 @functools.cache
 def _properties(device: torch.device) -> Gpu | None:
+    """Return the properties of a GPU, None where no kernel runs.
+
+    Raises:
+        RuntimeError: if the driver cannot be loaded.
+    """
     from rnnorm.kernels.cuda import compiler, launcher
 
     major, minor = torch.cuda.get_device_capability(device)
-    if torch.version.hip or (major, minor) < _OLDEST or compiler.unavailable():
+    why = compiler.unavailable()
+    if torch.version.hip:
+        why = "it is a GPU of AMD's"
+    elif (major, minor) < _OLDEST:
+        why = f"its compute capability is {major}.{minor}"
+    if why:
+        _log.info("the kernels of many steps do not run on %s: %s", device, why)
         return None
     found = torch.cuda.get_device_properties(device)
     shared = launcher.max_shared(device)
