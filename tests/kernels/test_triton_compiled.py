@@ -18,7 +18,8 @@ from ahead_of_time import ARCHITECTURES, VARIANTS, compiled, compiled_look_up
 def test_little_is_spilled(variant, direction, architecture):
     use = compiled(variant, direction, architecture)
     assert use.stack <= 48, use
-    assert use.shared <= 48 * 1024
+    # what every supported GPU has; products in tf32 take more of it on sm_90
+    assert use.shared <= 64 * 1024
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
