@@ -90,6 +90,16 @@ def test_repeats(launched):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.parametrize("case", ["lstm-none", "lstm-layer", "gru-none"])
+def test_steps_without_a_row(case, launched):
+    problem = Problem(**{**CASES[case], "shape": (8, *CASES[case]["shape"][1:])})
+    problem.sizes = torch.cat([problem.sizes, torch.zeros(2, dtype=torch.int64)])
+    expected = problem.results(reference.layer, torch.float64)
+    found = problem.results(triton.layer, torch.float32)
+    assert max(errors(found, expected).values()) < 1e-4
+    assert launched
+
+
 GPU = persistent.Gpu(132, 232448, "sm_90")
 
 

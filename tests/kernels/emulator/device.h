@@ -105,10 +105,6 @@ static void add_release(int* p, int value) {
   idle = 0;
   *p += value;
 }
-static int atomicAdd(int* p, int value) {
-  *p += value;
-  return *p - value;
-}
 static i64 clock64() { return 0; }
 
 // a copy is done only when it is waited for, as late as a GPU may do it
@@ -171,7 +167,7 @@ static void settle(Counts& c) {
   return false;
 }
 [[maybe_unused]] static void copy_bulk(u32 to, const void* from, int bytes, u32 barrier) {
-  if ((size_t)from % 16 || bytes % 16) fail("a copy is not of a multiple of 16 bytes");
+  if ((size_t)from % 16 || bytes % 16 || !bytes) fail("a copy is not of a multiple of 16 bytes");
   std::memcpy(shared(to, bytes), from, bytes);
   counts(barrier).bytes -= bytes;
   settle(counts(barrier));

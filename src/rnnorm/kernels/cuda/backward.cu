@@ -49,12 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
   }
 #endif
 
-  float gamma[GATES], shift[GATES], gamma_out = 1.f, shift_out = 0.f;
-  UNROLL for (int g = 0; g < GATES; ++g) {
-    gamma[g] = HIDDEN != OFF && my.here ? a.hidden.gamma[g * a.units + my.unit] : 1.f;
-    shift[g] = SHIFTED && my.here ? a.hidden.shift[g * a.units + my.unit] : 0.f;
-  }
-  if (OUT != OFF && my.here) gamma_out = a.out.gamma[my.unit], shift_out = a.out.shift[my.unit];
+  float gamma[GATES], shift[GATES], gamma_out, shift_out;
+  load_scales(a.hidden, a.out, my, gamma, shift, gamma_out, shift_out);
   // the first half is of gamma, the second of the shift
   float own[2 * GATES], own_out[2] = {0.f, 0.f}, carry[R];
   UNROLL for (int k = 0; k < 2 * GATES; ++k) own[k] = 0.f;

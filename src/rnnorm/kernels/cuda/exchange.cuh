@@ -25,7 +25,6 @@ struct Barrier {
     while (load_acquire(state) < arrivals * (int)gridDim.x)
       if (clock64() - from > 2000000000ll) {
         *given_up = 1;
-        atomicAdd(state + 1, 1);
         break;
       }
   }
@@ -34,6 +33,9 @@ struct Barrier {
     sync();
   }
 };
+
+// The rows of a product of n rows: whole tiles, and one at least, as no copy may be empty.
+DEVICE int rows_copied(int n) { return (max(n, 1) + 15) / 16 * 16; }
 
 // Put a number where the next product reads it: k counts the terms of its sums.
 DEVICE void put(const Exchange& e, int buffer, int k, int row, float x) {
@@ -93,7 +95,7 @@ struct Copies {
     barrier.wait_alone(arrivals);
     fence_copies();
     const char* numbers = e.numbers + (i64)buffer * e.pieces * e.stride * 16;
-    const int chunks = e.pieces / e.chunk, rows = (n + 15) / 16 * 16;
+    const int chunks = e.pieces / e.chunk, rows = rows_copied(n);
     for (int i = 0; i < chunks; ++i) {
       const int before = done + i - STAGES;
       if (before >= 0) wait(empty(before % STAGES), before / STAGES);
@@ -186,7 +188,7 @@ DEVICE void product(const Exchange& e, Barrier& barrier, Copies& copies, int buf
   UNROLL for (int m = 0; m < ROW_TILES; ++m)
     UNROLL for (int q = 0; q < TILES; ++q)
       UNROLL for (int i = 0; i < 4; ++i) sums[m][q][i] = 0.f;
-  const int chunks = e.pieces / e.chunk, rows = (n + 15) / 16 * 16, bytes = e.chunk * e.stride * 16;
+  const int chunks = e.pieces / e.chunk, rows = rows_copied(n), bytes = e.chunk * e.stride * 16;
   const u32 to = shared_address(stages), own = shared_address(weight);
 #if BULK
   for (int i = 0; i < chunks; ++i) {

@@ -46,12 +46,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
 
   i64 start = a.starts[a.first];
   int n = (int)(a.starts[a.first + 1] - start);
-  float gamma[GATES], shift[GATES], gamma_out = 1.f, shift_out = 0.f;
-  UNROLL for (int g = 0; g < GATES; ++g) {
-    gamma[g] = HIDDEN != OFF && my.here ? a.hidden.gamma[g * a.units + my.unit] : 1.f;
-    shift[g] = SHIFTED && my.here ? a.hidden.shift[g * a.units + my.unit] : 0.f;
-  }
-  if (OUT != OFF && my.here) gamma_out = a.out.gamma[my.unit], shift_out = a.out.shift[my.unit];
+  float gamma[GATES], shift[GATES], gamma_out, shift_out;
+  load_scales(a.hidden, a.out, my, gamma, shift, gamma_out, shift_out);
   float state[R], x[R][GATES];
   UNROLL for (int j = 0; j < R; ++j) {
     const int row = my.row(j);
@@ -136,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
     }
     if (t + 1 < a.stop) barrier.arrive();
 
-    // others are waited for from here on
+    // the next wait hides the time of these stores and loads
     const i64 next = start + n;
     const int later = t + 1 < a.stop ? (int)(a.starts[t + 2] - next) : 0;
     UNROLL for (int j = 0; j < R; ++j) {

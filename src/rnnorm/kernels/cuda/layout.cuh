@@ -62,7 +62,7 @@ struct Site {
 struct Exchange {
   char* numbers;    // twice `pieces` times `stride` pieces of 16 bytes
   float2* partial;  // over units: of each site, group, row and block
-  int* state;       // a counter of arrivals, and whether a wait was given up; zeros at first
+  int* state;       // a counter of arrivals, zero at first
   int stride, pieces, chunk, unused;
 };
 
@@ -105,3 +105,14 @@ struct Thread {
   DEVICE i64 at(i64 frame) const { return frame * units + unit; }
   DEVICE i64 at(i64 frame, int gate) const { return (frame * GATES + gate) * units + unit; }
 };
+
+// A unit's scales and shifts of both sites: 1 and 0 where there are none.
+DEVICE void load_scales(const Site& hidden, const Site& out, const Thread& my, float (&gamma)[GATES],
+                        float (&shift)[GATES], float& gamma_out, float& shift_out) {
+  UNROLL for (int g = 0; g < GATES; ++g) {
+    gamma[g] = HIDDEN != OFF && my.here ? hidden.gamma[my.at(0, g)] : 1.f;
+    shift[g] = SHIFTED && my.here ? hidden.shift[my.at(0, g)] : 0.f;
+  }
+  gamma_out = OUT != OFF && my.here ? out.gamma[my.unit] : 1.f;
+  shift_out = OUT != OFF && my.here ? out.shift[my.unit] : 0.f;
+}

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from rnnorm.kernels.triton.plan import Plan, Source
 
 
-# what was faster on an H200: with layer norm, Triton's kernel of many steps up to so many units
+# on an H200, Triton's kernel of many steps was faster for layer norm up to so many units
 _FEW_UNITS, _FEW_UNITS_RAGGED = 128, 256
-# and a product and a launch for each step, in a CUDA graph, beyond so many numbers of h
+# on an H200, a CUDA graph with one product and one launch for each step was faster in training
+# where h of a step, rows times units, has more numbers than this
 _MANY_STATES = 1 << 14
 
 
@@ -66,7 +67,19 @@ def _launch(
     *,
     later: int | None = None,
 ) -> None:
-    """Launch a pass for some steps; ``later``, the rows of the step after them, is of backward."""
+    """Launch a pass for some steps.
+
+    Args:
+        plan: plan of the call.
+        layout: how the launch shares the work.
+        steps: the first step and the one after the last.
+        tensors: tensors by name in the kernel's arguments.
+        sites: where the hidden and the cell site have their statistics, and their tensors.
+        later: rows of the step after these in the backward pass, None in the forward pass.
+
+    Raises:
+        RefusedError: if the kernel does not run.
+    """
     (hidden, out), (gamma, shift, mean, var, gamma_out, shift_out, mean_out, var_out) = sites
     x = tensors["x"]
     assert x is not None

@@ -38,7 +38,7 @@ class RefusedError(RuntimeError):
 
 
 class Gpu(NamedTuple):
-    """What a layout depends on.
+    """The properties of a GPU that a layout depends on.
 
     Args:
         multiprocessors: most blocks of a launch, which all run at once.

@@ -47,7 +47,7 @@ def run_backward(
     else:
         d_h_frames = plan.pack(d_output.to(wide))
         if d_h is not None and d_h_frames.data_ptr() == d_output.data_ptr():
-            # the gradient may be someone else's too
+            # autograd may hand the same gradient to other functions
             d_h_frames = d_h_frames.clone()
     if d_h is not None:
         plan.add_to_last(d_h_frames, d_h.to(wide))
@@ -67,7 +67,7 @@ def run_backward(
     later = 0
     layout = plan.layout(back=True)
     moments = _row_moments(plan, z_h, c) if layout is not None and plan.by_row else []
-    for first, stop in reversed(plan.runs(back=True)):
+    for first, stop in reversed(plan.runs(layout, back=True)):
         start, n = plan.starts[first], plan.sizes[first]
         hidden, out, sites = plan.sites(first, taken)
         variant = plan.step(hidden, out)
@@ -103,7 +103,7 @@ def run_backward(
     # the first step, with an even number, wrote this buffer
     carried, _ = carries
 
-    # which leaves its memory to what follows
+    # the products below can use its memory
     del x
     d_z_x, d_gamma_input, d_shift_input = undo(d_x, z_x, plan, inputs.gamma_input, taken.input)
     d_weight_ih = d_z_x.t() @ plan.pack(inputs.x)

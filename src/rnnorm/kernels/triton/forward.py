@@ -73,7 +73,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
     state = inputs.h0 if inputs.c0 is None else inputs.c0
     seen, earlier, weight = inputs.h0.to(narrow.dtype), 0, inputs.weight_hh.t()
     layout = plan.layout(back=False)
-    for first, stop in plan.runs(back=False):
+    for first, stop in plan.runs(layout, back=False):
         start, n = plan.starts[first], plan.sizes[first]
         hidden, out, sites = plan.sites(first, taken)
         variant = plan.step(hidden, out)

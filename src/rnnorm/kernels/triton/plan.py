@@ -97,18 +97,18 @@ class Plan:
         else:
             self.first_frames = _dense_frames(self.T, self.B, inputs.x.device)
 
-    def runs(self, *, back: bool) -> list[tuple[int, int]]:
+    def runs(self, layout: Layout | None = None, *, back: bool) -> list[tuple[int, int]]:
         """Return the steps of each launch, from and to: one, or many where that takes less time.
 
         Args:
+            layout: what ``layout`` returned for the pass.
             back: whether the backward pass is launched.
         """
-        persistent = self.layout(back=back)
-        if persistent is None and not self._looped(back):
+        if layout is None and not self._looped(back):
             return [(t, t + 1) for t in range(self.T)]
         # steps that take statistics are another variant
         starts = {0, self.taking}
-        if persistent is None:
+        if layout is None:
             # the first step follows no frame
             starts.add(min(1, self.T))
         starts.update(*map(self.kept, Sites._fields))
