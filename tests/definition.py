@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rnnorm import LayerNorm
+from rnnorm import BatchNorm, RMSNorm
 
 
 class Statistic(NamedTuple):
@@ -174,14 +174,23 @@ def population_row(population, step: int) -> tuple[Tensor, Tensor] | None:
     return population.mean[row], population.var[row]
 
 
-def layer_norm(z: Tensor, gamma: Tensor, eps: float, groups: list[int]) -> Tensor:
-    """Each row by its own mean and variance, over each group of gates."""
-    parts = [
-        (part - part.mean(-1, keepdim=True))
-        / (part.var(-1, keepdim=True, unbiased=False) + eps).sqrt()
-        for part in z.split(groups, dim=-1)
-    ]
-    return gamma * torch.cat(parts, dim=-1)
+def layer_norm(part: Tensor, eps: float) -> Tensor:
+    """Each row by its own mean and variance."""
+    var, mean = torch.var_mean(part, -1, unbiased=False, keepdim=True)
+    return (part - mean) / (var + eps).sqrt()
+
+
+def rms_norm(part: Tensor, eps: float) -> Tensor:
+    """Each row by its own root mean square."""
+    return part / ((part**2).sum(-1, keepdim=True) / part.shape[-1] + eps).sqrt()
+
+
+def groups(over: str | None, width: int, H: int, mode: str) -> list[int]:
+    """The widths of the parts of a term that each have statistics of their own."""
+    if over == "gate" and width > H:
+        return [H] * (width // H)
+    # r and z together, n apart
+    return [2 * H, H] if over is None and mode == "GRU" and width == 3 * H else [width]
 
 
 class Normaliser:
@@ -201,14 +210,14 @@ class Normaliser:
         if field(site) not in self.sites:
             return z
         gamma, beta = self.parameter(f"gamma_{site}"), self.parameter(f"beta_{site}")
-        if isinstance(self.norm, LayerNorm):
-            H = self.module.hidden_size
-            gru = self.module.mode == "GRU" and z.shape[-1] == 3 * H
-            groups = [2 * H, H] if gru else [z.shape[-1]]
-            z = layer_norm(z, gamma, self.norm.eps, groups)
-        else:
+        if isinstance(self.norm, BatchNorm):
             mean, var = self.moments(site, z, t, active)
             z = gamma * (z - mean) / (var + self.norm.eps).sqrt()
+        else:
+            of_part = rms_norm if isinstance(self.norm, RMSNorm) else layer_norm
+            widths = groups(self.norm.over, z.shape[-1], self.module.hidden_size, self.module.mode)
+            parts = [of_part(part, self.norm.eps) for part in z.split(widths, dim=-1)]
+            z = gamma * torch.cat(parts, dim=-1)
         return z if beta is None else z + beta
 
     def moments(self, site: str, z: Tensor, t: int, active: list[int]) -> tuple[Tensor, Tensor]:
@@ -293,7 +302,7 @@ def network(
 
     Args:
         module: an `rnnorm.RNN`, `LSTM` or `GRU`; its parameters and populations are read by name.
-        norm: the `BatchNorm`, `LayerNorm` or None it was built with.
+        norm: the `BatchNorm`, `LayerNorm`, `RMSNorm` or None it was built with.
         sequences: a list of `(length, input_size)`, in any order.
         hx: `(h_0,)` or `(h_0, c_0)`, each `(layers * directions, B, .)`.
         step: the age of the first frame; in evaluation one for each sequence is accepted.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rnnorm.model.select_horizon import select_horizon
     from rnnorm.model.synchronize import average_population, synchronize
     from rnnorm.model.update_bn import update_bn
-    from rnnorm.norm.spec import BatchNorm, LayerNorm
+    from rnnorm.norm.spec import BatchNorm, LayerNorm, RMSNorm
 
 __all__ = [
     "GRU",
@@ -36,6 +36,7 @@ __all__ = [
     "GRUCell",
     "LSTMCell",
     "LayerNorm",
+    "RMSNorm",
     "RNNCell",
     "Recurrent",
     "SequenceDropout",
@@ -72,7 +73,7 @@ _HOMES = {
     "rnnorm.model.select_horizon": ("select_horizon",),
     "rnnorm.model.synchronize": ("average_population", "synchronize"),
     "rnnorm.model.update_bn": ("update_bn",),
-    "rnnorm.norm.spec": ("BatchNorm", "LayerNorm"),
+    "rnnorm.norm.spec": ("BatchNorm", "LayerNorm", "RMSNorm"),
 }
 
 

@@ -14,7 +14,7 @@ from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSNorm(Norm):
+class OwnNorm(Norm):
     input: bool = True
     recurrent: bool = True
     cell: bool = True
@@ -44,8 +44,8 @@ class Coupled(LSTM):
         return h, (h, c)
 
 
-def rms_norm():
-    return rnnorm.LSTM(3, 20, norm=RMSNorm())
+def a_norm_of_its_own():
+    return rnnorm.LSTM(3, 20, norm=OwnNorm())
 
 
 def a_kind_of_batch_norm():
@@ -66,7 +66,7 @@ def an_option_of_a_cell():
 
 def an_option_of_a_norm():
     norm = LayerNorm()
-    object.__setattr__(norm, "over", "gate")
+    object.__setattr__(norm, "centred", "gate")
     return rnnorm.LSTM(3, 20, norm=norm)
 
 
@@ -84,12 +84,12 @@ def a_site(monkeypatch):
     monkeypatch.setattr(LSTM, "step", normalised)
     monkeypatch.setattr(LSTM, "blocks", lambda self, site, H: [H if site == "output" else 4 * H])
     for kind in (BatchNorm, LayerNorm):
-        monkeypatch.setattr(kind, "output", None, raising=False)
+        monkeypatch.setattr(kind, "output", kind.off, raising=False)
     monkeypatch.setattr(spec, "SITES", (*spec.SITES, "output"))
 
     def layer(kind):
-        norm = kind(cell=None if kind is BatchNorm else False)
-        object.__setattr__(norm, "output", "frame" if kind is BatchNorm else True)
+        norm = kind(cell=kind.off)
+        object.__setattr__(norm, "output", kind.on)
         return rnnorm.LSTM(3, 20, norm=norm, initial_noise=0.0)
 
     return layer
@@ -116,11 +116,11 @@ def runs_on_the_reference(layer, monkeypatch, caplog, why):
 
 
 CASES = {
-    rms_norm: "it has no RMSNorm",
+    a_norm_of_its_own: "it has no OwnNorm",
     a_kind_of_batch_norm: "it has no OwnBatchNorm",
     a_cell_of_its_own: "it has no Coupled",
     an_option_of_a_cell: "it has no LSTM",
-    an_option_of_a_norm: "it has no LayerNorm(over='gate')",
+    an_option_of_a_norm: "it has no LayerNorm(centred='gate')",
 }
 
 

@@ -247,13 +247,16 @@ def batch_norms(draw, cell: str, **fixed):
 
 
 @st.composite
-def layer_norms(draw, cell: str):
-    """Any `LayerNorm` that the cell accepts."""
+def row_norms(draw, cell: str):
+    """Any `LayerNorm` or `RMSNorm` that the cell accepts."""
     on = st.booleans()
     options = {"input": draw(on), "recurrent": True, "eps": draw(st.sampled_from([1e-5, 1e-3]))}
+    if cell not in NO_JOINT and draw(st.integers(0, 3)) == 0:
+        options |= {"joint": True, "input": False, "recurrent": False}
     if cell.startswith("LSTM"):
-        options["cell"] = draw(on)
-    return rnnorm.LayerNorm(**options)
+        options |= {"cell": draw(on), "carry": draw(on)}
+    options["over"] = draw(st.sampled_from([None, "term", "gate"]))
+    return draw(st.sampled_from([rnnorm.LayerNorm, rnnorm.RMSNorm]))(**options)
 
 
 @st.composite
@@ -262,7 +265,7 @@ def any_case(draw, *, norms: str = "batch", dense: bool = False, cells=CELLS, **
 
     Args:
         draw: hypothesis's.
-        norms: "batch", or "any" for layer norm and none as well.
+        norms: "batch", or "any" for norms of rows and none as well.
         dense: all sequences have one length.
         cells: the cells to draw from.
         **fixed: fields of the case, or of its BatchNorm, that are not drawn.
@@ -272,7 +275,7 @@ def any_case(draw, *, norms: str = "batch", dense: bool = False, cells=CELLS, **
     norm = draw(batch_norms(cell, **{k: v for k, v in fixed.items() if k not in fields}))
     kind = draw(st.sampled_from(["batch", "batch", "layer", "none"])) if norms == "any" else "batch"
     if kind != "batch":
-        norm = None if kind == "none" else draw(layer_norms(cell))
+        norm = None if kind == "none" else draw(row_norms(cell))
     batch = draw(st.integers((2 if kind == "batch" else 1) + dense, 5))
     longest = st.integers(1, 5)
     lengths = [draw(longest)] * batch if dense else [draw(longest) for _ in range(batch)]

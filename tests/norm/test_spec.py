@@ -1,5 +1,6 @@
-"""`BatchNorm` and `LayerNorm`: what they accept, and the error for what they do not."""
+"""The specs of norms: what they accept, and the error for what they do not."""
 
+import copy
 import dataclasses
 import pickle
 
@@ -7,7 +8,9 @@ import pytest
 import torch
 
 import rnnorm
-from rnnorm import GRU, LSTM, RNN, BatchNorm, GRUCell, LayerNorm, LSTMCell, RNNCell
+from rnnorm import GRU, HMLSTM, LSTM, RNN, BatchNorm, GRUCell, LayerNorm, LSTMCell, RMSNorm, RNNCell
+from rnnorm.kernels import dispatch
+from rnnorm.kernels.call import Request
 
 PRESETS = [
     "cooijmans2016",
@@ -35,16 +38,20 @@ def test_the_defaults_are_the_final_papers():
         "horizon": None,
         "min_rows": 8,
     }
-    assert dataclasses.asdict(LayerNorm()) == {
-        "input": True,
-        "recurrent": True,
-        "cell": True,
-        "gamma": 1.0,
-        "eps": 1e-5,
-    }
+    for kind in (LayerNorm, RMSNorm):
+        assert dataclasses.asdict(kind()) == {
+            "input": True,
+            "recurrent": True,
+            "joint": False,
+            "cell": True,
+            "carry": False,
+            "over": None,
+            "gamma": 1.0,
+            "eps": 1e-5,
+        }
 
 
-@pytest.mark.parametrize("norm", [BatchNorm(), LayerNorm()])
+@pytest.mark.parametrize("norm", [BatchNorm(), LayerNorm(), RMSNorm()])
 def test_a_specification_is_frozen_compares_and_pickles(norm):
     with pytest.raises(dataclasses.FrozenInstanceError):
         norm.eps = 1.0
@@ -54,7 +61,7 @@ def test_a_specification_is_frozen_compares_and_pickles(norm):
 
 
 def test_a_specification_takes_keywords_only():
-    for cls in (BatchNorm, LayerNorm):
+    for cls in (BatchNorm, LayerNorm, RMSNorm):
         with pytest.raises(TypeError):
             cls("frame")
 
@@ -65,7 +72,7 @@ def test_an_unknown_preset_is_answered_with_those_that_exist(cls, name):
     with pytest.raises(ValueError, match="norm") as error:
         cls(2, 3, norm=name)
     assert repr(name) in str(error.value)
-    for known in ["batch", "layer", *PRESETS]:
+    for known in ["batch", "layer", "rms", *PRESETS]:
         assert known in str(error.value), known
 
 
@@ -91,6 +98,7 @@ def names(module):
         ("carry", {"gamma_carry", "beta_carry"}, 1.0),
         ("layer", {"gamma_input", "gamma_recurrent", "gamma_cell", "beta_cell"}, 1.0),
         ("ba2016", {"gamma_input", "gamma_recurrent", "gamma_cell", "beta_cell"}, 1.0),
+        ("rms", {"gamma_input", "gamma_recurrent", "gamma_cell", "beta_cell"}, 1.0),
     ],
 )
 def test_a_preset_is_its_paper(preset, want, gamma):
@@ -111,6 +119,7 @@ def test_a_preset_is_its_paper(preset, want, gamma):
 def test_batch_and_layer_are_the_plain_specifications():
     assert LSTM(2, 3, norm="batch").norm == BatchNorm()
     assert LSTM(2, 3, norm="layer").norm == LayerNorm()
+    assert LSTM(2, 3, norm="rms").norm == RMSNorm()
     assert LSTM(2, 3).norm is None
 
 
@@ -150,8 +159,87 @@ def test_carry_needs_a_cell_state(cls):
         cls(2, 3, norm=BatchNorm(carry="frame"))
 
 
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("terms", [{}, {"input": False}, {"recurrent": False}])
+def test_the_joint_term_of_a_row_needs_the_terms_it_joins_off(kind, terms):
+    with pytest.raises(ValueError, match=r"joint.*it needs input=False and recurrent=False, got"):
+        kind(joint=True, **terms)
+    off = {"input": False, "recurrent": False}
+    assert names(LSTM(2, 3, norm=kind(joint=True, cell=False, **off))) == {"gamma_joint_l0"}
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("cls", [RNN, GRU, GRUCell])
+def test_a_row_has_no_site_that_the_cell_lacks(kind, cls):
+    with pytest.raises(ValueError, match=r"norm.carry must be False for"):
+        cls(2, 3, norm=kind(carry=True))
+    if cls is not RNN:
+        with pytest.raises(ValueError, match=r"norm.joint must be False for GRU"):
+            cls(2, 3, norm=kind(input=False, recurrent=False, joint=True))
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("site", ["input", "recurrent", "joint", "cell", "carry"])
+def test_a_site_of_a_row_is_on_or_off(kind, site):
+    with pytest.raises(ValueError, match=rf"norm.{site} must be True or False, got 'frame'"):
+        kind(**{site: "frame"})
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("value", ["gates", "", True, 2])
+def test_over_is_a_term_or_a_gate(kind, value):
+    with pytest.raises(ValueError, match=r"norm.over must be 'term', 'gate' or None, got"):
+        kind(over=value)
+
+
+def test_a_gate_of_one_column_is_not_normalised_by_itself():
+    with pytest.raises(
+        ValueError, match=r"norm.over must be None or 'term' for HMLSTM, got 'gate'"
+    ):
+        HMLSTM(2, 3, norm=LayerNorm(over="gate"))
+
+
+@pytest.mark.parametrize(("kind", "default"), [(BatchNorm, 0.1), (LayerNorm, 1.0), (RMSNorm, 1.0)])
+def test_gamma_may_differ_by_site(kind, default):
+    given = {"recurrent": 0.25, "cell": 2}
+    norm = kind(gamma=given)
+    module = LSTM(2, 3, norm=norm)
+    module.reset_parameters()
+    for site, start in {"input": default, **given}.items():
+        gamma = module.get_parameter(f"gamma_{site}_l0")
+        assert torch.equal(gamma, torch.full_like(gamma, start)), site
+    given["recurrent"] = 7.0
+    assert norm == kind(gamma={"cell": 2, "recurrent": 0.25})
+    assert hash(norm) == hash(kind(gamma={"cell": 2, "recurrent": 0.25}))
+    assert norm != kind(gamma={"recurrent": 0.25})
+    assert "gamma={'recurrent': 0.25, 'cell': 2}" in repr(norm)
+    assert eval(repr(norm)) == norm
+    for twin in (pickle.loads(pickle.dumps(norm)), copy.deepcopy(norm), dataclasses.replace(norm)):
+        assert twin == norm
+    with pytest.raises(TypeError):
+        norm.gamma["recurrent"] = 1.0
+    (cpu,) = [kernel for kernel in dispatch.KERNELS if kernel.name == "cpu"]
+    request = Request(module.cell, norm, torch.device("cpu"), torch.float32)
+    assert cpu.refuses(request) == cpu.refuses(request._replace(norm=kind()))
+
+
+@pytest.mark.parametrize("kind", [BatchNorm, LayerNorm, RMSNorm])
+@pytest.mark.parametrize("site", ["banana", "joint", "recurrent_candidate", 3])
+def test_gamma_of_a_site_that_is_not_normalised_is_an_error(kind, site):
+    with pytest.raises(ValueError, match=rf"norm.gamma .*input, recurrent, cell.*got .*{site}"):
+        kind(gamma={site: 1.0})
+
+
+@pytest.mark.parametrize("value", [None, "0.1", True, [0.1]])
+def test_gamma_of_a_site_is_a_number(value):
+    with pytest.raises(TypeError, match=r"norm.gamma\['input'\] must be a number"):
+        LayerNorm(gamma={"input": value})
+    with pytest.raises(ValueError, match=r"norm.gamma\['input'\] must be finite"):
+        LayerNorm(gamma={"input": float("nan")})
+
+
 @pytest.mark.parametrize("cls", [RNN, RNNCell, GRU, GRUCell])
-@pytest.mark.parametrize("norm", [BatchNorm(), LayerNorm()])
+@pytest.mark.parametrize("norm", [BatchNorm(), LayerNorm(), RMSNorm()])
 def test_the_cell_site_is_ignored_where_there_is_no_cell_state(cls, norm):
     assert not any("cell" in name for name in cls(2, 3, norm=norm).state_dict())
 
@@ -178,9 +266,10 @@ def test_batch_norm_needs_an_eps_above_zero():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1])
-def test_layer_norm_eps_is_finite_and_not_negative(value):
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+def test_the_eps_of_a_row_is_finite_and_not_negative(kind, value):
     with pytest.raises(ValueError, match="eps"):
-        LayerNorm(eps=value)
+        kind(eps=value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -73,26 +73,27 @@ class Cell:
         """Return the sites that ``norm`` normalises.
 
         Raises:
-            ValueError: if ``norm`` asks for a joint or carry site that the cell does not have.
+            ValueError: if ``norm`` asks for a site that the cell does not have, but must have.
+        """
+        return tuple(self.norms(norm))
+
+    def norms(self, norm: Norm | None) -> dict[str, Norm]:
+        """Return the spec of each site that ``norm`` normalises.
+
+        Raises:
+            ValueError: if ``norm`` asks for a site that the cell does not have, but must have.
         """
         if norm is None:
-            return ()
+            return {}
         available = self.sites
-        for site in ("joint", "carry"):
-            if getattr(norm, site, None) and site not in map(field_of, available):
+        for site in norm.demanded():
+            if site not in map(field_of, available):
                 raise ValueError(
-                    f"norm.{site} must be None for {self.name}, whose sites are "
+                    f"norm.{site} must be {norm.off} for {self.name}, whose sites are "
                     f"{', '.join(available)}"
                 )
-        return tuple(
-            [
-                site
-                for site in available
-                # most sites are fields of the norm
-                if getattr(norm, site, None)
-                or ("_" in site and getattr(norm, field_of(site), None))
-            ]
-        )
+        specs = {site: norm.of(site) for site in available}
+        return {site: spec for site, spec in specs.items() if spec is not None}
 
     def step(
         self,
@@ -172,6 +173,29 @@ class Cell:
         """Return the widths of a site's blocks, each of which layer norm treats as one."""
         gates = (1,) if field_of(site) in CELL_SITES else self.gates
         return [hidden_size * count for count in gates]
+
+    def widths(self, site: str, hidden_size: int, norm: Norm) -> list[int]:
+        """Return the widths of the columns of a site that share statistics (``norm.over``).
+
+        Raises:
+            ValueError: if each gate is to have statistics of its own, and one has not H columns.
+        """
+        blocks, over = self.blocks(site, hidden_size), getattr(norm, "over", None)
+        if over == "term":
+            return [sum(blocks)]
+        if over != "gate":
+            return blocks
+        widths: list[int] = []
+        for block in blocks:
+            # a ClockworkRNN's module is narrower than all units
+            gate = min(block, hidden_size)
+            if block % gate:
+                raise ValueError(
+                    f"norm.over must be None or 'term' for {self.name}, got 'gate': a gate of the "
+                    f"site {site!r} has not {hidden_size} columns"
+                )
+            widths += [gate] * (block // gate)
+        return widths
 
     def units(self, weights: Weights) -> int:
         """Return the number H of units, read from the shape of the weights."""

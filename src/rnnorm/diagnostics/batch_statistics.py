@@ -10,13 +10,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rnnorm.layers.normalised_module import Recurrence, temporarily
 from rnnorm.norm.frozen_population import FrozenPopulation
-from rnnorm.norm.spec import BatchNorm
 
 
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
     """Return the recurrent layers and cells with batch norm in a model, without frozen ones."""
     layers = [module for module in model.modules() if isinstance(module, Recurrence)]
-    return [layer for layer in layers if isinstance(layer.norm, BatchNorm) and not layer.frozen()]
+    return [layer for layer in layers if layer.takes_statistics() and not layer.frozen()]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rnnorm.diagnostics.legend import legend_above
 from rnnorm.layers.recurrent import Recurrent
 from rnnorm.norm.population import Population
-from rnnorm.norm.spec import BatchNorm, LayerNorm
+from rnnorm.norm.spec import Norm
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,17 +99,19 @@ def _largest(weight: Tensor) -> float:
 
 def _scale(layer: nn.Module, suffix: str, weight: Tensor) -> Tensor:
     """Return the factors ``(F,)`` of the recurrent product's rows in evaluation."""
-    norm = getattr(layer, "norm", None)
-    if isinstance(norm, LayerNorm) and norm.recurrent:
-        return weight.new_full((len(weight),), torch.nan)
+    norm: Norm | None = getattr(layer, "norm", None)
     scales = []
     # the candidate has sites of its own in a GRU with reset_after=False
     for site in ("recurrent", "recurrent_candidate", "joint", "joint_candidate"):
         population = getattr(layer, f"population_{site}{suffix}", None)
-        if isinstance(population, Population) and isinstance(norm, BatchNorm):
+        own = norm.of(site) if isinstance(norm, Norm) else None
+        if own is not None and not own.takes_statistics:
+            # a factor for each row of the minibatch
+            return weight.new_full((len(weight),), torch.nan)
+        if own is not None and isinstance(population, Population):
             _, var = population.at(torch.tensor([len(population) - 1], device=weight.device))
             gamma: Tensor = getattr(layer, f"gamma_{site}{suffix}")
-            scales.append((gamma / (var[0] + norm.eps).sqrt()).to(weight.dtype))
+            scales.append((gamma / (var[0] + own.eps).sqrt()).to(weight.dtype))
     return torch.cat(scales) if scales else weight.new_ones(len(weight))
 
 

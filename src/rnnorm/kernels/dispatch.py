@@ -22,7 +22,6 @@ from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, look_up
-from rnnorm.norm.spec import BatchNorm
 from rnnorm.tracing import constant, exporting, unobserved
 
 _TORCH = (LSTM(), GRU(), RNN(), RNN("relu"))
@@ -82,7 +81,7 @@ def _scan_refuses(request: Request) -> str:
         return "it is for torch.export"
     if request.one_step:
         return "a cell's step is no loop"
-    if request.training and isinstance(request.norm, BatchNorm):
+    if request.training and request.norm is not None and request.norm.takes_statistics:
         return "it takes no statistics"
     if request.training and set(request.masked) - {"input"}:
         return "its masks are the same at every step"

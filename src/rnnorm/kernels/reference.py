@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from rnnorm.cells.cell import Cell, State, product
 from rnnorm.kernels.call import LayerCall, LayerResult
 from rnnorm.norm.moments import BatchSite
-from rnnorm.norm.spec import BatchNorm, Norm, field_of
+from rnnorm.norm.spec import Norm, field_of
 
 Site = Callable[[Tensor, int], Tensor]
 
@@ -41,18 +41,18 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
     state_dtype = [s.dtype for s in call.state]
     state = tuple(s.to(wide) for s in call.state)
 
-    active = cell.active_sites(norm)
-    whole = isinstance(norm, BatchNorm) and norm.input == "sequence"
-    shifts = {**cell.shifts(weights, active), **call.beta}
+    norms = cell.norms(norm)
+    whole = norm is not None and norm.scope("input") == "sequence"
+    shifts = {**cell.shifts(weights, tuple(norms)), **call.beta}
     shifts = {site: s.to(wide) for site, s in shifts.items()}
     gamma = {site: g.to(wide) for site, g in call.gamma.items()}
     constants = {site: (m.to(wide), v.to(wide)) for site, (m, v) in call.constants.items()}
     sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
     batch: dict[str, BatchSite] = {}
-    if isinstance(norm, BatchNorm):
-        for site in active:
+    for site, own in norms.items():
+        if own.takes_statistics:
             batch[site] = sites[site] = make_site(
-                gamma[site], shifts.get(site), norm.eps, constants.get(site), call.min_rows, T
+                gamma[site], shifts.get(site), own.eps, constants.get(site), call.min_rows, T
             )
     masked = {
         place: mask.numbers(wide).expand(T, -1, -1).unbind(0)
@@ -122,10 +122,10 @@ def fixed_sites(
 ) -> dict[str, Site]:
     """Return the sites that need no statistic over rows: a shift, or a row's own norm."""
     sites: dict[str, Site] = {site: partial(_add, shifts.get(site)) for site in cell.sites}
-    if norm is not None and not isinstance(norm, BatchNorm):
-        for site, scale in gamma.items():
-            widths = cell.blocks(site, units)
-            sites[site] = partial(_normalise_rows, norm, widths, scale, shifts.get(site))
+    for site, own in cell.norms(norm).items():
+        if not own.takes_statistics:
+            widths = cell.widths(site, units, own)
+            sites[site] = partial(_normalise_rows, own, widths, gamma[site], shifts.get(site))
     return sites | dict.fromkeys(("hidden", "candidate"), _unmasked)
 
 

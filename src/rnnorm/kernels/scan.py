@@ -12,7 +12,6 @@ from rnnorm.cells.cell import State, product
 from rnnorm.kernels.call import LayerCall, LayerResult
 from rnnorm.kernels.reference import fixed_sites, zone_out
 from rnnorm.norm.moments import Moments, normalise_by, scale_of
-from rnnorm.norm.spec import BatchNorm
 from rnnorm.tracing import RELEASE
 
 _LEAST = (2, 13)
@@ -45,24 +44,21 @@ def layer(call: LayerCall) -> LayerResult:
     T, B, _ = x.shape
     wide = torch.promote_types(x.dtype, torch.float32)
     dtypes = [s.dtype for s in call.state]
-    active = cell.active_sites(norm)
-    shifts = {site: s.to(wide).clone() for site, s in cell.shifts(weights, active).items()}
+    norms = cell.norms(norm)
+    shifts = {site: s.to(wide).clone() for site, s in cell.shifts(weights, tuple(norms)).items()}
     shifts |= {site: s.to(wide) for site, s in call.beta.items()}
     gamma = {site: g.to(wide) for site, g in call.gamma.items()}
     sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
     statistics: dict[str, Moments] = {}
-    if isinstance(norm, BatchNorm):
+    for site, (mean, var) in call.constants.items():
         # ONNX would store a Python number as float32
-        eps = torch.tensor(norm.eps, dtype=wide, device=x.device)
-        statistics = {
-            site: (mean.to(wide), scale_of(gamma[site], var.to(wide), eps))
-            for site, (mean, var) in call.constants.items()
-        }
-        for site, (mean, scale) in statistics.items():
-            if not _is_one(mean.size(0)) and mean.size(0) != T:
-                # the loop gets one row for each step
-                row = torch.arange(T, device=x.device).clamp(max=mean.size(0) - 1)
-                statistics[site] = mean[row], scale[row]
+        eps = torch.tensor(norms[site].eps, dtype=wide, device=x.device)
+        mean, scale = mean.to(wide), scale_of(gamma[site], var.to(wide), eps)
+        if not _is_one(mean.size(0)) and mean.size(0) != T:
+            # the loop gets one row for each step
+            row = torch.arange(T, device=x.device).clamp(max=mean.size(0) - 1)
+            mean, scale = mean[row], scale[row]
+        statistics[site] = mean, scale
     masked = {place: mask.numbers(wide)[0] for place, mask in (call.masks or {}).items()}
     zones = [masked.get(f"zoneout_{name}") for name in cell.states]
 

@@ -14,7 +14,8 @@ from rnnorm.cells import hmlstm
 from rnnorm.cells.cell import Cell
 from rnnorm.layers.recurrent import Recurrent, shapes_of
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
-from rnnorm.norm.spec import Norm, check_number
+from rnnorm.norm.presets import NormLike
+from rnnorm.norm.spec import check_number
 from rnnorm.tracing import stands_for_several
 
 
@@ -168,7 +169,7 @@ class HMLSTM(Recurrent):
         *,
         boundary: Literal["step", "soft", "sample"] = "step",
         slope: float = 1.0,
-        norm: str | Norm | None = None,
+        norm: NormLike = None,
         learn_initial_state: bool | Literal["from_input"] = False,
         initial_noise: float | None = None,
         recurrent_dropout: RecurrentDropout | None = None,

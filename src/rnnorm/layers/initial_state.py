@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import State
 from rnnorm.layers.sorted_batch import Batch, mean_frame
-from rnnorm.norm.spec import BatchNorm, Norm
+from rnnorm.norm.spec import Norm
 
 if TYPE_CHECKING:
     from rnnorm.layers.sequence_layer import Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def default_noise(norm: Norm | None) -> float:
     """Return the default noise on h_0: batch norm of the recurrence needs a varying start."""
-    recurrent = isinstance(norm, BatchNorm) and (norm.recurrent or norm.joint)
-    return 0.1 if recurrent else 0.0
+    specs = () if norm is None else (norm.of("recurrent"), norm.of("joint"))
+    return 0.1 if any([spec and spec.takes_statistics for spec in specs]) else 0.0
 
 
 def check_learned(value: object) -> None:

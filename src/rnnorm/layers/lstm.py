@@ -11,7 +11,7 @@ from rnnorm.cells import lstm
 from rnnorm.layers.one_step import Step
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence_layer import Sequence
-from rnnorm.norm.spec import Norm
+from rnnorm.norm.presets import NormLike
 
 
 class LSTM(Sequence):
@@ -100,7 +100,7 @@ class LSTM(Sequence):
             device: torch.device | str | None = None,
             dtype: torch.dtype | None = None,
             *,
-            norm: str | Norm | None = None,
+            norm: NormLike = None,
             learn_initial_state: bool | Literal["from_input"] = False,
             initial_noise: float | None = None,
             recurrent_dropout: RecurrentDropout | None = None,
@@ -164,6 +164,6 @@ class LSTMCell(Step):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        norm: str | Norm | None = None,
+        norm: NormLike = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype, norm)

@@ -25,24 +25,23 @@ def register_norm(
     """Register γ, β and the population of every normalised site in a module.
 
     Raises:
-        ValueError: if ``norm`` asks for a site or a scope that the cell does not have.
+        ValueError: if ``norm`` asks for a site, a scope or columns that the cell does not have.
     """
-    if cell.reads_frames and isinstance(norm, BatchNorm) and norm.input == "sequence":
+    if cell.reads_frames and norm is not None and norm.scope("input") == "sequence":
         raise ValueError(
             f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it reads its "
             "input step by step"
         )
-    for site in cell.active_sites(norm):
-        assert norm is not None
-        features = sum(cell.blocks(site, hidden_size))
-        gamma = torch.full((features,), float(norm.gamma), device=device, dtype=dtype)
+    for site, own in cell.norms(norm).items():
+        features = sum(cell.widths(site, hidden_size, own))
+        gamma = torch.full((features,), own.initial_gamma(site), device=device, dtype=dtype)
         module.register_parameter(f"gamma_{site}{suffix}", nn.Parameter(gamma))
         if field_of(site) in CELL_SITES:
             beta = torch.zeros(features, device=device, dtype=dtype)
             module.register_parameter(f"beta_{site}{suffix}", nn.Parameter(beta))
-        if isinstance(norm, BatchNorm):
-            shared = norm.population == "shared" or getattr(norm, field_of(site)) == "sequence"
-            population = Population(features, norm, shared=shared, device=device, dtype=dtype)
+        if isinstance(own, BatchNorm):
+            shared = own.population == "shared" or own.scope(site) == "sequence"
+            population = Population(features, own, shared=shared, device=device, dtype=dtype)
             module.add_module(f"population_{site}{suffix}", population)
 
 
@@ -76,19 +75,18 @@ def reset_norm(
     Raises:
         RuntimeError: if a parameter has a parametrization without ``right_inverse``.
     """
-    sites = [site + suffix for site in cell.active_sites(norm) for suffix in suffixes]
-    own = {f"{kind}_{site}" for kind in ("gamma", "beta") for site in sites}
-    own |= {f"{name}_0{kind}" for name in learned for kind in ("", "_weight")}
+    starts = {f"{name}_0{kind}": 0.0 for name in learned for kind in ("", "_weight")}
+    for site, own in cell.norms(norm).items():
+        for suffix in suffixes:
+            starts[f"gamma_{site}{suffix}"] = own.initial_gamma(site)
+            starts[f"beta_{site}{suffix}"] = 0.0
     for name in (*module._parameters, *getattr(module, "parametrizations", ())):
         # a subclass may have other parameters whose names begin alike
-        if name not in own:
+        if name not in starts:
             continue
-        value, start = getattr(module, name), 0.0
+        value, start = getattr(module, name), starts[name]
         if value is None:
             continue
-        if name.startswith("gamma_"):
-            assert norm is not None
-            start = norm.gamma
         with torch.no_grad():
             if name in module._parameters:
                 value.fill_(start)

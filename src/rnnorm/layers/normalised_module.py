@@ -15,7 +15,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers.norm_parameters import populations, reset_running_stats
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population
-from rnnorm.norm.spec import BatchNorm, Norm
+from rnnorm.norm.spec import Norm
 from rnnorm.tracing import known
 
 _NO_STATISTIC = (
@@ -80,9 +80,13 @@ class Recurrence(nn.Module):
         """Tell whether the layer is part of a frozen copy, and keeps its statistics."""
         return self._frozen
 
+    def takes_statistics(self) -> bool:
+        """Tell whether a site is batch-normalised, by statistics over rows."""
+        return self.norm is not None and self.norm.takes_statistics
+
     def synchronized(self) -> bool:
         """Tell whether statistics are taken over the rows of several processes."""
-        return isinstance(self.norm, BatchNorm) and self.ranks is not None and self.ranks.several()
+        return self.takes_statistics() and self.ranks is not None and self.ranks.several()
 
     def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
         """Choose the kernel of a call, and tell whether torch.compile may trace it."""

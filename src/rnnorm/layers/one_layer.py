@@ -74,25 +74,25 @@ def run_layer(
         # no kernel handles the input mask
         masks = {place: mask for place, mask in masks.items() if place != "input"}
     cell, norm = module.cell, module.norm
-    active = cell.active_sites(norm)
-    populations: dict[str, Population] = {}
+    norms = cell.norms(norm)
+    batch_norms = {site: own for site, own in norms.items() if isinstance(own, BatchNorm)}
+    populations: dict[str, Population] = {
+        site: module._modules[f"population_{site}{suffix}"]  # type: ignore[misc]
+        for site in batch_norms
+    }
     min_rows = None
-    if isinstance(norm, BatchNorm):
-        populations = {
-            site: module._modules[f"population_{site}{suffix}"]  # type: ignore[misc]
-            for site in active
-        }
-        if module.training:
-            # a minibatch with fewer rows from the start still trains
-            most = x.size(1) if rows is None else int(rows.each[:, 0].sum())
-            min_rows = max(2, min(norm.min_rows, most))
+    if module.training and batch_norms:
+        # a minibatch with fewer rows from the start still trains
+        most = x.size(1) if rows is None else int(rows.each[:, 0].sum())
+        # the specs of all sites agree
+        min_rows = max(2, min(next(iter(batch_norms.values())).min_rows, most))
     counts: dict[str, Tensor | int] = {}
     if min_rows is None:
         constants = kernel.look_up(populations, step, x.size(0))
     else:
         assert isinstance(step, int)
         constants, counts = _statistics(module, populations, x, batch_sizes, min_rows, step, rows)
-    weights, gamma, beta = _parameters(module, active, suffix)
+    weights, gamma, beta = _parameters(module, tuple(norms), suffix)
     moments = [m for pair in constants.values() for m in pair]
     own = [*weights.own.values(), *gamma.values(), *beta.values()]
     device = x.device
@@ -148,7 +148,7 @@ def _statistics(
     taken: dict[bool, Tensor] = {}
     active_rows = batch_sizes if rows is None else rows.each.sum(0)
     for site, population in populations.items():
-        whole = getattr(module.norm, field_of(site)) == "sequence"
+        whole = _is_whole(module, site)
         if active_rows is None and min_rows <= B and not torch.compiler.is_compiling():
             counts[site] = T * B if whole else B
             population.grow(step + T)
@@ -171,6 +171,11 @@ def _statistics(
     return constants, counts
 
 
+def _is_whole(module: Recurrence, site: str) -> bool:
+    """Tell whether a site has one statistic over all frames."""
+    return module.norm is not None and bool(module.norm.scope(site) == "sequence")
+
+
 def _check_estimate(
     module: Recurrence, site: str, population: Population, count: Tensor, step: int
 ) -> None:
@@ -181,7 +186,7 @@ def _check_estimate(
     Raises:
         ValueError: if there are gradients and no estimate, or the population may not be used.
     """
-    whole = getattr(module.norm, field_of(site)) == "sequence"
+    whole = _is_whole(module, site)
     estimate = population.num_batches_tracked.any()
     first, estimated = known(count), known(estimate)
     expected = f"norm.{site}: expected at least 2 active {'frames' if whole else 'rows'}"

@@ -13,7 +13,7 @@ from rnnorm.layers.checks import check_tensors, check_traced, checked_step
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.normalised_module import Recurrence
 from rnnorm.layers.one_layer import run_layer
-from rnnorm.norm.spec import BatchNorm, Norm, resolve
+from rnnorm.norm.presets import NormLike, resolve
 from rnnorm.tracing import compiled_by_new_torch, uncompiled
 
 
@@ -29,10 +29,10 @@ class Step(Recurrence, nn.RNNCellBase):
         bias: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
-        norm: str | Norm | None,
+        norm: NormLike,
     ) -> None:
-        norm = resolve(norm)
-        if isinstance(norm, BatchNorm) and norm.input == "sequence":
+        spec = resolve(norm)
+        if spec is not None and spec.scope("input") == "sequence":
             raise ValueError(
                 f"norm.input must be 'frame' or None in {type(self).__name__}, got 'sequence': "
                 "a cell sees one frame at a time"
@@ -40,8 +40,8 @@ class Step(Recurrence, nn.RNNCellBase):
         super().__init__(
             input_size, hidden_size, bias, sum(self.cell.gates), device=device, dtype=dtype
         )
-        self.norm = norm
-        register_norm(self, self.cell, norm, hidden_size, device=device, dtype=dtype)
+        self.norm = spec
+        register_norm(self, self.cell, spec, hidden_size, device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
         """Draw the weights as torch.nn does, and reset γ and β to their initial values."""
@@ -110,7 +110,7 @@ class Step(Recurrence, nn.RNNCellBase):
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
         check_tensors(x, given)
-        check_traced(self.training and isinstance(self.norm, BatchNorm))
+        check_traced(self.training and self.takes_statistics())
         dtypes = None
         if products is not None:
             weight = self.weight_ih

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence_layer import Sequence
-from rnnorm.norm.spec import SITES, Norm, field_of
+from rnnorm.norm.presets import NormLike
+from rnnorm.norm.spec import SITES, field_of
 
 
 class Recurrent(Sequence):
@@ -94,7 +95,7 @@ class Recurrent(Sequence):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        norm: str | Norm | None = None,
+        norm: NormLike = None,
         learn_initial_state: bool | Literal["from_input"] = False,
         initial_noise: float | None = None,
         recurrent_dropout: RecurrentDropout | None = None,

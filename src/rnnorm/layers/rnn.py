@@ -12,7 +12,7 @@ from rnnorm.cells.cell import Cell
 from rnnorm.layers.one_step import Step
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence_layer import Sequence
-from rnnorm.norm.spec import Norm
+from rnnorm.norm.presets import NormLike
 
 _CELLS = {kind: rnn.RNN(kind) for kind in ("tanh", "relu")}
 
@@ -85,7 +85,7 @@ class RNN(Sequence):
             device: torch.device | str | None = None,
             dtype: torch.dtype | None = None,
             *,
-            norm: str | Norm | None = None,
+            norm: NormLike = None,
             learn_initial_state: bool | Literal["from_input"] = False,
             initial_noise: float | None = None,
             recurrent_dropout: RecurrentDropout | None = None,
@@ -154,7 +154,7 @@ class RNNCell(Step):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        norm: str | Norm | None = None,
+        norm: NormLike = None,
     ) -> None:
         self.nonlinearity = nonlinearity
         super().__init__(input_size, hidden_size, bias, device, dtype, norm)

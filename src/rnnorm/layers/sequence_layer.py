@@ -29,7 +29,8 @@ from rnnorm.layers.recurrent_dropout import (
     masked_places,
 )
 from rnnorm.layers.stack import run_stack
-from rnnorm.norm.spec import Norm, check_number, resolve
+from rnnorm.norm.presets import NormLike, resolve
+from rnnorm.norm.spec import check_number
 from rnnorm.tracing import compiled_by_new_torch, uncompiled
 
 
@@ -72,28 +73,28 @@ class Sequence(Recurrence, nn.RNNBase):
         # not in *args: jsonargparse has to see which argument a subclass fills
         mode: str,
         *args: Any,
-        norm: str | Norm | None = None,
+        norm: NormLike = None,
         learn_initial_state: bool | Literal["from_input"] = False,
         initial_noise: float | None = None,
         recurrent_dropout: RecurrentDropout | None = None,
         **kwargs: Any,
     ) -> None:
-        norm = resolve(norm)
+        spec = resolve(norm)
         check_learned(learn_initial_state)
         if initial_noise is None:
-            initial_noise = default_noise(norm)
+            initial_noise = default_noise(spec)
         check_number("initial_noise", initial_noise, 0.0)
         super().__init__(mode, *args, **kwargs)
         check_recurrent_dropout(recurrent_dropout, self.cell)
         like = self.weight_ih_l0
-        self.norm = norm
+        self.norm = spec
         self.learn_initial_state = learn_initial_state
         self.initial_noise = float(initial_noise)
         self.recurrent_dropout = recurrent_dropout
         place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
         self._register_weights(**place)
         for suffix in self._suffixes():
-            register_norm(self, self.cell, norm, self.hidden_size, suffix, **place)
+            register_norm(self, self.cell, spec, self.hidden_size, suffix, **place)
         if learn_initial_state:
             frame = self.input_size if learn_initial_state == "from_input" else None
             count = len(self._suffixes())

@@ -16,7 +16,6 @@ from rnnorm.kernels.cpu.c_struct import COMPUTED, describe
 from rnnorm.kernels.cpu.forward import allocate
 from rnnorm.kernels.cpu.library import Layer, run
 from rnnorm.kernels.inputs import NO_MASKS, PARAMETERS, Inputs, Sites
-from rnnorm.norm.spec import BatchNorm
 from rnnorm.tracing import unobserved
 
 _form = attrgetter("shape", "dtype", "is_cpu")
@@ -34,7 +33,8 @@ class _Layer:
     def __init__(self, module: Any, suffix: str) -> None:
         self.cell, self.norm = cell, norm = module.cell, module.norm
         self.options = options_of(cell, norm, None)
-        active = cell.active_sites(norm)
+        norms = cell.norms(norm)
+        active = tuple(norms)
         sites = sites_of(active)
         self.parameters = [name.replace("hidden", sites[1]) + suffix for name in PARAMETERS]
         # computed parameters are no parameters, and a site without gamma is refused elsewhere
@@ -45,12 +45,11 @@ class _Layer:
             else type(None)
             for name in self.parameters
         ]
-        of_batch = isinstance(norm, BatchNorm)
         # by site of the kernel
         self.populations = {
             of_kernel: f"population_{site}{suffix}"
             for of_kernel, site in zip(Sites._fields, sites, strict=True)
-            if of_batch and site in active
+            if site in norms and norms[site].takes_statistics
         }
         # the kernel's last argument, and the tensors and the populations' rows that it has
         self.last: tuple[Any, list[Any] | None, Any] = None, None, None

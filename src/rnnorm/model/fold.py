@@ -144,13 +144,11 @@ def _shifts(layer: Sequence | Step) -> bool:
 @torch.no_grad()
 def _fill(plain: nn.Module, layer: Sequence | Step, suffix: str, name: str) -> None:
     """Fill one layer in one direction with ``γ (W z - μ) / σ + b``, which is affine in z."""
-    norm, cell = layer.norm, layer.cell
-    sites = cell.active_sites(norm)
     affine: dict[str, tuple[Tensor, Tensor]] = {}
-    for site in sites:
+    for site, norm in layer.cell.norms(layer.norm).items():
         where = f"{name}: norm.{site} must be None to be folded"
         if not isinstance(norm, BatchNorm):
-            raise ValueError(f"{where}, got {norm}: layer norm's statistics are each row's own")
+            raise ValueError(f"{where}, got {norm}: its statistics are each row's own")
         if site in ("cell", "carry"):
             raise ValueError(f"{where}, got {getattr(norm, site)!r}: no weight multiplies c")
         population: Population = getattr(layer, f"population_{site}{suffix}")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
 Scope = Literal["frame", "sequence"]
+#: the columns of a term that share the statistics of a row
+Over = Literal["term", "gate"]
+Value = TypeVar("Value")
 
 SITES = ("input", "recurrent", "joint", "cell", "carry")
 # sites of the cell state c: H wide, with a shift of their own
@@ -70,15 +73,69 @@ def check_int(name: str, value: object, least: int, optional: bool = False) -> N
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-class Norm(Spec):
-    """Base of :class:`BatchNorm` and :class:`LayerNorm`: which sites are normalised, and how.
+class BySite(Mapping[str, Value]):
+    """A mapping of sites that cannot be changed: hashable, in the order of ``SITES``.
 
-    A norm of each row by itself is written in ``normalise_rows``. Batch normalisation alone has
-    statistics over rows, which kernels compute.
+    Its repr is that of a dict.
     """
 
-    gamma: float
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = {site: values[site] for site in SITES if site in values}
+
+    def __getitem__(self, site: str) -> Value:
+        return self._values[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
+class Norm(Spec):
+    """Base of :class:`BatchNorm`, :class:`LayerNorm` and :class:`RMSNorm`.
+
+    A spec says which sites are normalised, and how. A norm of each row by itself is written in
+    ``normalise_rows``. Batch normalisation alone has statistics over rows, which kernels compute.
+    """
+
+    gamma: float | Mapping[str, float]
     eps: float
+    # what the field of a site is at first where the site is normalised, and where it is not
+    on: ClassVar[Any] = True
+    off: ClassVar[Any] = False
+
+    @property
+    def takes_statistics(self) -> bool:
+        """Tell whether a site has statistics over rows, which a population keeps."""
+        return False
+
+    def of(self, site: str) -> Norm | None:
+        """Return the spec that normalises a site of a cell, None if the site is not normalised."""
+        # most sites are fields of the norm
+        on = getattr(self, site, None) or ("_" in site and getattr(self, field_of(site), None))
+        return self if on else None
+
+    def scope(self, site: str) -> Any:
+        """Return the value of a site's field in the spec that normalises it, None without one."""
+        own = self.of(site)
+        return own and getattr(own, field_of(site), None)
+
+    def demanded(self) -> tuple[str, ...]:
+        """Return the fields of normalised sites that a cell must have, not just may have."""
+        return tuple([site for site in ("joint", "carry") if self.of(site)])
+
+    def initial_gamma(self, site: str) -> float:
+        """Return the initial scale of a site."""
+        if isinstance(self.gamma, Mapping):
+            return float(self.gamma.get(field_of(site), type(self).gamma))  # type: ignore[arg-type]
+        return float(self.gamma)
 
     def normalise_rows(
         self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
@@ -95,6 +152,31 @@ class Norm(Spec):
             NotImplementedError: if a subclass does not override this method.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how a row is normalised")
+
+    def _check_joint(self) -> None:
+        """Refuse the joint site beside the sites of its two terms."""
+        given: Any = self
+        if given.joint and (given.input or given.recurrent):
+            raise ValueError(
+                "norm.joint normalises the sum of the input and the recurrent term: it needs "
+                f"input={self.off} and recurrent={self.off}, got input={given.input!r} and "
+                f"recurrent={given.recurrent!r}"
+            )
+
+    def _check_gamma(self) -> None:
+        """Check ``gamma``, and keep a mapping of it as one that cannot be changed."""
+        if not isinstance(self.gamma, Mapping):
+            check_number("norm.gamma", self.gamma)
+            return
+        normalised = [site for site in SITES if self.of(site)]
+        for site, value in self.gamma.items():
+            if site not in normalised:
+                raise ValueError(
+                    f"norm.gamma must be a number, or numbers by the sites that are normalised "
+                    f"({', '.join(normalised)}), got one for {site!r}"
+                )
+            check_number(f"norm.gamma[{site!r}]", value)
+        object.__setattr__(self, "gamma", BySite(self.gamma))
 
 
 def _check_eps(eps: object) -> None:
@@ -122,7 +204,8 @@ class BatchNorm(Norm):
             (Cooijmans et al. eq. 8); a cell without ``c`` ignores it.
         carry: scope of ``c_t`` itself, which the next step then reads normalised (LSTM).
             Known to explode.
-        gamma: initial scale of every site.
+        gamma: initial scale of every site, or a mapping of sites to theirs, such as
+            ``{"recurrent": 0.3}``; a site that is left out has the default.
         eps: added to the variance, above 0.
         momentum: weight of a new minibatch in the population statistics; ``None`` for the
             cumulative average.
@@ -143,12 +226,19 @@ class BatchNorm(Norm):
     joint: Scope | None = None
     cell: Scope | None = "frame"
     carry: Scope | None = None
-    gamma: float = 0.1
+    gamma: float | Mapping[str, float] = 0.1
     eps: float = 1e-5
     momentum: float | None = 0.1
     population: Literal["per_step", "shared"] = "per_step"
     horizon: int | None = None
     min_rows: int = 8
+    on = "frame"
+    off = None
+
+    @property
+    def takes_statistics(self) -> bool:
+        """Tell that sites have statistics over rows."""
+        return True
 
     def __post_init__(self) -> None:
         if self.input not in ("frame", "sequence", None):
@@ -161,13 +251,8 @@ class BatchNorm(Norm):
                     else ""
                 )
                 raise ValueError(f"norm.{site} must be 'frame' or None, got {scope!r}{why}")
-        if self.joint and (self.input or self.recurrent):
-            raise ValueError(
-                "norm.joint normalises the sum of the input and the recurrent term: it needs "
-                f"input=None and recurrent=None, got input={self.input!r} and "
-                f"recurrent={self.recurrent!r}"
-            )
-        check_number("norm.gamma", self.gamma)
+        self._check_joint()
+        self._check_gamma()
         _check_eps(self.eps)
         if self.momentum is not None:
             check_number("norm.momentum", self.momentum, 0.0, 1.0)
@@ -180,79 +265,103 @@ class BatchNorm(Norm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm(Norm):
-    """Layer normalisation of the sites of a cell (Ba et al. 2016).
-
-    Each row has one mean and variance over all gates of a term; a GRU's candidate has its own,
-    apart from the two gates.
-
-    Args:
-        input: whether ``W_x x_t`` is normalised.
-        recurrent: whether ``W_h h_{t-1}`` is normalised.
-        cell: whether the ``c_t`` that the output reads is normalised; a cell without ``c`` ignores
-            this field.
-        gamma: initial scale of every site.
-        eps: added to the variance.
-
-    Raises:
-        ValueError: if a site is not a bool, or a number is not finite or out of range.
-        TypeError: if an unknown field is given, or a number is expected and not given.
-    """
+class RowNorm(Norm):
+    """Base of :class:`LayerNorm` and :class:`RMSNorm`, which normalise each row by itself."""
 
     input: bool = True
     recurrent: bool = True
+    joint: bool = False
     cell: bool = True
-    gamma: float = 1.0
+    carry: bool = False
+    over: Over | None = None
+    gamma: float | Mapping[str, float] = 1.0
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        for site in ("input", "recurrent", "cell"):
+        for site in SITES:
             if not isinstance(value := getattr(self, site), bool):
                 raise ValueError(f"norm.{site} must be True or False, got {value!r}")
-        check_number("norm.gamma", self.gamma)
+        if self.over not in ("term", "gate", None):
+            raise ValueError(f"norm.over must be 'term', 'gate' or None, got {self.over!r}")
+        self._check_joint()
+        self._check_gamma()
         _check_eps(self.eps)
 
     def normalise_rows(
         self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
     ) -> Tensor:
-        """Normalise by the mean and variance of each row's blocks (Ba et al. 2016, eq. 20–22)."""
+        """Normalise each block of each row by its own statistics."""
         shifts = [None] * len(widths) if shift is None else torch.split(shift, widths)
         blocks = [
-            layer_norm(block, block.shape[-1:], scale, offset, self.eps)
+            self.normalise_block(block, scale, offset)
             for block, scale, offset in zip(
                 torch.split(z, widths, -1), torch.split(gamma, widths), shifts, strict=True
             )
         ]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)
 
+    def normalise_block(self, z: Tensor, gamma: Tensor, shift: Tensor | None) -> Tensor:
+        """Normalise each row ``z`` ``(n, N)`` by one statistic.
 
-PRESETS: Mapping[str, Norm] = {
-    "batch": BatchNorm(),
-    "layer": LayerNorm(),
-    "cooijmans2016": BatchNorm(),
-    "laurent2015-sequence": BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0),
-    "laurent2015-frame": BatchNorm(recurrent=None, cell=None, gamma=1.0),
-    "bn-e*": BatchNorm(input="sequence"),
-    "joint": BatchNorm(input=None, recurrent=None, joint="frame", cell=None, gamma=1.0),
-    "carry": BatchNorm(input=None, recurrent=None, cell=None, carry="frame", gamma=1.0),
-    "ba2016": LayerNorm(),
-}
+        Raises:
+            NotImplementedError: if a subclass does not override this method.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how a row is normalised")
 
 
-def resolve(norm: str | Norm | None) -> Norm | None:
-    """Turn the name of a preset into its spec, and leave a spec or None as it is.
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(RowNorm):
+    """Layer normalisation of the sites of a cell (Ba et al. 2016).
+
+    Args:
+        input: whether ``W_x x_t`` is normalised.
+        recurrent: whether ``W_h h_{t-1}`` is normalised.
+        joint: whether ``W_x x_t + W_h h_{t-1}`` is, in place of the two above, which then must be
+            False (no GRU with ``reset_after``).
+        cell: whether the ``c_t`` that the output reads is normalised; a cell without ``c`` ignores
+            this field.
+        carry: whether ``c_t`` itself is, which the next step then reads normalised (LSTM).
+        over: which columns of a term share a mean and a variance: ``"term"``, all of them;
+            ``"gate"``, those of each gate; None, all of them, but in a GRU those of the two gates,
+            and apart from these the candidate's. ``c_t`` always is one gate.
+        gamma: initial scale of every site, or a mapping of sites to theirs, such as
+            ``{"recurrent": 0.3}``; a site that is left out has the default.
+        eps: added to the variance, above 0.
 
     Raises:
-        ValueError: if no preset has that name.
-        TypeError: if ``norm`` is neither a name nor a spec nor ``None``.
+        ValueError: if a site is not a bool, ``joint`` is given together with ``input`` or
+            ``recurrent``, ``over`` is not one of those named above, or a number is not finite or
+            out of range.
+        TypeError: if an unknown field is given, or a number is expected and not given.
     """
-    if norm is None or isinstance(norm, Norm):
-        return norm
-    if not isinstance(norm, str):
-        raise TypeError(
-            "norm must be None, a preset's name, an rnnorm.BatchNorm or an rnnorm.LayerNorm, got "
-            f"{type(norm)}"
-        )
-    if norm not in PRESETS:
-        raise ValueError(f"norm must be None or one of {', '.join(PRESETS)}, got {norm!r}")
-    return PRESETS[norm]
+
+    def normalise_block(self, z: Tensor, gamma: Tensor, shift: Tensor | None) -> Tensor:
+        """Normalise by each row's mean and variance (Ba et al. 2016, eq. 20–22)."""
+        return layer_norm(z, z.shape[-1:], gamma, shift, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSNorm(RowNorm):
+    """Normalisation of the sites of a cell by each row's root mean square.
+
+    As :class:`LayerNorm`, without the mean (Zhang & Sennrich 2019): ``z / √(mean(z²) + eps) · γ``.
+
+    Args:
+        input: whether ``W_x x_t`` is normalised.
+        recurrent: whether ``W_h h_{t-1}`` is normalised.
+        joint: as in :class:`LayerNorm`.
+        cell: as in :class:`LayerNorm`.
+        carry: as in :class:`LayerNorm`.
+        over: which columns of a term share a root mean square, as in :class:`LayerNorm`.
+        gamma: initial scale of every site, or a mapping of sites to theirs.
+        eps: added to the mean square, above 0.
+
+    Raises:
+        ValueError: as :class:`LayerNorm`.
+        TypeError: as :class:`LayerNorm`.
+    """
+
+    def normalise_block(self, z: Tensor, gamma: Tensor, shift: Tensor | None) -> Tensor:
+        """Divide by each row's root mean square (Zhang & Sennrich 2019, eq. 4)."""
+        z = z * torch.rsqrt(z.square().mean(-1, keepdim=True) + self.eps)
+        return z * gamma if shift is None else torch.addcmul(shift, z, gamma)

@@ -32,7 +32,7 @@ from rnnorm.experiments.bench.timing import captured, interleave, launched, repe
 from rnnorm.experiments.files import partial_of, refuse_folder, write_whole
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.precision import multiplied
-from rnnorm.norm.spec import BatchNorm, resolve
+from rnnorm.norm.presets import resolve
 
 INPUTS = 7
 ROWS = (5, 100, 129, 300)
@@ -77,7 +77,8 @@ def _cases() -> Iterator[Case]:
     """Yield the cases layer by layer."""
     for cell, norm in layers():
         # only batch norm's population depends on the time step
-        modes = MODES if isinstance(resolve(NORMS[norm]), BatchNorm) else MODES[:3]
+        spec = resolve(NORMS[norm])
+        modes = MODES if spec is not None and spec.takes_statistics else MODES[:3]
         # relu differs from tanh in one line of a kernel, so few cases suffice
         relu, whole = cell == "RNN relu", norm in WHOLE
         for B in ROWS if whole and not relu else (5, 129):

@@ -17,7 +17,7 @@ CELLS = {
     "ClockworkRNN": ("bias", "periods"),
     "HMLSTM": ("bias", "boundary", "slope"),
 }
-_NORMS = {"batch": rnnorm.BatchNorm, "layer": rnnorm.LayerNorm}
+_NORMS = {"batch": rnnorm.BatchNorm, "layer": rnnorm.LayerNorm, "rms": rnnorm.RMSNorm}
 _DROPOUTS = {
     spec.__name__: spec for spec in (rnnorm.Zoneout, rnnorm.CellDropout, rnnorm.SequenceDropout)
 }
@@ -41,8 +41,8 @@ def recurrent(
         cell: name of a class of :mod:`rnnorm`, see ``CELLS``.
         input_size: inputs of the layer.
         hidden_size: units of the layer.
-        norm: None, ``"batch"``, ``"layer"``, or a preset's name.
-        norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
+        norm: None, ``"batch"``, ``"layer"``, ``"rms"``, or a preset's name.
+        norm_options: fields of the norm's spec, such as :class:`rnnorm.BatchNorm`, to change.
         initial_noise: standard deviation of the noise on h_0; 0 by default, unlike in the class.
         cell_options: arguments in ``CELLS``, such as ``{"peephole": "output"}``.
         recurrent_dropout: None, or the name of a spec: ``"Zoneout"``, ``"CellDropout"`` or

@@ -26,8 +26,8 @@ class RecurrentModel(lightning.LightningModule):
 
     Args:
         cell: ``"LSTM"``, ``"GRU"``, ``"RNN"``, ``"ClockworkRNN"`` or ``"HMLSTM"``.
-        norm: the normalisation: None, ``"batch"``, ``"layer"``, or a preset's name.
-        norm_options: fields of :class:`rnnorm.BatchNorm` or :class:`rnnorm.LayerNorm` to change.
+        norm: the normalisation: None, ``"batch"``, ``"layer"``, ``"rms"``, or a preset's name.
+        norm_options: fields of the norm's spec, such as :class:`rnnorm.BatchNorm`, to change.
         hidden_size: units of a layer, in each direction.
         init: name of the recipe in :mod:`rnnorm.init` without its underscore, or None for
             ``torch.nn``'s initialisation.
