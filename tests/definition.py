@@ -96,6 +96,13 @@ def gru_before(p, x, state, normalise):
     return ((1 - z) * n + z * h,)
 
 
+def gru_both(p, x, state, normalise):
+    (h,) = state
+    r, z, n = pre_activation(p, x, h, normalise).chunk(3, dim=-1)
+    r, z, n = r.sigmoid(), z.sigmoid(), (r.sigmoid() * n).tanh()
+    return ((1 - z) * n + z * h,)
+
+
 def ligru(p, x, state, normalise):
     (h,) = state
     z, n = pre_activation(p, x, h, normalise).chunk(2, dim=-1)
@@ -134,6 +141,7 @@ CELLS = {
     "LSTM": lstm,
     "GRU": gru,
     "GRU(reset_after=False)": gru_before,
+    "GRU(reset_after='both')": gru_both,
     "LiGRU": ligru,
     "IndRNN": indrnn,
 }
@@ -141,8 +149,8 @@ CELLS = {
 
 def kind(module) -> str:
     """Which of the cells above a module has; those of an LSTM differ in their weights."""
-    before = module.mode == "GRU" and not module.cell.reset_after
-    return "GRU(reset_after=False)" if before else module.mode
+    reset_after = module.cell.reset_after if module.mode == "GRU" else True
+    return module.mode if reset_after is True else f"GRU({reset_after=})"
 
 
 def field(site: str) -> str:

@@ -18,6 +18,7 @@ OPTIONS = {
     "LSTM-output": {"peephole": "output"},
     "LSTM-all": {"peephole": "all"},
     "GRU-before": {"reset_after": False},
+    "GRU-both": {"reset_after": "both"},
 }
 # every site takes a statistic at every step
 STEADY = (*TORCH, *OPTIONS, "LiGRU", "IndRNN")

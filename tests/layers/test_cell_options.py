@@ -70,9 +70,21 @@ def test_the_gru_that_resets_before_the_product_normalises_two_products(x, norm)
     assert all(p.grad is not None for p in gru.parameters())
 
 
+def test_the_gru_that_resets_the_whole_candidate_has_one_bias_and_one_joint_site(x):
+    gru = draw(rnnorm.GRU, reset_after="both", norm="joint", initial_noise=0.0)
+    assert gru.gamma_joint_l0.shape == (12,)
+    output, _ = gru(x)
+    with torch.no_grad():
+        # the two biases are one
+        gru.bias_ih_l0.add_(gru.bias_hh_l0)
+        gru.bias_hh_l0.zero_()
+    torch.testing.assert_close(gru(x)[0], output)
+
+
 OPTIONS = {
     "peephole": (rnnorm.LSTM, {"peephole": "output"}, "peephole='output'"),
     "reset before": (rnnorm.GRU, {"reset_after": False}, "reset_after=False"),
+    "reset both": (rnnorm.GRU, {"reset_after": "both"}, "reset_after='both'"),
 }
 
 
@@ -111,6 +123,8 @@ def test_options_that_do_not_exist_are_errors():
         rnnorm.LSTM(3, 4, peephole="input")
     with pytest.raises(TypeError, match="reset_after should be of type bool, got: int"):
         rnnorm.GRU(3, 4, reset_after=0)
+    with pytest.raises(ValueError, match="reset_after must be True, False or 'both', got 'after'"):
+        rnnorm.GRU(3, 4, reset_after="after")
     with pytest.raises(ValueError, match=r"norm.joint must be None for GRU"):
         rnnorm.GRU(3, 4, norm="joint")
 

@@ -237,6 +237,7 @@ def test_a_scale_that_is_gone_is_named(name, backend):
     [
         lambda: rnnorm.GRU(3, 4, norm="layer"),
         lambda: rnnorm.GRU(3, 4, reset_after=False),
+        lambda: rnnorm.GRU(3, 4, reset_after="both"),
         lambda: rnnorm.ClockworkRNN(3, 4, (1, 2)),
         lambda: rnnorm.LSTM(3, 4, norm="layer"),
     ],

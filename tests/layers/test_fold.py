@@ -112,6 +112,7 @@ def hooked(layer):
         (rnnorm.RNN(3, 4, norm="layer"), "rnn: norm.input"),
         (rnnorm.LSTM(3, 4, peephole="all"), "LSTM with peephole"),
         (rnnorm.GRU(3, 4, reset_after=False), "GRU with reset_after=False"),
+        (rnnorm.GRU(3, 4, reset_after="both"), "GRU with reset_after='both'"),
         (rnnorm.RNN(3, 4, learn_initial_state=True), "RNN with learn_initial_state"),
         (rnnorm.GRU(3, 4, recurrent_dropout=rnnorm.Zoneout(cell=0)), "recurrent_dropout"),
         (rnnorm.ClockworkRNN(3, 4), "ClockworkRNN"),

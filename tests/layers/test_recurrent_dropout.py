@@ -26,6 +26,7 @@ KINDS = {
     "LSTM": (rnnorm.LSTM, {}),
     "GRU": (rnnorm.GRU, {}),
     "GRU-before": (rnnorm.GRU, {"reset_after": False}),
+    "GRU-both": (rnnorm.GRU, {"reset_after": "both"}),
 }
 
 
@@ -101,9 +102,11 @@ def definition(layer, x, masks, norm=lambda site, z: z):
         elif layer.mode == "GRU":
             (xr, xz, xn), (hr, hz, hn) = from_x.split(H, 1), from_h.split(H, 1)
             r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
-            after = r * hn
-            before = (r * seen) @ w_h[2 * H :].T + b_h[2 * H :]
-            n = (xn + (after if layer.cell.reset_after else before)).tanh()
+            n = {
+                True: xn + r * hn,
+                False: xn + (r * seen) @ w_h[2 * H :].T + b_h[2 * H :],
+                "both": r * (xn + hn),
+            }[layer.cell.reset_after].tanh()
             new = (1 - z) * n * m["candidate"][t] + z * h
         else:
             new = (from_x + from_h).tanh()
@@ -262,6 +265,7 @@ EVERY = {
     "LSTM": lambda **k: rnnorm.LSTM(D, 8, proj_size=3, peephole="all", **k),
     "GRU": lambda **k: rnnorm.GRU(D, 8, **k),
     "GRU-before": lambda **k: rnnorm.GRU(D, 8, reset_after=False, **k),
+    "GRU-both": lambda **k: rnnorm.GRU(D, 8, reset_after="both", **k),
     "Clockwork": lambda **k: rnnorm.ClockworkRNN(D, 8, **k),
     "HMLSTM": lambda **k: rnnorm.HMLSTM(D, 8, **k),
     "LiGRU": lambda **k: rnnorm.Recurrent(LiGRU(), D, 8, **k),
@@ -315,7 +319,9 @@ def test_update_bn_takes_statistics_without_masks(x):
 
 @pytest.mark.skipif(bool(rnnorm.backends()["cpu"]), reason="no CPU kernel here")
 @pytest.mark.parametrize("norm", [None, "batch"])
-@pytest.mark.parametrize(("name", "label"), [c for c in CASES if c.values[0] != "GRU-before"])
+@pytest.mark.parametrize(
+    ("name", "label"), [c for c in CASES if not c.values[0].startswith("GRU-")]
+)
 def test_the_fused_kernels_have_the_masks_of_the_reference(name, label, norm, x):
     options = {"num_layers": 2, "bidirectional": True, "norm": norm}
     layer = make(name, spec_for(name, label), **options)

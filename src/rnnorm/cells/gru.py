@@ -1,8 +1,9 @@
-"""The GRU cell, with the reset gate after the recurrent product or before it."""
+"""The GRU cell, with the reset gate at one of three places."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,16 +17,19 @@ class GRU(Cell):
 
     Args:
         reset_after: whether the reset gate acts on the candidate's recurrent term, as in torch.nn,
-            or on h before the product (Cho et al. 2014).
+            or on h before the product (Cho et al. 2014); ``"both"`` lets it act on the sum of the
+            candidate's two terms (Dreamer).
     """
 
-    reset_after: bool = True
+    reset_after: bool | Literal["both"] = True
     gates = (2, 1)
     dropouts = ("hidden", "candidate", "zoneout_h")
 
     @property
     def sites(self) -> tuple[str, ...]:
         """Return the sites; if the reset gate acts first, the candidate has sites of its own."""
+        if self.reset_after == "both":
+            return super().sites
         if self.reset_after:
             return ("input", "recurrent")
         return ("input", "recurrent", "recurrent_candidate", "joint", "joint_candidate")
@@ -51,6 +55,8 @@ class GRU(Cell):
         ``n = tanh(BN(W_in x) + b_in + r (BN(W_hn h) + b_hn))``, ``h = (1 - z) n + z h``.
         """
         (h,) = state
+        if self.reset_after == "both":
+            return self._reset_sum(weights, x_term, h, normalise)
         H = h.size(1)
         x_gates, x_candidate = torch.split(x_term, [2 * H, H], 1)
         if not self.reset_after:
@@ -82,6 +88,15 @@ class GRU(Cell):
         h = torch.lerp(n, h, z)
         return h, (h,)
 
+    def _reset_sum(
+        self, weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise
+    ) -> tuple[Tensor, State]:
+        """Compute the step with ``n = tanh(r (BN(W_in x) + BN(W_hn h) + b_in + b_hn))``."""
+        r, z, n = self.preactivation(weights, x_term, h, normalise).chunk(3, 1)
+        n = normalise("candidate", torch.tanh(torch.sigmoid(r) * n))
+        h = torch.lerp(n, h, torch.sigmoid(z))
+        return h, (h,)
+
     def blocks(self, site: str, hidden_size: int) -> list[int]:
         """Return the widths of a site's blocks: one of the two gates, one of the candidate."""
         if self.reset_after or site == "input":
@@ -89,7 +104,9 @@ class GRU(Cell):
         return [hidden_size if site.endswith("_candidate") else 2 * hidden_size]
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        """Return the biases; ``b_hh`` has its own site if the reset gate multiplies it."""
+        """Return the biases; ``b_hh`` has its own site if the reset gate multiplies it alone."""
+        if self.reset_after == "both":
+            return super().shifts(weights, sites)
         if self.reset_after:
             biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
             return {site: bias for site, bias in biases.items() if bias is not None}

@@ -25,6 +25,9 @@ class GRU(Sequence):
 
     With ``reset_after=False`` the reset gate acts before the product, as in Cho et al. 2014:
     :math:`n_t = \tanh(\mathrm{BN}(W_{in} x_t) + \mathrm{BN}(W_{hn} (r_t \odot h_{t-1})) + b)`.
+    With ``reset_after="both"`` it acts on the candidate's whole preactivation, as in the GRU of
+    Dreamer's ports (NM512/dreamerv3-torch, sheeprl):
+    :math:`n_t = \tanh(r_t \odot (\mathrm{BN}(W_{in} x_t) + \mathrm{BN}(W_{hn} h_{t-1}) + b))`.
     Otherwise, with ``norm=None``, it is :class:`torch.nn.GRU` in everything but ``isinstance``.
 
     Args:
@@ -48,8 +51,9 @@ class GRU(Sequence):
             noise, equal initial states have no variance.
         recurrent_dropout: a :class:`Zoneout` of h, a :class:`CellDropout`, a
             :class:`SequenceDropout`, or None.
-        reset_after: whether the reset gate acts after the recurrent product, as in torch.nn. Layers
-            with ``False`` run in plain PyTorch, and have a joint site too.
+        reset_after: whether the reset gate acts after the recurrent product, as in torch.nn, or
+            ``"both"``. Layers with ``False`` or ``"both"`` run in plain PyTorch, and have a joint
+            site too.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -64,8 +68,9 @@ class GRU(Sequence):
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.GRU`, and for a ``norm`` that does not exist or
-            that asks for the carry site, or for the joint one with ``reset_after``, for a
-            ``recurrent_dropout`` of c, and for other arguments as :class:`LSTM`.
+            that asks for the carry site, or for the joint one with ``reset_after=True``, for a
+            ``recurrent_dropout`` of c, for another ``reset_after``, and for other arguments as
+            :class:`LSTM`.
 
     Example:
         >>> gru = rnnorm.GRU(8, 16, norm="batch")
@@ -93,24 +98,32 @@ class GRU(Sequence):
             learn_initial_state: bool | Literal["from_input"] = False,
             initial_noise: float | None = None,
             recurrent_dropout: RecurrentDropout | None = None,
-            reset_after: bool = True,
+            reset_after: bool | Literal["both"] = True,
         ) -> None: ...
 
     else:
 
-        def __init__(self, *args: Any, reset_after: bool = True, **kwargs: Any) -> None:
+        def __init__(
+            self, *args: Any, reset_after: bool | Literal["both"] = True, **kwargs: Any
+        ) -> None:
             if "proj_size" in kwargs:
                 raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-            if not isinstance(reset_after, bool):
+            if isinstance(reset_after, str) and reset_after != "both":
+                raise ValueError(f"reset_after must be True, False or 'both', got {reset_after!r}")
+            if not isinstance(reset_after, (bool, str)):
                 raise TypeError(
-                    f"reset_after should be of type bool, got: {type(reset_after).__name__}"
+                    f"reset_after should be of type bool, got: {type(reset_after).__name__} "
+                    "(the one string is 'both')"
                 )
             self.cell = gru.GRU(reset_after)
             super().__init__("GRU", *args, **kwargs)
 
     def extra_repr(self) -> str:
         """Return torch's text, then the options that are not the defaults."""
-        return super().extra_repr() + ("" if self.cell.reset_after else ", reset_after=False")
+        reset_after = self.cell.reset_after
+        return super().extra_repr() + (
+            "" if reset_after is True else f", reset_after={reset_after!r}"
+        )
 
 
 class GRUCell(Step):

@@ -89,11 +89,12 @@ def _refuse(module: nn.Module, name: str) -> None:
 
 def _sequence(layer: Sequence, name: str) -> nn.Module:
     kind = _SEQUENCES.get(type(layer))
+    reset_after = getattr(layer.cell, "reset_after", True)
     extra = {
         "learn_initial_state": layer.learn_initial_state,
         "recurrent_dropout": layer.recurrent_dropout,
         "peephole": getattr(layer.cell, "peephole", None),
-        "reset_after=False": not getattr(layer.cell, "reset_after", True),
+        f"reset_after={reset_after!r}": reset_after is not True,
     }
     if kind is None or any(extra.values()):
         option = "" if kind is None else " with " + next(n for n, given in extra.items() if given)

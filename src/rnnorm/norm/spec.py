@@ -199,7 +199,7 @@ class BatchNorm(Norm):
         input: scope of ``W_x x_t``.
         recurrent: scope of ``W_h h_{t-1}``.
         joint: scope of ``W_x x_t + W_h h_{t-1}``, in place of the two above (no GRU with
-            ``reset_after``; Laurent et al. eq. 17).
+            ``reset_after=True``; Laurent et al. eq. 17).
         cell: scope of the ``c_t`` that the output reads, ``h_t = o_t tanh(BN(c_t))``
             (Cooijmans et al. eq. 8); a cell without ``c`` ignores it.
         carry: scope of ``c_t`` itself, which the next step then reads normalised (LSTM).
