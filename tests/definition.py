@@ -55,15 +55,19 @@ def rnn(activation: Callable[[Tensor], Tensor]):
     return step
 
 
+def peephole(weight, c):
+    return weight * c if weight.dim() == 1 else product(weight, c)
+
+
 def lstm(p, x, state, normalise):
     h, c = state
     i, f, g, o = pre_activation(p, x, h, normalise).chunk(4, dim=-1)
     if p("weight_ci") is not None:
-        i, f = i + p("weight_ci") * c, f + p("weight_cf") * c
+        i, f = i + peephole(p("weight_ci"), c), f + peephole(p("weight_cf"), c)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     c = normalise("carry", c)  # in place: the next step and c_n see it
     if p("weight_co") is not None:
-        o = o + p("weight_co") * c
+        o = o + peephole(p("weight_co"), c)
     h = o.sigmoid() * normalise("cell", c).tanh()  # a copy: the carried c stays as it is
     if p("weight_hr") is not None:
         h = product(p("weight_hr"), h)
@@ -103,18 +107,34 @@ def gru_both(p, x, state, normalise):
     return ((1 - z) * n + z * h,)
 
 
-def ligru(p, x, state, normalise):
-    (h,) = state
-    z, n = pre_activation(p, x, h, normalise).chunk(2, dim=-1)
-    z = z.sigmoid()
-    return (z * h + (1 - z) * n.clamp(min=0),)
+def ligru(activation: Callable[[Tensor], Tensor]):
+    def step(p, x, state, normalise):
+        (h,) = state
+        z, n = pre_activation(p, x, h, normalise).chunk(2, dim=-1)
+        z = z.sigmoid()
+        return (z * h + (1 - z) * activation(n),)
+
+    return step
 
 
-def indrnn(p, x, state, normalise):
+def indrnn(activation: Callable[[Tensor], Tensor]):
+    def step(p, x, state, normalise):
+        (h,) = state
+        u = p("weight_hh") if p("u") is None else p("u")
+        z = normalise("input", product(p("weight_ih"), x)) + normalise("recurrent", u * h)
+        z = normalise("joint", z)
+        return (activation(sum((b for b in map(p, ("bias_ih", "bias_hh")) if b is not None), z)),)
+
+    return step
+
+
+def mirnn(p, x, state, normalise):
     (h,) = state
-    z = normalise("input", product(p("weight_ih"), x))
-    z = z if p("bias_ih") is None else z + p("bias_ih")
-    return ((z + normalise("recurrent", p("u") * h)).clamp(min=0),)
+    x_term = normalise("input", product(p("weight_ih"), x))
+    h_term = normalise("recurrent", product(p("weight_hh"), h))
+    z = p("alpha") * x_term * h_term + p("beta_1") * h_term + p("beta_2") * x_term
+    z = normalise("joint", z)
+    return ((z if p("bias_ih") is None else z + p("bias_ih") + p("bias_hh")).tanh(),)
 
 
 def clockwork(p, x, state, normalise, ages, periods):
@@ -142,14 +162,19 @@ CELLS = {
     "GRU": gru,
     "GRU(reset_after=False)": gru_before,
     "GRU(reset_after='both')": gru_both,
-    "LiGRU": ligru,
-    "IndRNN": indrnn,
+    "LiGRU": ligru(torch.relu),
+    "LiGRU(tanh)": ligru(torch.tanh),
+    "IndRNN": indrnn(torch.relu),
+    "IndRNN(tanh)": indrnn(torch.tanh),
+    "MIRNN": mirnn,
 }
 
 
 def kind(module) -> str:
     """Which of the cells above a module has; those of an LSTM differ in their weights."""
     reset_after = module.cell.reset_after if module.mode == "GRU" else True
+    if module.mode in ("LiGRU", "IndRNN") and getattr(module.cell, "nonlinearity", "") == "tanh":
+        return f"{module.mode}(tanh)"
     return module.mode if reset_after is True else f"GRU({reset_after=})"
 
 

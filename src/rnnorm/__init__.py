@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from rnnorm import export, init
     from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
-    from rnnorm.layers.clockwork import ClockworkRNN
     from rnnorm.layers.gru import GRU, GRUCell
     from rnnorm.layers.hmlstm import HMLSTM
     from rnnorm.layers.lstm import LSTM, LSTMCell
+    from rnnorm.layers.more_cells import MIRNN, ClockworkRNN, IndRNN, LiGRU
     from rnnorm.layers.norm_stabilizer import norm_stabilizer
     from rnnorm.layers.recurrent import Recurrent
     from rnnorm.layers.recurrent_dropout import CellDropout, SequenceDropout, Zoneout
@@ -28,14 +28,17 @@ __all__ = [
     "GRU",
     "HMLSTM",
     "LSTM",
+    "MIRNN",
     "RNN",
     "BatchNorm",
     "Cell",
     "CellDropout",
     "ClockworkRNN",
     "GRUCell",
+    "IndRNN",
     "LSTMCell",
     "LayerNorm",
+    "LiGRU",
     "RMSNorm",
     "RNNCell",
     "Recurrent",
@@ -60,12 +63,12 @@ _HOMES = {
     "rnnorm.init": (),
     "rnnorm.cells.cell": ("Cell",),
     "rnnorm.kernels.dispatch": ("backends", "use_backend"),
-    "rnnorm.layers.clockwork": ("ClockworkRNN",),
     "rnnorm.model.fold": ("fold",),
     "rnnorm.model.freeze": ("freeze",),
     "rnnorm.layers.gru": ("GRU", "GRUCell"),
     "rnnorm.layers.hmlstm": ("HMLSTM",),
     "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),
+    "rnnorm.layers.more_cells": ("ClockworkRNN", "IndRNN", "LiGRU", "MIRNN"),
     "rnnorm.layers.norm_stabilizer": ("norm_stabilizer",),
     "rnnorm.layers.recurrent": ("Recurrent",),
     "rnnorm.layers.recurrent_dropout": ("CellDropout", "SequenceDropout", "Zoneout"),

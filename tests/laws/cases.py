@@ -11,20 +11,26 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequenc
 
 import definition
 import rnnorm
-from own_cell import IndRNN, LiGRU
+from own_cell import IndRNN
 
 TORCH = ("RNN_TANH", "RNN_RELU", "LSTM", "GRU")
 OPTIONS = {
     "LSTM-output": {"peephole": "output"},
     "LSTM-all": {"peephole": "all"},
+    "LSTM-full": {"peephole": "full"},
     "GRU-before": {"reset_after": False},
     "GRU-both": {"reset_after": "both"},
 }
+# the last has a cell that users may write
+MORE = {
+    "LiGRU": rnnorm.LiGRU,
+    "IndRNN-tanh": partial(rnnorm.IndRNN, nonlinearity="tanh"),
+    "MIRNN": rnnorm.MIRNN,
+    "IndRNN": partial(rnnorm.Recurrent, IndRNN()),
+}
 # every site takes a statistic at every step
-STEADY = (*TORCH, *OPTIONS, "LiGRU", "IndRNN")
+STEADY = (*TORCH, *OPTIONS, *MORE)
 CELLS = (*STEADY, "ClockworkRNN")
-# cells that users may write
-OWN = {"LiGRU": LiGRU(), "IndRNN": IndRNN()}
 # without a sum of input and recurrent term
 NO_JOINT = ("GRU", "IndRNN")
 
@@ -70,8 +76,8 @@ class Case:
         }
         if self.cell == "ClockworkRNN":
             cls = partial(rnnorm.ClockworkRNN, periods=(1, 3))
-        elif self.cell in OWN:
-            cls = partial(rnnorm.Recurrent, OWN[self.cell])
+        elif self.cell in MORE:
+            cls = MORE[self.cell]
         elif self.cell.startswith("RNN"):
             cls, options["nonlinearity"] = rnnorm.RNN, self.cell.removeprefix("RNN_").lower()
         else:
@@ -82,9 +88,10 @@ class Case:
         module = cls(self.input_size, self.hidden_size, **options)
         with torch.no_grad():
             for name, parameter in module.named_parameters():
-                if "gamma" in name:
+                # a vector of recurrent weights is an IndRNN's: none is near 0
+                if "gamma" in name or (name.startswith("weight_hh") and parameter.dim() == 1):
                     parameter.uniform_(0.3, 0.9)
-                elif "beta" in name or name in ("h_0", "c_0"):
+                elif name.startswith(("alpha", "beta")) or name in ("h_0", "c_0"):
                     parameter.normal_()
         return module
 

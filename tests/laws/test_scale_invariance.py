@@ -16,7 +16,7 @@ SITES = {
         "joint": "frame",
         "input": None,
         "recurrent": None,
-        "cells": ("RNN_TANH", "RNN_RELU", "LSTM", "LSTM-all", "GRU-before", "LiGRU"),
+        "cells": ("RNN_TANH", "RNN_RELU", "LSTM", "LSTM-all", "GRU-before", "GRU-both", "LiGRU"),
     },
 }
 WEIGHTS = {

@@ -49,6 +49,8 @@ class Cell:
         dropouts: where recurrent dropout can act: ``"hidden"`` and ``"candidate"``, which ``step``
             passes to ``normalise`` like a site (``preactivation`` does so for ``"hidden"``), and
             ``"zoneout_h"`` and so on for a state, if the output is the first state.
+        bounds: lowest and highest value from which weights are drawn at first, uniformly, by name;
+            by default those of torch.nn, ``-1/√H`` and ``1/√H``.
         states: names of the states, the output first; ``{name}_0`` is a learned initial state.
         reads_frames: whether ``step`` gets the frame itself instead of the input term. The cell
             then computes the input products, which have no sequence scope.
@@ -56,6 +58,7 @@ class Cell:
 
     gates: ClassVar[tuple[int, ...]] = (1,)
     dropouts: ClassVar[tuple[str, ...]] = ()
+    bounds: ClassVar[Mapping[str, tuple[float, float]]] = {}
     states: ClassVar[tuple[str, ...]] = ("h",)
     reads_frames: ClassVar[bool] = False
 

@@ -16,7 +16,8 @@ class LSTM(Cell):
 
     Args:
         peephole: None, ``"output"`` (o reads c_t; Laurent et al. 2015) or ``"all"`` (i and f read
-            c_{t-1} too; Graves 2013), with one weight for each unit.
+            c_{t-1} too; Graves 2013), with one weight for each unit; ``"full"`` is ``"all"`` with
+            matrices.
     """
 
     peephole: str | None = None
@@ -27,8 +28,9 @@ class LSTM(Cell):
 
     def weights(self, input_size: int, hidden_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of the weights: those of torch.nn, then the peepholes."""
-        names = {None: "", "output": "o", "all": "ifo"}[self.peephole]
-        peepholes = {f"weight_c{gate}": (hidden_size,) for gate in names}
+        names = {None: "", "output": "o"}.get(self.peephole, "ifo")
+        shape = (hidden_size,) * (2 if self.peephole == "full" else 1)
+        peepholes = {f"weight_c{gate}": shape for gate in names}
         return super().weights(input_size, hidden_size, bias) | peepholes
 
     def step(
@@ -45,15 +47,19 @@ class LSTM(Cell):
         """
         h, c = state
         i, f, g, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
-        if self.peephole == "all":
-            i = i + weights.own["weight_ci"] * c
-            f = f + weights.own["weight_cf"] * c
+        if self.peephole in ("all", "full"):
+            i = i + self._seen(c, weights.own["weight_ci"])
+            f = f + self._seen(c, weights.own["weight_cf"])
         g = normalise("candidate", torch.tanh(g))
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * g
         c = normalise("carry", c)
         if self.peephole is not None:
-            o = o + weights.own["weight_co"] * c
+            o = o + self._seen(c, weights.own["weight_co"])
         h = torch.sigmoid(o) * torch.tanh(normalise("cell", c))
         if weights.weight_hr is not None:
             h = self.product(h, weights.weight_hr)
         return h, (h, c)
+
+    def _seen(self, c: Tensor, weight: Tensor) -> Tensor:
+        """Return what a gate sees of c through its peephole."""
+        return self.product(c, weight) if self.peephole == "full" else weight * c

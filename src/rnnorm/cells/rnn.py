@@ -9,7 +9,17 @@ from torch import Tensor
 
 from rnnorm.cells.cell import Cell, Normalise, State, Weights
 
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+
+
+def check_nonlinearity(name: object) -> None:
+    """Check the name of a nonlinearity.
+
+    Raises:
+        ValueError: if it is neither ``"tanh"`` nor ``"relu"``.
+    """
+    if name not in tuple(ACTIVATIONS):
+        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {name!r}")
 
 
 @dataclass(frozen=True)
@@ -41,10 +51,10 @@ class RNN(Cell):
         Raises:
             RuntimeError: if the nonlinearity is unknown.
         """
-        if self.nonlinearity not in _ACTIVATIONS:
+        if self.nonlinearity not in ACTIVATIONS:
             # checked here, not in the constructor, as torch.nn.RNNCell does
             raise RuntimeError(f"Unknown nonlinearity: {self.nonlinearity}")
         (h,) = state
-        activation = _ACTIVATIONS[self.nonlinearity]
+        activation = ACTIVATIONS[self.nonlinearity]
         h = activation(self.preactivation(weights, x_term, h, normalise))
         return h, (h,)

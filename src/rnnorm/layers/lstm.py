@@ -28,7 +28,8 @@ class LSTM(Sequence):
     Peepholes are added after the normalisation. With ``peephole="all"`` they are
     :math:`w_{ci} \odot c_{t-1}` in i, :math:`w_{cf} \odot c_{t-1}` in f and
     :math:`w_{co} \odot c_t` in o (Graves 2013); with ``"output"`` only the last (Laurent et al.
-    2015).
+    2015). With ``"full"`` they are the matrix products :math:`W_{ci} c_{t-1}`,
+    :math:`W_{cf} c_{t-1}` and :math:`W_{co} c_t`, and the layer runs in plain PyTorch.
 
     Args:
         input_size: features I of a frame.
@@ -52,7 +53,7 @@ class LSTM(Sequence):
             noise, equal initial states have no variance.
         recurrent_dropout: a :class:`Zoneout`, a :class:`CellDropout`, a :class:`SequenceDropout`,
             or None.
-        peephole: None, ``"output"`` or ``"all"``.
+        peephole: None, ``"output"``, ``"all"`` or ``"full"``.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
@@ -63,7 +64,8 @@ class LSTM(Sequence):
     Attributes:
         gamma_{site}_l{k}{_reverse}: scale of a normalised site, ``(4H,)``, or ``(H,)`` for the
             cell and carry sites, which have a ``beta_{site}_l{k}{_reverse}`` too.
-        weight_ci_l{k}{_reverse}: also ``weight_cf``, ``weight_co``: the peepholes, ``(H,)``.
+        weight_ci_l{k}{_reverse}: also ``weight_cf``, ``weight_co``: the peepholes, ``(H,)``, or
+            ``(H, H)`` with ``"full"``.
         population_{site}_l{k}{_reverse}: its population statistics (batch norm).
 
     Raises:
@@ -104,16 +106,22 @@ class LSTM(Sequence):
             learn_initial_state: bool | Literal["from_input"] = False,
             initial_noise: float | None = None,
             recurrent_dropout: RecurrentDropout | None = None,
-            peephole: Literal["output", "all"] | None = None,
+            peephole: Literal["output", "all", "full"] | None = None,
         ) -> None: ...
 
     else:
 
         def __init__(
-            self, *args: Any, peephole: Literal["output", "all"] | None = None, **kwargs: Any
+            self,
+            *args: Any,
+            peephole: Literal["output", "all", "full"] | None = None,
+            **kwargs: Any,
         ) -> None:
-            if peephole not in (None, "output", "all"):
-                raise ValueError(f"peephole must be None, 'output' or 'all', got {peephole!r}")
+            if peephole not in (None, "output", "all", "full"):
+                raise ValueError(
+                    f"peephole must be None, 'output' or 'all', got {peephole!r} "
+                    "('full' is 'all' with matrices)"
+                )
             self.cell = lstm.LSTM(peephole)
             super().__init__("LSTM", *args, **kwargs)
 

@@ -140,6 +140,15 @@ class Sequence(Recurrence, nn.RNNBase):
                 if name not in Weights._fields:
                     own[name] = None
         self.own_weights = tuple(own)
+        self._draw_bounded()
+
+    @torch.no_grad()
+    def _draw_bounded(self) -> None:
+        """Draw the weights for which the cell has bounds of its own."""
+        for name, bounds in self.cell.bounds.items():
+            for suffix in self._suffixes():
+                if (weight := self._parameters.get(name + suffix)) is not None:
+                    weight.uniform_(*bounds)
 
     def flatten_parameters(self) -> None:
         """Call torch's method, for cuDNN, if nothing is normalised; otherwise do nothing."""
@@ -149,6 +158,7 @@ class Sequence(Recurrence, nn.RNNBase):
     def reset_parameters(self) -> None:
         """Draw the weights as torch.nn does, and reset γ, β and learned states."""
         super().reset_parameters()
+        self._draw_bounded()
         norm = getattr(self, "norm", None)
         reset_norm(self, self.cell, norm, self._suffixes(), self.cell.states)
 
