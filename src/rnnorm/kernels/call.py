@@ -96,6 +96,8 @@ class LayerCall(NamedTuple):
             part of the step before in the new state (``"zoneout_h"``, …).
         rows: the active rows of all ranks, if statistics are taken over these: ``x`` then has
             the same number of steps on all ranks, and ``min_rows`` counts the rows of all ranks.
+        reset: ``(T, B)`` bool in the order of the rows: where True a row begins anew, from a
+            state of zeros and at age 0, before that step. Given to kernels that restart rows.
     """
 
     cell: Cell
@@ -111,6 +113,7 @@ class LayerCall(NamedTuple):
     step: int | Tensor = 0
     masks: Mapping[str, Mask] | None = None
     rows: ActiveRows | None = None
+    reset: Tensor | None = None
 
 
 class LayerResult(NamedTuple):
@@ -132,10 +135,10 @@ class LayerResult(NamedTuple):
 class Request(NamedTuple):
     """The properties of a layer by which a kernel is chosen, before there are tensors.
 
-    ``padded`` says that rows come with their ``lengths``. ``masked`` lists the places where
-    recurrent dropout acts. ``exported`` is the format of a program that is being exported,
-    ``"torch"`` or ``"onnx"``, or empty. ``synchronized`` says that statistics are over the rows of
-    several processes.
+    ``padded`` says that rows come with their ``lengths`` or with resets. ``masked`` lists the
+    places where recurrent dropout acts. ``exported`` is the format of a program that is being
+    exported, ``"torch"`` or ``"onnx"``, or empty. ``synchronized`` says that statistics are over
+    the rows of several processes.
     """
 
     cell: Cell

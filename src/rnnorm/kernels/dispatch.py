@@ -43,6 +43,8 @@ class Kernel:
         worse: says why a later kernel is better for a request, unless ``use_backend`` names this
             one; empty if none is.
         look_up: looks up the statistics of a layer's populations, by site, from a step on.
+        restarts: whether ``layer`` takes resets; where it does not, the layer gives each segment
+            between resets a row of its own.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Kernel:
     synchronized: Callable[[LayerCall], LayerResult] | None = None
     worse: Callable[[Request], str] = lambda request: ""
     look_up: Callable[[Mapping[str, Population], int | Tensor, int], dict[str, Moments]] = look_up
+    restarts: bool = False
 
 
 def _aten_refuses(request: Request) -> str:
@@ -100,7 +103,7 @@ KERNELS = (
         worse=lambda request: triton.unproven(request.device),
         look_up=triton.look_up,
     ),
-    Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True),
+    Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True, restarts=True),
     Kernel(
         "reference",
         "",
@@ -108,6 +111,7 @@ KERNELS = (
         reference.layer,
         traceable=False,
         synchronized=synchronized.layer,
+        restarts=True,
     ),
 )
 

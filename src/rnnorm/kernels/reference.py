@@ -75,6 +75,9 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
     if ahead:
         x_terms = batch["input"].terms(list(x_terms), whole)
     weights = cell.prepare(weights)
+    reset = None if call.reset is None else call.reset.unsqueeze(2)
+    alike = isinstance(step, int) and reset is None
+    ages: Sequence[int | Tensor] = range(step, step + T) if alike else ages_of(call).unbind(0)
     outputs: list[Tensor] = []
     finished: list[State] = []
     for t, x_term in enumerate(x_terms):
@@ -84,7 +87,10 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
             state = tuple(s[:n] for s in state)
         if not ahead and not cell.reads_frames:
             x_term = normalise("input", x_term)
-        age = (step[:n] + t).unsqueeze(1) if isinstance(step, Tensor) else step + t
+        if reset is not None:
+            state = begin_anew(reset[t, :n], state)
+        age = ages[t]
+        age = age[:n] if isinstance(age, Tensor) else age
         before = state
         output, state = cell.step(weights, x_term, before, normalise, age)
         if t == 0:
@@ -111,6 +117,23 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
                 )
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
     return LayerResult(torch.stack(outputs).to(x.dtype), state_n, taken)
+
+
+def ages_of(call: LayerCall) -> Tensor:
+    """Return each row's index of each step ``(T, B, 1)`` in its sequence, which a reset begins."""
+    T, B, _ = call.x.shape
+    t = torch.arange(T, device=call.x.device).unsqueeze(1)
+    ages = (t + call.step).expand(T, B)
+    if call.reset is not None:
+        began = torch.where(call.reset, t, -1).cummax(0).values
+        ages = torch.where(began < 0, ages, t - began)
+    return ages.unsqueeze(2)
+
+
+def begin_anew(reset: Tensor, state: State) -> State:
+    """Return states of zeros where ``reset`` ``(n, 1)`` is True, and the given ones elsewhere."""
+    # not a product, as 0 times nan is nan
+    return tuple([torch.where(reset, torch.zeros_like(s), s) for s in state])
 
 
 def fixed_sites(

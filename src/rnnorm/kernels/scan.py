@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rnnorm.cells.cell import State, product
 from rnnorm.kernels.call import LayerCall, LayerResult
-from rnnorm.kernels.reference import fixed_sites, zone_out
+from rnnorm.kernels.reference import ages_of, begin_anew, fixed_sites, zone_out
 from rnnorm.norm.moments import Moments, normalise_by, scale_of
 from rnnorm.tracing import RELEASE
 
@@ -67,10 +67,9 @@ def layer(call: LayerCall) -> LayerResult:
             return z * masked[site]
         return normalise_by(z, *by[site], shifts.get(site)) if site in by else sites[site](z, 0)
 
-    ages = torch.arange(T, device=x.device).view(T, 1, 1)
-    step = call.step
-    ages = ages + (step.view(1, B, 1) if isinstance(step, Tensor) else step)
-    frames: dict[str, Any] = {"age": ages.expand(T, B, 1)}
+    frames: dict[str, Any] = {"age": ages_of(call)}
+    if call.reset is not None:
+        frames["reset"] = call.reset.unsqueeze(2)
     if call.batch_sizes is not None:
         sizes = call.batch_sizes.to(x.device).view(T, 1, 1)
         frames["active"] = torch.arange(B, device=x.device).view(1, B, 1) < sizes
@@ -90,8 +89,9 @@ def layer(call: LayerCall) -> LayerResult:
     # scan refuses two views of one tensor
     weights = weights._replace(own={name: w.clone() for name, w in weights.own.items()})
 
-    def advance(before: State, frame: dict[str, Any]) -> tuple[State, Tensor]:
+    def advance(last: State, frame: dict[str, Any]) -> tuple[State, Tensor]:
         by = {**shared, **frame["statistics"]}
+        before = begin_anew(frame["reset"], last) if "reset" in frame else last
         # inductor takes the number of rows from the loop's arguments
         output, after = cell.step(
             weights,
@@ -107,7 +107,8 @@ def layer(call: LayerCall) -> LayerResult:
             # results may alias neither one another nor the arguments
             return tuple(s.clone() for s in after), output.clone()
         active = frame["active"]
-        after = tuple(torch.where(active, s, b) for s, b in zip(after, before, strict=True))
+        # a reset in the padding changes no state
+        after = tuple(torch.where(active, s, b) for s, b in zip(after, last, strict=True))
         return after, torch.where(active, output, 0)
 
     # scan requires states in and out to have one layout, which an expanded state has not

@@ -242,6 +242,7 @@ class HMLSTM(Recurrent):
         *,
         lengths: Tensor | SequenceOf[int] | None = None,
         step: int | Tensor | None = None,
+        reset: Tensor | PackedSequence | None = None,
     ) -> tuple[Any, tuple[Tensor, Tensor, Tensor], Boundaries | BatchFirstBoundaries]:
         """Run the layers over a batch of sequences.
 
@@ -250,6 +251,7 @@ class HMLSTM(Recurrent):
             hx: h and c ``(L, B, H)`` and z ``(L - 1, B)``, without B for unbatched input.
             lengths: as :meth:`LSTM.forward`.
             step: as :meth:`LSTM.forward`.
+            reset: as :meth:`LSTM.forward`.
 
         Returns:
             the output, the states, and the boundaries, whose type depends on the layout.
@@ -259,7 +261,7 @@ class HMLSTM(Recurrent):
         """
         L, H = self.num_layers, self.hidden_size
         state = None if hx is None else self._joined(hx)
-        result, (h, c, z) = super().forward(input, state, lengths=lengths, step=step)
+        result, (h, c, z) = super().forward(input, state, lengths=lengths, step=step, reset=reset)
         parts = _split(result, [H, L - 1, L - 1])
         h, c = (s.squeeze(0).unflatten(-1, (L, H)).movedim(-2, 0) for s in (h, c))
         rows_first = self.batch_first and isinstance(parts[0], Tensor) and parts[0].dim() == 3

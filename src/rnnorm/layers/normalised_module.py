@@ -88,6 +88,10 @@ class Recurrence(nn.Module):
         """Tell whether statistics are taken over the rows of several processes."""
         return self.takes_statistics() and self.ranks is not None and self.ranks.several()
 
+    def _has_statistics(self) -> bool:
+        """Tell whether a site is normalised by statistics over rows."""
+        return any([spec.takes_statistics for spec in self.cell.norms(self.norm).values()])
+
     def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
         """Choose the kernel of a call, and tell whether torch.compile may trace it."""
         synchronized = self.training and self.synchronized()

@@ -42,6 +42,7 @@ def run_layer(
     masks: Mapping[str, Mask] | None = None,
     rows: ActiveRows | None = None,
     products: torch.dtype | None = None,
+    reset: Tensor | None = None,
 ) -> tuple[Tensor, State]:
     """Run a layer whose parameters and populations are attributes of ``module``.
 
@@ -52,10 +53,11 @@ def run_layer(
         batch_sizes: ``(T,)`` int64 on the CPU, or None if every row is active at every step.
         state: the states ``(B, ·)``.
         suffix: suffix of the parameters' names.
-        step: index of the first frame, in evaluation also ``(B,)``.
+        step: index of the first frame, also ``(B,)`` where no statistic is taken.
         masks: masks of recurrent dropout.
         rows: active rows of all ranks if layers are synchronised; ``batch_sizes`` are then given.
         products: the dtype of matrix products under autocast, else None.
+        reset: ``(T, B)`` bool, where rows begin anew; the kernel restarts them.
 
     Returns:
         output ``(T, B, H_out)`` and the final state.
@@ -64,7 +66,8 @@ def run_layer(
         ValueError: if in training with gradients there are too few rows for a statistic, and no
             estimate.
     """
-    unusual = module.training or masks or batch_sizes is not None or products is not None
+    given = (batch_sizes, products, reset)
+    unusual = module.training or masks or any([each is not None for each in given])
     if kernel.layer is cpu.layer and not unusual:
         found = evaluate(module, x, state, suffix, step)
         if found is not None:
@@ -119,6 +122,7 @@ def run_layer(
             step,
             masks,
             rows,
+            reset,
         )
         output, state, taken = layer(call)
     if taken:

@@ -59,17 +59,18 @@ class Step(Recurrence, nn.RNNCellBase):
         Args:
             input: ``(B, I)`` or ``(I,)``.
             hx: the state as torch.nn takes it, zeros if None.
-            step: index of this frame, which selects the statistics that are taken and used; in
-                evaluation also int64 ``(B,)``, for rows at different ages. None means 0, and
-                warns once in evaluation with ``hx`` and statistics that differ between steps.
+            step: index of this frame, which selects the statistics that are taken and used; also
+                int64 ``(B,)``, for rows at different ages, but not in training with batch
+                normalisation. None means 0, and warns once in evaluation with ``hx`` and
+                statistics that differ between steps.
 
         Returns:
             the next state, in the form of torch.nn.
 
         Raises:
             ValueError: if an input or state has a wrong rank; if ``step`` is negative or above
-                2**62, or a tensor in training; if in training with gradients there are too few rows
-                for a statistic, and no estimate.
+                2**62, or a tensor in training with batch normalisation; if in training with
+                gradients there are too few rows for a statistic, and no estimate.
             RuntimeError: if sizes do not fit.
             TypeError: if ``step`` is not an integer.
         """
@@ -99,7 +100,7 @@ class Step(Recurrence, nn.RNNCellBase):
             raise RuntimeError(f"hx must have shape {shape}, got {[tuple(s.shape) for s in given]}")
         streams = step is None and bool(given)
         step = 0 if step is None else step
-        step = checked_step(step, rows, self.training)
+        step = checked_step(step, rows, self.training and self._has_statistics())
         if not self.training:
             self._warn(streams)
 

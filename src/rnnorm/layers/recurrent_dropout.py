@@ -140,6 +140,13 @@ def masked_places(spec: RecurrentDropout | None, training: bool) -> tuple[str, .
     return tuple(spec.rates()) if spec and (training or isinstance(spec, Zoneout)) else ()
 
 
+def keeps_mask(spec: RecurrentDropout | None) -> bool:
+    """Tell whether one mask serves all steps of a sequence."""
+    return isinstance(spec, SequenceDropout) or (
+        isinstance(spec, CellDropout) and spec.sampling == "sequence"
+    )
+
+
 def draw_masks(
     spec: RecurrentDropout,
     drawn: bool,
@@ -170,9 +177,7 @@ def draw_masks(
     widths = {"input": features, "hidden": state[0].size(1), "candidate": hidden_size}
     widths |= {f"zoneout_{name}": s.size(1) for name, s in zip(cell.states, state, strict=True)}
     keeps = isinstance(spec, Zoneout)
-    whole = isinstance(spec, SequenceDropout) or (
-        isinstance(spec, CellDropout) and spec.sampling == "sequence"
-    )
+    whole = keeps_mask(spec)
     result = {}
     for place, p in spec.rates().items():
         if not drawn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.layers import sorted_batch as batches
 from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
-from rnnorm.layers.checks import check_tensors, check_traced, checked_step
+from rnnorm.layers.checks import Call, check_tensors, checked_call
 from rnnorm.layers.initial_state import (
     check_learned,
     default_noise,
@@ -28,32 +28,11 @@ from rnnorm.layers.recurrent_dropout import (
     check_recurrent_dropout,
     masked_places,
 )
+from rnnorm.layers.segments import must_cut, run_segments
 from rnnorm.layers.stack import run_stack
 from rnnorm.norm.presets import NormLike, resolve
 from rnnorm.norm.spec import check_number
 from rnnorm.tracing import compiled_by_new_torch, uncompiled
-
-
-class _Call(NamedTuple):
-    """The checked arguments of a call.
-
-    Args:
-        data: the input with a dimension of rows, or the frames of a PackedSequence.
-        sizes: ``batch_sizes`` of a PackedSequence.
-        rows: number of rows.
-        state: the given states ``(D * num_layers, rows, ·)``, empty without.
-        step: index of the first frame.
-        packed: whether the input is a PackedSequence.
-        batched: whether the input has a dimension of rows.
-    """
-
-    data: Tensor
-    sizes: Tensor | None
-    rows: int
-    state: State
-    step: int | Tensor
-    packed: bool
-    batched: bool
 
 
 class Sequence(Recurrence, nn.RNNBase):
@@ -183,6 +162,7 @@ class Sequence(Recurrence, nn.RNNBase):
         *,
         lengths: Tensor | SequenceOf[int] | None = None,
         step: int | Tensor | None = None,
+        reset: Tensor | PackedSequence | None = None,
     ) -> tuple[Any, Any]:
         """Run the layers over a batch of sequences.
 
@@ -192,10 +172,18 @@ class Sequence(Recurrence, nn.RNNBase):
             hx: initial states as torch.nn takes them.
             lengths: ``(B,)`` integers from 1 to T, for a right-padded dense batch; padding is
                 never read, and the output is zero there.
-            step: index of the first frame where a sequence continues from an earlier call; in
-                evaluation also int64 ``(B,)``, for rows at different ages. None means 0, and warns
-                once in evaluation with ``hx`` and statistics that differ between steps. In training
-                statistics of all steps from 0 on are kept, up to ``horizon``.
+            step: index of the first frame where a sequence continues from an earlier call; also
+                int64 ``(B,)``, for rows at different ages, but not in training with batch
+                normalisation. None means 0, and warns once in evaluation with ``hx`` and
+                statistics that differ between steps. In training statistics of all steps from 0 on
+                are kept, up to ``horizon``.
+            reset: bool ``(T, B)``, ``(B, T)`` with ``batch_first``, ``(T,)`` unbatched, or a
+                PackedSequence packed as the input is. Where it is True, the row begins a new
+                sequence before that frame, as a call without ``hx`` begins it: outputs, gradients
+                and statistics are those of each segment run as a sequence of its own. ``hx`` and
+                ``step`` are for each row's first segment, unless the row begins with a reset. A
+                backward direction reads each segment's reverse. Final states, those of the backward
+                direction too, are the ones of each row's last segment.
 
         Returns:
             output in the form of the input, with the features of the last layer, and final states
@@ -203,11 +191,12 @@ class Sequence(Recurrence, nn.RNNBase):
 
         Raises:
             ValueError: if ``lengths`` are given with a PackedSequence or unbatched input; if
-                ``step`` is negative or above 2**62, nonzero with ``bidirectional``, or a tensor in
-                training; if in training with gradients there are too few rows for a statistic, and
-                no estimate.
-            RuntimeError: if sizes do not fit, as torch.nn, or ``lengths`` are out of range.
-            TypeError: if ``step`` or ``lengths`` are not integers.
+                ``step`` is negative or above 2**62, nonzero with ``bidirectional``, or in training
+                with batch normalisation a tensor, or nonzero with ``reset``; if in training with
+                gradients there are too few rows for a statistic, and no estimate.
+            RuntimeError: if sizes do not fit, as torch.nn, ``lengths`` are out of range, or
+                ``reset`` has another shape, layout or device than the input.
+            TypeError: if ``step`` or ``lengths`` are not integers, or ``reset`` is not bool.
         """
         data: Tensor = input.data if isinstance(input, PackedSequence) else input
         # an input that is not a tensor fails here as in torch.nn
@@ -215,12 +204,14 @@ class Sequence(Recurrence, nn.RNNBase):
         kernel, traceable = self._choose(
             data,
             projected=self.proj_size > 0,
-            padded=lengths is not None,
+            padded=lengths is not None or reset is not None,
             masked=masked_places(self.recurrent_dropout, self.training and self._draws),
             training=self.training,
         )
-        run = self._run if traceable else uncompiled(self._run)
-        return run(kernel, input, hx, lengths, step)
+        cut = reset is not None and must_cut(self, kernel)
+        # cuts depend on values
+        run = self._run if traceable and not cut else uncompiled(self._run)
+        return run(kernel, input, hx, lengths, step, reset, cut)
 
     def _run(
         self,
@@ -229,11 +220,15 @@ class Sequence(Recurrence, nn.RNNBase):
         hx: Any,
         lengths: Tensor | SequenceOf[int] | None,
         step: int | Tensor | None,
+        reset: Tensor | PackedSequence | None,
+        cut: bool,
     ) -> tuple[Any, Any]:
-        call = self._check(kernel, input, hx, lengths, step)
+        """Run a call, with a row for each segment if ``cut``."""
+        call = checked_call(self, kernel, input, hx, lengths, step, reset)
+        cut = cut and call.reset is not None
         if not self.training:
             self._warn(step is None and bool(call.state) and not self.bidirectional)
-        if kernel.layer is None:
+        if kernel.layer is None and call.reset is None:
             return self._run_torch(call, input, hx, lengths)
         data, given = call.data, call.state
         if given:
@@ -243,64 +238,40 @@ class Sequence(Recurrence, nn.RNNBase):
         else:
             self.check_input(data, call.sizes)
         check_tensors(data, given)
-        batch, state, step = self._sort(call, input, lengths)
+        batch, state, step, begins = self._sort(call, input, lengths, drawn=not cut)
         products = autocast_dtype(data.device)
-        output, state = run_stack(self, kernel, batch, state, step, products)
+        run: Any = run_segments if cut else run_stack
+        output, state = run(self, kernel, batch, state, step, products, begins)
         return self._finish(call, batch, products, output, state)
-
-    def _check(
-        self,
-        kernel: dispatch.Kernel,
-        input: Tensor | PackedSequence,
-        hx: Any,
-        lengths: Tensor | SequenceOf[int] | None,
-        step: int | Tensor | None,
-    ) -> _Call:
-        """Check the forms of a call's arguments, and ``step``."""
-        packed = isinstance(input, PackedSequence)
-        data: Tensor = input.data if packed else input  # type: ignore[assignment]
-        dim = data.dim()
-        batched = packed or dim == 3
-        if lengths is not None and (packed or not batched):
-            kind = "a PackedSequence, which has its own" if packed else f"{dim}-D input"
-            raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
-        states = len(self.cell.states)
-        given = () if hx is None else tuple(hx) if states > 1 else (hx,)
-        fits = (packed or dim in (2, 3)) and (hx is None or len(given) == states)
-        if not fits or any(s.dim() != 2 + batched for s in given):
-            self._refuse(input, hx)
-        # under torch.jit.trace the reference kernel records the example's sizes
-        kept = input if packed and kernel.name == "reference" else None
-        check_traced(self.training and kernel.layer is not None, lengths, kept)
-        data = data if batched else data.unsqueeze(0 if self.batch_first else 1)
-        if packed:
-            rows = batches.count_rows(input, given)  # type: ignore[arg-type]
-        else:
-            rows = data.size(0 if self.batch_first else 1)
-        step = checked_step(0 if step is None else step, rows, self.training, self.bidirectional)
-        step = step.to(data.device) if isinstance(step, Tensor) else step
-        sizes = input.batch_sizes if packed else None  # type: ignore[union-attr]
-        state = given if batched else tuple([s.unsqueeze(1) for s in given])
-        return _Call(data, sizes, rows, state, step, packed, batched)
 
     def _sort(
         self,
-        call: _Call,
+        call: Call,
         input: Tensor | PackedSequence,
         lengths: Tensor | SequenceOf[int] | None,
-    ) -> tuple[batches.Batch, State, int | Tensor]:
-        """Return the rows sorted by length, with their initial states and steps."""
+        drawn: bool,
+    ) -> tuple[batches.Batch, State, int | Tensor, Tensor | None]:
+        """Return the rows sorted by length, with their states, steps and resets.
+
+        Args:
+            call: the checked arguments.
+            input: as given by the user.
+            lengths: as given by the user.
+            drawn: whether initial states take the place of states that were not given.
+        """
         batch = self._batch(call, input, lengths)
-        state, step, order = call.state, call.step, batch.sorted_indices
-        state = state or initial_state(self, call.rows, call.data, batch)
+        state, step, order, reset = call.state, call.step, batch.sorted_indices, call.reset
+        if drawn and not state:
+            state = initial_state(self, call.rows, call.data, batch)
         if order is not None:
             state = tuple([s.index_select(1, order) for s in state])
             step = step[order] if isinstance(step, Tensor) else step
-        return batch, state, step
+        reset = None if reset is None else batches.reset_of(batch, reset, self.batch_first)
+        return batch, state, step, reset
 
     def _finish(
         self,
-        call: _Call,
+        call: Call,
         batch: batches.Batch,
         products: torch.dtype | None,
         output: Tensor,
@@ -335,7 +306,7 @@ class Sequence(Recurrence, nn.RNNBase):
 
     def _batch(
         self,
-        call: _Call,
+        call: Call,
         input: Tensor | PackedSequence,
         lengths: Tensor | SequenceOf[int] | None,
     ) -> batches.Batch:
@@ -344,7 +315,7 @@ class Sequence(Recurrence, nn.RNNBase):
         return batches.from_dense(call.data, self.batch_first, lengths)
 
     def _run_torch(
-        self, call: _Call, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
+        self, call: Call, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
     ) -> tuple[Any, Any]:
         """Run torch.nn's own forward, which serves if nothing is normalised."""
         drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)

@@ -178,11 +178,28 @@ def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> 
     return output.transpose(0, 1) if batch_first else output
 
 
+def lengths_of(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
+    """Return the number of frames ``(B,)`` of each row of ``x`` ``(T, B, I)``, on the CPU."""
+    if batch_sizes is None:
+        return torch.full((x.size(1),), x.size(0), device="cpu")
+    return (batch_sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).sum(0)
+
+
+def reset_of(batch: Batch, reset: Tensor, batch_first: bool) -> Tensor:
+    """Return ``reset``, in the layout of the input that ``batch`` was made of, as ``(T, B)``."""
+    T, B, _ = batch.x.shape
+    if batch.frames is not None:
+        return reset.new_zeros(T * B).index_copy(0, batch.frames, reset).view(T, B)
+    reset = (reset.T if batch_first else reset)[:T]
+    order = batch.sorted_indices
+    return reset if order is None else reset.index_select(1, order)
+
+
 def reverse(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
     """Reverse the unpadded part of each row, which stays at the row's beginning."""
     if batch_sizes is None:
         return x.flip(0)
-    lengths = (batch_sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).sum(0)
+    lengths = lengths_of(x, batch_sizes)
     t = torch.arange(x.size(0), device="cpu").unsqueeze(1)
     mirrored = lengths - 1 - t
     index = torch.where(mirrored >= 0, mirrored, t).to(x.device)

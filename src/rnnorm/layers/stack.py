@@ -26,6 +26,7 @@ def run_stack(
     state: State,
     step: int | Tensor,
     products: torch.dtype | None,
+    reset: Tensor | None = None,
 ) -> tuple[Tensor, State]:
     """Run all layers; return output ``(T, B, D * H_out)``, states ``(D * num_layers, B, ·)``.
 
@@ -34,8 +35,9 @@ def run_stack(
         kernel: kernel that runs each layer.
         batch: rows sorted by length, the longest first.
         state: the initial states ``(D * num_layers, B, ·)``.
-        step: index of the first frame, in evaluation also ``(B,)``.
+        step: index of the first frame, also ``(B,)`` where no statistic is taken.
         products: the dtype of matrix products under autocast, else None.
+        reset: ``(T, B)`` bool, where rows begin anew within the kernel.
 
     Raises:
         ValueError: if in training with gradients there are too few rows for a statistic, and no
@@ -84,6 +86,7 @@ def run_stack(
                 masks,
                 rows,
                 products,
+                reset,
             )
             outputs.append(reverse(result, sizes) if backward else result)
             final.append(last)

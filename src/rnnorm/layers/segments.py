@@ -1,0 +1,196 @@
+"""Calls with resets that no kernel restarts: each segment between resets becomes a row.
+
+A segment is what a row holds from one reset to the next. As a row of its own it begins from an
+initial state of its own, has its own first step, and is reversed by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from rnnorm.cells.cell import State
+from rnnorm.kernels.dispatch import Kernel
+from rnnorm.layers.initial_state import initial_state
+from rnnorm.layers.recurrent_dropout import keeps_mask
+from rnnorm.layers.sorted_batch import Batch, lengths_of
+from rnnorm.layers.stack import run_stack
+from rnnorm.tracing import constant, exporting, jit_tracing, stands_for_several, to_device
+
+if TYPE_CHECKING:
+    from rnnorm.layers.sequence_layer import Sequence
+
+
+def _why(module: Sequence, kernel: Kernel) -> str:
+    """Say why a kernel cannot restart the rows of a layer by itself, empty if it can."""
+    if not kernel.restarts:
+        return f"the kernel {kernel.name!r} does not restart rows"
+    if module.bidirectional:
+        return "a backward direction reads the reverse of each segment"
+    if module._has_statistics():
+        return "batch normalisation has statistics for each step of a segment"
+    if module.learn_initial_state or (module.training and module.initial_noise):
+        return "segments begin from states that are not zeros"
+    if module.training and module._draws and keeps_mask(module.recurrent_dropout):
+        return "each segment has one mask of recurrent dropout"
+    return ""
+
+
+def must_cut(module: Sequence, kernel: Kernel) -> bool:
+    """Tell whether a call with resets needs a row for each segment.
+
+    Raises:
+        RuntimeError: if it does while a program is recorded, which cannot have the cuts.
+    """
+    why = _why(module, kernel)
+    if why and _recorded():
+        raise RuntimeError(
+            f"reset must be None in torch.export and torch.jit.trace of this layer: {why}, so that "
+            "rows would be cut where the example's reset is True"
+        )
+    return bool(why)
+
+
+@constant
+def _recorded() -> bool:
+    """Tell whether a program is being recorded."""
+    return bool(exporting()) or jit_tracing()
+
+
+class Segments(NamedTuple):
+    """The segments of a batch, which are the rows of another one.
+
+    Segments are numbered by row, as the user gave the rows, then by time.
+
+    Args:
+        batch: the segments, sorted by length.
+        lengths: ``(S,)`` on the CPU, the longest first.
+        row: ``(S,)``, index of a segment's row in the uncut batch.
+        continues: ``(S,)`` on the CPU, whether a segment begins its row without a reset.
+        last: ``(B,)``, index of the last segment of each row of the uncut batch among the sorted.
+        frames: ``(N,)``, index of each frame among the ``T * B`` of the uncut batch; None if all
+            are frames.
+        places: ``(N,)``, index of each frame among those of ``batch``.
+    """
+
+    batch: Batch
+    lengths: Tensor
+    row: Tensor
+    continues: Tensor
+    last: Tensor
+    frames: Tensor | None
+    places: Tensor
+
+
+def cut(batch: Batch, reset: Tensor) -> Segments:
+    """Cut the rows of a batch where ``reset`` ``(T, B)`` is True.
+
+    Raises:
+        RuntimeError: if the values of ``reset`` are not known.
+    """
+    if stands_for_several(reset):
+        raise RuntimeError(
+            "reset must have values before the call, neither on the meta device nor mapped by "
+            "torch.func: rows of this layer are cut where it is True"
+        )
+    x, (T, B) = batch.x, reset.shape
+    order, back = (
+        torch.arange(B, device="cpu") if indices is None else indices.cpu()
+        for indices in (batch.sorted_indices, batch.unsorted_indices)
+    )
+    row_lengths = lengths_of(x, batch.batch_sizes)[back]
+    # frames are numbered as segments are: by row, as the user gave the rows, then by time
+    row, t = (torch.arange(T, device="cpu") < row_lengths.unsqueeze(1)).nonzero(as_tuple=True)
+    row = back[row]
+    asked = reset.cpu()[t, row]
+    begins = asked | (t == 0)
+    first, segment = begins.nonzero().squeeze(1), begins.cumsum(0) - 1
+    lengths, by_length = segment.bincount().sort(descending=True, stable=True)
+    rank, count = by_length.argsort(), len(lengths)
+    places = (torch.arange(len(t), device="cpu") - first[segment]) * count + rank[segment]
+    frames = t * B + row
+    if whole := len(frames) == T * B:
+        places = torch.empty_like(places).scatter_(0, frames, places)
+    last = rank[segment[row_lengths.cumsum(0) - 1]][order]
+    row, last, frames, places, by_length, rank = (
+        to_device(index, x.device) for index in (row[first], last, frames, places, by_length, rank)
+    )
+    data = x.flatten(0, 1) if whole else x.flatten(0, 1).index_select(0, frames)
+    longest = int(lengths[0])
+    cut_x = x.new_zeros(longest * count, x.size(2)).index_copy(0, places, data)
+    parts = Batch(cut_x.view(longest, count, x.size(2)))
+    if lengths[-1] < longest:
+        sizes = count - lengths.bincount().cumsum(0)[:longest]
+        parts = Batch(parts.x, sizes, by_length, rank)
+    continues = ~asked[first] & (t[first] == 0)
+    return Segments(parts, lengths, row, continues, last, None if whole else frames, places)
+
+
+def run_segments(
+    module: Sequence,
+    kernel: Kernel,
+    batch: Batch,
+    state: State,
+    step: int | Tensor,
+    products: torch.dtype | None,
+    reset: Tensor,
+) -> tuple[Tensor, State]:
+    """Run all layers as ``run_stack`` does, with a row for each segment.
+
+    Args:
+        module: holds the layers' parameters and populations.
+        kernel: kernel that runs each layer.
+        batch: the rows, sorted by length.
+        state: the given states ``(D * num_layers, B, ·)``, empty without.
+        step: index of the first frame, also ``(B,)``.
+        products: the dtype of matrix products under autocast, else None.
+        reset: ``(T, B)`` bool, where the rows are cut.
+
+    Raises:
+        ValueError, RuntimeError: as ``run_stack`` and ``cut``.
+    """
+    segments = cut(batch, reset)
+    parts = segments.batch
+    state, ages = _begin(module, segments, batch.x, state, step)
+    if parts.sorted_indices is not None:
+        state = tuple([s.index_select(1, parts.sorted_indices) for s in state])
+        ages = ages if isinstance(ages, int) else ages[parts.sorted_indices]
+    if kernel.layer is None:
+        output, state = _run_torch(module, segments, state)
+    else:
+        output, state = run_stack(module, kernel, parts, state, ages, products)
+    output = output.flatten(0, 1).index_select(0, segments.places)
+    if segments.frames is not None:
+        padded = output.new_zeros(reset.numel(), output.size(1))
+        output = padded.index_copy(0, segments.frames, output)
+    output = output.view(*reset.shape, output.size(1))
+    return output, tuple([s.index_select(1, segments.last) for s in state])
+
+
+def _begin(
+    module: Sequence, segments: Segments, like: Tensor, state: State, step: int | Tensor
+) -> tuple[State, int | Tensor]:
+    """Return the initial states of segments, and their ages: an int if these are equal."""
+    continues, row = segments.continues, segments.row
+    if not state or not continues.all():
+        new = initial_state(module, len(continues), like, segments.batch)
+    given = tuple([s.index_select(1, row) for s in state])
+    if given and not continues.all():
+        kept = to_device(continues, like.device).view(1, -1, 1)
+        given = tuple([torch.where(kept, s, n) for s, n in zip(given, new, strict=True)])
+    ages = torch.where(continues, step[row].cpu() if isinstance(step, Tensor) else step, 0)
+    alike = bool((ages == ages[0]).all())
+    return given or new, int(ages[0]) if alike else ages.to(like.device)
+
+
+def _run_torch(module: Sequence, segments: Segments, state: State) -> tuple[Tensor, State]:
+    """Run torch.nn's own forward over the segments."""
+    packed = pack_padded_sequence(segments.batch.x, segments.lengths)
+    # cuDNN takes no expanded tensors
+    state = tuple([s.contiguous() for s in state])
+    hx = state if len(state) > 1 else state[0]
+    output, hidden = module.torch_class.forward(module, packed, hx)
+    return pad_packed_sequence(output)[0], hidden if isinstance(hidden, tuple) else (hidden,)
