@@ -183,13 +183,19 @@ def field(site: str) -> str:
     return site.split("_")[0]
 
 
+def spec_of(norm, site: str):
+    """The spec that normalises a site, where each site may have one of its own."""
+    return norm.get(field(site)) if isinstance(norm, dict) else norm
+
+
 def sites(norm, mode: str) -> dict[str, object]:
     """The fields that are normalised, with their scope; a cell without a c has no cell site."""
     names = ("input", "recurrent", "joint", "cell", "carry")
-    scopes = {name: getattr(norm, name, None) for name in names}
-    if mode != "LSTM":
-        scopes["cell"] = scopes["carry"] = None
-    return {name: scope for name, scope in scopes.items() if scope}
+    scopes = {name: getattr(spec_of(norm, name), name, None) for name in names}
+    if isinstance(norm, dict):  # which says itself what is normalised
+        scopes = {name: scopes[name] or True for name in norm}
+    absent = () if mode == "LSTM" else ("cell", "carry")
+    return {name: scope for name, scope in scopes.items() if scope and name not in absent}
 
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,13 +249,14 @@ class Normaliser:
         if field(site) not in self.sites:
             return z
         gamma, beta = self.parameter(f"gamma_{site}"), self.parameter(f"beta_{site}")
-        if isinstance(self.norm, BatchNorm):
+        spec = spec_of(self.norm, site)
+        if isinstance(spec, BatchNorm):
             mean, var = self.moments(site, z, t, active)
-            z = gamma * (z - mean) / (var + self.norm.eps).sqrt()
+            z = gamma * (z - mean) / (var + spec.eps).sqrt()
         else:
-            of_part = rms_norm if isinstance(self.norm, RMSNorm) else layer_norm
-            widths = groups(self.norm.over, z.shape[-1], self.module.hidden_size, self.module.mode)
-            parts = [of_part(part, self.norm.eps) for part in z.split(widths, dim=-1)]
+            of_part = rms_norm if isinstance(spec, RMSNorm) else layer_norm
+            widths = groups(spec.over, z.shape[-1], self.module.hidden_size, self.module.mode)
+            parts = [of_part(part, spec.eps) for part in z.split(widths, dim=-1)]
             z = gamma * torch.cat(parts, dim=-1)
         return z if beta is None else z + beta
 
@@ -264,7 +271,7 @@ class Normaliser:
         if whole:
             z = product(self.parameter("weight_ih"), torch.cat(self.frames))
         first = len(z) if whole else len(self.frames)  # rows at the first step of the call
-        if len(z) >= max(2, min(self.norm.min_rows, first)):
+        if len(z) >= max(2, min(spec_of(self.norm, site).min_rows, first)):
             step = 0 if whole else self.steps[0] + t
             taken.append(Statistic(step, len(z), *moments(z)))
             return taken[-1].mean, taken[-1].var
@@ -335,7 +342,7 @@ def network(
 
     Args:
         module: an `rnnorm.RNN`, `LSTM` or `GRU`; its parameters and populations are read by name.
-        norm: the `BatchNorm`, `LayerNorm`, `RMSNorm` or None it was built with.
+        norm: the `BatchNorm`, `LayerNorm`, `RMSNorm`, dict of these or None it was built with.
         sequences: a list of `(length, input_size)`, in any order.
         hx: `(h_0,)` or `(h_0, c_0)`, each `(layers * directions, B, .)`.
         step: the age of the first frame; in evaluation one for each sequence is accepted.

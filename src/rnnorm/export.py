@@ -71,11 +71,18 @@ def translations() -> dict[Any, Callable[..., Any]]:
         out = out if weight is None else op.Mul(out, weight)
         return out if bias is None else op.Add(out, bias)
 
+    def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: float) -> Any:
+        """Translate RMS norm over the last dimension, as ``layer_norm`` above."""
+        square = op.ReduceMean(op.Mul(input, input), op.Constant(value_ints=[-1]))
+        wide = op.Cast(op.Constant(value=tensor(np.array(eps))), to=input.dtype)
+        return op.Mul(op.Div(input, op.Sqrt(op.Add(square, wide))), weight)
+
     aten = torch.ops.aten
     return {
         aten.sort.stable: sort,
         aten.cummax.default: cummax,
         aten.layer_norm.default: layer_norm,
+        aten.rms_norm.default: rms_norm,
     }
 
 

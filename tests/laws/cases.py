@@ -123,7 +123,7 @@ def trained(case: Case, minibatches: int = 2) -> torch.nn.Module:
     As many rows are counted as a minibatch of this case would count.
     """
     module = case.module()
-    if isinstance(case.norm, rnnorm.BatchNorm):
+    if any(True for _ in module.buffers()):
         for seed in range(minibatches):
             other = replace(case, seed=case.seed + 10 * (seed + 1))
             run(module, other.sequences(), other.hx())
@@ -208,14 +208,15 @@ def assert_population(
     for name in names:
         site = definition.field(name)
         whole = definition.sites(norm, definition.kind(module))[site] == "sequence"
+        spec = definition.spec_of(norm, site)
         want = definition.population(
             [minibatch[name] for minibatch in minibatches],
-            norm.momentum,
-            shared=norm.population == "shared",
-            horizon=None if whole else norm.horizon,
+            spec.momentum,
+            shared=spec.population == "shared",
+            horizon=None if whole else spec.horizon,
         )
         if updated:
-            want = definition.without_rare_steps(want, norm.min_rows)
+            want = definition.without_rare_steps(want, spec.min_rows)
         assert_estimates(name, module.get_submodule(f"population_{name}"), want)
 
 
@@ -268,12 +269,37 @@ def row_norms(draw, cell: str):
 
 
 @st.composite
+def mixed_norms(draw, cell: str):
+    """Any mapping of sites to specs that the cell accepts."""
+    sites = {"recurrent", *draw(st.sampled_from([(), ("input",)]))}
+    if cell not in NO_JOINT and draw(st.integers(0, 3)) == 0:
+        sites = {"joint"}
+    if cell.startswith("LSTM"):
+        sites |= {site for site in ("cell", "carry") if draw(st.booleans())}
+    min_rows, specs = draw(st.sampled_from([2, 3, 8])), {}
+    for site in sorted(sites):
+        options: dict = {"eps": draw(st.sampled_from([1e-5, 1e-3, 1e-2]))}
+        kind = draw(st.sampled_from(["BatchNorm", "BatchNorm", "LayerNorm", "RMSNorm"]))
+        if kind == "BatchNorm":
+            options["momentum"] = draw(st.sampled_from([0.1, 1.0, None]))
+            options["population"] = draw(st.sampled_from(["per_step", "shared"]))
+            options["horizon"] = draw(st.sampled_from([None, 1, 2]))
+            options["min_rows"] = min_rows
+            if cell != "ClockworkRNN":
+                options["input"] = draw(st.sampled_from(["frame", "sequence"]))
+        else:
+            options["over"] = draw(st.sampled_from([None, "term", "gate"]))
+        specs[site] = getattr(rnnorm, kind)(**options)
+    return specs
+
+
+@st.composite
 def any_case(draw, *, norms: str = "batch", dense: bool = False, cells=CELLS, **fixed):
     """A case whose minibatch has enough rows for a first statistic.
 
     Args:
         draw: hypothesis's.
-        norms: "batch", or "any" for norms of rows and none as well.
+        norms: "batch", "mixed", or "any" for these, norms of rows and none.
         dense: all sequences have one length.
         cells: the cells to draw from.
         **fixed: fields of the case, or of its BatchNorm, that are not drawn.
@@ -281,10 +307,13 @@ def any_case(draw, *, norms: str = "batch", dense: bool = False, cells=CELLS, **
     fields = Case.__dataclass_fields__
     cell = draw(st.sampled_from(cells))
     norm = draw(batch_norms(cell, **{k: v for k, v in fixed.items() if k not in fields}))
-    kind = draw(st.sampled_from(["batch", "batch", "layer", "none"])) if norms == "any" else "batch"
-    if kind != "batch":
+    kinds = {"batch": ["batch"], "mixed": ["mixed"], "any": ["batch", "mixed", "row", "none"]}
+    kind = draw(st.sampled_from(kinds[norms]))
+    if kind == "mixed":
+        norm = draw(mixed_norms(cell))
+    elif kind != "batch":
         norm = None if kind == "none" else draw(row_norms(cell))
-    batch = draw(st.integers((2 if kind == "batch" else 1) + dense, 5))
+    batch = draw(st.integers((2 if kind in ("batch", "mixed") else 1) + dense, 5))
     longest = st.integers(1, 5)
     lengths = [draw(longest)] * batch if dense else [draw(longest) for _ in range(batch)]
     case = Case(

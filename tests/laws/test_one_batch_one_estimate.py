@@ -15,7 +15,7 @@ from cases import (
     law,
     run,
 )
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
@@ -56,6 +56,32 @@ def test_several_minibatches_are_averaged_as_the_estimator_says(case, momentum, 
         statistics.append(definition.network(module, case.norm, sequences).statistics)
         run(module, sequences)
     assert_population(module, statistics, case.norm)
+
+
+@law(25)
+@given(any_case(norms="mixed"), st.integers(2, 4))
+def test_each_site_of_a_mixed_norm_keeps_an_estimate_of_its_own(case, count):
+    module = case.module()
+    statistics = []
+    for sequences in minibatches(case, count):
+        statistics.append(definition.network(module, case.norm, sequences).statistics)
+        run(module, sequences)
+    assert_population(module, statistics, case.norm)
+
+
+@law(15)
+@given(any_case(norms="mixed", num_layers=1))
+def test_update_bn_of_a_mixed_norm_averages_each_site(case):
+    module, data = case.module(), minibatches(case)
+    # else there is nothing to update
+    assume(module.takes_statistics())
+    want = [definition.network(module, case.norm, sequences).statistics for sequences in data]
+    update_bn([pack_sequence(each, enforce_sorted=False) for each in data], module)
+    average = {
+        site: replace(spec, momentum=None) if isinstance(spec, BatchNorm) else spec
+        for site, spec in case.norm.items()
+    }
+    assert_population(module, want, average, updated=True)
 
 
 def counted(module):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from cases import STEADY, Case, any_case, assert_all_close, buffers, gradients, law, run
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rnnorm import BatchNorm
+from rnnorm import BatchNorm, LayerNorm, RMSNorm
 
 SITES = {
     "input": {"input": "frame", "joint": None},
@@ -75,6 +75,28 @@ def test_the_gradient_of_a_normalised_weight_is_orthogonal_to_it(site, data):
         product = sum(term.sum() for term in terms)
         size = sum(term.abs().sum() for term in terms)
         assert abs(product) <= 1e-6 * size + 1e-9
+
+
+@law(25)
+@given(
+    cell=st.sampled_from(("RNN_TANH", "LSTM", "GRU", "GRU-before", "LiGRU")),
+    kind=st.sampled_from([LayerNorm, RMSNorm]),
+    over=st.sampled_from([None, "term", "gate"]),
+    site=st.sampled_from(["input", "recurrent", "joint"]),
+    factor=st.sampled_from([0.1, 3.0, 1e3]),
+)
+def test_scaling_the_weights_of_a_row_norm_changes_nothing(cell, kind, over, site, factor):
+    assume(site != "joint" or cell != "GRU")
+    joint = {"joint": True, "input": False, "recurrent": False} if site == "joint" else {}
+    # some rows are nearly constant by chance
+    case = Case(cell, kind(over=over, eps=1e-20, **joint), lengths=(3, 3))
+    module, other = case.module(), case.module()
+    with torch.no_grad():
+        for parameter in scaled_parameters(other, site).values():
+            parameter.mul_(factor)
+    found, want = (run(each, case.sequences(), case.hx()) for each in (other, module))
+    assert_all_close(found[0], want[0], 1e-6)
+    assert_all_close(found[1], want[1], 1e-6)
 
 
 def test_the_population_scales_with_the_weights():

@@ -21,6 +21,7 @@ from rnnorm import (
     HMLSTM,
     LSTM,
     BatchNorm,
+    LayerNorm,
     LSTMCell,
     average_population,
     freeze,
@@ -133,6 +134,8 @@ def check_few_rows(rank, group, world):
     # and here one has none at all
     equals_one_process(case, [0] * 10, rank, group)
     equals_one_process(replace(case, norm=BatchNorm(input="sequence")), [1] * 10, rank, group)
+    mixed = {"input": BatchNorm(), "recurrent": LayerNorm(), "cell": BatchNorm(momentum=None)}
+    equals_one_process(replace(case, norm=mixed), [b % world for b in range(10)], rank, group)
 
 
 def check_one_row(rank, group, world):

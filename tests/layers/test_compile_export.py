@@ -73,7 +73,14 @@ def compiled_twin(eager, backend):
 
 # every cell and every kind of norm once
 CELL_AND_NORM = pytest.mark.parametrize(
-    ("plain", "any_norm"), [("LSTM", "batch"), ("GRU", "layer"), ("RNN", None)], indirect=True
+    ("plain", "any_norm"),
+    [
+        ("LSTM", "batch"),
+        ("GRU", "layer"),
+        ("RNN", None),
+        ("LSTM", {"input": "bn-e*", "recurrent": "layer", "cell": "rms"}),
+    ],
+    indirect=True,
 )
 
 
@@ -228,7 +235,7 @@ def shaken(layer):
         for name, parameter in layer.named_parameters():
             if "gamma" in name:
                 parameter.uniform_(0.5, 1.0)
-    if getattr(layer.norm, "population", None):
+    if any(True for _ in layer.buffers()):
         for scale in (1, 2):
             layer(scale * torch.randn(6, 9, 3, dtype=torch.float64))
     return layer.eval()
@@ -248,6 +255,16 @@ SCANNED = {
         **o,
     ),
     "RNN-layer-norm": lambda **o: rnnorm.RNN(3, 4, norm="layer", learn_initial_state=True, **o),
+    "LSTM-mixed": lambda **o: rnnorm.LSTM(
+        3,
+        4,
+        norm={
+            "input": rnnorm.BatchNorm(input="sequence", eps=0.1),
+            "recurrent": rnnorm.RMSNorm(over="gate"),
+            "carry": "batch",
+        },
+        **o,
+    ),
     "Clockwork-shared": lambda **o: rnnorm.ClockworkRNN(
         3, 4, periods=(1, 3), norm=rnnorm.BatchNorm(population="shared"), **o
     ),

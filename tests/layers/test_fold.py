@@ -21,6 +21,14 @@ CASES = {
     ),
     "LSTM-joint": (rnnorm.LSTM, JOINT, {"bias": False}),
     "RNN": (rnnorm.RNN, JOINT, {"nonlinearity": "relu", "bidirectional": True}),
+    "mixed": (
+        rnnorm.GRU,
+        {
+            "input": rnnorm.BatchNorm(input="sequence", eps=0.1),
+            "recurrent": rnnorm.BatchNorm(momentum=None, **SHARED),
+        },
+        {"num_layers": 2},
+    ),
     "none": (rnnorm.LSTM, None, {}),
 }
 
@@ -110,6 +118,15 @@ def hooked(layer):
         (rnnorm.GRU(3, 4, norm=rnnorm.BatchNorm(horizon=1)), "norm.population"),
         (rnnorm.GRU(3, 4, norm="bn-e*"), "norm.recurrent"),
         (rnnorm.RNN(3, 4, norm="layer"), "rnn: norm.input"),
+        (rnnorm.RNN(3, 4, norm="rms"), "rnn: norm.input .* got RMSNorm.*each row's own"),
+        (
+            rnnorm.GRU(3, 4, norm={"input": "laurent2015-sequence", "recurrent": "layer"}),
+            "rnn: norm.recurrent .* got LayerNorm.*each row's own",
+        ),
+        (
+            rnnorm.GRU(3, 4, norm={"input": "bn-e*", "recurrent": "batch"}),
+            "rnn: norm.population .* 'per_step'.* norm.recurrent",
+        ),
         (rnnorm.LSTM(3, 4, peephole="all"), "LSTM with peephole"),
         (rnnorm.GRU(3, 4, reset_after=False), "GRU with reset_after=False"),
         (rnnorm.GRU(3, 4, reset_after="both"), "GRU with reset_after='both'"),

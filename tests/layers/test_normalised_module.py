@@ -106,7 +106,7 @@ def test_an_unknown_norm_is_an_error_that_lists_the_names(plain, wrong):
         plain.rnnorm(norm=wrong)
 
 
-@pytest.mark.parametrize("wrong", [1, True, nn.BatchNorm1d, {"input": "frame"}], ids=repr)
+@pytest.mark.parametrize("wrong", [1, True, nn.BatchNorm1d, ["batch"]], ids=repr)
 def test_a_norm_of_another_type_is_an_error(plain, wrong):
     with pytest.raises(TypeError, match=r"norm must be .*BatchNorm"):
         plain.rnnorm(norm=wrong)
@@ -135,7 +135,7 @@ def test_a_module_is_no_norm_where_there_is_none(plain):
     with pytest.raises(TypeError, match="give the module LayerNorm another name"):
         plain.rnnorm().norm = nn.LayerNorm(3)
     with pytest.raises(
-        TypeError, match=r"an rnnorm\.LayerNorm, got <class 'torch\.nn\..*LayerNorm'>"
+        TypeError, match=r"an rnnorm\.LayerNorm .*, got <class 'torch\.nn\..*LayerNorm'>"
     ):
         plain.rnnorm(norm=nn.LayerNorm(3))
 

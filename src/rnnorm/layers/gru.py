@@ -41,8 +41,8 @@ class GRU(Sequence):
         bidirectional: whether each layer also reads backwards: D is then 2, else 1.
         device: where parameters and statistics live.
         dtype: of the parameters.
-        norm: a :class:`BatchNorm` (its input and recurrent sites), a :class:`LayerNorm`, the name
-            of a preset, or None.
+        norm: a :class:`BatchNorm` (its input and recurrent sites), :class:`LayerNorm` or
+            :class:`RMSNorm`, the name of a preset, a mapping of sites to these, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
             ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
             at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
@@ -135,8 +135,8 @@ class GRUCell(Step):
         bias: whether there are ``b_ih`` and ``b_hh``.
         device: where parameters and statistics live.
         dtype: of the parameters.
-        norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm`, the name of a preset,
-            or None.
+        norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm` or :class:`RMSNorm`, the
+            name of a preset, a mapping of sites to these, or None.
 
     Shape:
         - input: ``(I,)`` or ``(B, I)``; h, given and returned: ``(H,)`` or ``(B, H)``

@@ -120,7 +120,8 @@ class HMLSTM(Recurrent):
             ``"soft"``: z = p. ``"sample"``: z is drawn with probability p in training, without a
             gradient (use ``boundaries.reinforce``), and is as with ``"step"`` in evaluation.
         slope: the a of the hard sigmoid; :class:`rnnorm.lightning.SlopeAnnealing` raises it.
-        norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
+        norm: a :class:`BatchNorm`, :class:`LayerNorm` or :class:`RMSNorm`, the name of a preset, a
+            mapping of sites to these, or None.
         learn_initial_state: adds parameters ``h_0``, ``c_0`` ``(1, L * H)`` and ``z_0``
             ``(1, L - 1)``, used where ``hx`` is None.
             ``"from_input"`` adds ``{name}_0_weight`` ``(1, ·, I)`` too: a row begins

@@ -43,7 +43,8 @@ class LSTM(Sequence):
         proj_size: width of h after a projection, less than H; 0 for none, so that ``H_out`` is H.
         device: where parameters and statistics live.
         dtype: of the parameters.
-        norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
+        norm: a :class:`BatchNorm`, :class:`LayerNorm` or :class:`RMSNorm`, the name of a preset, a
+            mapping of sites to these, or None.
         learn_initial_state: adds parameters ``h_0`` ``(D * num_layers, H_out)`` and ``c_0``
             ``(D * num_layers, H)``, used where ``hx`` is None.
             ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
@@ -140,8 +141,8 @@ class LSTMCell(Step):
         bias: whether there are ``b_ih`` and ``b_hh``.
         device: where parameters and statistics live.
         dtype: of the parameters.
-        norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm`, the name of a preset,
-            or None.
+        norm: a :class:`BatchNorm` of frame scope, a :class:`LayerNorm` or :class:`RMSNorm`, the
+            name of a preset, a mapping of sites to these, or None.
 
     Shape:
         - input: ``(I,)`` or ``(B, I)``; h, c, given and returned: ``(H,)`` or ``(B, H)``

@@ -34,7 +34,8 @@ class Recurrent(Sequence):
         bidirectional: whether each layer also reads backwards: D is then 2, else 1.
         device: where parameters and statistics live.
         dtype: of the parameters.
-        norm: a :class:`BatchNorm`, a :class:`LayerNorm`, the name of a preset, or None.
+        norm: a :class:`BatchNorm`, :class:`LayerNorm` or :class:`RMSNorm`, the name of a preset, a
+            mapping of sites to these, or None.
         learn_initial_state: adds a parameter ``{state}_0`` ``(D * num_layers, ·)`` for each state
             of the cell.
             ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins

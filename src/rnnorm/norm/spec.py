@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm
+from torch.nn.functional import layer_norm, rms_norm
 
 Scope = Literal["frame", "sequence"]
 #: the columns of a term that share the statistics of a row
@@ -363,5 +363,5 @@ class RMSNorm(RowNorm):
 
     def normalise_block(self, z: Tensor, gamma: Tensor, shift: Tensor | None) -> Tensor:
         """Divide by each row's root mean square (Zhang & Sennrich 2019, eq. 4)."""
-        z = z * torch.rsqrt(z.square().mean(-1, keepdim=True) + self.eps)
-        return z * gamma if shift is None else torch.addcmul(shift, z, gamma)
+        z = rms_norm(z, z.shape[-1:], gamma, self.eps)
+        return z if shift is None else z + shift

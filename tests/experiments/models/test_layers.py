@@ -18,6 +18,22 @@ def test_every_cell_is_made_with_its_own_options():
 @pytest.mark.parametrize(
     ("name", "options", "spec"),
     [
+        ("rms", None, rnnorm.RMSNorm()),
+        ("rms", {"over": "gate"}, rnnorm.RMSNorm(over="gate")),
+        (
+            "layer",
+            {"gamma": {"recurrent": 0.5}, "cell": False, "carry": True},
+            rnnorm.LayerNorm(gamma={"recurrent": 0.5}, cell=False, carry=True),
+        ),
+    ],
+)
+def test_a_norm_of_a_name_is_its_spec(name, options, spec):
+    assert recurrent("LSTM", 3, 4, norm=name, norm_options=options).norm == spec
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "spec"),
+    [
         ("Zoneout", None, rnnorm.Zoneout()),
         ("Zoneout", {"cell": 0.2}, rnnorm.Zoneout(cell=0.2)),
         ("CellDropout", {"sampling": "sequence"}, rnnorm.CellDropout(sampling="sequence")),
@@ -45,7 +61,26 @@ def test_dropout_of_a_name_is_its_spec(name, options, spec):
             {"recurrent_dropout_options": {"p": 0.5}},
             "recurrent_dropout_options need recurrent_dropout to be 'Zoneout' or .*, got None",
         ),
-        (ValueError, {"norm_options": {"gamma": 1.0}}, "norm to be 'batch' or 'layer', got None"),
+        (
+            ValueError,
+            {"norm_options": {"gamma": 1.0}},
+            "norm to be 'batch' or 'layer' or 'rms', got None",
+        ),
+        (
+            TypeError,
+            {"norm": "rms", "norm_options": {"momentum": 0.1}},
+            "RMSNorm has no 'momentum', it has input, recurrent, joint, cell, carry, over, gamma",
+        ),
+        (
+            ValueError,
+            {"norm": "layer", "norm_options": {"over": "gates"}},
+            "over must be 'term', 'gate' or None, got 'gates'",
+        ),
+        (
+            ValueError,
+            {"norm": "layer", "norm_options": {"gamma": {"hidden": 1.0}}},
+            "norm.gamma must be a number, or numbers by .*, got one for 'hidden'",
+        ),
         (ValueError, {"cell": "HMLSTM", "dropout": 0.5}, "dropout must be 0.0 for an HMLSTM"),
         (
             ValueError,

@@ -160,7 +160,7 @@ def layers() -> list[tuple[str, str]]:
                 # a GRU has no joint site
                 continue
             sites = layer.cell.active_sites(layer.norm)
-            scope = getattr(layer.norm, "input", None)
+            scope = layer.norm and layer.norm.scope("input")
             found.setdefault((cell, type(layer.norm), sites, scope), (cell, name))
     return list(found.values())
 
