@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,10 @@ LAYERS = [
     rnnorm.GRU(3, 4, bias=False),
     rnnorm.RNN(3, 4, norm="batch"),
     rnnorm.LSTMCell(3, 4, norm="layer"),
+    rnnorm.LiGRU(3, 4, num_layers=2),
+    rnnorm.IndRNN(3, 4, norm="batch"),
+    rnnorm.MIRNN(3, 4),
+    rnnorm.LSTM(3, 4, peephole="full"),
 ]
 FUNCTIONS = [
     init.orthogonal_,
@@ -83,7 +88,7 @@ def test_joint_gates_are_orthonormal_without_the_candidate():
 
 @pytest.mark.parametrize("function", PIXELS)
 @pytest.mark.parametrize(
-    ("layer", "candidate"), [(rnnorm.LSTM, 2), (rnnorm.GRU, 2), (rnnorm.RNN, 0)]
+    ("layer", "candidate"), [(rnnorm.LSTM, 2), (rnnorm.GRU, 2), (rnnorm.LiGRU, 1), (rnnorm.RNN, 0)]
 )
 def test_cooijmans_has_the_identity_in_the_candidate_alone(layer, candidate, function):
     found = list(blocks(function(layer(3, 4)), "weight_hh"))
@@ -135,6 +140,94 @@ def test_a_layer_without_forget_bias_is_refused(layer):
         init.forget_bias_(layer)
 
 
+def bias_of(layer, gate, suffix="_l0"):
+    total = layer.get_parameter(f"bias_ih{suffix}") + layer.get_parameter(f"bias_hh{suffix}")
+    return total.detach().split(layer.hidden_size)[gate]
+
+
+UPDATE = [
+    (rnnorm.GRU(3, 4, norm="batch"), 1, "_l0"),
+    (rnnorm.GRU(3, 4, 2, bidirectional=True, reset_after="both"), 1, "_l1_reverse"),
+    (rnnorm.LiGRU(3, 4), 0, "_l0"),
+    (rnnorm.GRUCell(3, 4), 1, ""),
+    (torch.nn.GRU(3, 4), 1, "_l0"),
+]
+
+
+@pytest.mark.parametrize(("layer", "gate", "suffix"), UPDATE)
+def test_the_update_bias_is_the_sum_of_both_and_nothing_else_changes(layer, gate, suffix):
+    before = [bias_of(layer, k, suffix) for k in range(2)]
+    assert init.update_bias_(layer, 2.0) is layer
+    torch.testing.assert_close(bias_of(layer, gate, suffix), torch.full((4,), 2.0))
+    assert torch.equal(bias_of(layer, 1 - gate, suffix), before[1 - gate])
+
+
+def test_a_positive_update_bias_keeps_the_state_longer():
+    x, h_0 = torch.randn(5, 2, 3), torch.randn(1, 2, 4)
+    for layer in (rnnorm.GRU(3, 4, norm="layer"), rnnorm.LiGRU(3, 4)):
+        output, _ = init.update_bias_(layer, 100.0)(x, h_0)
+        torch.testing.assert_close(output, h_0.expand(5, 2, 4))
+
+
+@pytest.mark.parametrize(
+    "layer", [rnnorm.LSTM(3, 4), rnnorm.GRU(3, 4, bias=False), rnnorm.RNN(3, 4)], ids=str
+)
+def test_a_layer_without_update_bias_is_refused(layer):
+    with pytest.raises(ValueError, match="GRU or LiGRU with bias=True"):
+        init.update_bias_(layer)
+
+
+@pytest.mark.parametrize("layer", [rnnorm.LSTM(3, 1000, 2), rnnorm.LSTMCell(3, 1000)], ids=str)
+def test_chrono_biases_lie_between_the_memories(layer):
+    suffix = "_l1" if isinstance(layer, rnnorm.LSTM) else ""
+    before = [bias_of(layer, k, suffix) for k in (2, 3)]
+    assert init.chrono_(layer, 100) is layer
+    forget, enter = bias_of(layer, 1, suffix), bias_of(layer, 0, suffix)
+    memories = forget.exp()
+    assert 1 <= memories.min() < 5
+    assert 95 < memories.max() <= 99.001
+    assert 45 < memories.mean() < 55
+    assert torch.equal(enter, -forget)
+    assert all(
+        torch.equal(bias_of(layer, k, suffix), b) for k, b in zip((2, 3), before, strict=True)
+    )
+    if suffix:
+        assert not torch.equal(bias_of(layer, 1, "_l0"), forget)
+
+
+@pytest.mark.parametrize(("layer", "gate", "suffix"), UPDATE)
+def test_chrono_draws_the_one_gate_of_a_gru(layer, gate, suffix):
+    init.chrono_(layer, 11)
+    drawn = bias_of(layer, gate, suffix).exp()
+    assert drawn.min() >= 0.999
+    assert drawn.max() <= 10.001
+    init.chrono_(layer, 2)
+    assert not bias_of(layer, gate, suffix).any()
+
+
+@pytest.mark.parametrize("layer", [rnnorm.RNN(3, 4), rnnorm.LSTM(3, 4, bias=False)], ids=str)
+def test_a_layer_without_such_gates_has_no_chrono_biases(layer):
+    with pytest.raises(ValueError, match="LSTM, GRU or LiGRU with bias=True"):
+        init.chrono_(layer, 10)
+
+
+@pytest.mark.parametrize(
+    ("longest", "error"), [(1, ValueError), (float("inf"), ValueError), ("5", TypeError)]
+)
+def test_the_longest_memory_is_a_number_of_at_least_2(longest, error):
+    with pytest.raises(error, match="longest must be"):
+        init.chrono_(rnnorm.LSTM(3, 4), longest)
+
+
+def test_an_indrnns_vector_is_a_diagonal():
+    indrnn = rnnorm.IndRNN(3, 4)
+    before = indrnn.weight_hh_l0.detach().clone()
+    for function in FUNCTIONS:
+        if function is not init.identity_:
+            assert torch.equal(function(indrnn).weight_hh_l0, before)
+    assert (init.identity_(indrnn).weight_hh_l0 == 1).all()
+
+
 class FourGates(rnnorm.Cell):
     gates = (4,)
 
@@ -150,7 +243,11 @@ def test_four_gates_of_a_cell_of_ones_own_are_no_lstms():
 
 
 @pytest.mark.parametrize(
-    "function", [init.orthogonal_, init.joint_orthogonal_, init.forget_bias_, init.laurent2015_]
+    "function",
+    [
+        *(init.orthogonal_, init.joint_orthogonal_, init.laurent2015_),
+        *(init.forget_bias_, init.update_bias_, partial(init.chrono_, longest=5)),
+    ],
 )
 @pytest.mark.parametrize("given", [torch.nn.Linear(3, 4), torch.nn.Sequential(rnnorm.LSTM(3, 4))])
 def test_what_is_no_recurrent_layer_is_refused(function, given):

@@ -1,6 +1,7 @@
 """Initialisations of recurrent layers, and recipes of papers.
 
-Each function takes a recurrent layer or cell, changes its weights in place and returns it.
+Each function takes a recurrent layer or cell, changes its weights in place and returns it. Recipes
+draw matrices: of an IndRNN the recurrent vector stays as it is, but for :func:`identity_`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.ligru import LiGRU
 from rnnorm.cells.lstm import LSTM
+from rnnorm.norm.spec import check_number
 
 # projections (weight_hr) and connections from above (weight_ah) are not in every layer
 _MATRICES = ("weight_ih", "weight_hh", "weight_hr", "weight_ah")
@@ -43,10 +47,15 @@ def _plain(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
     return found
 
 
+def _matrices(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
+    """Return the weights of a prefix without an IndRNN's vectors, which no recipe draws anew."""
+    return [weight for weight in _plain(layer, prefix) if weight.dim() == 2]
+
+
 def _each_gate(
     layer: nn.RNNBase | nn.RNNCellBase, prefix: str, fill: Callable[[Tensor], object]
 ) -> None:
-    for weight in _plain(layer, prefix):
+    for weight in _matrices(layer, prefix):
         for block in torch.split(weight, layer.hidden_size):
             fill(block)
 
@@ -82,7 +91,7 @@ def joint_orthogonal_(layer: Layer) -> Layer:
         ValueError: if a weight is pruned or parametrized.
     """
     for prefix in _MATRICES:
-        for weight in _plain(layer, prefix):
+        for weight in _matrices(layer, prefix):
             nn.init.orthogonal_(weight)
     return layer
 
@@ -90,6 +99,8 @@ def joint_orthogonal_(layer: Layer) -> Layer:
 @torch.no_grad()
 def identity_(layer: Layer) -> Layer:
     """Set every gate's block of the recurrent matrices to the identity (Le et al. 2015).
+
+    The vector of an IndRNN, the diagonal of a matrix, is set to ones.
 
     Args:
         layer: its ``weight_hh_*`` parameters are changed.
@@ -99,6 +110,9 @@ def identity_(layer: Layer) -> Layer:
         ValueError: if a weight is pruned or parametrized.
     """
     _each_gate(layer, "weight_hh", nn.init.eye_)
+    for weight in _plain(layer, "weight_hh"):
+        if weight.dim() == 1:
+            weight.fill_(1.0)
     return layer
 
 
@@ -115,13 +129,74 @@ def forget_bias_(layer: Layer, value: float = 1.0) -> Layer:
         ValueError: if ``layer`` has no forget gate or no bias, or a bias is pruned or parametrized.
     """
     biases = _plain(layer, "bias_ih")
-    size = layer.hidden_size
     if not biases or not _has_forget_gate(layer):
         raise ValueError(f"layer must be an LSTM with bias=True, got {layer}")
-    for prefix, share in (("bias_ih", value), ("bias_hh", 0.0)):
-        for bias in _plain(layer, prefix):
-            bias[size : 2 * size] = share
+    for (forget,) in _gates(layer, 1):
+        forget.fill_(value)
     return layer
+
+
+@torch.no_grad()
+def update_bias_(layer: Layer, value: float = 1.0) -> Layer:
+    """Set the update gate's bias of a GRU or LiGRU, ``b_ih + b_hh``, to ``value``.
+
+    Here ``h_t = (1 - z) n + z h_{t-1}``: a positive value keeps the state longer. Where a paper has
+    ``h_t = u n + (1 - u) h_{t-1}``, as Dreamer with a bias of -1, the sign is the other one.
+
+    Args:
+        layer: a GRU or LiGRU with biases.
+        value: the sum of the two biases.
+
+    Raises:
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if ``layer`` has no update gate or no bias, or a bias is pruned or parametrized.
+    """
+    biases, gate = _plain(layer, "bias_ih"), _update_gate(layer)
+    if not biases or gate is None:
+        raise ValueError(f"layer must be a GRU or LiGRU with bias=True, got {layer}")
+    for (update,) in _gates(layer, gate):
+        update.fill_(value)
+    return layer
+
+
+@torch.no_grad()
+def chrono_(layer: Layer, longest: float) -> Layer:
+    """Draw the biases of the gates for memories of 1 to ``longest`` steps (Tallec & Ollivier 2018).
+
+    The forget gate's bias, ``b_ih + b_hh``, is drawn from log U(1, longest - 1), and the input
+    gate's is minus that. A GRU or LiGRU has one gate for both, z, with the first of the two.
+
+    Args:
+        layer: an LSTM, GRU or LiGRU with biases; its other biases stay.
+        longest: T_max of the paper, at least 2: the longest dependency in steps, such as the length
+            of the sequences.
+
+    Raises:
+        TypeError: if ``layer`` is not a recurrent layer or cell, or ``longest`` is not a number.
+        ValueError: if ``longest`` is less than 2, if ``layer`` has none of these gates or no bias,
+            or a bias is pruned or parametrized.
+    """
+    check_number("longest", longest, 2.0)
+    biases, update = _plain(layer, "bias_ih"), _update_gate(layer)
+    gates = (1, 0) if _has_forget_gate(layer) else () if update is None else (update,)
+    if not biases or not gates:
+        raise ValueError(f"layer must be an LSTM, GRU or LiGRU with bias=True, got {layer}")
+    for forget, *enter in _gates(layer, *gates):
+        forget.uniform_(1.0, longest - 1.0).log_()
+        for bias in enter:
+            bias.copy_(-forget)
+    return layer
+
+
+def _gates(layer: nn.RNNBase | nn.RNNCellBase, *gates: int) -> Iterator[list[Tensor]]:
+    """Yield the rows of gates in each ``bias_ih``, for which those in ``bias_hh`` are set to 0."""
+    for bias in _plain(layer, "bias_hh"):
+        blocks = torch.split(bias, layer.hidden_size)
+        for gate in gates:
+            blocks[gate].zero_()
+    for bias in _plain(layer, "bias_ih"):
+        blocks = torch.split(bias, layer.hidden_size)
+        yield [blocks[gate] for gate in gates]
 
 
 def _has_forget_gate(layer: nn.Module) -> bool:
@@ -129,9 +204,17 @@ def _has_forget_gate(layer: nn.Module) -> bool:
     return isinstance(layer, lstms) or isinstance(getattr(layer, "cell", None), LSTM)
 
 
+def _update_gate(layer: nn.Module) -> int | None:
+    """Return the place of the update gate z among the gates, None without."""
+    cell = getattr(layer, "cell", None)
+    if isinstance(layer, (nn.GRU, nn.GRUCell)) or isinstance(cell, GRU):
+        return 1
+    return 0 if isinstance(cell, LiGRU) else None
+
+
 def _candidate(weight: Tensor, size: int) -> int:
-    """Return the candidate's first row; the gate orders are i f g o, r z n, or one block."""
-    return 2 * size if weight.size(0) > size else 0
+    """Return the candidate's first row; the gate orders are i f g o, r z n, z n, or one block."""
+    return min(2 * size, weight.size(0) - size)
 
 
 def _forget_gate_open(layer: Layer) -> Layer:
@@ -160,7 +243,7 @@ def cooijmans2016_(layer: Layer) -> Layer:
     """
     joint_orthogonal_(layer)
     size = layer.hidden_size
-    for weight in _named(layer, "weight_hh"):
+    for weight in _matrices(layer, "weight_hh"):
         if weight.size(1) == size:
             start = _candidate(weight, size)
             gates = nn.init.orthogonal_(weight.new_empty(weight.size(0) - size, size))
@@ -187,7 +270,7 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
     """
     orthogonal_(layer)
     size = layer.hidden_size
-    for weight in _named(layer, "weight_hh"):
+    for weight in _matrices(layer, "weight_hh"):
         if weight.size(1) == size:
             start = _candidate(weight, size)
             nn.init.eye_(weight[start : start + size])

@@ -14,6 +14,9 @@ CELLS = {
     "LSTM": ("bias", "peephole"),
     "GRU": ("bias", "reset_after"),
     "RNN": ("bias", "nonlinearity"),
+    "LiGRU": ("bias", "nonlinearity"),
+    "IndRNN": ("bias", "nonlinearity"),
+    "MIRNN": ("bias",),
     "ClockworkRNN": ("bias", "periods"),
     "HMLSTM": ("bias", "boundary", "slope"),
 }
@@ -105,14 +108,16 @@ def initialise(rnn: nn.Module, name: str | None, classifier: nn.Linear | None = 
     """
     if name is None:
         return
-    recipe = getattr(rnnorm.init, f"{name}_", None)
-    if recipe is None:
-        known = sorted(n[:-1] for n in dir(rnnorm.init) if n.endswith("_") and n[0] != "_")
-        raise ValueError(f"init must be None or one of {known}, got {name!r}")
+    functions = vars(rnnorm.init).items()
+    recipes = {n[:-1]: f for n, f in functions if n.endswith("_") and n[0] != "_"}
+    # it needs the length of the memories
+    del recipes["chrono"]
+    if name not in recipes:
+        raise ValueError(f"init must be None or one of {sorted(recipes)}, got {name!r}")
     for parameter, values in rnn.named_parameters():
         if parameter.startswith("bias_"):
             nn.init.zeros_(values)
-    recipe(rnn)
+    recipes[name](rnn)
     if classifier is not None:
         glorot = name == "laurent2015"
         (nn.init.xavier_uniform_ if glorot else nn.init.orthogonal_)(classifier.weight)
