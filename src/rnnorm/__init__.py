@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rnnorm import export, init
+    from rnnorm import convert, export, init
     from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
     from rnnorm.layers.gru import GRU, GRUCell
@@ -46,6 +46,7 @@ __all__ = [
     "Zoneout",
     "average_population",
     "backends",
+    "convert",
     "export",
     "fold",
     "freeze",
@@ -59,6 +60,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "rnnorm.convert": (),
     "rnnorm.export": (),
     "rnnorm.init": (),
     "rnnorm.cells.cell": ("Cell",),

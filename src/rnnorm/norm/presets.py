@@ -19,6 +19,18 @@ PRESETS: Mapping[str, Norm] = {
     "joint": BatchNorm(input=None, recurrent=None, joint="frame", cell=None, gamma=1.0),
     "carry": BatchNorm(input=None, recurrent=None, cell=None, carry="frame", gamma=1.0),
     "ba2016": LayerNorm(),
+    "haste": LayerNorm(over="term"),
+    "torchaudio-rnnt": LayerNorm(input=False, recurrent=False, joint=True, cell=False, carry=True),
+    "fastrnns": LayerNorm(cell=False, carry=True),
+    "tf-addons": LayerNorm(cell=False, carry=True, eps=1e-3),
+    "layer-norm-basic": LayerNorm(
+        input=False, recurrent=False, joint=True, cell=False, carry=True, over="gate", eps=1e-12
+    ),
+    "sketch-rnn": LayerNorm(input=False, recurrent=False, joint=True, over="gate", eps=1e-3),
+    "dreamer": LayerNorm(
+        input=False, recurrent=False, joint=True, cell=False, over="term", eps=1e-3
+    ),
+    "ligru": BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0, momentum=0.05),
 }
 #: a spec, the name of a preset, a spec or a name for each site, or None
 NormLike = str | Norm | Mapping[str, str | Norm] | None

@@ -1,0 +1,96 @@
+"""Converters of libraries with an RNN, an LSTM and a GRU: torch.nn and haste."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rnnorm.convert.stack import Place, State, build, gates, read
+from rnnorm.layers.gru import GRU
+from rnnorm.layers.lstm import LSTM
+from rnnorm.layers.more_cells import IndRNN
+from rnnorm.layers.recurrent_dropout import Zoneout
+from rnnorm.layers.rnn import RNN
+from rnnorm.norm.presets import PRESETS
+from rnnorm.norm.spec import LayerNorm
+
+
+def torch_nn(state_dict: State, *, nonlinearity: str = "tanh", **options: Any) -> RNN | LSTM | GRU:
+    """Return the layer of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; the shapes tell which.
+
+    Args:
+        state_dict: weights of one of these, or of a one-step class such as ``torch.nn.LSTMCell``.
+        nonlinearity: ``"tanh"`` or ``"relu"``, of an RNN.
+        **options: arguments of the class, but no ``norm``.
+
+    Raises:
+        ValueError: if a name is missing or unknown, or a shape does not fit.
+    """
+    numbered = {}
+    for key, value in state_dict.items():
+        found = re.fullmatch(r"(.*\.)?((?:weight|bias)_(?:ih|hh|hr))(_l\d+)?(_reverse)?", key)
+        if found is None:
+            raise ValueError(f"state_dict must have the weights of torch.nn's layer, got {key!r}")
+        before, kind, layer, reverse = found.groups(default="")
+        numbered[f"{before}{layer[2:] or 0}.directions.{len(reverse) // 8}.{kind}"] = value
+    weights = read(numbered, ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh", "weight_hr"))
+    rows, width = weights[Place()]["weight_hh"].shape
+    if "weight_hr" in weights[Place()]:
+        return build(LSTM, weights, rows // 4, proj_size=width, **options)
+    if rows == width:
+        return build(RNN, weights, nonlinearity=nonlinearity, **options)
+    if rows == 3 * width:
+        return build(GRU, weights, **options)
+    return build(LSTM, weights, **options)
+
+
+def haste(state_dict: State, *, zoneout: float = 0.0, **options: Any) -> LSTM | GRU | IndRNN:
+    """Return the layer of haste's LSTM, GRU or IndRNN, or of its LayerNorm class of each.
+
+    Args:
+        state_dict: ``kernel``, ``recurrent_kernel``, ``bias``, ``gamma`` and so on.
+        zoneout: probability for a unit of h.
+        **options: arguments of the class.
+
+    Raises:
+        ValueError: if a name is missing or unknown, or a shape does not fit.
+    """
+    needed, optional = ["kernel", "bias"], ["gamma"]
+    last = {key.replace("/", ".").rpartition(".")[2] for key in state_dict}
+    kind = "IndRNN" if "recurrent_scale" in last else "GRU" if "recurrent_bias" in last else "LSTM"
+    needed += {
+        "IndRNN": ["recurrent_scale"],
+        "GRU": ["recurrent_kernel", "recurrent_bias"],
+        "LSTM": ["recurrent_kernel"],
+    }[kind]
+    optional += ["gamma_h", "beta_h"] if kind == "LSTM" else []
+    if zoneout:
+        options = {"recurrent_dropout": Zoneout(cell=0.0, hidden=zoneout), **options}
+    # i g f o, z r n, one block
+    order = {"LSTM": (0, 2, 1, 3), "GRU": (1, 0, 2), "IndRNN": (0,)}[kind]
+    weights, normalised = {}, False
+    for place, given in read(state_dict, needed, optional).items():
+        own = {
+            "weight_ih": gates(given["kernel"].t(), order),
+            "bias_ih": gates(given["bias"], order),
+        }
+        if kind == "IndRNN":
+            own["weight_hh"] = given["recurrent_scale"]
+        else:
+            own["weight_hh"] = gates(given["recurrent_kernel"].t(), order)
+        if kind == "GRU":
+            own["bias_hh"] = gates(given["recurrent_bias"], order)
+        if "gamma" in given:
+            normalised = True
+            scales = gates(given["gamma"], order, 1)
+            own |= {"gamma_input": scales[0], "gamma_recurrent": scales[1]}
+        if "gamma_h" in given:
+            own |= {"gamma_cell": given["gamma_h"], "beta_cell": given["beta_h"]}
+        weights[place] = own
+    if kind == "IndRNN":
+        own_norm = LayerNorm(recurrent=False, cell=False) if normalised else None
+        return build(IndRNN, weights, norm=own_norm, nonlinearity="tanh", **options)
+    norm = PRESETS["haste"] if normalised else None
+    if kind == "GRU":
+        return build(GRU, weights, norm=norm, **options)
+    return build(LSTM, weights, norm=norm, **options)

@@ -1,0 +1,139 @@
+"""Converters of Dreamer's GRU and of speechbrain's light GRUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rnnorm.convert.stack import Place, State, build, gates, halves, preset, read
+from rnnorm.layers.gru import GRU
+from rnnorm.layers.more_cells import LiGRU
+from rnnorm.norm.spec import LayerNorm
+
+
+def dreamer(
+    state_dict: State, *, update_bias: float = -1.0, eps: float = 1e-3, **options: Any
+) -> GRU:
+    """Return the layer of the GRU cell in NM512/dreamerv3-torch or sheeprl; its names tell which.
+
+    There ``h = u n + (1 - u) h``. The z of rnnorm is 1 - u, so γ and the bias of that gate change
+    their sign; its weights do not, since one mean and variance is over all gates.
+
+    Args:
+        state_dict: of dreamerv3-torch ``layers.GRU_linear.weight`` and ``layers.GRU_norm.*`` (in
+            older versions ``_layer.weight`` and ``_norm.*``), of sheeprl ``linear.weight`` and
+            ``layer_norm.*``; without the norm the layer has none.
+        update_bias: what the cell adds to the update gate.
+        eps: of the norm.
+        **options: arguments of the class.
+
+    Raises:
+        ValueError: if a name is missing or unknown, or a shape does not fit.
+    """
+    names = {
+        "GRU_linear": ("GRU_linear.weight", "GRU_norm.weight", "GRU_norm.bias"),
+        "_layer": ("_layer.weight", "_norm.weight", "_norm.bias"),
+        "linear": ("linear.weight", "layer_norm.weight", "layer_norm.bias"),
+    }
+    here = {part for key in state_dict for part in key.split(".")}
+    source = next((name for name in names if name in here), "linear")
+    matrix, scale, shift = names[source]
+    weights, normalised = {}, False
+    for place, given in read(state_dict, (matrix,), (scale, shift)).items():
+        weight = given[matrix]
+        size = len(weight) // 3
+        # sheeprl joins h and the input, dreamerv3-torch the input and h
+        joined = weight.roll(-size, 1) if source == "linear" else weight
+        weight_ih, weight_hh = halves(joined, size)
+        bias = given.get(shift, weight.new_zeros(3 * size)).clone()
+        bias[2 * size :] += update_bias
+        normalised = scale in given
+        order = partial(gates, order=(0, 2, 1)) if normalised else _turned
+        weights[place] = {
+            "weight_ih": order(weight_ih),
+            "weight_hh": order(weight_hh),
+            "bias_ih": _turned(bias),
+        }
+        if normalised:
+            weights[place]["gamma_joint"] = _turned(given[scale])
+    norm = preset("dreamer", eps) if normalised else None
+    return build(GRU, weights, norm=norm, reset_after="both", **options)
+
+
+def _turned(value: Tensor) -> Tensor:
+    """Return the rows of r, n and u as those of r, z and n, where z = 1 - u."""
+    r, n, u = value.chunk(3)
+    return torch.cat((r, -u, n))
+
+
+def speechbrain_ligru(
+    state_dict: State, *, bidirectional: bool = False, eps: float = 1e-5, **options: Any
+) -> LiGRU:
+    """Return the layer of speechbrain's ``LiGRU``, or of ``LiGRU_Layer``.
+
+    Both of its directions have the same weights; those of rnnorm begin as copies. In training its
+    statistics count padding, which rnnorm's do not.
+
+    Args:
+        state_dict: ``w.weight``, ``u.weight`` and ``norm.*``, of batch or layer norm.
+        bidirectional: whether the layer is.
+        eps: of the norm.
+        **options: arguments of the class, such as ``nonlinearity``.
+
+    Raises:
+        ValueError: if a name is missing or unknown, or a shape does not fit.
+    """
+    return _speechbrain(state_dict, None, bidirectional, eps, options)
+
+
+def _speechbrain(
+    state_dict: State,
+    recurrent: LayerNorm | None,
+    bidirectional: bool,
+    eps: float,
+    options: Mapping[str, Any],
+) -> LiGRU:
+    """Return the layer of a LiGRU, whose recurrent term may have a layer norm."""
+    running = ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked")
+    optional = ["norm.weight", "norm.bias", *running]
+    optional += ["layer_norm.weight", "layer_norm.bias"] if recurrent else []
+    ignored = ("h_init", "drop_mask_te", "drop_masks")
+    layers = read(state_dict, ("w.weight", "u.weight"), optional, ignored)
+    weights = {}
+    for place, given in layers.items():
+        # the candidate comes first
+        own = {
+            name: gates(given[theirs], (1, 0))
+            for name, theirs in {
+                "weight_ih": "w.weight",
+                "weight_hh": "u.weight",
+                "gamma_input": "norm.weight",
+                "bias_ih": "norm.bias",
+                "gamma_recurrent": "layer_norm.weight",
+                "bias_hh": "layer_norm.bias",
+            }.items()
+            if theirs in given
+        }
+        if recurrent and "gamma_recurrent" not in own:
+            own["gamma_recurrent"] = torch.ones_like(own["gamma_input"])
+        for direction in range(1 + bidirectional):
+            weights[place._replace(direction=direction)] = own
+    batch = running[0] in layers[Place()]
+    norm: Any = preset("ligru", eps) if batch else LayerNorm(recurrent=False, eps=eps)
+    if recurrent:
+        norm = {"input": norm, "recurrent": recurrent}
+    layer = build(LiGRU, weights, norm=norm, **options)
+    for place in weights if batch else ():
+        given = layers[Place(place.layer)]
+        name = f"population_input_l{place.layer}" + "_reverse" * place.direction
+        population: Any = layer.get_submodule(name)
+        population.mean.copy_(gates(given[running[0]], (1, 0)))
+        population.var.copy_(gates(given[running[1]], (1, 0)))
+        # torch does not count the frames
+        for count in (population.num_batches_tracked, population.rows):
+            count.copy_(given[running[2]])
+    return layer

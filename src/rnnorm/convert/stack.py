@@ -1,0 +1,143 @@
+"""What all converters do: read the weights of a stack of layers, and build ours of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from rnnorm.layers.sequence_layer import Sequence as Layer
+from rnnorm.norm.presets import PRESETS
+from rnnorm.norm.spec import Norm
+
+State = Mapping[str, Any]
+Own = TypeVar("Own", bound=Layer)
+
+
+class Place(NamedTuple):
+    """The place of a layer in a stack."""
+
+    layer: int = 0
+    direction: int = 0
+
+
+def read(
+    state: State, needed: Sequence[str], optional: Sequence[str] = (), ignored: Sequence[str] = ()
+) -> dict[Place, dict[str, Tensor]]:
+    """Return the weights of each layer of a stack by the names that one layer has.
+
+    Raises:
+        ValueError: if a name is missing or unknown, or layers are not numbered from 0 on.
+    """
+    places: dict[Place, dict[str, Tensor]] = {}
+    known = (*needed, *optional, *ignored)
+    for key, value in state.items():
+        path = key.removesuffix(":0").replace("/", ".")
+        # a name may be the end of another
+        names = [name for name in known if f".{path}".endswith(f".{name}")]
+        if not names:
+            raise ValueError(
+                f"state_dict must have the weights of the layer alone, {', '.join(known)}, got "
+                f"{key!r}: give the part of the model that is the layer"
+            )
+        name = max(names, key=len)
+        if name in ignored:
+            continue
+        prefix = path.removesuffix(name)
+        direction = re.findall(r"(?:^|\.)directions\.(\d+)(?=\.)", prefix)
+        # the number of a layer is the last one
+        numbers = re.findall(r"(?:^|\.)(\d+)(?=\.)", re.sub(r"directions\.\d+\.", "", prefix))
+        place = Place(*[int(found[-1]) if found else 0 for found in (numbers, direction)])
+        own = places.setdefault(place, {})
+        if name in own:
+            raise ValueError(f"state_dict must have one {name} for each layer, got {key!r} too")
+        own[name] = torch.as_tensor(value).detach()
+    first = min((place.layer for place in places), default=0)
+    moved = {Place(p.layer - first, p.direction): own for p, own in sorted(places.items())}
+    layers, directions = (1 + max((p[i] for p in moved), default=0) for i in (0, 1))
+    for place in [Place(k, d) for k in range(layers) for d in range(directions)]:
+        if missing := [name for name in needed if name not in moved.get(place, {})]:
+            raise ValueError(
+                f"state_dict must have {missing[0]} of layer {place.layer + first}, got "
+                f"{', '.join(map(repr, state))}"
+            )
+    return moved
+
+
+def build(
+    cls: Callable[..., Own],
+    weights: Mapping[Place, Mapping[str, Tensor]],
+    hidden_size: int | None = None,
+    **options: Any,
+) -> Own:
+    """Return a layer with weights by the names of its parameters, without their suffixes.
+
+    Args:
+        cls: class of the layer.
+        weights: weights of each place; biases that are left out are zero.
+        hidden_size: units, if ``weight_hh`` does not read all of them.
+        **options: arguments of the class but those that the shapes tell.
+
+    Raises:
+        ValueError: if a weight is missing, or has another shape than the layer's.
+    """
+    first = weights[Place()]
+    layer = cls(
+        first["weight_ih"].size(1),
+        # a matrix, or an IndRNN's vector
+        hidden_size or first["weight_hh"].size(-1),
+        num_layers=1 + max(place.layer for place in weights),
+        bidirectional=any(place.direction for place in weights),
+        bias=any("bias_ih" in own for own in weights.values()),
+        dtype=first["weight_ih"].dtype,
+        device=first["weight_ih"].device,
+        **options,
+    )
+    for place, own in weights.items():
+        suffix = f"_l{place.layer}" + "_reverse" * place.direction
+        for name, parameter in layer.named_parameters():
+            if not name.endswith(suffix):
+                continue
+            kind = name.removesuffix(suffix)
+            value = own.get(kind)
+            if value is None and kind.startswith("bias"):
+                value = torch.zeros_like(parameter)
+            if value is None or value.shape != parameter.shape:
+                found = "none" if value is None else tuple(value.shape)
+                raise ValueError(
+                    f"{kind} of layer {place.layer} must have shape {tuple(parameter.shape)}, got "
+                    f"{found}: the weights are not those of one {type(layer).__name__}"
+                )
+            with torch.no_grad():
+                parameter.copy_(value)
+    return layer
+
+
+def renamed(
+    layers: Mapping[Place, Mapping[str, Tensor]], names: Mapping[str, str]
+) -> dict[Place, dict[str, Tensor]]:
+    """Return the weights of each layer by other names."""
+    return {
+        place: {names[name]: value for name, value in own.items()} for place, own in layers.items()
+    }
+
+
+def gates(value: Tensor, order: Sequence[int], dim: int = 0) -> Tensor:
+    """Return the blocks of gates in another order."""
+    blocks = value.chunk(len(order), dim)
+    return torch.cat([blocks[k] for k in order], dim)
+
+
+def halves(value: Tensor, hidden_size: int) -> tuple[Tensor, Tensor]:
+    """Return the parts of a matrix ``(·, I + H)`` that read the input and h."""
+    weight_ih, weight_hh = torch.split(value, [value.size(1) - hidden_size, hidden_size], 1)
+    return weight_ih, weight_hh
+
+
+def preset(name: str, eps: float) -> Norm:
+    """Return the norm of a formulation with another ε."""
+    return replace(PRESETS[name], eps=eps)  # type: ignore[type-var]

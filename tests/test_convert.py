@@ -1,0 +1,444 @@
+"""Layers from other libraries' weights, against few-line definitions of the originals."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import layer_norm
+
+import rnnorm
+from rnnorm import convert
+
+T, B, I, H = 5, 3, 3, 4  # noqa: E741
+
+
+def draw(seed=0, **shapes):
+    """Tensors by name, where two underscores are a dot."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name.replace("__", "."): torch.randn(shape, generator=generator, dtype=torch.float64)
+        for name, shape in shapes.items()
+    }
+
+
+def ln(z, scale, shift=None, eps=1e-5, over=None):
+    """Layer norm of each row over blocks of ``over`` columns."""
+    width = z.shape[-1] if over is None else over
+    parts = [layer_norm(part, part.shape[-1:], eps=eps) for part in z.split(width, -1)]
+    z = scale * torch.cat(parts, -1)
+    return z if shift is None else z + shift
+
+
+def unroll(step, x, *state):
+    outputs = []
+    for frame in x:
+        state = step(frame, *state)
+        outputs.append(state[0])
+    return torch.stack(outputs)
+
+
+def zeros(n=1):
+    return [torch.zeros(B, H, dtype=torch.float64) for _ in range(n)]
+
+
+def lstm_step(i, f, g, o, c, carry=lambda c: c, out=lambda c: c):
+    c = carry(f.sigmoid() * c + i.sigmoid() * g.tanh())
+    return o.sigmoid() * out(c).tanh(), c
+
+
+def haste_lstm(w, x):
+    def step(frame, h, c):
+        z = ln(frame @ w["kernel"], w["gamma"][0]) + w["bias"]
+        z = z + ln(h @ w["recurrent_kernel"], w["gamma"][1])
+        i, g, f, o = z.chunk(4, 1)
+        return lstm_step(i, f, g, o, c, out=lambda c: ln(c, w["gamma_h"], w["beta_h"]))
+
+    return unroll(step, x, *zeros(2))
+
+
+def haste_gru(w, x):
+    def step(frame, h):
+        z = ln(frame @ w["kernel"], w["gamma"][0]) + w["bias"]
+        y = ln(h @ w["recurrent_kernel"], w["gamma"][1]) + w["recurrent_bias"]
+        (xz, xr, xg), (hz, hr, hg) = z.chunk(3, 1), y.chunk(3, 1)
+        keep, reset = (xz + hz).sigmoid(), (xr + hr).sigmoid()
+        return (keep * h + (1 - keep) * (xg + reset * hg).tanh(),)
+
+    return unroll(step, x, *zeros())
+
+
+def haste_indrnn(w, x):
+    def step(frame, h):
+        z = ln(frame @ w["kernel"], w["gamma"][0]) + w["bias"]
+        return ((z + w["recurrent_scale"] * h).tanh(),)
+
+    return unroll(step, x, *zeros())
+
+
+def haste_plain_lstm(w, x):
+    def step(frame, h, c):
+        z = frame @ w["kernel"] + h @ w["recurrent_kernel"] + w["bias"]
+        i, g, f, o = z.chunk(4, 1)
+        return lstm_step(i, f, g, o, c)
+
+    return unroll(step, x, *zeros(2))
+
+
+def torchaudio(w, x, eps=1e-5):
+    def step(frame, h, c):
+        z = frame @ w["x2g.weight"].T + h @ w["p2g.weight"].T
+        i, f, g, o = ln(z, w["g_norm.weight"], w["g_norm.bias"], eps).chunk(4, 1)
+        return lstm_step(i, f, g, o, c, lambda c: ln(c, w["c_norm.weight"], w["c_norm.bias"], eps))
+
+    return unroll(step, x, *zeros(2))
+
+
+def fastrnns(w, x):
+    def norm(k, z):
+        return ln(z, w[f"layernorm_{k}.weight"], w[f"layernorm_{k}.bias"])
+
+    def step(frame, h, c):
+        z = norm("i", frame @ w["weight_ih"].T) + norm("h", h @ w["weight_hh"].T)
+        return lstm_step(*z.chunk(4, 1), c, lambda c: norm("c", c))
+
+    return unroll(step, x, *zeros(2))
+
+
+def tf_addons(w, x):
+    def norm(k, z):
+        return ln(z, w[f"{k}_norm.gamma"], w[f"{k}_norm.beta"], 1e-3)
+
+    def step(frame, h, c):
+        z = norm("kernel", frame @ w["kernel"]) + norm("recurrent", h @ w["recurrent_kernel"])
+        return lstm_step(*(z + w["bias"]).chunk(4, 1), c, lambda c: norm("state", c))
+
+    return unroll(step, x, *zeros(2))
+
+
+def layer_norm_basic(w, x):
+    def norm(k, z):
+        return ln(z, w[f"{k}.gamma"], w[f"{k}.beta"], 1e-12)
+
+    def step(frame, h, c):
+        i, j, f, o = (torch.cat([frame, h], 1) @ w["kernel"]).chunk(4, 1)
+        i, j, f, o = norm("input", i), norm("transform", j), norm("forget", f), norm("output", o)
+        return lstm_step(i, f + 1, j, o, c, lambda c: norm("state", c))
+
+    return unroll(step, x, *zeros(2))
+
+
+def sketch_rnn(w, x):
+    def step(frame, h, c):
+        z = frame @ w["W_xh"] + h @ w["W_hh"]
+        z = ln(z, w["ln_all.ln_gamma"], w["ln_all.ln_beta"], 1e-3, over=H)
+        i, j, f, o = z.chunk(4, 1)
+        norm = (w["ln_c.ln_gamma"], w["ln_c.ln_beta"], 1e-3)
+        return lstm_step(i, f + 1, j, o, c, out=lambda c: ln(c, *norm))
+
+    return unroll(step, x, *zeros(2))
+
+
+def dreamer(linear, norm, h_first, update_bias=-1.0):
+    def run(w, x):
+        def step(frame, h):
+            joined = torch.cat([h, frame] if h_first else [frame, h], 1)
+            z = joined @ w[f"{linear}.weight"].T
+            if f"{norm}.weight" in w:
+                z = ln(z, w[f"{norm}.weight"], w[f"{norm}.bias"], 1e-3)
+            reset, candidate, update = z.chunk(3, 1)
+            candidate = (reset.sigmoid() * candidate).tanh()
+            update = (update + update_bias).sigmoid()
+            return (update * candidate + (1 - update) * h,)
+
+        return unroll(step, x, *zeros())
+
+    return run
+
+
+def ligru(w, x, recurrent=lambda z: z):
+    z = x @ w["w.weight"].T
+    if "norm.running_mean" in w:
+        mean, var = z.mean((0, 1)), z.var((0, 1), unbiased=False)
+        z = w["norm.weight"] * (z - mean) / (var + 1e-5).sqrt() + w["norm.bias"]
+    else:
+        z = ln(z, w["norm.weight"], w["norm.bias"])
+
+    def step(term, h):
+        candidate, keep = (term + recurrent(h @ w["u.weight"].T)).chunk(2, 1)
+        keep = keep.sigmoid()
+        return (keep * h + (1 - keep) * candidate.relu(),)
+
+    return unroll(step, z, *zeros())
+
+
+def torch_weights(cls, **options):
+    torch.manual_seed(0)
+    return dict(cls(I, H, dtype=torch.float64, **options).state_dict())
+
+
+G3, G4 = 3 * H, 4 * H
+PAIR = {"gamma": (2, G4), "gamma_h": (H,), "beta_h": (H,)}
+KERNELS = {"kernel": (I, G4), "recurrent_kernel": (H, G4), "bias": (G4,)}
+BATCH = {f"norm__{name}": (2 * H,) for name in ("weight", "bias", "running_mean", "running_var")}
+
+
+def of(*names, **widths):
+    """Shapes of vectors of these names in each module."""
+    return {f"{k}__{v}": (w,) for k, w in widths.items() for v in names}
+
+
+JOINT = of("weight", "bias", g_norm=G4, c_norm=H)
+
+
+CASES = {
+    "haste LSTM": (convert.haste, haste_lstm, draw(**KERNELS, **PAIR)),
+    "haste GRU": (
+        convert.haste,
+        haste_gru,
+        draw(
+            kernel=(I, G3),
+            recurrent_kernel=(H, G3),
+            bias=(G3,),
+            recurrent_bias=(G3,),
+            gamma=(2, G3),
+        ),
+    ),
+    "haste IndRNN": (
+        convert.haste,
+        haste_indrnn,
+        draw(kernel=(I, H), recurrent_scale=(H,), bias=(H,), gamma=(2, H)),
+    ),
+    "haste without norm": (convert.haste, haste_plain_lstm, draw(**KERNELS)),
+    "torchaudio": (
+        convert.torchaudio_rnnt,
+        torchaudio,
+        draw(x2g__weight=(G4, I), p2g__weight=(G4, H), **JOINT),
+    ),
+    "fastrnns": (
+        convert.fastrnns,
+        fastrnns,
+        draw(
+            weight_ih=(G4, I),
+            weight_hh=(G4, H),
+            **of("weight", "bias", layernorm_i=G4, layernorm_h=G4, layernorm_c=H),
+        ),
+    ),
+    "tf-addons": (
+        convert.tf_addons,
+        tf_addons,
+        draw(**KERNELS, **of("gamma", "beta", kernel_norm=G4, recurrent_norm=G4, state_norm=H)),
+    ),
+    "layer-norm-basic": (
+        convert.layer_norm_basic,
+        layer_norm_basic,
+        draw(
+            kernel=(I + H, G4),
+            **of("gamma", "beta", input=H, transform=H, forget=H, output=H, state=H),
+        ),
+    ),
+    "sketch-rnn": (
+        convert.sketch_rnn,
+        sketch_rnn,
+        draw(W_xh=(I, G4), W_hh=(H, G4), **of("ln_gamma", "ln_beta", ln_all=G4, ln_c=H)),
+    ),
+    "dreamerv3-torch": (
+        convert.dreamer,
+        dreamer("layers.GRU_linear", "layers.GRU_norm", False),
+        draw(
+            layers__GRU_linear__weight=(G3, I + H),
+            layers__GRU_norm__weight=(G3,),
+            layers__GRU_norm__bias=(G3,),
+        ),
+    ),
+    "dreamerv3-torch, older": (
+        convert.dreamer,
+        dreamer("_layer", "_norm", False),
+        {
+            name.replace("own", ""): value
+            for name, value in draw(
+                own_layer__weight=(G3, I + H), own_norm__weight=(G3,), own_norm__bias=(G3,)
+            ).items()
+        },
+    ),
+    "dreamer without norm": (
+        convert.dreamer,
+        dreamer("layers.GRU_linear", "layers.GRU_norm", False),
+        draw(layers__GRU_linear__weight=(G3, I + H)),
+    ),
+    "sheeprl": (
+        convert.dreamer,
+        dreamer("linear", "layer_norm", True),
+        draw(linear__weight=(G3, I + H), layer_norm__weight=(G3,), layer_norm__bias=(G3,)),
+    ),
+    "speechbrain": (
+        convert.speechbrain_ligru,
+        ligru,
+        draw(w__weight=(2 * H, I), u__weight=(2 * H, H), **BATCH)
+        | {"norm.num_batches_tracked": torch.tensor(7), "h_init": torch.zeros(1, H)},
+    ),
+    "speechbrain, layer norm": (
+        convert.speechbrain_ligru,
+        ligru,
+        draw(
+            w__weight=(2 * H, I), u__weight=(2 * H, H), norm__weight=(2 * H,), norm__bias=(2 * H,)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_converted_layer_computes_the_originals_equations(name):
+    function, original, weights = CASES[name]
+    layer = function(weights)
+    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+    want, (got, _) = original(weights, x), layer(x)
+    torch.testing.assert_close(got, want, atol=1e-10, rtol=1e-10)
+    cotangent = torch.randn_like(want)
+    wanted, found = (torch.autograd.grad((y * cotangent).sum(), x)[0] for y in (want, got))
+    torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
+    before = {key: value.clone() for key, value in weights.items()}
+    torch.nn.init.zeros_(layer.weight_ih_l0)
+    assert all(torch.equal(value, before[key]) for key, value in weights.items())
+
+
+TORCH = {
+    "RNN": (nn.RNN, {"nonlinearity": "relu", "num_layers": 2}),
+    "LSTM": (nn.LSTM, {"num_layers": 2, "bidirectional": True}),
+    "LSTM projected": (nn.LSTM, {"proj_size": 2, "bias": False}),
+    "GRU": (nn.GRU, {"num_layers": 3, "batch_first": True}),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_a_layer_of_torch_stays_what_it_is(name):
+    cls, options = TORCH[name]
+    theirs = cls(I, H, **options)
+    given = {k: v for k, v in options.items() if k in ("nonlinearity", "batch_first")}
+    state = {f"model.3.rnn.{key}": value for key, value in theirs.state_dict().items()}
+    mine = convert.torch_nn(state, **given)
+    assert isinstance(mine, getattr(rnnorm, cls.__name__))
+    assert repr(mine) == repr(theirs)
+    assert all(torch.equal(p, theirs.get_parameter(n)) for n, p in mine.named_parameters())
+
+
+def test_a_cell_of_torch_becomes_a_layer():
+    theirs = nn.LSTMCell(I, H)
+    mine = convert.torch_nn(theirs.state_dict())
+    x = torch.randn(1, B, I)
+    torch.testing.assert_close(mine(x)[0][0], theirs(x[0])[0])
+
+
+def test_numbered_layers_become_a_stack():
+    own = CASES["torchaudio"][2]
+    second = draw(1, x2g__weight=(G4, H), p2g__weight=(G4, H), **JOINT)
+    state = {f"predictor.lstm_layers.0.{name}": value for name, value in own.items()}
+    state |= {f"predictor.lstm_layers.1.{name}": value for name, value in second.items()}
+    layer = convert.torchaudio_rnnt(state, batch_first=True, eps=1e-3)
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    want = torchaudio(second, torchaudio(own, x, 1e-3), 1e-3)
+    torch.testing.assert_close(layer(x.transpose(0, 1))[0].transpose(0, 1), want)
+    # a layer from the middle is one layer
+    middle = {name: value for name, value in state.items() if ".1." in name}
+    assert convert.torchaudio_rnnt(middle).num_layers == 1
+
+
+def test_directions_are_those_of_fastrnns():
+    forward = CASES["fastrnns"][2]
+    backward = {name: value.flip(0) for name, value in forward.items()}
+    state = {f"layers.0.directions.0.cell.{name}": value for name, value in forward.items()}
+    state |= {f"layers.0.directions.1.cell.{name}": value for name, value in backward.items()}
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    want = torch.cat([fastrnns(forward, x), fastrnns(backward, x.flip(0)).flip(0)], -1)
+    torch.testing.assert_close(convert.fastrnns(state)(x)[0], want)
+
+
+def test_names_and_arrays_of_tensorflow_are_read():
+    _, original, weights = CASES["tf-addons"]
+    state = {
+        f"rnn/layer_norm_lstm_cell/{name.replace('.', '/')}:0": np.asarray(value)
+        for name, value in weights.items()
+    }
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    torch.testing.assert_close(convert.tf_addons(state)(x)[0], original(weights, x))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_statistics_of_speechbrain_serve_in_evaluation(bidirectional):
+    weights = dict(CASES["speechbrain"][2])
+    weights["norm.running_var"] = weights["norm.running_var"].abs() + 0.5
+    layer = convert.speechbrain_ligru(weights, bidirectional=bidirectional).eval()
+    norm = nn.BatchNorm1d(2 * H, dtype=torch.float64).eval()
+    norm.load_state_dict({k[5:]: v for k, v in weights.items() if k.startswith("norm.")})
+    x = torch.randn(T, B, I, dtype=torch.float64)
+
+    def run(x):
+        z = norm((x @ weights["w.weight"].T).flatten(0, 1)).unflatten(0, (T, B))
+
+        def step(term, h):
+            candidate, keep = (term + h @ weights["u.weight"].T).chunk(2, 1)
+            return (keep.sigmoid() * h + (1 - keep.sigmoid()) * candidate.relu(),)
+
+        return unroll(step, z, *zeros())
+
+    want = torch.cat([run(x), run(x.flip(0)).flip(0)], -1) if bidirectional else run(x)
+    torch.testing.assert_close(layer(x)[0], want, atol=1e-10, rtol=1e-10)
+
+
+def test_hastes_zoneout_is_of_h_alone():
+    layer = convert.haste(CASES["haste LSTM"][2], zoneout=0.2)
+    assert layer.recurrent_dropout == rnnorm.Zoneout(cell=0.0, hidden=0.2)
+
+
+def without(name):
+    return lambda weights: {key: value for key, value in weights.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: w | {"embedding.weight": torch.zeros(2, 2)}, "got 'embedding.weight'"),
+        (without("p2g.weight"), "must have p2g.weight of layer 0"),
+        (lambda w: w | {"other.x2g.weight": w["x2g.weight"]}, "got 'other.x2g.weight' too"),
+        (
+            lambda w: w | {"c_norm.bias": torch.zeros(7)},
+            r"beta_carry of layer 0 must have shape \(4,\)",
+        ),
+        (without("c_norm.bias"), "beta_carry of .* got none"),
+        (lambda w: {}, "must have x2g.weight of layer 0"),
+        (lambda w: w | {f"2.{k}": v for k, v in w.items()}, "must have x2g.weight of layer 1"),
+    ],
+)
+def test_weights_that_are_no_layers_are_refused(change, said):
+    with pytest.raises(ValueError, match=said):
+        convert.torchaudio_rnnt(change(CASES["torchaudio"][2]))
+
+
+def test_a_bias_within_the_norm_is_refused():
+    weights = CASES["sheeprl"][2] | {"linear.bias": torch.zeros(G3)}
+    with pytest.raises(ValueError, match=r"linear\.bias"):
+        convert.dreamer(weights)
+
+
+@pytest.mark.parametrize("key", ["weight", "rnn.weight_ih_l", "weight_ih_l0_raw"])
+def test_other_names_are_not_torchs(key):
+    with pytest.raises(ValueError, match=r"torch\.nn's layer, got"):
+        convert.torch_nn({key: torch.zeros(4, 4)})
+
+
+NAMES = {
+    "haste LSTM": "haste",
+    "haste GRU": "haste",
+    "torchaudio": "torchaudio-rnnt",
+    "fastrnns": "fastrnns",
+    "tf-addons": "tf-addons",
+    "layer-norm-basic": "layer-norm-basic",
+    "sketch-rnn": "sketch-rnn",
+    "sheeprl": "dreamer",
+    "speechbrain": "ligru",
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_the_norm_of_a_source_has_a_name(case):
+    function, _, weights = CASES[case]
+    assert function(weights).norm == rnnorm.LSTM(3, 4, norm=NAMES[case]).norm
