@@ -48,6 +48,16 @@ CASES = {
         torch.float64,
         ("step",),
     ),
+    "LSTM-layer-resets": (
+        rnnorm.LSTM(3, 4, 2, norm="layer"),
+        torch.float64,
+        ("lengths", "step", "reset"),
+    ),
+    "Clockwork-resets": (
+        rnnorm.ClockworkRNN(3, 4, periods=(1, 3), batch_first=True),
+        torch.float64,
+        ("step", "reset"),
+    ),
 }
 
 
@@ -68,6 +78,8 @@ def inputs(layer, dtype, names, length, rows):
     x = torch.randn(length, rows, 3, dtype=dtype)
     lengths = torch.randint(1, length + 1, (rows,))
     given = {"lengths": lengths, "step": torch.randint(0, 12, (rows,))}
+    given["reset"] = torch.rand(x.shape[:2]) < 0.3
+    given["reset"] = given["reset"].T if layer.batch_first else given["reset"]
     return (x.transpose(0, 1) if layer.batch_first else x), {name: given[name] for name in names}
 
 

@@ -32,6 +32,12 @@ def _is_one(size: int | torch.SymInt) -> bool:
     return isinstance(size, int) and size == 1
 
 
+def _grow_older(age: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ages of the next step, and those of this one."""
+    age = torch.where(reset, 0, age)
+    return age + 1, age.clone()
+
+
 def layer(call: LayerCall) -> LayerResult:
     """Run a layer as ``reference.layer`` does, without taking statistics.
 
@@ -67,9 +73,12 @@ def layer(call: LayerCall) -> LayerResult:
             return z * masked[site]
         return normalise_by(z, *by[site], shifts.get(site)) if site in by else sites[site](z, 0)
 
-    frames: dict[str, Any] = {"age": ages_of(call)}
+    ages = ages_of(call._replace(reset=None))
+    frames: dict[str, Any] = {"age": ages}
     if call.reset is not None:
         frames["reset"] = call.reset.unsqueeze(2)
+        # a loop of its own: ONNX has no running maximum, and autograd takes no integer state
+        _, frames["age"] = scan(_grow_older, ages[0].clone(), frames["reset"])
     if call.batch_sizes is not None:
         sizes = call.batch_sizes.to(x.device).view(T, 1, 1)
         frames["active"] = torch.arange(B, device=x.device).view(1, B, 1) < sizes
