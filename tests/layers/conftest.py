@@ -1,6 +1,7 @@
 """Fixtures that put a torch.nn class and the rnnorm class of the same name side by side."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -165,6 +166,14 @@ def same(request: pytest.FixtureRequest) -> Iterator[Callable[[Any, Any], None]]
         return
     with rnnorm.use_backend("reference"):
         yield partial(_assert_same, rtol=1e-10, atol=1e-12)
+
+
+@pytest.fixture(params=["default", "aten", "reference"])
+def same_packed(request: pytest.FixtureRequest) -> Iterator[Callable[[Any, Any], None]]:
+    """Compare packed results with torch.nn: exactly on its own kernels, else to rounding."""
+    exact = request.param == "aten"
+    with nullcontext() if request.param == "default" else rnnorm.use_backend(request.param):
+        yield partial(_assert_same, rtol=0 if exact else 1e-10, atol=0 if exact else 1e-12)
 
 
 def _error(call: Callable[[], Any]) -> tuple[type[Exception], str] | None:

@@ -43,13 +43,29 @@ def test_without_a_norm_torchs_own_operator_runs(deep, calls):
 
 
 def test_without_a_norm_lengths_run_on_the_faster_kernel(plain, calls):
-    packed = pack_padded_sequence(plain.input(), [5, 4, 2])
-    plain.rnnorm()(packed)
-    assert calls() == {"aten": 1}
-    plain.rnnorm()(plain.input(), lengths=[5, 4, 2])
-    assert calls() == {"aten" if rnnorm.backends()["cpu"] else "cpu": 1}
+    layer, packed = plain.rnnorm(), pack_padded_sequence(plain.input(), [5, 4, 2])
+    fused = {"aten" if rnnorm.backends()["cpu"] else "cpu": 1}
+    layer(packed)
+    assert calls() == fused
+    layer(plain.input(), lengths=[5, 4, 2])
+    assert calls() == fused
     with rnnorm.use_backend("aten"):
-        plain.rnnorm()(plain.input(), lengths=[5, 4, 2])
+        layer(packed)
+        assert calls() == {"aten": 1}
+        layer(plain.input(), lengths=[5, 4, 2])
+        assert calls() == {"aten": 1}
+
+
+def test_packed_rows_of_one_length_run_on_torchs_lstm(plain, calls):
+    packed = pack_padded_sequence(plain.input(), [5, 5, 5])
+    plain.rnnorm()(packed)
+    torchs = plain.name == "LSTM" or rnnorm.backends()["cpu"]
+    assert calls() == {"aten" if torchs else "cpu": 1}
+
+
+def test_packed_rows_that_the_fused_kernel_does_not_compute_run_on_torchs(calls):
+    layer = rnnorm.LSTM(3, 4, proj_size=2)
+    layer(pack_padded_sequence(torch.zeros(5, 3, 3), [5, 4, 2]))
     assert calls() == {"aten": 1}
 
 

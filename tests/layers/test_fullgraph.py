@@ -165,3 +165,52 @@ def test_a_packed_result_keeps_its_order():
     assert isinstance(found, PackedSequence)
     assert torch.equal(found.sorted_indices, given.sorted_indices)
     assert torch.equal(found.data, eager(given)[0].data)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_without_a_norm_a_layer_is_one_graph_with_torchs_values(name, form):
+    layer = getattr(rnnorm, name)(3, 5, num_layers=2, bidirectional=True, dtype=torch.float64)
+    theirs = getattr(torch.nn, name)(3, 5, num_layers=2, bidirectional=True, dtype=torch.float64)
+    theirs.load_state_dict(layer.state_dict())
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    fused = dispatch.calls["cpu"]
+    x = torch.randn(6, 3, 3, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([4, 6, 2])
+    packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+    given = packed if form == "packed" else x
+    results = flat(compiled(given, **({"lengths": lengths} if form == "lengths" else {})))
+    assert dispatch.calls["cpu"] == fused + 1
+    expected = flat(theirs(x if form == "dense" else packed))
+    if form == "lengths":
+        expected[:4] = [torch.nn.utils.rnn.pad_packed_sequence(PackedSequence(*expected[:4]))[0]]
+    found = []
+    for some, module in ((results, layer), (expected, theirs)):
+        loss = sum(r.square().sum() for r in some if r.is_floating_point())
+        leaves = [x, *module.parameters()]
+        # both graphs go through the one packing
+        found.append([*some, *torch.autograd.grad(loss, leaves, retain_graph=True)])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_without_a_norm_a_cell_is_one_graph_with_torchs_bits(name):
+    cell = getattr(rnnorm, name)(3, 5)
+    theirs = getattr(torch.nn, name)(3, 5)
+    theirs.load_state_dict(cell.state_dict())
+    compiled = torch.compile(cell, fullgraph=True, backend="aot_eager")
+    found = []
+    for call, module in ((compiled, cell), (theirs, theirs)):
+        x = torch.ones(4, 3, requires_grad=True)
+        results = flat(call(x))
+        leaves = [x, *module.parameters()]
+        found.append([*results, *torch.autograd.grad(sum(r.sum() for r in results), leaves)])
+    assert_same_bits(*found)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_a_layer_that_the_fused_kernel_does_not_compute_breaks_the_graph():
+    layer = rnnorm.LSTM(3, 5, proj_size=2)
+    x = torch.randn(4, 2, 3)
+    found = torch.compile(layer, backend="eager")(x)
+    assert_same_bits(flat(found), flat(layer(x)))

@@ -135,8 +135,9 @@ class LayerResult(NamedTuple):
 class Request(NamedTuple):
     """The properties of a layer by which a kernel is chosen, before there are tensors.
 
-    ``padded`` says that rows come with their ``lengths`` or with resets. ``masked`` lists the
-    places where recurrent dropout acts. ``exported`` is the format of a program that is being
+    ``padded`` says that rows come with their lengths or with resets, and ``even`` that the lengths
+    are all the same. ``masked`` lists the places where recurrent dropout acts. ``compiled`` says
+    that torch.compile traces the call. ``exported`` is the format of a program that is being
     exported, ``"torch"`` or ``"onnx"``, or empty. ``synchronized`` says that statistics are over
     the rows of several processes.
     """
@@ -147,9 +148,11 @@ class Request(NamedTuple):
     dtype: torch.dtype
     projected: bool = False
     padded: bool = False
+    even: bool = False
     masked: tuple[str, ...] = ()
     training: bool = False
     one_step: bool = False
+    compiled: bool = False
     exported: str = ""
     synchronized: bool = False
 

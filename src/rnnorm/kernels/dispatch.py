@@ -73,8 +73,14 @@ def _aten_is_worse(request: Request) -> str:
     """Say why a later kernel is better than torch's own operators, empty if none is."""
     if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
         return "torch.export would keep its example's number of steps"
-    if request.padded and not UNAVAILABLE and not cpu.refuses(request):
+    if UNAVAILABLE or cpu.refuses(request):
+        return ""
+    # torch.nn is as fast on rows of one length, in an LSTM alone
+    if request.padded and not (request.even and isinstance(request.cell, LSTM)):
         return "torch.nn runs sequences of different lengths slower"
+    # torch.compile takes torch.nn's cells, but none of its loops over time
+    if request.compiled and not (request.one_step or request.exported):
+        return "torch.compile would break its graph"
     return ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell
@@ -101,6 +102,7 @@ class Recurrence(nn.Module):
             device=data.device,
             dtype=data.dtype,
             synchronized=synchronized,
+            compiled=torch.compiler.is_dynamo_compiling(),
             **asked,
         )
         # an exchange between processes cannot be in a graph

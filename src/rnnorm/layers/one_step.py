@@ -77,7 +77,8 @@ class Step(Recurrence, nn.RNNCellBase):
         # an input that is not a tensor fails here as in torch.nn
         input.dim()
         kernel, traceable = self._choose(input, one_step=True)
-        run = self._run if traceable else uncompiled(self._run)
+        # torch.compile takes torch.nn's own step as it is
+        run = self._run if traceable or kernel.layer is None else uncompiled(self._run)
         return run(kernel, input, hx, step)
 
     def _run(

@@ -32,7 +32,7 @@ from rnnorm.layers.segments import must_cut, run_segments
 from rnnorm.layers.stack import run_stack
 from rnnorm.norm.presets import NormLike, resolve
 from rnnorm.norm.spec import check_number
-from rnnorm.tracing import compiled_by_new_torch, uncompiled
+from rnnorm.tracing import compiled_by_new_torch, jit_tracing, uncompiled
 
 
 class Sequence(Recurrence, nn.RNNBase):
@@ -198,13 +198,17 @@ class Sequence(Recurrence, nn.RNNBase):
                 ``reset`` has another shape, layout or device than the input.
             TypeError: if ``step`` or ``lengths`` are not integers, or ``reset`` is not bool.
         """
-        data: Tensor = input.data if isinstance(input, PackedSequence) else input
+        packed = isinstance(input, PackedSequence)
+        data: Tensor = input.data if packed else input  # type: ignore[assignment]
         # an input that is not a tensor fails here as in torch.nn
         data.dim()
+        # torch.jit.trace records torch's operator for any lengths
+        packed = packed and not jit_tracing()
         kernel, traceable = self._choose(
             data,
             projected=self.proj_size > 0,
-            padded=lengths is not None or reset is not None,
+            padded=packed or lengths is not None or reset is not None,
+            even=packed and reset is None and batches.even(input),  # type: ignore[arg-type]
             masked=masked_places(self.recurrent_dropout, self.training and self._draws),
             training=self.training,
         )

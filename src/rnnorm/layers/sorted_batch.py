@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import dropout, pad
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.tracing import exporting, holds, known, to_device
@@ -33,6 +33,14 @@ class Batch(NamedTuple):
         """Tell whether the rows have different lengths, or may have in traced code."""
         sizes = self.batch_sizes
         return sizes is not None and known(sizes[0] - sizes[-1]) != 0
+
+
+def even(packed: PackedSequence) -> bool:
+    """Tell whether the rows of a PackedSequence are known to have one length."""
+    sizes = packed.batch_sizes
+    if torch.compiler.is_compiling() or len(sizes) == 0:
+        return False
+    return known(sizes[0] - sizes[-1]) == 0
 
 
 def count_rows(packed: PackedSequence, state: Sequence[Tensor]) -> int:
@@ -87,6 +95,19 @@ def to_packed(output: Tensor, batch: Batch) -> PackedSequence:
     assert sizes is not None
     assert frames is not None
     return PackedSequence(output.flatten(0, 1).index_select(0, frames), sizes, order, back)
+
+
+def drop_frames(x: Tensor, batch: Batch, p: float) -> Tensor:
+    """Drop values of ``x`` ``(T, B, ·)`` in training, with torch.nn's draws for ``batch``."""
+    if batch.frames is None:
+        return dropout(x, p)
+    # torch.nn draws for the frames of a PackedSequence, without padding
+    frames = dropout(x.flatten(0, 1).index_select(0, batch.frames), p)
+    return (
+        frames.new_zeros(x.size(0) * x.size(1), x.size(2))
+        .index_copy(0, batch.frames, frames)
+        .view_as(x)
+    )
 
 
 def _frames(batch_sizes: Tensor, rows: int, count: int) -> Tensor:

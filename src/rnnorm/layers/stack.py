@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout, pad
+from torch.nn.functional import pad
 
 from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.autocast import without_autocast
 from rnnorm.layers.one_layer import run_layer
 from rnnorm.layers.recurrent_dropout import draw_masks
-from rnnorm.layers.sorted_batch import Batch, reverse
+from rnnorm.layers.sorted_batch import Batch, drop_frames, reverse
 
 if TYPE_CHECKING:
     from rnnorm.layers.sequence_layer import Sequence
@@ -59,7 +59,7 @@ def run_stack(
     final: list[State] = []
     for first in range(0, len(suffixes), directions):
         if first and module.dropout and module.training:
-            output = dropout(output, module.dropout)
+            output = drop_frames(output, batch, module.dropout)
         outputs = []
         for i in range(first, first + directions):
             backward = suffixes[i].endswith("_reverse")
