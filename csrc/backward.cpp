@@ -9,7 +9,6 @@ namespace {
 template <class Cell, class T>
 struct Backward : SiteGradients<Cell, T> {
   using Base = SiteGradients<Cell, T>;
-  using Rows = typename Cell::Rows;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P, Base::capacity, Base::columns, Base::ring_h, Base::packed_x, Base::packed_h,
       Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::kept;
@@ -51,7 +50,6 @@ struct Backward : SiteGradients<Cell, T> {
     if (!plan.fused)
       s.x = {plan.recompute ? own_x + G * this->own(u, rank) : kept(a.saved_x, G, u, t),
              this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
-    s.h_before = this->h_rows(t - 1) + u.first;
     s.h_after = const_cast<T*>(this->h_rows(t)) + u.first;
     s.h_stride = H;
     if (const T* from = static_cast<const T*>(a.grad_output)) {
@@ -65,13 +63,15 @@ struct Backward : SiteGradients<Cell, T> {
     if constexpr (Cell::has_cell) {
       s.gate = gate + this->own(u, rank);
       s.grad_cell = grad_cell + this->own(u, rank);
-      void* carried = a.mask[RNNORM_ZONE_C].drawn ? a.saved_carried : a.saved_c;
-      s.c_before = t == 0 ? this->c_first + B * u.first : kept(carried, 1, u, t - 1);
       s.c_after = kept(a.saved_c, 1, u, t);
       s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
                 this->template affine<U, RNNORM_CELL>(t, u, rank), next_c};
       s.grad_c = grad_c + B * u.first;
     }
+    void* carried = this->carries() ? a.saved_carried : a.saved_c;
+    const T* c = !Cell::has_cell ? nullptr : t == 0 ? this->c_first + B * u.first
+                                                    : kept(carried, 1, u, t - 1);
+    this->template add_before<U>(s, u, t, rank, c);
     this->add_extra(s, u, t);
     return s;
   }
@@ -87,22 +87,25 @@ struct Backward : SiteGradients<Cell, T> {
     if (plan.recompute) {
       T* x = const_cast<T*>(s.x.raw);
       this->template input_product<U>(t, t + 1, u, panel_x + G * u.first * I, x);
-      if (this->by_row(RNNORM_INPUT)) this->template by_its_rows<Rows, U>(RNNORM_INPUT, x, t, x);
+      if (this->by_row(RNNORM_INPUT)) this->template by_its_rows<U>(RNNORM_INPUT, x, t, x);
     }
     if (this->by_row(RNNORM_CELL))
-      this->template by_its_rows<Blocks<1>, U>(RNNORM_CELL, kept(a.saved_c, 1, u, t), t,
-                                               const_cast<T*>(s.cell.raw));
+      this->template by_its_rows<U>(RNNORM_CELL, kept(a.saved_c, 1, u, t), t,
+                                    const_cast<T*>(s.cell.raw));
   }
 
   // the gradient from h to the normalised c
   template <int U>
   void to_cell(const Step<T>& s, Units u, int64_t t) const {
     if constexpr (Cell::has_cell) {
+      const T* every = static_cast<const T*>(a.grad_all_c) + t * B * H + u.first;
+      for (int64_t r = 0; a.grad_all_c && r < s.n; ++r)
+        for (int64_t k = 0; k < u.count; ++k) s.grad_c[r * U + k] += every[r * H + k];
       either(plan.fused, plan.extra, [&](auto fused, auto extra) {
         Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
       });
       if (this->across(RNNORM_CELL, t))
-        this->template add_sums<Blocks<1>, U>(RNNORM_CELL, t, s.grad_cell, s.cell, u, s.n);
+        this->template add_sums<RNNORM_CELL, U>(t, s.grad_cell, s.cell, u, s.n);
     }
   }
 
@@ -111,17 +114,21 @@ struct Backward : SiteGradients<Cell, T> {
   void to_terms(const Step<T>& s, Units u, int64_t t, int64_t rank) const {
     if constexpr (Cell::has_cell) {
       if (a.site[RNNORM_CELL].scope)
-        this->template through<Blocks<1>, U>(RNNORM_CELL, t, rank, s.grad_cell, s.cell, u, s.n,
-                                             s.grad_cell);
+        this->template through<RNNORM_CELL, U>(t, rank, s.grad_cell, s.cell, u, s.n, s.grad_cell);
     }
     either(plan.fused, plan.extra, [&](auto fused, auto extra) {
       Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
-    if constexpr (Cell::has_cell) this->template add_peepholes<U>(s, u);
+    if constexpr (Cell::has_cell) {
+      this->template add_peepholes<U>(s, u);
+      const uint8_t* anew = this->anew(t);
+      for (int64_t r = 0; anew && r < s.n; ++r)
+        if (anew[r]) this->zero(s.grad_c + r * U, U);
+    }
     if (this->by_row(RNNORM_INPUT))
-      this->template add_sums<Rows, U>(RNNORM_INPUT, t, s.grad_zx, s.x, u, s.n);
+      this->template add_sums<RNNORM_INPUT, U>(t, s.grad_zx, s.x, u, s.n);
     if (this->across(RNNORM_HIDDEN, t))
-      this->template add_sums<Rows, U>(RNNORM_HIDDEN, t, s.grad_zh, s.h, u, s.n);
+      this->template add_sums<RNNORM_HIDDEN, U>(t, s.grad_zh, s.h, u, s.n);
   }
 
   // the gradient from the terms to the products
@@ -132,9 +139,9 @@ struct Backward : SiteGradients<Cell, T> {
     if (delayed) {
       if (to != s.grad_zx) std::memcpy(to, s.grad_zx, size_t(s.n * G * U) * sizeof(T));
     } else if (!plan.fused) {
-      this->template through<Rows, U>(RNNORM_INPUT, t, rank, s.grad_zx, s.x, u, s.n, to);
+      this->template through<RNNORM_INPUT, U>(t, rank, s.grad_zx, s.x, u, s.n, to);
     }
-    this->template through<Rows, U>(RNNORM_HIDDEN, t, rank, s.grad_zh, s.h, u, s.n, s.grad_zh);
+    this->template through<RNNORM_HIDDEN, U>(t, rank, s.grad_zh, s.h, u, s.n, s.grad_zh);
   }
 
   // sums that need the tiles of all threads or processes; false if an exchange has failed
@@ -151,14 +158,14 @@ struct Backward : SiteGradients<Cell, T> {
       to_cell<U>(s, u, t);
     });
     if (!this->meet(team, rank, t, RNNORM_CELL, RNNORM_CELL)) return false;
-    this->template merge_sums<Blocks<1>>(RNNORM_CELL, a.sizes[t], rank);
+    this->merge_sums(RNNORM_CELL, a.sizes[t], rank);
     each_tile([&](auto width, Units u, const Step<T>& s) {
       to_terms<decltype(width)::value>(s, u, t, rank);
     });
     const int from = delayed ? RNNORM_HIDDEN : RNNORM_INPUT;
     if (!this->meet(team, rank, t, from, RNNORM_HIDDEN)) return false;
-    this->template merge_sums<Rows>(RNNORM_INPUT, a.sizes[t], rank);
-    this->template merge_sums<Rows>(RNNORM_HIDDEN, a.sizes[t], rank);
+    this->merge_sums(RNNORM_INPUT, a.sizes[t], rank);
+    this->merge_sums(RNNORM_HIDDEN, a.sizes[t], rank);
     each_tile([&](auto width, Units u, const Step<T>& s) {
       to_products<decltype(width)::value>(s, u, t, row, rank);
     });
@@ -191,12 +198,12 @@ struct Backward : SiteGradients<Cell, T> {
           }
         }
         team.barrier();
-        this->recurrent_gradient(t, row, from, to);
+        this->recurrent_gradient(t, row, from, to, rank);
       }
-      this->pack_hidden(start, stop, rank, team.size());
+      if (!Cell::independent) this->pack_hidden(start, stop, rank, team.size());
       if (!delayed) this->pack_inputs(start, stop, rank, team.size());
       team.barrier();
-      tiles.each(first, last, [&](auto width, Units u) {
+      tiles.each(first, Cell::independent ? first : last, [&](auto width, Units u) {
         this->template weight_gradient<decltype(width)::value>(
             u, ring_h + G * u.first * capacity, offset[stop] - offset[start], packed_h, H, rank,
             grad_w_hh);
@@ -214,7 +221,10 @@ struct Backward : SiteGradients<Cell, T> {
         this->template pack_columns<G * decltype(width)::value>(a.weight_ih, I, u,
                                                                 panel_x + G * u.first * I);
       this->zero(grad_w_ih + G * u.first * I, G * u.width * I);
-      this->zero(grad_w_hh + G * u.first * H, G * u.width * H);
+      if (Cell::independent)
+        this->zero(grad_w_hh + u.first, u.width);
+      else
+        this->zero(grad_w_hh + G * u.first * H, G * u.width * H);
       this->zero_sums(u);
       this->gather(a.grad_h_n, u, grad_h + u.first, B, columns);
       if (Cell::has_cell) this->gather(a.grad_c_n, u, grad_c + B * u.first, B);
@@ -239,12 +249,12 @@ struct Backward : SiteGradients<Cell, T> {
     if (a.exchange) {
       each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
         if (this->exchanged(RNNORM_INPUT, t))
-          this->template add_sums<Rows, decltype(width)::value>(RNNORM_INPUT, t, dz, z, u, n);
+          this->template add_sums<RNNORM_INPUT, decltype(width)::value>(t, dz, z, u, n);
       });
       if (!this->meet(team, rank, 0, RNNORM_INPUT, RNNORM_INPUT)) return false;
     }
     each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
-      this->template through<Rows, decltype(width)::value>(RNNORM_INPUT, t, rank, dz, z, u, n, dz);
+      this->template through<RNNORM_INPUT, decltype(width)::value>(t, rank, dz, z, u, n, dz);
     });
     for (int64_t stop = T_, start; stop > 0; stop = start) {
       start = this->chunk_start(stop);
@@ -261,7 +271,10 @@ struct Backward : SiteGradients<Cell, T> {
       const Units u = tiles[i];
       const int64_t at = G * u.first;
       this->unpack_columns(grad_w_ih + at * I, I, u, a.grad_weight_ih);
-      this->unpack_columns(grad_w_hh + at * H, H, u, a.grad_weight_hh);
+      if (Cell::independent)
+        this->scatter(grad_w_hh + u.first, u, a.grad_weight_hh, 1);
+      else
+        this->unpack_columns(grad_w_hh + at * H, H, u, a.grad_weight_hh);
       this->scatter_sums(u);
       this->scatter(grad_h + u.first, u, a.grad_h0, B, columns);
       if (Cell::has_cell) this->scatter(grad_c + B * u.first, u, a.grad_c0, B);

@@ -7,11 +7,22 @@
 namespace rnnorm {
 namespace {
 
+template <int W, class T>
+RNNORM_INLINE Vec<T, W> rectifier(Vec<T, W> z) {
+  return z < T(0) ? Vec<T, W>{} : z;
+}
+// a gradient at NaN stays, as torch has it
+template <int W, class T>
+RNNORM_INLINE Vec<T, W> rectifier_gradient(Vec<T, W> y, Vec<T, W> dy) {
+  return y <= T(0) ? Vec<T, W>{} : dy;
+}
+
 struct Lstm {
   static constexpr int gates = 4;
   static constexpr bool has_cell = true;
-  static constexpr bool separate = false;  // whether dz differs between the two products
-  static constexpr bool skips = false;     // whether h passes a step without W_h
+  static constexpr bool separate = false;     // whether dz differs between the two products
+  static constexpr bool skips = false;        // whether h passes a step without W_h
+  static constexpr bool independent = false;  // whether W_h is a vector: W_h h is w * h
   using Rows = Blocks<4>;
 
   // the sum within a gate, with its peephole's part
@@ -49,12 +60,14 @@ struct Lstm {
     using L = Tile<T, U>;
     constexpr int W = L::W;
     L::each(s.n, [&](int64_t r, int u) {
-      const auto y = hyperbolic_tangent<W>(L::template term<U>(s.cell, r, u));
+      const auto normal = L::template term<U>(s.cell, r, u);
+      const auto y = hyperbolic_tangent<W>(normal);
       auto h = load<W>(s.gate + r * U + u) * y;
       if (Extra) {
         h = L::zone_h(s, r, u, h);
-        if (s.zone_c.drawn) {
-          const auto c = load<W>(s.c_after + r * U + u), before = load<W>(s.c_before + r * U + u);
+        if (s.carry || s.zone_c.drawn) {
+          const auto c = s.carry ? normal : load<W>(s.c_after + r * U + u);
+          const auto before = load<W>(s.c_before + r * U + u);
           store<W>(s.c_carried + r * U + u, L::mix(L::drawn(s.zone_c, s, r, u, T(0)), before, c));
         }
       }
@@ -90,7 +103,12 @@ struct Lstm {
       store<W>(dz + 2 * U, into_g);
       store<W>(dz + 3 * U, dh * y * o * (T(1) - o));
       store<W>(s.gate + r * U + u, f);
-      store<W>(s.grad_cell + r * U + u, dh * o * (T(1) - y * y));
+      auto into_cell = dh * o * (T(1) - y * y);
+      if (Extra && s.carry) {
+        const auto carried = load<W>(s.grad_c + r * U + u);
+        into_cell += carried - carried * L::drawn(s.zone_c, s, r, u, T(0));
+      }
+      store<W>(s.grad_cell + r * U + u, into_cell);
     });
   }
 
@@ -102,7 +120,8 @@ struct Lstm {
       T* dz = s.grad_zh + r * C + u;
       const auto carried = load<W>(s.grad_c + r * U + u);
       const auto stays = Extra ? carried * L::drawn(s.zone_c, s, r, u, T(0)) : carried;
-      auto dc = (Extra ? carried - stays : carried) + load<W>(s.grad_cell + r * U + u);
+      auto dc = load<W>(s.grad_cell + r * U + u);
+      if (!Extra || !s.carry) dc += Extra ? carried - stays : carried;
       if (const T* weight = Extra ? s.peephole[RNNORM_PEEPHOLE_O] : nullptr)
         dc += load<W>(weight + u) * load<W>(dz + 3 * U);
       const auto dz_i = dc * load<W>(dz), dz_f = dc * load<W>(dz + U);
@@ -120,14 +139,31 @@ struct Lstm {
   }
 };
 
+// the reset gate multiplies the candidate's recurrent term, or Both of its terms
+template <bool Both>
 struct Gru {
   static constexpr int gates = 3;
   static constexpr bool has_cell = false;
-  static constexpr bool separate = true;
+  static constexpr bool separate = !Both;
   static constexpr bool skips = true;
+  static constexpr bool independent = false;
   using Rows = Blocks<2, 1>;
 
-  // h = (1 - z) n + z h, n = tanh(x_n + r h_n)
+  // what the reset gate multiplies, and the candidate's sum with that
+  template <class T, int U, bool Fused>
+  static RNNORM_INLINE auto gated(const Step<T>& s, int64_t b, int u) {
+    using L = Tile<T, U>;
+    if constexpr (Both)
+      return L::template both<3 * U, Fused>(s, b, 2 * U + u);
+    else
+      return L::template term<3 * U>(s.h, b, 2 * U + u);
+  }
+  template <class T, int U, class V>
+  static RNNORM_INLINE V sum(const Step<T>& s, int64_t b, int u, V r, V gated) {
+    return Both ? r * gated : Tile<T, U>::template term<3 * U>(s.x, b, 2 * U + u) + r * gated;
+  }
+
+  // h = (1 - z) n + z h, n = tanh(x_n + r h_n) or tanh(r (x_n + h_n))
   template <class T, int U, bool Fused, bool Extra>
   static void forward(const Step<T>& s) {
     using L = Tile<T, U>;
@@ -135,12 +171,11 @@ struct Gru {
     L::each(s.n, [&](int64_t b, int u) {
       L::template fetch<C>(s.h, b, u);
       L::template fetch<C>(s.x, b, u);
-      const auto r = sigmoid<W, T>(L::template both<C, false>(s, b, u));
-      const auto z = sigmoid<W, T>(L::template both<C, false>(s, b, U + u));
-      auto n = hyperbolic_tangent<W>(L::template term<C>(s.x, b, 2 * U + u) +
-                                     r * L::template term<C>(s.h, b, 2 * U + u));
+      const auto r = sigmoid<W, T>(L::template both<C, Both && Fused>(s, b, u));
+      const auto z = sigmoid<W, T>(L::template both<C, Both && Fused>(s, b, U + u));
+      auto n = hyperbolic_tangent<W>(sum<T, U>(s, b, u, r, gated<T, U, Fused>(s, b, u)));
       if (Extra) n *= L::drawn(s.candidate, s, b, u, T(1));
-      const auto before = load_some<W>(s.h_before + b * s.h_stride + u, s.units - u);
+      const auto before = load_some<W>(s.h_before + b * s.h_before_stride + u, s.units - u);
       auto h = n + z * (before - n);
       if (Extra) h = L::zone_h(s, b, u, h);
       store_some<W, T>(s.h_after + b * s.h_stride + u, h, s.units - u);
@@ -154,11 +189,11 @@ struct Gru {
     L::each(s.n, [&](int64_t b, int u) {
       L::template fetch<C>(s.h, b, u);
       L::template fetch<C>(s.x, b, u);
-      const auto r = sigmoid<W, T>(L::template both<C, false>(s, b, u));
-      const auto z = sigmoid<W, T>(L::template both<C, false>(s, b, U + u));
-      const auto h_n = L::template term<C>(s.h, b, 2 * U + u);
-      const auto n = hyperbolic_tangent<W>(L::template term<C>(s.x, b, 2 * U + u) + r * h_n);
-      const auto h = load_some<W>(s.h_before + b * s.h_stride + u, s.units - u);
+      const auto r = sigmoid<W, T>(L::template both<C, Both && Fused>(s, b, u));
+      const auto z = sigmoid<W, T>(L::template both<C, Both && Fused>(s, b, U + u));
+      const auto h_n = gated<T, U, Fused>(s, b, u);
+      const auto n = hyperbolic_tangent<W>(sum<T, U>(s, b, u, r, h_n));
+      const auto h = load_some<W>(s.h_before + b * s.h_before_stride + u, s.units - u);
       const auto dh = L::template grad_output<Extra>(s, b, u);
       const auto kept = Extra ? L::drawn(s.candidate, s, b, u, T(1)) : n;
       auto dn = dh * (T(1) - z) * (T(1) - n * n);
@@ -166,33 +201,81 @@ struct Gru {
       const auto dz = dh * (h - (Extra ? n * kept : n)) * z * (T(1) - z);
       const auto dr = dn * h_n * r * (T(1) - r);
       T *dx = s.grad_zx + b * C + u, *dr_h = s.grad_zh + b * C + u;
-      store<W>(dx, dr);
-      store<W>(dx + U, dz);
-      store<W>(dx + 2 * U, dn);
+      if (!Both) {
+        store<W>(dx, dr);
+        store<W>(dx + U, dz);
+        store<W>(dx + 2 * U, dn);
+      }
       store<W>(dr_h, dr);
       store<W>(dr_h + U, dz);
       store<W>(dr_h + 2 * U, dn * r);
-      T* grad_h = s.grad_h + b * s.grad_h_stride + u;
-      auto skips = dh * z;
-      if (Extra && s.zone_h.drawn) skips += load<W>(grad_h);
-      store<W>(grad_h, skips);
+      L::template skip<Extra>(s, b, u, dh * z);
     });
   }
 };
 
-// h = tanh or max(0, .) of the sum
-template <bool Rectifier>
+// h = (1 - z) n + z h, n = max(0, .)
+struct LiGru {
+  static constexpr int gates = 2;
+  static constexpr bool has_cell = false;
+  static constexpr bool separate = false;
+  static constexpr bool skips = true;
+  static constexpr bool independent = false;
+  using Rows = Blocks<2>;
+
+  template <class T, int U, bool Fused, bool Extra>
+  static void forward(const Step<T>& s) {
+    using L = Tile<T, U>;
+    constexpr int W = L::W, C = 2 * U;
+    L::each(s.n, [&](int64_t b, int u) {
+      L::template fetch<C>(s.h, b, u);
+      L::template fetch<C>(s.x, b, u);
+      const auto z = sigmoid<W, T>(L::template both<C, Fused>(s, b, u));
+      auto n = rectifier<W, T>(L::template both<C, Fused>(s, b, U + u));
+      if (Extra) n *= L::drawn(s.candidate, s, b, u, T(1));
+      const auto before = load_some<W>(s.h_before + b * s.h_before_stride + u, s.units - u);
+      auto h = n + z * (before - n);
+      if (Extra) h = L::zone_h(s, b, u, h);
+      store_some<W, T>(s.h_after + b * s.h_stride + u, h, s.units - u);
+    });
+  }
+
+  template <class T, int U, bool Fused, bool Extra>
+  static void backward(const Step<T>& s) {
+    using L = Tile<T, U>;
+    constexpr int W = L::W, C = 2 * U;
+    L::each(s.n, [&](int64_t b, int u) {
+      L::template fetch<C>(s.h, b, u);
+      L::template fetch<C>(s.x, b, u);
+      const auto z = sigmoid<W, T>(L::template both<C, Fused>(s, b, u));
+      const auto n = rectifier<W, T>(L::template both<C, Fused>(s, b, U + u));
+      const auto h = load_some<W>(s.h_before + b * s.h_before_stride + u, s.units - u);
+      const auto dh = L::template grad_output<Extra>(s, b, u);
+      const auto kept = Extra ? L::drawn(s.candidate, s, b, u, T(1)) : n;
+      auto dn = dh * (T(1) - z);
+      if (Extra) dn *= kept;
+      T* dz = s.grad_zh + b * C + u;
+      store<W>(dz, dh * (h - (Extra ? n * kept : n)) * z * (T(1) - z));
+      store<W>(dz + U, rectifier_gradient<W, T>(n, dn));
+      L::template skip<Extra>(s, b, u, dh * z);
+    });
+  }
+};
+
+// h = tanh or max(0, .) of the sum; if Independent, each unit sees of h itself alone
+template <bool Rectifier, bool Independent = false>
 struct Rnn {
   static constexpr int gates = 1;
   static constexpr bool has_cell = false;
   static constexpr bool separate = false;
   static constexpr bool skips = false;
+  static constexpr bool independent = Independent;
   using Rows = Blocks<1>;
 
-  template <int W, class V>
+  template <int W, class T, class V>
   static RNNORM_INLINE V activation(V z) {
     if constexpr (Rectifier)
-      return z < 0 ? V{} : z;
+      return rectifier<W, T>(z);
     else
       return hyperbolic_tangent<W>(z);
   }
@@ -202,7 +285,7 @@ struct Rnn {
     using L = Tile<T, U>;
     constexpr int W = L::W;
     L::each(s.n, [&](int64_t r, int u) {
-      auto h = activation<W>(L::template both<U, Fused>(s, r, u));
+      auto h = activation<W, T>(L::template both<U, Fused>(s, r, u));
       if (Extra) h = L::zone_h(s, r, u, h);
       store_some<W, T>(s.h_after + r * s.h_stride + u, h, s.units - u);
     });
@@ -214,12 +297,11 @@ struct Rnn {
     constexpr int W = L::W;
     L::each(s.n, [&](int64_t r, int u) {
       // after zoneout the cell's own h is not stored, so it is computed again
-      const auto h = Extra ? activation<W>(L::template both<U, Fused>(s, r, u))
+      const auto h = Extra ? activation<W, T>(L::template both<U, Fused>(s, r, u))
                            : load_some<W>(s.h_after + r * s.h_stride + u, s.units - u);
       auto dz = L::template grad_output<Extra>(s, r, u);
       if constexpr (Rectifier)
-        // a gradient at NaN stays, as torch has it
-        dz = h <= T(0) ? Vec<T, W>{} : dz;
+        dz = rectifier_gradient<W, T>(h, dz);
       else
         dz = dz * (T(1) - h * h);
       store<W>(s.grad_zh + r * U + u, dz);

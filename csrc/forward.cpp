@@ -10,13 +10,13 @@ struct Forward : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P, Base::kept;
-  using Rows = typename Cell::Rows;
   static constexpr int G = Cell::gates;
 
   bool few;               // so few rows that packing the weights would cost more than the products
   int64_t steps_at_once;  // steps of one input product
   T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate;
   T* seen;  // the h of two steps as their recurrent products see it
+  T* inputs_anew;  // W_x x of the rows that begin anew, by thread
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
     // in evaluation only: the sums have another order
@@ -30,22 +30,21 @@ struct Forward : Layer<Cell, T> {
   void take(Arena& arena) {
     Base::take(arena);
     panel_x = arena.take<T>(few ? 0 : G * P * I);
-    panel_h = arena.take<T>(few ? 0 : G * P * H);
+    panel_h = arena.take<T>(few || Cell::independent ? 0 : G * P * H);
     const bool chunked = !plan.recompute && (plan.fused ? !a.saved_h : !a.saved_x);
     chunk = arena.take<T>(chunked ? G * P * steps_at_once * B : 0);
     c_now = arena.take<T>(Cell::has_cell && !a.saved_c ? P * B : 0);
     own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
     own_h = arena.take<T>(a.saved_h ? 0 : G * this->own_size());
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
-    made_c = arena.take<T>(zones_c() && !a.saved_c ? this->own_size() : 0);
+    made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
+    inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<T>(plan.masked ? 2 * B * H : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
     this->take_rows(arena, RNNORM_INPUT, steps_at_once * B);
     this->take_rows(arena, RNNORM_HIDDEN, B);
     this->take_rows(arena, RNNORM_CELL, B);
   }
-
-  bool zones_c() const { return a.mask[RNNORM_ZONE_C].drawn; }
 
   T* in_chunk(Units u, int64_t t) const {
     const int64_t start = t - t % steps_at_once;
@@ -82,22 +81,43 @@ struct Forward : Layer<Cell, T> {
         for (int64_t i = 0; i < T_ && this->takes(*x_site, i); ++i)
           take_statistic<G, U>(*x_site, x_terms(u, i, rank), a.sizes[i], u, i);
       }
-      if (this->by_row(RNNORM_INPUT))
-        row_moments<Rows, T, U>(x, offset[stop] - offset[t], u,
-                                this->row_site[RNNORM_INPUT].parts, 0);
+      take_rows_of<U>(RNNORM_INPUT, x, offset[stop] - offset[t], u);
     }
     const T* before = plan.masked ? seen_rows(t) : this->h_rows(t - 1);
-    if (few)
+    const uint8_t* anew = this->anew(t);
+    T* kept_x = inputs_anew + rank * G * tile_units * B;
+    for (int64_t r = 0; anew && plan.fused && r < n; ++r)
+      if (anew[r]) std::memcpy(kept_x + r * C, h + r * C, C * sizeof(T));
+    if constexpr (Cell::independent)
+      scaled<U>(before, n, u, h, plan.fused);
+    else if (few)
       dots<U>(before, n, a.weight_hh, H, u, h, plan.fused);
     else
       product<T, C>({before, H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
                     plan.fused);
+    // a product with the state before would spread its NaN
+    for (int64_t r = 0; anew && r < n; ++r) {
+      if (!anew[r]) continue;
+      if (plan.fused)
+        std::memcpy(h + r * C, kept_x + r * C, C * sizeof(T));
+      else
+        std::memset(h + r * C, 0, C * sizeof(T));
+    }
     // any other h is finite, or of a ReLU, whose backward stops NaN
     if (t == 0 || this->passes()) this->template clear_missing<U>(u, n, h);
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<G, U>(*h_site, h, n, u, t);
-    if (this->by_row(RNNORM_HIDDEN))
-      row_moments<Rows, T, U>(h, n, u, this->row_site[RNNORM_HIDDEN].parts, 0);
+    take_rows_of<U>(RNNORM_HIDDEN, h, n, u);
+  }
+
+  // a tile's part of the statistics of a site's rows
+  template <int U>
+  void take_rows_of(int which, const T* z, int64_t n, Units u) const {
+    if (!this->by_row(which)) return;
+    this->with_rows(which, [&](auto rows) {
+      row_moments<decltype(rows), T, U>(z, n, u, this->centred(which), this->row_site[which].parts,
+                                        0);
+    });
   }
 
   // the equations of one tile up to c, or up to h in a cell without c
@@ -109,9 +129,9 @@ struct Forward : Layer<Cell, T> {
     const T* next_h = more && a.saved_h ? kept(a.saved_h, G, next, next_t) : nullptr;
     const T* next_x = more && !plan.recompute && a.saved_x ? kept(a.saved_x, G, next, next_t)
                                                           : nullptr;
-    if (this->by_row(RNNORM_INPUT)) by_its_rows<Rows, U>(RNNORM_INPUT, x, n, rank, x);
-    if (this->by_row(RNNORM_HIDDEN)) by_its_rows<Rows, U>(RNNORM_HIDDEN, h, n, rank, h);
-    Step<T> s = tile_step(u, t, rank);
+    if (this->by_row(RNNORM_INPUT)) by_its_rows<U>(RNNORM_INPUT, x, n, rank, x);
+    if (this->by_row(RNNORM_HIDDEN)) by_its_rows<U>(RNNORM_HIDDEN, h, n, rank, h);
+    Step<T> s = tile_step<U>(u, t, rank);
     s.h = {h, this->template affine<U, RNNORM_HIDDEN>(t, u, rank), next_h};
     if (!plan.fused) s.x = {x, this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
     either(plan.fused, plan.extra, [&](auto fused, auto extra) {
@@ -120,8 +140,7 @@ struct Forward : Layer<Cell, T> {
     if constexpr (Cell::has_cell) {
       const rnnorm_site& c_site = a.site[RNNORM_CELL];
       if (this->takes(c_site, t)) take_statistic<1, U>(c_site, s.c_after, n, u, t);
-      if (this->by_row(RNNORM_CELL))
-        row_moments<Blocks<1>, T, U>(s.c_after, n, u, this->row_site[RNNORM_CELL].parts, 0);
+      take_rows_of<U>(RNNORM_CELL, s.c_after, n, u);
     }
   }
 
@@ -130,11 +149,11 @@ struct Forward : Layer<Cell, T> {
   void output(Units u, int64_t t, int64_t rank) const {
     if constexpr (Cell::has_cell) {
       const int64_t n = a.sizes[t];
-      Step<T> s = tile_step(u, t, rank);
+      Step<T> s = tile_step<U>(u, t, rank);
       const T* c = s.c_after;
       if (this->by_row(RNNORM_CELL)) {
         T* to = own_c + rank * B * tile_units;
-        by_its_rows<Blocks<1>, U>(RNNORM_CELL, c, n, rank, to);
+        by_its_rows<U>(RNNORM_CELL, c, n, rank, to);
         c = to;
       }
       s.cell = {c, this->template affine<U, RNNORM_CELL>(t, u, rank), nullptr};
@@ -144,6 +163,9 @@ struct Forward : Layer<Cell, T> {
       T* c_n = static_cast<T*>(a.c_n);
       for (int64_t b = next; b < n; ++b)
         std::memcpy(c_n + b * H + u.first, s.c_carried + b * U, size_t(u.count) * sizeof(T));
+      T* every = static_cast<T*>(a.all_c) + t * B * H + u.first;
+      for (int64_t b = 0; a.all_c && b < n; ++b)
+        std::memcpy(every + b * H, s.c_carried + b * U, size_t(u.count) * sizeof(T));
     }
   }
 
@@ -158,51 +180,69 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
+  template <int U>
   Step<T> tile_step(Units u, int64_t t, int64_t rank) const {
     Step<T> s{};
     s.n = a.sizes[t];
     s.units = u.count;
-    s.h_before = this->h_rows(t - 1) + u.first;
     s.h_after = static_cast<T*>(a.output) + t * B * H + u.first;
     s.h_stride = H;
     if constexpr (Cell::has_cell) {
       s.gate = gate + this->own(u, rank);
-      s.c_before = t == 0 ? this->c_first + B * u.first : carried(u, t - 1);
       s.c_carried = carried(u, t);
-      s.c_after = !zones_c()  ? s.c_carried
-                  : a.saved_c ? kept(a.saved_c, 1, u, t)
-                              : made_c + this->own(u, rank);
+      s.c_after = !this->carries() ? s.c_carried
+                  : a.saved_c      ? kept(a.saved_c, 1, u, t)
+                                   : made_c + this->own(u, rank);
     }
+    const T* c = !Cell::has_cell ? nullptr : t == 0 ? this->c_first + B * u.first
+                                                    : carried(u, t - 1);
+    this->template add_before<U>(s, u, t, rank, c);
     this->add_extra(s, u, t);
     return s;
   }
   // c as the step after t reads it
   T* carried(Units u, int64_t t) const {
-    void* saved = zones_c() ? a.saved_carried : a.saved_c;
+    void* saved = this->carries() ? a.saved_carried : a.saved_c;
     return saved ? kept(saved, 1, u, t) : c_now + B * u.first;
   }
 
   // normalises a tile's rows by what merge_rows has left
-  template <class R, int U>
+  template <int U>
   void by_its_rows(int which, const T* from, int64_t n, int64_t rank, T* to) const {
     const auto& site = this->row_site[which];
-    standardise<R, T, U>(from, n, site.first(rank), site.second(rank), site.parts.capacity, to);
+    this->with_rows(which, [&](auto rows) {
+      standardise<decltype(rows), T, U>(from, n, site.first(rank), site.second(rank),
+                                        site.parts.capacity, to);
+    });
   }
 
   // merges the statistics of a site's rows at step t, every thread for itself
-  template <class R>
   void merge_rows(int which, int64_t t, int64_t row, int64_t rank) const {
     if (!this->by_row(which)) return;
     const auto& site = this->row_site[which];
     const int64_t n = a.sizes[t];
-    merge_moments<R>(site.parts, tiles, row, n, T(a.eps), site.first(rank), site.second(rank));
+    this->with_rows(which, [&](auto rows) {
+      merge_moments<decltype(rows)>(site.parts, tiles, row, n, T(a.site[which].eps),
+                                    site.first(rank), site.second(rank));
+    });
     if (rank != 0 || !a.site[which].mean) return;
-    for (int block = 0; block < R::count; ++block) {
+    for (int block = 0; block < site.parts.blocks; ++block) {
       const int64_t from = block * site.parts.capacity, to = block * plan.frames + offset[t];
       const size_t bytes = size_t(n) * sizeof(T);
       std::memcpy(static_cast<T*>(a.site[which].mean) + to, site.first(rank) + from, bytes);
       std::memcpy(static_cast<T*>(a.site[which].var) + to, site.second(rank) + from, bytes);
     }
+  }
+
+  // n rows of h times an independent cell's weight, unit by unit
+  template <int U>
+  void scaled(const T* rows, int64_t n, Units u, T* to, bool accumulate) const {
+    const T* weight = this->own_weight + u.first;
+    for (int64_t r = 0; r < n; ++r, to += U)
+      for (int64_t k = 0; k < U; ++k) {
+        const T term = k < u.count ? rows[r * H + u.first + k] * weight[k] : T(0);
+        to[k] = accumulate ? to[k] + term : term;
+      }
   }
 
   // n rows times the rows of a weight (G H, K) that belong to a tile
@@ -234,7 +274,8 @@ struct Forward : Layer<Cell, T> {
       show(u, 0);
       if (few) return;
       this->template pack_columns<C>(a.weight_ih, I, u, panel_x + G * u.first * I);
-      this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * H);
+      if (!Cell::independent)
+        this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * H);
     });
     if (plan.masked) team.barrier();
     for (int64_t t = 0; t < T_; ++t) {
@@ -269,13 +310,13 @@ struct Forward : Layer<Cell, T> {
     tiles.each(first, last,
                [&](auto width, Units u) { products<decltype(width)::value>(u, t, rank); });
     if (!this->meet(team, rank, t, RNNORM_INPUT, RNNORM_HIDDEN)) return false;
-    merge_rows<Rows>(RNNORM_INPUT, t, offset[t] - offset[t - t % steps_at_once], rank);
-    merge_rows<Rows>(RNNORM_HIDDEN, t, 0, rank);
+    merge_rows(RNNORM_INPUT, t, offset[t] - offset[t - t % steps_at_once], rank);
+    merge_rows(RNNORM_HIDDEN, t, 0, rank);
     tiles.each(first, last, [&](auto width, Units u) {
       gates<decltype(width)::value>(u, t, rank, u, t + 1);
     });
     if (!this->meet(team, rank, t, RNNORM_CELL, RNNORM_CELL)) return false;
-    merge_rows<Blocks<1>>(RNNORM_CELL, t, 0, rank);
+    merge_rows(RNNORM_CELL, t, 0, rank);
     tiles.each(first, last, [&](auto width, Units u) {
       output<decltype(width)::value>(u, t, rank);
       show(u, t + 1);
@@ -295,8 +336,9 @@ struct Forward : Layer<Cell, T> {
   // writes zeros after the end of rows
   void finish_rows(int64_t t) const {
     const int64_t n = a.sizes[t];
-    if (H && n < B)
-      std::memset(static_cast<T*>(a.output) + (t * B + n) * H, 0, size_t((B - n) * H) * sizeof(T));
+    for (void* rows : {a.output, a.all_c})
+      if (rows && H && n < B)
+        std::memset(static_cast<T*>(rows) + (t * B + n) * H, 0, size_t((B - n) * H) * sizeof(T));
   }
 };
 

@@ -18,7 +18,7 @@ struct GradientProducts : Layer<Cell, T> {
   int64_t columns;   // columns of the gradient of h: P rounded up to whole vectors
   T *panel_t, *panel_i, *ring_h, *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h;
   T *block_x, *own_dz;
-  T *grad_seen, *own_row;  // gradient of the masked h; a row of it for each thread
+  T *grad_seen, *own_row;  // gradient of the masked h; a row of h as its product has seen it
 
   explicit GradientProducts(const rnnorm_layer& args) : Base(args) {
     columns = quotient_up(P, tile_units) * tile_units;
@@ -27,23 +27,23 @@ struct GradientProducts : Layer<Cell, T> {
 
   void take(Arena& arena) {
     Base::take(arena);
-    panel_t = arena.take<T>(G * P * columns);
+    panel_t = arena.take<T>(Cell::independent ? 0 : G * P * columns);
     panel_i = arena.take<T>(a.grad_x ? G * P * quotient_up(I, 64) * 64 : 0);
     ring_h = arena.take<T>(G * P * capacity);
     packed_x = arena.take<T>(quotient_up(I, packed) * packed * capacity);
-    packed_h = arena.take<T>(quotient_up(H, packed) * packed * capacity);
+    packed_h = arena.take<T>(Cell::independent ? 0 : quotient_up(H, packed) * packed * capacity);
     grad_w_ih = arena.take<T>(G * P * I);
-    grad_w_hh = arena.take<T>(G * P * H);
+    grad_w_hh = arena.take<T>(Cell::independent ? P : G * P * H);
     grad_h = arena.take<T>(B * columns);
     block_x = arena.take<T>(a.grad_x ? 64 * capacity : 0);
     own_dz = arena.take<T>(a.threads * own_dz_size());
     grad_seen = arena.take<T>(plan.masked ? B * columns : 0);
-    own_row = arena.take<T>(plan.masked ? a.threads * H : 0);
+    own_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * H : 0);
   }
 
   // a thread's columns [from, to) of W_h, and its share of W_x's, for in_panels
   void pack_weights(Team& team, int64_t rank, int64_t from, int64_t to) const {
-    each_panel(from, to, [&](int64_t start, auto width) {
+    each_panel(from, Cell::independent ? from : to, [&](int64_t start, auto width) {
       this->template pack_rows<decltype(width)::value>(a.weight_hh, H, start,
                                                        panel_t + G * P * start);
     });
@@ -53,21 +53,29 @@ struct GradientProducts : Layer<Cell, T> {
   }
 
   // columns [first, last) of dR W_h at step t, from the panels packed by pack_rows
-  void recurrent_gradient(int64_t t, int64_t row, int64_t first, int64_t last) const {
+  void recurrent_gradient(int64_t t, int64_t row, int64_t first, int64_t last,
+                          int64_t rank) const {
     const bool passes = this->passes();
     T* to = plan.masked ? grad_seen : grad_h;
-    each_panel(first, last, [&](int64_t start, auto width) {
-      this->template in_panels<decltype(width)::value>(ring_h, capacity, row, a.sizes[t],
-                                                       panel_t + G * P * start, to + start,
-                                                       columns, passes && !plan.masked);
-    });
-    if (!plan.masked) return;
+    if constexpr (Cell::independent) {
+      for (int64_t i = first / tile_units; i < last / tile_units; ++i)
+        own_gradient(tiles[i], t, row, rank);
+    } else {
+      each_panel(first, last, [&](int64_t start, auto width) {
+        this->template in_panels<decltype(width)::value>(ring_h, capacity, row, a.sizes[t],
+                                                         panel_t + G * P * start, to + start,
+                                                         columns, passes && !plan.masked);
+      });
+    }
     const int64_t real = larger(0, smaller(H, last) - first);
-    for (int64_t b = 0; b < a.sizes[t]; ++b) {
+    for (int64_t b = 0; plan.masked && b < a.sizes[t]; ++b) {
       T *seen = grad_seen + b * columns + first, *h = grad_h + b * columns + first;
       this->drop_hidden(seen, t, b, first, real, seen);
       for (int64_t k = 0; k < last - first; ++k) h[k] = passes ? h[k] + seen[k] : seen[k];
     }
+    const uint8_t* anew = this->anew(t);
+    for (int64_t b = 0; anew && b < a.sizes[t]; ++b)
+      if (anew[b]) zero(grad_h + b * columns + first, last - first);
   }
 
   // calls body(first column, number of columns as a type) for panels of at most 64
@@ -152,14 +160,40 @@ struct GradientProducts : Layer<Cell, T> {
     pack_frames(row_of, I, start, stop, rank, team, packed_x);
   }
   void pack_hidden(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
-    T* seen = own_row + rank * H;
-    const auto row_of = [&](int64_t t, int64_t b) -> const T* {
-      const T* h = this->h_rows(t - 1) + b * H;
-      if (!plan.masked) return h;
-      this->drop_hidden(h, t, b, 0, H, seen);
-      return seen;
-    };
+    const auto row_of = [&](int64_t t, int64_t b) { return seen_by_product(t, b, 0, H, rank); };
     pack_frames(row_of, H, start, stop, rank, team, packed_h);
+  }
+  // units of a row of h as the recurrent product of step t has seen them
+  const T* seen_by_product(int64_t t, int64_t b, int64_t first, int64_t count,
+                           int64_t rank) const {
+    const T* h = this->h_rows(t - 1) + b * H + first;
+    T* seen = own_row + rank * H;
+    if (a.reset && a.reset[t * B + b])
+      zero(seen, count);
+    else if (plan.masked)
+      this->drop_hidden(h, t, b, first, count, seen);
+    else
+      return h;
+    return seen;
+  }
+
+  // an independent cell's gradients of h and of its weight from the dz of step t
+  void own_gradient(Units u, int64_t t, int64_t row, int64_t rank) const {
+    T* to = plan.masked ? grad_seen : grad_h;
+    const bool adds = this->passes() && !plan.masked;
+    T sum[tile_units] = {};
+    for (int64_t b = 0; b < a.sizes[t]; ++b) {
+      const T* dz = ring_h + u.first * capacity + (row + b) * u.width;
+      const T* h = seen_by_product(t, b, u.first, u.count, rank);
+      T* gradient = to + b * columns + u.first;
+      for (int64_t k = 0; k < u.count; ++k) {
+        sum[k] += dz[k] * h[k];
+        const T part = dz[k] * this->own_weight[u.first + k];
+        gradient[k] = adds ? gradient[k] + part : part;
+      }
+      for (int64_t k = u.count; !adds && k < u.width; ++k) gradient[k] = 0;
+    }
+    for (int64_t k = 0; k < u.count; ++k) grad_w_hh[u.first + k] += sum[k];
   }
 
   // a thread's memory for one tile of dz as a panel; none if its rows are one slice

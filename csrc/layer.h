@@ -6,8 +6,21 @@
 
 extern "C" {
 
-enum { RNNORM_LSTM, RNNORM_GRU, RNNORM_RNN_TANH, RNNORM_RNN_RELU };
-enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE, RNNORM_ROW };
+enum {
+  RNNORM_LSTM,
+  RNNORM_GRU,
+  RNNORM_GRU_BOTH,  // the reset gate multiplies both terms of the candidate
+  RNNORM_LIGRU,
+  RNNORM_RNN_TANH,
+  RNNORM_RNN_RELU,
+  RNNORM_INDRNN_TANH,  // weight_hh is (H,): W_h h is weight_hh * h
+  RNNORM_INDRNN_RELU
+};
+// by row: layer norm, and without the mean RMS norm
+enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE, RNNORM_ROW, RNNORM_RMS };
+// the gates of a term that share the statistics of a row: a GRU's two gates apart from its
+// candidate, and all gates of another cell; all gates; each by itself
+enum { RNNORM_OVER_BLOCKS, RNNORM_OVER_TERM, RNNORM_OVER_GATE };
 enum { RNNORM_INPUT, RNNORM_HIDDEN, RNNORM_CELL, RNNORM_SITES };
 enum { RNNORM_SEEN, RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C, RNNORM_MASKS };
 enum { RNNORM_PEEPHOLE_I, RNNORM_PEEPHOLE_F, RNNORM_PEEPHOLE_O, RNNORM_PEEPHOLES };
@@ -15,6 +28,8 @@ enum { RNNORM_PEEPHOLE_I, RNNORM_PEEPHOLE_F, RNNORM_PEEPHOLE_O, RNNORM_PEEPHOLES
 // one normalised site; every array has the features of torch's gate order
 struct rnnorm_site {
   int64_t scope;
+  int64_t over;  // of a norm by row
+  double eps;
   const void* gamma;
   const void* beta;           // cell alone
   const void* constant_mean;  // statistics used at steps without one of their own
@@ -59,19 +74,21 @@ struct rnnorm_layer {
   const int64_t* all_sizes;
   rnnorm_exchange exchange;
   int64_t joint;         // the hidden site is W_x x + W_h h
+  int64_t carry;         // the next step reads the normalised c
   int64_t recompute;     // W_x x again in backward instead of keeping it
-  double eps;
   rnnorm_site site[RNNORM_SITES];
   const void *x, *h0, *c0;
+  const uint8_t* reset;  // (T, B), 1 where a row begins anew before the step, or null
   const void *weight_ih, *weight_hh, *bias_ih, *bias_hh;
   const void* peephole[RNNORM_PEEPHOLES];  // one weight a unit, null without
   rnnorm_mask mask[RNNORM_MASKS];
   void *output, *h_n, *c_n;
+  void* all_c;  // (T, B, H): c after every step, or null
   // what backward reads, by tile of hidden units (layout.h): room for every frame's W_x x, W_h h
   // and c with the units rounded up; null where nothing is kept
   void *saved_x, *saved_h, *saved_c;
-  void* saved_carried;  // c after zoneout, where there is any
-  const void *grad_output, *grad_h_n, *grad_c_n;  // null for zeros
+  void* saved_carried;  // c as the next step reads it, where zoneout or carry makes it another
+  const void *grad_output, *grad_h_n, *grad_c_n, *grad_all_c;  // null for zeros
   void *grad_x, *grad_h0, *grad_c0;               // grad_x is null if unwanted
   void *grad_weight_ih, *grad_weight_hh, *grad_bias_ih, *grad_bias_hh;
   void* grad_peephole[RNNORM_PEEPHOLES];

@@ -44,6 +44,8 @@ struct Layer {
   bool failed = false;           // whether an exchange has failed
   int64_t* offset;               // frames before step t
   T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *affines[RNNORM_SITES], *peepholes, *c_first;
+  T* own_weight;       // of an independent cell
+  T *anew_h, *anew_c;  // a tile of the step before, with zeros in rows that begin anew
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
   struct RowSite {
     Parts<T> parts;
@@ -69,17 +71,31 @@ struct Layer {
     }
     peepholes = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
     c_first = arena.take<T>(Cell::has_cell ? B * P : 0);
+    own_weight = arena.take<T>(Cell::independent ? P : 0);
+    anew_h = arena.take<T>(a.reset && passes() ? own_size() : 0);
+    anew_c = arena.take<T>(a.reset && Cell::has_cell ? own_size() : 0);
   }
 
   // room for a site's rows, if it is normalised by row
   void take_rows(Arena& arena, int which, int64_t rows) {
-    const int blocks = which == RNNORM_CELL ? 1 : Cell::Rows::count;
+    int blocks = 1;
+    if (which != RNNORM_CELL)
+      with_blocks<Cell>(a.site[which].over, [&](auto rows) { blocks = decltype(rows)::count; });
     const int64_t capacity = by_row(which) ? row_capacity(rows) : 0;
     T* parts = arena.take<T>(2 * tiles.count * blocks * capacity);
     row_site[which] = {{parts, capacity, blocks},
                        arena.take<T>(2 * a.threads * blocks * capacity)};
   }
-  bool by_row(int which) const { return a.site[which].scope == RNNORM_ROW; }
+  bool by_row(int which) const { return a.site[which].scope >= RNNORM_ROW; }
+  bool centred(int which) const { return a.site[which].scope == RNNORM_ROW; }
+  // calls the body with the blocks of a site's term as a type
+  template <class Body>
+  void with_rows(int which, Body body) const {
+    if (which == RNNORM_CELL)
+      body(Blocks<1>{});
+    else
+      with_blocks<Cell>(a.site[which].over, body);
+  }
   static constexpr int gates_of(int which) { return which == RNNORM_CELL ? 1 : G; }
 
   // offset of a tile's numbers that the step reads again after the barrier
@@ -130,6 +146,7 @@ struct Layer {
       sum[k] += rest[k];
       rest[k] = 0;
     }
+    if (Cell::independent) gather(a.weight_hh, u, own_weight + u.first, 1);
     if (!Cell::has_cell) return;
     for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
       gather(a.peephole[which], u, peepholes + which * P + u.first, 1);
@@ -138,7 +155,7 @@ struct Layer {
 
   // whether step t takes a statistic of its own over the rows of a site
   bool takes(const rnnorm_site& site, int64_t t) const {
-    if (!site.scope || site.scope == RNNORM_ROW || a.min_rows < 0) return false;
+    if (!site.scope || site.scope >= RNNORM_ROW || a.min_rows < 0) return false;
     return rows_of(site, t) >= a.min_rows;
   }
   // the number of rows of that statistic
@@ -176,7 +193,7 @@ struct Layer {
     int64_t row;
   };
   Statistic serving(const rnnorm_site& site, int64_t t, int64_t features) const {
-    if (!site.scope || site.scope == RNNORM_ROW) return {nullptr, nullptr, 0};
+    if (!site.scope || site.scope >= RNNORM_ROW) return {nullptr, nullptr, 0};
     const bool whole = site.scope == RNNORM_SEQUENCE;
     if (whole ? takes(site, t) : last_good >= 0) {
       const int64_t at = whole ? 0 : smaller(t, last_good) * features;
@@ -218,10 +235,10 @@ struct Layer {
         for (int k = 0; k < U; k += W) {
           const int64_t at = g * U + k, to = b * C + at, from = b * row + g * H + u.first + k;
           Vec<T, W> m{}, spread = all<W>(T(1)), times = spread;
-          if (site.scope == RNNORM_ROW) times = load<W>(gammas + at);
+          if (site.scope >= RNNORM_ROW) times = load<W>(gammas + at);
           if (mean) {
             m = load_some<W>(mean + from, u.count - k);
-            spread = inverse_root<W, T>(load_some<W>(var + from, u.count - k) + T(a.eps));
+            spread = inverse_root<W, T>(load_some<W>(var + from, u.count - k) + T(site.eps));
             times = spread * load<W>(gammas + at);
           }
           store<W>(to_mean + to, m);
@@ -281,9 +298,38 @@ struct Layer {
     return t < 0 ? static_cast<const T*>(a.h0) : static_cast<const T*>(a.output) + t * B * H;
   }
 
+  // the flags of the rows that begin anew before step t, null if none does
+  const uint8_t* anew(int64_t t) const {
+    const uint8_t* flags = a.reset ? a.reset + t * B : nullptr;
+    return flags && std::memchr(flags, 1, size_t(a.sizes[t])) ? flags : nullptr;
+  }
+  // the rows of a tile of the step before, `stride` apart, as those that begin anew see them
+  template <int U>
+  const T* seen_anew(const T* from, int64_t stride, Units u, int64_t t, T* to) const {
+    const uint8_t* flags = anew(t);
+    for (int64_t r = 0; r < a.sizes[t]; ++r) {
+      std::memset(to + r * U, 0, U * sizeof(T));
+      if (!flags[r]) std::memcpy(to + r * U, from + r * stride, size_t(u.count) * sizeof(T));
+    }
+    return to;
+  }
+  // gives a tile the states before step t
+  template <int U>
+  void add_before(Step<T>& s, Units u, int64_t t, int64_t rank, const T* c) const {
+    const bool some = anew(t);
+    s.h_before = h_rows(t - 1) + u.first;
+    s.h_before_stride = H;
+    if (some && passes()) {
+      s.h_before = seen_anew<U>(s.h_before, H, u, t, anew_h + own(u, rank));
+      s.h_before_stride = U;
+    }
+    if (Cell::has_cell) s.c_before = some ? seen_anew<U>(c, U, u, t, anew_c + own(u, rank)) : c;
+  }
+
   // gives a tile its peepholes and what recurrent dropout drew for step t
   void add_extra(Step<T>& s, Units u, int64_t t) const {
     if (!plan.extra) return;
+    s.carry = a.carry;
     for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
       s.peephole[which] = a.peephole[which] ? peepholes + which * P + u.first : nullptr;
     s.candidate = tile_mask(RNNORM_CANDIDATE, u, t);
@@ -314,6 +360,8 @@ struct Layer {
       to += n * C;
     }
   }
+  // whether the c that the next step reads is another than the new c
+  bool carries() const { return a.carry || a.mask[RNNORM_ZONE_C].drawn; }
   // whether h also passes to the next step without W_h
   bool passes() const { return Cell::skips || a.mask[RNNORM_ZONE_H].drawn; }
 

@@ -35,12 +35,20 @@ int run_layer(const rnnorm_layer& a) {
   switch (a.cell * 2 + (a.is_double ? 1 : 0)) {
     case RNNORM_LSTM * 2: return run_pass<Direction<Lstm, float>>(a);
     case RNNORM_LSTM * 2 + 1: return run_pass<Direction<Lstm, double>>(a);
-    case RNNORM_GRU * 2: return run_pass<Direction<Gru, float>>(a);
-    case RNNORM_GRU * 2 + 1: return run_pass<Direction<Gru, double>>(a);
+    case RNNORM_GRU * 2: return run_pass<Direction<Gru<false>, float>>(a);
+    case RNNORM_GRU * 2 + 1: return run_pass<Direction<Gru<false>, double>>(a);
+    case RNNORM_GRU_BOTH * 2: return run_pass<Direction<Gru<true>, float>>(a);
+    case RNNORM_GRU_BOTH * 2 + 1: return run_pass<Direction<Gru<true>, double>>(a);
+    case RNNORM_LIGRU * 2: return run_pass<Direction<LiGru, float>>(a);
+    case RNNORM_LIGRU * 2 + 1: return run_pass<Direction<LiGru, double>>(a);
     case RNNORM_RNN_TANH * 2: return run_pass<Direction<Rnn<false>, float>>(a);
     case RNNORM_RNN_TANH * 2 + 1: return run_pass<Direction<Rnn<false>, double>>(a);
     case RNNORM_RNN_RELU * 2: return run_pass<Direction<Rnn<true>, float>>(a);
-    default: return run_pass<Direction<Rnn<true>, double>>(a);
+    case RNNORM_RNN_RELU * 2 + 1: return run_pass<Direction<Rnn<true>, double>>(a);
+    case RNNORM_INDRNN_TANH * 2: return run_pass<Direction<Rnn<false, true>, float>>(a);
+    case RNNORM_INDRNN_TANH * 2 + 1: return run_pass<Direction<Rnn<false, true>, double>>(a);
+    case RNNORM_INDRNN_RELU * 2: return run_pass<Direction<Rnn<true, true>, float>>(a);
+    default: return run_pass<Direction<Rnn<true, true>, double>>(a);
   }
 }
 

@@ -12,15 +12,37 @@ using Numbers = std::vector<double>;
 // every input may be moved by `distance` along this, for the difference quotient of a loss
 inline double direction(int64_t k) { return std::sin(double(k + 1)); }
 
+// a cell's gates, and those of the first of its two blocks of row statistics
+inline int64_t gates_of(int64_t cell) {
+  switch (cell) {
+    case RNNORM_LSTM: return 4;
+    case RNNORM_GRU:
+    case RNNORM_GRU_BOTH: return 3;
+    case RNNORM_LIGRU: return 2;
+    default: return 1;
+  }
+}
+inline bool independent(int64_t cell) {
+  return cell == RNNORM_INDRNN_TANH || cell == RNNORM_INDRNN_RELU;
+}
+inline int64_t block_gates(int64_t cell, int64_t over) {
+  if (over == RNNORM_OVER_GATE) return 1;
+  const bool apart = cell == RNNORM_GRU || cell == RNNORM_GRU_BOTH;
+  return apart && over == RNNORM_OVER_BLOCKS ? 2 : gates_of(cell);
+}
+
 inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 template <class T>
 class Layer {
  public:
-  Numbers output, h_n, c_n;
+  Numbers output, h_n, c_n, all_c;
 
-  Layer(const rnnorm_layer& layer, int64_t gates, double distance)
-      : output(size_t(layer.T * layer.B * layer.H)), a(layer), F(gates * layer.H) {
+  Layer(const rnnorm_layer& layer, double distance)
+      : output(size_t(layer.T * layer.B * layer.H)),
+        all_c(layer.cell == RNNORM_LSTM ? output.size() : 0),
+        a(layer),
+        F(gates_of(layer.cell) * layer.H) {
     const auto moved = [&](const void* numbers, int64_t count) {
       Numbers result(size_t(numbers ? count : 0));
       for (int64_t k = 0; k < int64_t(result.size()); ++k)
@@ -31,7 +53,7 @@ class Layer {
     h_n = moved(a.h0, a.B * a.H);
     c_n = moved(a.c0, a.B * a.H);
     weight_ih = moved(a.weight_ih, F * a.I);
-    weight_hh = moved(a.weight_hh, F * a.H);
+    weight_hh = moved(a.weight_hh, independent(a.cell) ? a.H : F * a.H);
     bias_ih = moved(a.bias_ih, F);
     bias_hh = moved(a.bias_hh, F);
     for (int k = 0; k < RNNORM_SITES; ++k)
@@ -51,7 +73,8 @@ class Layer {
     double sum = 0;
     for (int64_t t = 0; t < a.T; ++t)
       for (int64_t k = t * a.B * a.H; k < (t * a.B + a.sizes[t]) * a.H; ++k)
-        sum += fixed(a.grad_output, k) * output[k];
+        sum += fixed(a.grad_output, k) * output[k] +
+               (all_c.empty() ? 0 : fixed(a.grad_all_c, k) * all_c[k]);
     for (int64_t k = 0; k < a.B * a.H; ++k) sum += fixed(a.grad_h_n, k) * h_n[k];
     for (int64_t k = 0; a.grad_c_n && k < a.B * a.H; ++k) sum += fixed(a.grad_c_n, k) * c_n[k];
     return sum;
@@ -84,7 +107,7 @@ class Layer {
     const rnnorm_site& site = a.site[which];
     if (!site.scope || z.empty()) return;
     const int64_t features = int64_t(z.size()) / n;
-    if (site.scope == RNNORM_ROW) return normalise_rows(which, z, features);
+    if (site.scope >= RNNORM_ROW) return normalise_rows(which, z, features);
     const bool own = a.min_rows >= 0 && n >= a.min_rows;
     const bool earlier = !own && site.scope == RNNORM_FRAME && last_good >= 0;
     for (int64_t k = 0; k < features; ++k) {
@@ -104,24 +127,26 @@ class Layer {
           var = fixed(site.constant_var, at);
         }
         double& value = z[b * features + k];
-        value = gamma[which][k] * (value - mean) / std::sqrt(var + a.eps);
+        value = gamma[which][k] * (value - mean) / std::sqrt(var + site.eps);
       }
     }
   }
 
-  // a GRU's candidate apart from its two gates
   void normalise_rows(int which, Numbers& z, int64_t features) const {
-    const int64_t gates = a.cell == RNNORM_GRU ? 2 * a.H : features;
+    const rnnorm_site& site = a.site[which];
+    const int64_t together =
+        which == RNNORM_CELL ? features : a.H * block_gates(a.cell, site.over);
     for (int64_t row = 0; row < int64_t(z.size()); row += features)
       for (int64_t start = 0, stop; start < features; start = stop) {
-        stop = start == 0 ? gates : features;
+        stop = start + together < features ? start + together : features;
         const double count = double(stop - start);
         double mean = 0, var = 0;
-        for (int64_t k = start; k < stop; ++k) mean += z[row + k] / count;
+        for (int64_t k = start; site.scope == RNNORM_ROW && k < stop; ++k)
+          mean += z[row + k] / count;
         for (int64_t k = start; k < stop; ++k)
           var += (z[row + k] - mean) * (z[row + k] - mean) / count;
         for (int64_t k = start; k < stop; ++k)
-          z[row + k] = gamma[which][k] * (z[row + k] - mean) / std::sqrt(var + a.eps);
+          z[row + k] = gamma[which][k] * (z[row + k] - mean) / std::sqrt(var + site.eps);
       }
   }
 
@@ -140,15 +165,20 @@ class Layer {
       Numbers x_term(all.begin() + start, all.begin() + start + n * F), h_term(size_t(n * F));
       start += n * F;
       if (!whole) normalise(RNNORM_INPUT, x_term, n, t);
+      for (int64_t k = 0; a.reset && k < n * a.H; ++k)
+        if (a.reset[t * a.B + k / a.H]) h_n[k] = (c_n.empty() ? h_n : c_n)[k] = 0;
       Numbers seen(h_n.begin(), h_n.begin() + n * a.H);
       for (int64_t k = 0; k < n * a.H; ++k) seen[k] *= mask(RNNORM_SEEN, t, k, 1);
-      product(seen.data(), n, a.H, weight_hh, h_term.data());
+      for (int64_t k = 0; independent(a.cell) && k < n * a.H; ++k)
+        h_term[k] = seen[k] * weight_hh[k % a.H];
+      if (!independent(a.cell)) product(seen.data(), n, a.H, weight_hh, h_term.data());
       if (a.joint)
         for (int64_t k = 0; k < n * F; ++k) h_term[k] += x_term[k], x_term[k] = 0;
       normalise(RNNORM_HIDDEN, h_term, n, t);
       for (int64_t k = 0; k < n * F; ++k) x_term[k] += bias_ih[k % F], h_term[k] += bias_hh[k % F];
       step(x_term, h_term, n, t);
       for (int64_t k = 0; k < n * a.H; ++k) output[t * a.B * a.H + k] = h_n[k];
+      for (int64_t k = 0; !all_c.empty() && k < n * a.H; ++k) all_c[t * a.B * a.H + k] = c_n[k];
     }
   }
 
@@ -165,24 +195,32 @@ class Layer {
       made[k] = sigmoid(sum(f) + peep(RNNORM_PEEPHOLE_F, k, c_n[k])) * c_n[k] +
                 sigmoid(sum(i) + peep(RNNORM_PEEPHOLE_I, k, c_n[k])) * std::tanh(sum(g)) *
                     mask(RNNORM_CANDIDATE, t, k, 1);
-      c_n[k] = zone(mask(RNNORM_ZONE_C, t, k, 0), c_n[k], made[k]);
     }
     Numbers cell = made;
     normalise(RNNORM_CELL, cell, n, t);
+    for (int64_t k = 0; k < int64_t(made.size()); ++k) {
+      cell[k] += beta.empty() ? 0 : beta[k % H];
+      c_n[k] = zone(mask(RNNORM_ZONE_C, t, k, 0), c_n[k], a.carry ? cell[k] : made[k]);
+    }
     for (int64_t k = 0; k < n * H; ++k) {
       const int64_t at = k / H * F + k % H;
       const double before = h_n[k];
       double& h = h_n[k];
       if (a.cell == RNNORM_LSTM) {
-        const double shift = beta.empty() ? 0 : beta[k % H];
         const double o = sigmoid(sum(at + 3 * H) + peep(RNNORM_PEEPHOLE_O, k, made[k]));
-        h = o * std::tanh(cell[k] + shift);
-      } else if (a.cell == RNNORM_GRU) {
+        h = o * std::tanh(cell[k]);
+      } else if (a.cell == RNNORM_LIGRU) {
+        const double z = sigmoid(sum(at));
+        h = (1 - z) * std::fmax(sum(at + H), 0.0) * mask(RNNORM_CANDIDATE, t, k, 1) + z * h;
+      } else if (a.cell == RNNORM_GRU || a.cell == RNNORM_GRU_BOTH) {
         const double r = sigmoid(sum(at)), z = sigmoid(sum(at + H));
-        const double candidate = std::tanh(x_term[at + 2 * H] + r * h_term[at + 2 * H]);
+        const double gated = r * h_term[at + 2 * H], other = x_term[at + 2 * H];
+        const double candidate =
+            std::tanh(gated + (a.cell == RNNORM_GRU_BOTH ? r * other : other));
         h = (1 - z) * candidate * mask(RNNORM_CANDIDATE, t, k, 1) + z * h;
       } else {
-        h = a.cell == RNNORM_RNN_TANH ? std::tanh(sum(at)) : std::fmax(sum(at), 0.0);
+        const bool tanh = a.cell == RNNORM_RNN_TANH || a.cell == RNNORM_INDRNN_TANH;
+        h = tanh ? std::tanh(sum(at)) : std::fmax(sum(at), 0.0);
       }
       h = zone(mask(RNNORM_ZONE_H, t, k, 0), before, h);
     }

@@ -13,7 +13,7 @@ struct Plan {
   bool whole;      // one statistic of W_x x over all frames
   bool ahead;      // statistics of W_x x at all steps are taken before the first step
   bool across;     // statistics have parts of other threads (by row) or other processes
-  bool extra;      // the cell's equations have peepholes or recurrent dropout
+  bool extra;      // the cell's equations have peepholes, recurrent dropout or a normalised carry
   bool masked;     // the recurrent product reads a masked h
   int64_t frames;  // sum of sizes
   int64_t all_frames;  // sum of sizes over all processes
@@ -26,8 +26,8 @@ struct Plan {
     ahead = whole || (a.exchange && a.site[RNNORM_INPUT].scope == RNNORM_FRAME);
     recompute = a.recompute && !fused && !ahead;
     across = a.exchange != nullptr;
-    for (const rnnorm_site& site : a.site) across |= site.scope == RNNORM_ROW;
-    extra = false;
+    for (const rnnorm_site& site : a.site) across |= site.scope >= RNNORM_ROW;
+    extra = a.carry;
     for (const void* weight : a.peephole) extra |= weight != nullptr;
     for (int place : {RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C})
       extra |= a.mask[place].drawn != nullptr;

@@ -1,5 +1,8 @@
 // layer normalisation: the moments of rows by tile, and their merge over tiles
 #pragma once
+#include <utility>
+
+#include "layer.h"
 #include "tiling.h"
 
 namespace rnnorm {
@@ -15,6 +18,25 @@ struct Blocks {
     return block ? before(block - 1) + gates[block - 1] : 0;
   }
 };
+
+// the gates of a term, each by itself
+template <class Index>
+struct EachGate;
+template <int... Gate>
+struct EachGate<std::integer_sequence<int, Gate...>> {
+  using Rows = Blocks<(Gate - Gate + 1)...>;
+};
+
+// calls the body with the blocks that share statistics as a type
+template <class Cell, class Body>
+RNNORM_INLINE void with_blocks(int64_t over, Body body) {
+  if (over == RNNORM_OVER_TERM)
+    body(Blocks<Cell::gates>{});
+  else if (over == RNNORM_OVER_GATE)
+    body(typename EachGate<std::make_integer_sequence<int, Cell::gates>>::Rows{});
+  else
+    body(typename Cell::Rows{});
+}
 
 // whole vectors of rows are read
 constexpr int64_t row_capacity(int64_t rows) { return (rows + 31) / 16 * 16; }
@@ -40,9 +62,9 @@ RNNORM_INLINE void each_row(int64_t n, Body body) {
       body(block, r, U * R::before(block), U * (R::before(block) + R::gates[block]));
 }
 
-// a tile's mean over each row, and the sum of squares about it
+// a tile's mean over each row, 0 if it is not `centred`, and the sum of squares about it
 template <class R, class T, int U>
-void row_moments(const T* x, int64_t n, Units u, const Parts<T>& to, int64_t at) {
+void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& to, int64_t at) {
   constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
   T real[U];
   for (int k = 0; k < U; ++k) real[k] = T(k < u.count);
@@ -50,11 +72,11 @@ void row_moments(const T* x, int64_t n, Units u, const Parts<T>& to, int64_t at)
   each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
     const T* row = x + r * C;
     Vec<T, W> sum{}, squares{};
-    for (int c = first; c < last; c += W) sum += load<W>(row + c);
+    for (int c = first; centred && c < last; c += W) sum += load<W>(row + c);
     const T mean = lane_sum<W, T>(sum) / T(u.count * R::gates[block]);
     for (int c = first; c < last; c += W) {
-      const auto centred = (load<W>(row + c) - mean) * load<W>(real + c % U);
-      squares += centred * centred;
+      const auto apart = (load<W>(row + c) - mean) * load<W>(real + c % U);
+      squares += apart * apart;
     }
     to.row(tile, block, 0)[at + r] = mean;
     to.row(tile, block, 1)[at + r] = lane_sum<W, T>(squares);
@@ -113,16 +135,17 @@ void row_gradient_sums(const T* dy, const T* x, const T* gamma, int64_t n, Units
   });
 }
 
-// the tiles' sums as means over a row's features, [block][row]
+// the tiles' sums as means over a row's features, [block][row]; 0 of gamma dy if not `centred`
 template <class R, class T>
-void merge_gradient_sums(const Parts<T>& parts, const Tiling& tiles, int64_t n, T* sum, T* dot) {
+void merge_gradient_sums(const Parts<T>& parts, const Tiling& tiles, int64_t n, bool centred,
+                         T* sum, T* dot) {
   constexpr int W = widest<T>;
   T* const to[] = {sum, dot};
   for (int block = 0; block < R::count; ++block)
     for (int which = 0; which < 2; ++which)
       for (int64_t r = 0; r < n; r += W) {
         Vec<T, W> total{};
-        for (int64_t tile = 0; tile < tiles.count; ++tile)
+        for (int64_t tile = 0; (which || centred) && tile < tiles.count; ++tile)
           total += load<W>(parts.row(tile, block, which) + r);
         store<W>(to[which] + block * parts.capacity + r, total / T(tiles.H * R::gates[block]));
       }

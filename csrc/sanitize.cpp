@@ -58,9 +58,9 @@ class Memory {
 
 // whether the outputs are the plain loop's, and the gradients fit its difference quotient
 template <class T>
-bool agrees(const rnnorm_layer& a, int64_t gates) {
+bool agrees(const rnnorm_layer& a) {
   const double precision = sizeof(T) == 8 ? 1e-10 : 1e-4;
-  const plain::Layer<T> expected(a, gates, 0);
+  const plain::Layer<T> expected(a, 0);
   bool good = true;
   const auto compare = [&](const void* got, const plain::Numbers& numbers) {
     for (size_t k = 0; k < numbers.size(); ++k)
@@ -70,6 +70,7 @@ bool agrees(const rnnorm_layer& a, int64_t gates) {
   compare(a.output, expected.output);
   compare(a.h_n, expected.h_n);
   compare(a.c_n, expected.c_n);
+  compare(a.all_c, expected.all_c);
 
   double slope = 0, scale = 1;
   const auto add = [&](const void* gradient, int64_t count) {
@@ -79,12 +80,12 @@ bool agrees(const rnnorm_layer& a, int64_t gates) {
       scale += std::fabs(part);
     }
   };
-  const int64_t F = gates * a.H;
+  const int64_t F = plain::gates_of(a.cell) * a.H;
   add(a.grad_x, a.T * a.B * a.I);
   add(a.grad_h0, a.B * a.H);
   add(a.grad_c0, a.B * a.H);
   add(a.grad_weight_ih, F * a.I);
-  add(a.grad_weight_hh, F * a.H);
+  add(a.grad_weight_hh, plain::independent(a.cell) ? a.H : F * a.H);
   add(a.grad_bias_ih, F);
   add(a.grad_bias_hh, F);
   for (int k = 0; k < RNNORM_SITES; ++k) {
@@ -94,8 +95,8 @@ bool agrees(const rnnorm_layer& a, int64_t gates) {
   for (void* grad : a.grad_peephole) add(grad, a.H);
   // the smaller distance for a rectifier whose kink lies within the larger
   for (const double distance : {1e-7, 1e-8}) {
-    const double after = plain::Layer<T>(a, gates, distance).loss();
-    const double before = plain::Layer<T>(a, gates, -distance).loss();
+    const double after = plain::Layer<T>(a, distance).loss();
+    const double before = plain::Layer<T>(a, -distance).loss();
     const double error = std::fabs((after - before) / (2 * distance) - slope);
     if (error <= (sizeof(T) == 8 ? 1e-7 : 1e-4) * scale) return good;
   }
@@ -113,7 +114,7 @@ int64_t exchange(int64_t which, int64_t first, int64_t count) {
   if (++exchanges == last_exchange) return 1;
   // the sums of backward are whole as they are
   if (a.grad_h0) return 0;
-  const int64_t gates = a.cell == RNNORM_LSTM ? 4 : a.cell == RNNORM_GRU ? 3 : 1;
+  const int64_t gates = plain::gates_of(a.cell);
   const int64_t features = (which == RNNORM_CELL ? 1 : gates) * a.H;
   for (int64_t t = first; t < first + count; ++t) {
     int64_t rows = 0;
@@ -139,12 +140,12 @@ bool both_ways(int (*pass)(const rnnorm_layer*), const rnnorm_layer& a) {
 
 struct Case {
   int64_t cell, T, B, I, H, scopes[RNNORM_SITES], joint, ragged, training, own_age, peepholes,
-      masks, exchanged;
+      masks, exchanged, over, carry, resets;
 };
 
 template <class T>
 bool run(const Case& c, int64_t threads) {
-  const int64_t gates = c.cell == RNNORM_LSTM ? 4 : c.cell == RNNORM_GRU ? 3 : 1;
+  const int64_t gates = plain::gates_of(c.cell);
   const int64_t F = gates * c.H, frames = c.T * c.B, rest = c.H % 16;
   const int64_t units = c.H - rest + (rest == 0 ? 0 : rest <= 4 ? 4 : rest <= 8 ? 8 : 16);
   const bool has_c = c.cell == RNNORM_LSTM;
@@ -162,10 +163,12 @@ bool run(const Case& c, int64_t threads) {
   if (c.exchanged) a.all_sizes = sizes.data(), a.exchange = exchange<T>;
   a.joint = c.joint;
   a.recompute = c.I <= c.H / 4;
-  a.eps = 1e-5;
+  a.carry = c.carry;
   for (int k = 0; k < RNNORM_SITES; ++k) {
     rnnorm_site& site = a.site[k];
     site.scope = c.scopes[k];
+    site.over = c.over;
+    site.eps = k == RNNORM_HIDDEN ? 1e-3 : 1e-5;
     if (!site.scope) continue;
     const int64_t features = k == RNNORM_CELL ? c.H : F;
     const int64_t steps = site.scope == RNNORM_SEQUENCE ? 1 : c.T;
@@ -178,9 +181,10 @@ bool run(const Case& c, int64_t threads) {
     site.constant_row = rows > 1 ? features : 0;
     site.constant_step = rows * features;
     site.constant_last = apart - 1;
-    const bool row = site.scope == RNNORM_ROW;
+    const bool row = site.scope >= RNNORM_ROW;
     if (row) site.constant_mean = site.constant_var = nullptr;
-    const int64_t blocks = k != RNNORM_CELL && c.cell == RNNORM_GRU ? 2 : 1;
+    const int64_t together = plain::block_gates(c.cell, c.over);
+    const int64_t blocks = k == RNNORM_CELL ? 1 : (gates + together - 1) / together;
     const int64_t taken = row ? blocks * frames : steps * features;
     site.mean = row || c.training ? memory.zeros(taken) : nullptr;
     site.var = row || c.training ? memory.zeros(taken) : nullptr;
@@ -192,7 +196,8 @@ bool run(const Case& c, int64_t threads) {
   a.h0 = memory.numbers(c.B * c.H);
   a.c0 = has_c ? memory.numbers(c.B * c.H) : nullptr;
   a.weight_ih = memory.numbers(F * c.I);
-  a.weight_hh = memory.numbers(F * c.H);
+  const int64_t recurrent = plain::independent(c.cell) ? c.H : F * c.H;
+  a.weight_hh = memory.numbers(recurrent);
   a.bias_ih = memory.numbers(F);
   a.bias_hh = memory.numbers(F);
   // from the output gate's on
@@ -208,7 +213,11 @@ bool run(const Case& c, int64_t threads) {
     for (int64_t n = 0; n < steps * c.B * c.H; ++n) drawn[k].push_back(draw() < 0.1);
     a.mask[k] = {drawn[k].data(), steps > 1 ? c.B * c.H : 0, c.H, k < RNNORM_ZONE_H ? 1.5 : 1.0};
   }
+  std::vector<uint8_t> reset;
+  for (int64_t k = 0; c.resets && k < frames; ++k) reset.push_back(draw() < -0.2);
+  a.reset = c.resets ? reset.data() : nullptr;
   a.output = memory.results(frames * c.H);
+  a.all_c = has_c ? memory.results(frames * c.H) : nullptr;
   a.h_n = memory.results(c.B * c.H);
   a.c_n = has_c ? memory.results(c.B * c.H) : nullptr;
   T* whole = c.scopes[0] == RNNORM_SEQUENCE ? memory.zeros(frames * gates * units) : nullptr;
@@ -221,19 +230,21 @@ bool run(const Case& c, int64_t threads) {
   if (!fused && !again && !whole) a.saved_x = memory.zeros(frames * gates * units);
   a.saved_h = memory.zeros(frames * gates * units);
   a.saved_c = has_c ? memory.zeros(frames * units) : nullptr;
-  a.saved_carried = a.mask[RNNORM_ZONE_C].drawn ? memory.zeros(frames * units) : nullptr;
+  a.saved_carried =
+      a.mask[RNNORM_ZONE_C].drawn || c.carry ? memory.zeros(frames * units) : nullptr;
   if (!both_ways(rnnorm_forward, a)) return false;
   a.grad_output = memory.numbers(frames * c.H);
   a.grad_h_n = memory.numbers(c.B * c.H);
   a.grad_c_n = has_c ? memory.numbers(c.B * c.H) : nullptr;
+  a.grad_all_c = has_c ? memory.numbers(frames * c.H) : nullptr;
   a.grad_x = memory.zeros(frames * c.I);
   a.grad_h0 = memory.results(c.B * c.H);
   a.grad_c0 = has_c ? memory.results(c.B * c.H) : nullptr;
   a.grad_weight_ih = memory.results(F * c.I);
-  a.grad_weight_hh = memory.results(F * c.H);
+  a.grad_weight_hh = memory.results(recurrent);
   a.grad_bias_ih = memory.results(F);
   a.grad_bias_hh = memory.results(F);
-  return both_ways(rnnorm_backward, a) && memory.finite() && agrees<T>(a, gates);
+  return both_ways(rnnorm_backward, a) && memory.finite() && agrees<T>(a);
 }
 
 }  // namespace
@@ -246,17 +257,20 @@ int main(int count, char** arguments) {
                                {2, 4, 19, 21},  {3, 0, 4, 20},  {1, 4, 0, 20},
                                {1, 4, 4, 0},    {1, 0, 0, 0}};
   const int64_t scopes[][4] = {{0, 0, 0, 0}, {1, 1, 1, 0}, {2, 1, 0, 0}, {1, 0, 0, 0},
-                               {0, 1, 1, 1}, {3, 3, 3, 0}, {0, 3, 0, 0}, {3, 0, 3, 0}};
+                               {0, 1, 1, 1}, {3, 3, 3, 0}, {0, 3, 0, 0}, {3, 0, 3, 0},
+                               {0, 3, 3, 1}, {4, 4, 4, 0}, {2, 3, 4, 0}};
   int failures = 0, runs = 0, cases = 0;
-  for (int64_t cell = RNNORM_LSTM; cell <= RNNORM_RNN_RELU; ++cell)
+  for (int64_t cell = RNNORM_LSTM; cell <= RNNORM_INDRNN_RELU; ++cell)
     for (const auto& s : shapes)
       for (const auto& p : scopes)
         for (int64_t options = 0; options < 16; ++options) {
           if ((cell == RNNORM_GRU && p[3]) || cases++ % stride) continue;
+          // no equation has peepholes beside a normalised carry
+          const int64_t carry = cell == RNNORM_LSTM && p[2] && below(2);
           const Case c{cell, s[0], s[1], s[2], s[3], {p[0], p[1], cell == RNNORM_LSTM ? p[2] : 0},
                        p[3], options & 1, options >> 1 & 1, options >> 2 & 1,
-                       options >> 3 ? below(4) : 0, options >> 3 ? below(16) : 0,
-                       options >> 1 & 1 && below(2)};
+                       options >> 3 && !carry ? below(4) : 0, options >> 3 ? below(16) : 0,
+                       options >> 1 & 1 && below(2), below(3), carry, below(2)};
           const int64_t threads = 1 + runs % 3;
           const bool good = runs % 2 ? run<double>(c, threads) : run<float>(c, threads);
           ++runs;

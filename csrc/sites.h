@@ -35,45 +35,51 @@ struct SiteGradients : GradientProducts<Cell, T> {
   }
 
   // adds a tile's sums over n rows to those of all steps; without a norm there is no dot
-  template <class R, int U>
-  void sums(int which, const T* dy, const Term<T>& z, Units u, int64_t n, T* sum, T* dot) const {
-    constexpr int C = R::all * U;
-    const int64_t at = R::all * u.first;
-    const bool normalised = a.site[which].scope;
+  template <int Which, int U>
+  void sums(const T* dy, const Term<T>& z, Units u, int64_t n, T* sum, T* dot) const {
+    constexpr int C = Base::gates_of(Which) * U;
+    const int64_t at = Base::gates_of(Which) * u.first;
+    const bool normalised = a.site[Which].scope;
     if (normalised)
       gradient_sums<T, C>(dy, z.raw, z.by, n, sum, dot);
     else
       plain_sums<T, C>(dy, n, sum);
-    for (int c = 0; c < C; ++c) total[which][at + c] += sum[c];
-    for (int c = 0; normalised && c < C; ++c) total_dot[which][at + c] += dot[c];
+    for (int c = 0; c < C; ++c) total[Which][at + c] += sum[c];
+    for (int c = 0; normalised && c < C; ++c) total_dot[Which][at + c] += dot[c];
   }
 
   // normalises a tile's rows again, as forward did
-  template <class R, int U>
+  template <int U>
   void by_its_rows(int which, const T* from, int64_t t, T* to) const {
-    standardise<R, T, U>(from, a.sizes[t], saved_rows(a.site[which].mean, t),
-                         saved_rows(a.site[which].var, t), plan.frames, to);
+    this->with_rows(which, [&](auto rows) {
+      standardise<decltype(rows), T, U>(from, a.sizes[t], saved_rows(a.site[which].mean, t),
+                                        saved_rows(a.site[which].var, t), plan.frames, to);
+    });
   }
   const T* saved_rows(const void* statistic, int64_t t) const {
     return static_cast<const T*>(statistic) + offset[t];
   }
 
   // stores a tile's sums that other threads or processes need
-  template <class R, int U>
-  void add_sums(int which, int64_t t, const T* dy, const Term<T>& z, Units u, int64_t n) const {
-    T sum[R::all * U], dot[R::all * U];
-    sums<R, U>(which, dy, z, u, n, sum, dot);
-    if (this->by_row(which)) {
-      row_gradient_sums<R, T, U>(dy, z.raw, z.by.scale, n, u, this->row_site[which].parts);
+  template <int Which, int U>
+  void add_sums(int64_t t, const T* dy, const Term<T>& z, Units u, int64_t n) const {
+    constexpr int Gates = Base::gates_of(Which);
+    T sum[Gates * U], dot[Gates * U];
+    sums<Which, U>(dy, z, u, n, sum, dot);
+    if (this->by_row(Which)) {
+      this->with_rows(Which, [&](auto rows) {
+        row_gradient_sums<decltype(rows), T, U>(dy, z.raw, z.by.scale, n, u,
+                                                this->row_site[Which].parts);
+      });
     } else {
-      this->scatter(sum, u, exchanged_sums<R>(which, t), R::all);
-      this->scatter(dot, u, exchanged_sums<R>(which, t) + R::all * H, R::all);
+      this->scatter(sum, u, exchanged_sums<Which>(t), Gates);
+      this->scatter(dot, u, exchanged_sums<Which>(t) + Gates * H, Gates);
     }
   }
   // sums of dy, followed by sums of dy times the normalised term
-  template <class R>
-  T* exchanged_sums(int which, int64_t t) const {
-    return static_cast<T*>(a.site[which].sums) + 2 * t * R::all * H;
+  template <int Which>
+  T* exchanged_sums(int64_t t) const {
+    return static_cast<T*>(a.site[Which].sums) + 2 * t * Base::gates_of(Which) * H;
   }
 
   // the sums for the gradients of the peepholes
@@ -95,22 +101,25 @@ struct SiteGradients : GradientProducts<Cell, T> {
   }
 
   // the gradient of a site's input from that of its output; adds its sums unless add_sums did
-  template <class R, int U>
-  void through(int which, int64_t t, int64_t rank, const T* dy, const Term<T>& z, Units u,
-               int64_t n, T* dx) const {
-    constexpr int C = R::all * U;
-    const rnnorm_site& site = a.site[which];
-    if (this->by_row(which)) {
-      const auto& rows = this->row_site[which];
-      return row_gradient<R, T, U>(dy, z.raw, z.by.scale, n, saved_rows(site.var, t), plan.frames,
-                                   rows.first(rank), rows.second(rank), rows.parts.capacity, dx);
+  template <int Which, int U>
+  void through(int64_t t, int64_t rank, const T* dy, const Term<T>& z, Units u, int64_t n,
+               T* dx) const {
+    constexpr int Gates = Base::gates_of(Which), C = Gates * U;
+    const rnnorm_site& site = a.site[Which];
+    if (this->by_row(Which)) {
+      const auto& from = this->row_site[Which];
+      return this->with_rows(Which, [&](auto rows) {
+        row_gradient<decltype(rows), T, U>(dy, z.raw, z.by.scale, n, saved_rows(site.var, t),
+                                           plan.frames, from.first(rank), from.second(rank),
+                                           from.parts.capacity, dx);
+      });
     }
     T sum[C], dot[C];
-    if (this->exchanged(which, t)) {
-      this->gather(exchanged_sums<R>(which, t), u, sum, R::all);
-      this->gather(exchanged_sums<R>(which, t) + R::all * H, u, dot, R::all);
+    if (this->exchanged(Which, t)) {
+      this->gather(exchanged_sums<Which>(t), u, sum, Gates);
+      this->gather(exchanged_sums<Which>(t) + Gates * H, u, dot, Gates);
     } else {
-      sums<R, U>(which, dy, z, u, n, sum, dot);
+      sums<Which, U>(dy, z, u, n, sum, dot);
     }
     if (this->takes(site, t))
       batch_gradient<T, C>(dy, z.raw, z.by, n, this->rows_of(site, t), sum, dot, dx);
@@ -120,11 +129,13 @@ struct SiteGradients : GradientProducts<Cell, T> {
       std::memcpy(dx, dy, size_t(n * C) * sizeof(T));
   }
 
-  template <class R>
   void merge_sums(int which, int64_t n, int64_t rank) const {
     const auto& site = this->row_site[which];
-    if (this->by_row(which))
-      merge_gradient_sums<R>(site.parts, tiles, n, site.first(rank), site.second(rank));
+    if (!this->by_row(which)) return;
+    this->with_rows(which, [&](auto rows) {
+      merge_gradient_sums<decltype(rows)>(site.parts, tiles, n, this->centred(which),
+                                          site.first(rank), site.second(rank));
+    });
   }
 
   // copies a tile's sums to the caller's arrays

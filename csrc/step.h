@@ -28,11 +28,13 @@ struct Step {
   int64_t n;      // active rows
   int64_t units;  // number of the U units that exist
   Term<T> x, h, cell;
-  const T *h_before, *c_before;
-  T *h_after, *c_after, *c_carried;  // c before and after zoneout
+  const T *h_before, *c_before;  // zeros in rows that begin anew
+  int64_t h_before_stride;       // from row to row of h_before
+  T *h_after, *c_after, *c_carried;  // the new c, and what the next step reads of it
   int64_t h_stride;                  // from row to row of h, which has all units of the layer
   const T* peephole[RNNORM_PEEPHOLES];  // weights of the units, or null
   Mask<T> candidate, zone_h, zone_c;
+  bool carry;  // the next step reads the normalised c
   T* gate;  // scratch, n x U: kept for the second half of the step
 
   const T* grad_output;       // rows h_stride apart, or null
@@ -82,8 +84,16 @@ struct Tile {
   }
   static RNNORM_INLINE V zone_h(const Step<T>& s, int64_t row, int column, V fresh) {
     if (!s.zone_h.drawn) return fresh;
-    const V before = load_some<W>(s.h_before + row * s.h_stride + column, s.units - column);
+    const V before = load_some<W>(s.h_before + row * s.h_before_stride + column, s.units - column);
     return mix(drawn(s.zone_h, s, row, column, T(0)), before, fresh);
+  }
+
+  // adds the part of h's gradient that skips W_h to a zoned-out share, if there is one
+  template <bool Extra>
+  static RNNORM_INLINE void skip(const Step<T>& s, int64_t row, int column, V part) {
+    T* grad_h = s.grad_h + row * s.grad_h_stride + column;
+    if (Extra && s.zone_h.drawn) part += load<W>(grad_h);
+    store<W>(grad_h, part);
   }
 
   // prefetches the data of the next tile while this one is computed

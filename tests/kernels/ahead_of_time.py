@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rnnorm.kernels.inputs import CELLS
+from rnnorm.kernels.inputs import CELL_OF_NAME
 from rnnorm.kernels.triton import columns, look_up, loop, step
 from rnnorm.kernels.triton.plan import launch_options, product, tile
 from rnnorm.kernels.triton.step import Step
@@ -69,7 +69,7 @@ class Variant(NamedTuple):
         joint = self.norm == "joint"
         shifted = joint or self.cell == "GRU"
         narrow = self.dtype != self.wide
-        cell = next(cell for cell in CELLS if cell.name == self.cell)
+        cell = CELL_OF_NAME[self.cell]
         return {
             "S": Step(
                 self.cell,

@@ -6,16 +6,26 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rnnorm import BatchNorm, LayerNorm
+from rnnorm import BatchNorm, LayerNorm, RMSNorm
 from rnnorm.cells.cell import Weights
 from rnnorm.cells.gru import GRU
+from rnnorm.cells.indrnn import IndRNN
+from rnnorm.cells.ligru import LiGRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
+from rnnorm.norm.presets import resolve
 
 PEEPHOLES = {f"LSTM-{seen}": LSTM(seen) for seen in ("output", "all")}
 CELLS = {cell.name: cell for cell in (LSTM(), GRU(), RNN(), RNN("relu"))}
+# cells that the CPU kernel alone computes
+MORE_CELLS = {
+    "GRU_BOTH": GRU("both"),
+    "LiGRU": LiGRU(),
+    "IndRNN_TANH": IndRNN("tanh"),
+    "IndRNN_RELU": IndRNN(),
+}
 # the places where something is dropped: by step, by sequence, or as expected in evaluation
 DROPOUTS = {
     "none": {},
@@ -45,6 +55,23 @@ NORMS = {
     "layer-recurrent": LayerNorm(input=False, cell=False),
     "layer-cell": LayerNorm(input=False, recurrent=False),
 }
+_APART = {"input": False, "recurrent": False}
+# norms that the CPU kernel alone computes
+MORE_NORMS = {
+    "batch-carry": BatchNorm(cell=None, carry="frame"),
+    "layer-joint": LayerNorm(**_APART, joint=True, eps=1e-3),
+    "layer-carry": LayerNorm(cell=False, carry=True),
+    "layer-joint-carry": LayerNorm(**_APART, joint=True, cell=False, carry=True),
+    "layer-term": LayerNorm(over="term"),
+    "layer-gate": LayerNorm(over="gate"),
+    "layer-joint-gate": LayerNorm(**_APART, joint=True, over="gate", eps=1e-3),
+    "rms": RMSNorm(),
+    "rms-carry-gate": RMSNorm(cell=False, carry=True, over="gate"),
+    "rms-joint-term": RMSNorm(**_APART, joint=True, over="term"),
+    "mixed": resolve({"input": BatchNorm(input="sequence"), "recurrent": LayerNorm(eps=1e-3)}),
+    "mixed-cell": resolve({"input": "layer", "recurrent": RMSNorm(over="gate"), "cell": "batch"}),
+    "mixed-carry": resolve({"joint": "batch", "carry": "rms"}),
+}
 
 
 def lengths_to_sizes(lengths):
@@ -69,13 +96,16 @@ class Problem:
     bias: bool = True
     seed: int = 0
     dropout: str = "none"
+    # share of the frames before which a row begins anew
+    resets: float = 0.0
     device: torch.device | str = "cpu"
     leaves: dict[str, torch.Tensor] = field(init=False)
 
     def __post_init__(self):
         T, B, inputs, H = self.shape
-        cell, norm = (CELLS | PEEPHOLES)[self.cell], NORMS[self.norm]
-        self.its_cell = cell
+        cell = (CELLS | PEEPHOLES | MORE_CELLS)[self.cell]
+        norm = (NORMS | MORE_NORMS)[self.norm]
+        self.its_cell, self.its_norm = cell, norm
         self.sites = cell.active_sites(norm)
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -87,7 +117,8 @@ class Problem:
         leaves = {"x": draw(T, B, inputs), "h0": 0.3 * draw(B, H)}
         if cell.name == "LSTM":
             leaves["c0"] = draw(B, H)
-        leaves |= {"weight_ih": draw(F, inputs) / inputs**0.5, "weight_hh": draw(F, H) / H**0.5}
+        shape = cell.weights(inputs, H, False)["weight_hh"]
+        leaves |= {"weight_ih": draw(F, inputs) / inputs**0.5, "weight_hh": draw(*shape) / H**0.5}
         if self.bias:
             leaves |= {"bias_ih": 0.2 * draw(F), "bias_hh": 0.2 * draw(F)}
         names = ("weight_ci", "weight_cf", "weight_co")
@@ -97,17 +128,20 @@ class Problem:
         for site in self.sites:
             features = sum(cell.blocks(site, H))
             leaves[f"gamma_{site}"] = 0.3 + 0.1 * draw(features)
-            if isinstance(norm, LayerNorm):
+            if not norm.of(site).takes_statistics:
                 continue
-            whole = getattr(norm, site) == "sequence"
+            whole = norm.scope(site) == "sequence"
             rows = B if self.age == "own" and not whole else 1
             size = (1 if whole else min(T, self.apart or T), rows, features)
             self.constants[site] = (0.2 * draw(*size), 0.5 + draw(*size).abs())
-        if "cell" in self.sites:
-            leaves["beta_cell"] = 0.1 * draw(H)
+        self.shifted = [site for site in ("cell", "carry") if site in self.sites]
+        leaves |= {f"beta_{site}": 0.1 * draw(H) for site in self.shifted}
         self.leaves = leaves
         self.sizes = None if self.lengths is None else lengths_to_sizes(self.lengths)
         self.upstream = [draw(T, B, H), draw(B, H), draw(B, H)]
+        self.reset = None
+        if self.resets:
+            self.reset = torch.rand((T, B), generator=generator) < self.resets
         self.masks = {}
         for place, kind in DROPOUTS[self.dropout].items():
             if place not in cell.dropouts:
@@ -131,16 +165,17 @@ class Problem:
                 constants[site] = tuple(m[steps.clamp(max=len(m) - 1)] for m in pair)
         return LayerCall(
             self.its_cell,
-            NORMS[self.norm],
+            self.its_norm,
             leaves["x"],
             self.sizes,
             tuple(leaves[name] for name in ("h0", "c0") if name in leaves),
             weights,
             {site: leaves[f"gamma_{site}"] for site in self.sites},
-            {"cell": leaves["beta_cell"]} if "cell" in self.sites else {},
+            {site: leaves[f"beta_{site}"] for site in self.shifted},
             constants,
             self.min_rows,
             masks=self.masks if masks is None else masks,
+            reset=self.reset,
         )
 
     def run(self, kernel, leaves, masks=None):

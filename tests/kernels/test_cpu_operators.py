@@ -100,7 +100,9 @@ def test_peepholes_and_masks_run_on_it(cell, arguments):
 @pytest.mark.parametrize(
     ("cell", "arguments"),
     [
-        ("LSTM", {"norm": "carry"}),
+        ("LSTM", {"norm": rnnorm.BatchNorm(carry="frame")}),
+        ("LSTM", {"norm": "carry", "peephole": "output"}),
+        ("LSTM", {"peephole": "full"}),
         ("LSTM", {"recurrent_dropout": rnnorm.Zoneout(), "proj_size": 2}),
         ("GRU", {"recurrent_dropout": rnnorm.CellDropout(), "reset_after": False}),
         ("LSTM", {"norm": "batch", "proj_size": 2}),

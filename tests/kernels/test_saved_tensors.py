@@ -194,7 +194,7 @@ def test_operators_refuse_any_tensor_in_another_form(monkeypatch, bent, norm):
         ("cell", "CfC"),
         ("scopes", "frame,frame"),
         ("scopes", "frame,sequence,frame"),
-        ("scopes", "frame,row,frame"),
+        ("scopes", "frame,row-all,frame"),
         ("scopes", "all,all,all"),
         ("joint", True),
     ],

@@ -14,18 +14,8 @@ from torch.autograd import forward_ad
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
+from rnnorm.norm.spec import SITES, Norm
 
-# by kind of norm, the scopes of each site that the fused kernels normalise
-_SCOPES: Mapping[type[Norm], Mapping[str, tuple[Any, ...]]] = {
-    BatchNorm: {
-        "input": ("frame", "sequence"),
-        "recurrent": ("frame",),
-        "joint": ("frame",),
-        "cell": ("frame",),
-    },
-    LayerNorm: {"input": (True,), "recurrent": (True,), "cell": (True,)},
-}
 # fields of a norm that a kernel reads as numbers, or that no kernel reads
 _NUMBERS = ("gamma", "eps", "momentum", "population", "horizon", "min_rows")
 #: the dtypes that fused kernels take
@@ -174,11 +164,17 @@ class Coverage:
 
     Args:
         cells: the cells, each with the options that it may have.
+        norms: by kind of norm, the sites that it may normalise.
         masks: the places where recurrent dropout may act. Masks of the input are the layer's own.
+        over: the columns that may share the statistics of a row, as ``LayerNorm.over`` names them.
+        mixed: whether the sites of a layer may have different specs.
     """
 
-    cells: tuple[Cell, ...]
+    cells: Sequence[Cell]
+    norms: Mapping[type[Norm], tuple[str, ...]]
     masks: tuple[str, ...] = ()
+    over: tuple[str | None, ...] = (None,)
+    mixed: bool = False
 
     def refuses(self, request: Request) -> str:
         """Say why the kernel does not compute a request, empty if it does."""
@@ -189,7 +185,7 @@ class Coverage:
             return f"it has no {request.dtype}"
         if request.projected:
             return "it has no proj_size"
-        if why := _refuses_norm(cell, request.norm):
+        if why := self._refuses_norm(cell, cell.norms(request.norm)):
             return why
         unknown = [place for place in request.masked if place not in (*self.masks, "input")]
         if unknown:
@@ -200,27 +196,31 @@ class Coverage:
             return "its operators have no forward-mode derivative"
         return ""
 
+    def _refuses_norm(self, cell: Cell, specs: Mapping[str, Norm]) -> str:
+        """Say why the kernel does not normalise a cell's sites by ``specs``, empty if it does."""
+        for site, spec in specs.items():
+            kind = type(spec)
+            if kind not in self.norms:
+                return f"it has no {kind.__name__}"
+            if site not in self.norms[kind]:
+                return f"it does not normalise the site {site!r} by {kind.__name__}"
+        for spec in specs.values():
+            kind = type(spec)
+            for field, value in vars(spec).items():
+                known = field in (*SITES, *_NUMBERS) or (field == "over" and value in self.over)
+                # an option has its default where it is not used
+                if not known and value != getattr(kind, field, None):
+                    return f"it has no {kind.__name__}({field}={value!r})"
+        if not self.mixed and len(specs) > 1 and len({*map(id, specs.values())}) > 1:
+            return "it has one norm for all sites"
+        if "carry" in specs and "cell" in specs:
+            return "it has no cell site beside a carry site"
+        if "carry" in specs and getattr(cell, "peephole", None):
+            return "it has no peepholes beside a carry site"
+        return ""
+
 
 def listed(cell: Cell, cells: Sequence[Cell]) -> bool:
     """Tell whether a cell is one of ``cells``, with all of its options."""
     # a cell's own comparison may leave options out
     return any([type(cell) is type(each) and vars(cell) == vars(each) for each in cells])
-
-
-def _refuses_norm(cell: Cell, norm: Norm | None) -> str:
-    """Say why no fused kernel normalises a cell by ``norm``, empty if they do."""
-    active = cell.active_sites(norm)
-    if norm is None or not active:
-        return ""
-    kind = type(norm)
-    if kind not in _SCOPES:
-        return f"it has no {kind.__name__}"
-    for site in active:
-        if getattr(norm, site, None) not in _SCOPES[kind].get(site, ()):
-            return f"it does not normalise the site {site!r}"
-    for field, value in vars(norm).items():
-        known = field in _SCOPES[kind] or field in _NUMBERS
-        # an option has its default where it is not used
-        if not known and value != getattr(kind, field, None):
-            return f"it has no {kind.__name__}({field}={value!r})"
-    return ""

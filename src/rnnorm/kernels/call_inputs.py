@@ -9,30 +9,37 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell
-from rnnorm.kernels.call import LayerCall, Mask, remembered
+from rnnorm.kernels.call import LayerCall, Mask, listed, remembered
 from rnnorm.kernels.inputs import (
     CELL_OF_NAME,
+    CELLS,
     NO_MASKS,
+    NO_SCALES,
     PARAMETERS,
     PEEPHOLES,
     PLACES,
+    SCOPES,
     Inputs,
     Options,
     Results,
     Sites,
+    independent,
 )
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import BatchNorm, Norm
+from rnnorm.norm.spec import CELL_SITES, LayerNorm, Norm, RowNorm, field_of
+from rnnorm.tracing import constant
 
 
-def sites_of(active: Sequence[str]) -> tuple[str, str, str]:
+def sites_of(active: Collection[str]) -> tuple[str, str, str]:
     """Return the names of the kernel's input, hidden and cell site, given the normalised ones."""
-    return "input", "joint" if "joint" in active else "recurrent", "cell"
+    hidden = "joint" if "joint" in active else "recurrent"
+    return "input", hidden, "carry" if "carry" in active else "cell"
 
 
 @remembered
-def _sites_and_gates(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int]:
-    return sites_of(cell.active_sites(norm)), sum(cell.gates)
+def _forms(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int, bool]:
+    """Return the names of the sites, the number of gates, and whether W_h is a vector."""
+    return sites_of(cell.active_sites(norm)), sum(cell.gates), independent(cell)
 
 
 def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
@@ -52,7 +59,7 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
     h0, *c0 = call.state
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
-    sites, gates = _sites_and_gates(call.cell, call.norm)
+    sites, gates, vector = _forms(call.cell, call.norm)
     statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
     x, weight_ih, weight_hh = ready(narrow, (x, weights.weight_ih, weights.weight_hh))
     others = [
@@ -60,7 +67,7 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
         weights.bias_hh,
         *[weights.own.get(name) for name in PEEPHOLES],
         *[call.gamma.get(site) for site in sites],
-        call.beta.get("cell"),
+        call.beta.get(sites[2]),
         *[m.detach() if m is not None and m.requires_grad else m for m in statistics],
     ]
     h0, c0, *others = ready(wide, (h0, c0[0] if c0 else None, *others))
@@ -70,21 +77,23 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
         units = h0.size(1)
         dropped = [m if m is None else m.expand(-1, -1, units).contiguous() for m in drawn]
     batch_sizes = batch_sizes.contiguous()
-    inputs = Inputs(x, batch_sizes, h0, c0, weight_ih, weight_hh, *others, *dropped)
-    check_shapes(inputs, gates)
+    reset = None if call.reset is None else call.reset.contiguous()
+    given = (x, batch_sizes, h0, c0, weight_ih, weight_hh, *others, *dropped, reset)
+    inputs = Inputs._make(given)
+    check_shapes(inputs, gates, vector)
     return inputs
 
 
-def check_shapes(inputs: Inputs, gates: int) -> None:
+def check_shapes(inputs: Inputs, gates: int, vector: bool) -> None:
     """Refuse parameters and statistics beyond whose end the kernel would read.
 
     Raises:
         RuntimeError: if one has another shape than in a layer of ``gates`` gates with the units of
-            ``h0``.
+            ``h0``, whose recurrent weight may be a ``vector``.
     """
     (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
     gates *= units
-    matrices = ((gates, inputs.x.size(2)), (gates, units))
+    matrices = ((gates, inputs.x.size(2)), (units,) if vector else (gates, units))
     row, unit = (gates,), (units,)
     shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit)
     for name, given, shape in zip(PARAMETERS, inputs.parameters, shapes, strict=True):
@@ -105,7 +114,9 @@ def check_shapes(inputs: Inputs, gates: int) -> None:
             )
 
 
-def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]) -> None:
+def check_call(
+    inputs: Inputs, options: Options, dtypes: Collection[torch.dtype], *, uniform: bool = False
+) -> None:
     """Refuse arguments that only a direct call of an operator can have.
 
     Such a call comes from an exported program that was changed by hand, or from hooks on the
@@ -115,6 +126,7 @@ def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]
         inputs: contiguous tensors, not checked otherwise.
         options: options, not checked.
         dtypes: dtypes of x that the kernel takes.
+        uniform: whether the kernel takes one norm for all sites, and no resets.
 
     Raises:
         RuntimeError: if a tensor has another dtype, device or shape than the kernel reads, the
@@ -124,17 +136,22 @@ def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]
     x, cell = inputs.x, options.cell
     scopes = options.scopes.split(",")
     kinds = {*scopes} - {"off"}
-    taken = {"frame"}, {"frame", "sequence"}, {"sequence"}
+    together = {"row"}, {"frame"}, {"frame", "sequence"}, {"sequence"}
     if (
         cell not in CELL_OF_NAME
         or len(scopes) != 3
-        or not (kinds <= {"row"} or (kinds in taken and "sequence" not in scopes[1:]))
+        or not kinds <= {*SCOPES}
+        or "sequence" in scopes[1:]
         or (options.joint and ("joint" not in CELL_OF_NAME[cell].sites or scopes[0] != "off"))
         or (scopes[2] != "off" and not options.has_c)
+        or (options.carry and scopes[2] == "off")
+        or (uniform and kinds and (kinds not in together or options.carry))
+        or (inputs.reset is not None and (uniform or kinds & {"frame", "sequence"}))
     ):
         raise RuntimeError(
-            f"cell, scopes and joint must be those of a layer, got {cell!r}, {options.scopes!r} "
-            f"and {options.joint}"
+            f"cell, scopes, joint, carry and reset must be those of a layer that the kernel "
+            f"computes, got {cell!r}, {options.scopes!r}, {options.joint}, {options.carry} and "
+            f"{'none' if inputs.reset is None else 'some'}"
         )
     if x.dtype not in dtypes or x.dim() != 3 or len(x) == 0 or inputs.h0.dim() != 2:
         raise RuntimeError(
@@ -146,18 +163,20 @@ def check_call(inputs: Inputs, options: Options, dtypes: Collection[torch.dtype]
         if tensor is None:
             continue
         dtype = x.dtype if name in ("x", "weight_ih", "weight_hh") else wide
-        dtype = torch.int64 if name == "sizes" else torch.bool if "mask" in name else dtype
+        flags = name == "reset" or "mask" in name
+        dtype = torch.int64 if name == "sizes" else torch.bool if flags else dtype
         device = "cpu" if name == "sizes" else x.device.type
         if tensor.dtype != dtype or tensor.device.type != device:
             raise RuntimeError(
                 f"{name} must be {dtype} on {device}, got {tensor.dtype} on {tensor.device}"
             )
-    check_shapes(inputs, options.gates)
+    check_shapes(inputs, options.gates, options.independent)
     (T, B), units = x.shape[:2], inputs.h0.size(1)
     for name, tensor, shape in (
         ("sizes", inputs.sizes, (T,)),
         ("h0", inputs.h0, (B, units)),
         ("c0", inputs.c0, (B, units)),
+        ("reset", inputs.reset, (T, B)),
     ):
         if tensor is not None and tensor.shape != shape:
             raise RuntimeError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
@@ -213,33 +232,45 @@ def options_of(
     return options._replace(**scales)  # type: ignore[arg-type]
 
 
+@constant
+def _name_of(cell: Cell) -> str:
+    """Return the name of a cell in ``Options``."""
+    return next(name for name, alike in CELLS.items() if listed(cell, alike))
+
+
 @remembered
 def _options_without_masks(cell: Cell, norm: Norm | None, min_rows: int | None) -> Options:
-    active = cell.active_sites(norm)
-    batch = isinstance(norm, BatchNorm)
+    specs = cell.norms(norm)
+    sites = sites_of(specs)
+    taken = any([spec.takes_statistics for spec in specs.values()])
 
     def scope(site: str) -> str:
-        if site not in active:
+        spec = specs.get(site)
+        if spec is None:
             return "off"
-        if not batch:
-            return "row"
+        if isinstance(spec, RowNorm):
+            blocks = cell.gates if field_of(site) not in CELL_SITES else (1,)
+            over = {"term": (sum(blocks),), "gate": (1,) * sum(blocks)}.get(spec.over or "", blocks)
+            kind = "row" if isinstance(spec, LayerNorm) else "rms"
+            return kind if over == blocks else f"{kind}-{spec.over}"
         # constants serve step by step, so the terms of all frames need not be kept
-        return "frame" if min_rows is None else str(getattr(norm, site))
+        return "frame" if min_rows is None else str(spec.scope(site))
 
     return Options(
-        cell.name,
-        ",".join(map(scope, sites_of(active))),
-        "joint" in active,
-        norm.eps if norm else 1.0,
-        -1 if min_rows is None or not (batch and active) else min_rows,
-        *[1.0] * len(PLACES),
+        _name_of(cell),
+        ",".join(map(scope, sites)),
+        "joint" in specs,
+        "carry" in specs,
+        *Sites._make([specs[site].eps if site in specs else 1.0 for site in sites]),
+        -1 if min_rows is None or not taken else min_rows,
+        **NO_SCALES,
     )
 
 
 def taken_of(call: LayerCall, results: Results) -> dict[str, Moments]:
     """Return the moments that a forward pass took, by site."""
-    if not isinstance(call.norm, BatchNorm) or call.min_rows is None:
+    if call.min_rows is None:
         return {}
-    sites = _sites_and_gates(call.cell, call.norm)[0]
-    moments = zip(sites, results.moments, strict=True)
-    return {site: taken for site, taken in moments if site in call.gamma}
+    specs = call.cell.norms(call.norm)
+    moments = zip(sites_of(specs), results.moments, strict=True)
+    return {m[0]: m[1] for m in moments if m[0] in specs and specs[m[0]].takes_statistics}

@@ -99,7 +99,15 @@ def _scan_refuses(request: Request) -> str:
 
 KERNELS = (
     Kernel("aten", "", _aten_refuses, None, traceable=False, worse=_aten_is_worse),
-    Kernel("cpu", UNAVAILABLE, cpu.refuses, cpu.layer, traceable=True, synchronized=cpu.layer),
+    Kernel(
+        "cpu",
+        UNAVAILABLE,
+        cpu.refuses,
+        cpu.layer,
+        traceable=True,
+        synchronized=cpu.layer,
+        restarts=True,
+    ),
     Kernel(
         "triton",
         triton.UNAVAILABLE,

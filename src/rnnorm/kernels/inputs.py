@@ -9,14 +9,30 @@ from torch import Tensor
 
 from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
+from rnnorm.cells.indrnn import IndRNN
+from rnnorm.cells.ligru import LiGRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 
-#: the cells that ``Inputs`` and ``Options`` can describe; cells of one name go from fewer weights
-#: to more
-CELLS = (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu"))
+#: by the name in ``Options``, the cells that ``Inputs`` and ``Options`` can describe, from fewer
+#: weights to more
+CELLS: Mapping[str, tuple[Cell, ...]] = {
+    "LSTM": (LSTM(), LSTM("output"), LSTM("all")),
+    "GRU": (GRU(),),
+    "GRU_BOTH": (GRU("both"),),
+    "LiGRU": (LiGRU(),),
+    "RNN_TANH": (RNN(),),
+    "RNN_RELU": (RNN("relu"),),
+    "IndRNN_TANH": (IndRNN("tanh"),),
+    "IndRNN_RELU": (IndRNN(),),
+}
 #: one cell of each name, for what its options do not change
-CELL_OF_NAME: Mapping[str, Cell] = {cell.name: cell for cell in CELLS}
+CELL_OF_NAME: Mapping[str, Cell] = {name: alike[0] for name, alike in CELLS.items()}
+
+
+def independent(cell: Cell) -> bool:
+    """Tell whether a cell's recurrent weight is a vector."""
+    return len(cell.weights(1, 1, False)["weight_hh"]) == 1
 
 
 class Sites(NamedTuple):
@@ -31,8 +47,8 @@ class Inputs(NamedTuple):
     """The tensors that both passes take: contiguous, of one type, ``sizes`` int64.
 
     Constants are ``(R, 1, F)`` or ``(R, B, F)``, the last of at most T serving all later steps,
-    None where no step can need them. Masks are bool ``(T, B, H)`` with T and B or ones. A tensor
-    that the cell or the layer does not have is None.
+    None where no step can need them. Masks are bool ``(T, B, H)`` with T and B or ones, ``reset``
+    is bool ``(T, B)``. A tensor that the cell or the layer does not have is None.
     """
 
     x: Tensor
@@ -60,6 +76,7 @@ class Inputs(NamedTuple):
     mask_candidate: Tensor | None
     mask_zoneout_h: Tensor | None
     mask_zoneout_c: Tensor | None
+    reset: Tensor | None
 
     @property
     def peepholes(self) -> tuple[Tensor | None, ...]:
@@ -92,7 +109,7 @@ class Inputs(NamedTuple):
 
     @property
     def without_gradients(self) -> tuple[Tensor | None, ...]:
-        """The inputs after ``leaves``: constants and masks."""
+        """The inputs after ``leaves``: constants, masks and ``reset``."""
         return self[LEAVES:]
 
     @property
@@ -194,6 +211,13 @@ PEEPHOLES = ("weight_ci", "weight_cf", "weight_co")
 # where recurrent dropout acts, in the order of the masks
 PLACES = ("hidden", "candidate", "zoneout_h", "zoneout_c")
 NO_MASKS = (None,) * len(PLACES)
+NO_SCALES: Mapping[str, float] = dict.fromkeys([f"scale_{place}" for place in PLACES], 1.0)
+
+
+# layer norm and RMS norm over the cell's blocks of gates, over all gates of a term, or over each
+_BY_ROW = [kind + over for kind in ("row", "rms") for over in ("", "-term", "-gate")]
+#: what a site may be: not normalised, by statistics over rows, or by row
+SCOPES = ("off", "frame", "sequence", *_BY_ROW)
 
 
 class Options(NamedTuple):
@@ -201,10 +225,11 @@ class Options(NamedTuple):
 
     Args:
         cell: name of the cell.
-        scopes: scopes of the input, hidden and cell site, separated by commas: "off" for a site
-            that is not normalised, "row" for layer norm.
+        scopes: scopes of the input, hidden and cell site, separated by commas; ``SCOPES`` lists
+            them.
         joint: whether the hidden site is the joint one.
-        eps: added to the variance.
+        carry: whether the cell site is the carry one: the next step reads the normalised c.
+        eps_input: added to the variance of the input site; those of the others follow.
         min_rows: fewest rows that a statistic is taken of, -1 if none is taken.
         scale_hidden: factor of the true numbers of the first mask; the others follow in order.
     """
@@ -212,7 +237,10 @@ class Options(NamedTuple):
     cell: str
     scopes: str
     joint: bool
-    eps: float
+    carry: bool
+    eps_input: float
+    eps_hidden: float
+    eps_cell: float
     min_rows: int
     scale_hidden: float
     scale_candidate: float
@@ -223,6 +251,11 @@ class Options(NamedTuple):
     def by_site(self) -> Sites:
         """The scope of each site."""
         return Sites(*self.scopes.split(","))
+
+    @property
+    def eps(self) -> Sites:
+        """What is added to the variance of each site."""
+        return Sites(self.eps_input, self.eps_hidden, self.eps_cell)
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -241,8 +274,13 @@ class Options(NamedTuple):
 
     @property
     def gate_blocks(self) -> tuple[int, ...]:
-        """The number of gates in each block that has row statistics of its own."""
+        """The number of gates in each block of the cell, which has row statistics of its own."""
         return CELL_OF_NAME[self.cell].gates
+
+    def blocks_of(self, scope: str) -> int:
+        """Return the number of statistics that each row of a term has."""
+        over = scope.partition("-")[2]
+        return {"": len(self.gate_blocks), "term": 1, "gate": self.gates}[over]
 
     @property
     def has_c(self) -> bool:
@@ -253,6 +291,11 @@ class Options(NamedTuple):
     def separate(self) -> bool:
         """Tell whether a gate reads its input and recurrent term apart, each with its own bias."""
         return "joint" not in CELL_OF_NAME[self.cell].sites
+
+    @property
+    def independent(self) -> bool:
+        """Tell whether the recurrent weight is a vector: each unit sees of h itself alone."""
+        return independent(CELL_OF_NAME[self.cell])
 
     @property
     def skips(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,32 +12,30 @@ from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.kernels.inputs import CELLS, PEEPHOLES, PLACES, Gradients, Inputs, Options
-from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm
+from rnnorm.norm.presets import resolve
+from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, RMSNorm
 
 
 def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     """Return output, h_n and c_n of a kernel's layer, computed by the reference."""
-    hidden = "joint" if options.joint else "recurrent"
-    sites = ("input", hidden, "cell")
-    scopes = dict(zip(sites, options.by_site, strict=True))
-    norm: Norm
-    if "row" in scopes.values():
-        norm = LayerNorm(eps=options.eps, **{s: scope == "row" for s, scope in scopes.items()})
-    else:
-        given = {s: None if scope == "off" else scope for s, scope in scopes.items()}
-        norm = BatchNorm(eps=options.eps, **{"recurrent": None, **given})  # type: ignore[arg-type]
+    hidden, last = "joint" if options.joint else "recurrent", "carry" if options.carry else "cell"
+    sites = ("input", hidden, last)
+    scopes = zip(sites, options.by_site, options.eps, strict=True)
+    specs = {site: _spec(site, scope, eps) for site, scope, eps in scopes if scope != "off"}
+    norm = resolve(specs or None)
     peepholes = dict(zip(PEEPHOLES, inputs.peepholes, strict=True))
     own = {name: weight for name, weight in peepholes.items() if weight is not None}
-    alike = [cell for cell in CELLS if cell.name == options.cell]
     call = LayerCall(
-        next(cell for cell in alike if own.keys() <= cell.weights(1, 1, False).keys()),
+        next(
+            cell for cell in CELLS[options.cell] if own.keys() <= cell.weights(1, 1, False).keys()
+        ),
         norm,
         inputs.x,
         inputs.sizes,
         (inputs.h0,) if inputs.c0 is None else (inputs.h0, inputs.c0),
         Weights(inputs.weight_ih, inputs.weight_hh, inputs.bias_ih, inputs.bias_hh, own=own),
         {site: g for site, g in zip(sites, inputs.gammas, strict=True) if g is not None},
-        {} if inputs.beta_cell is None else {"cell": inputs.beta_cell},
+        {} if inputs.beta_cell is None else {last: inputs.beta_cell},
         {
             site: (mean, var)
             for site, (mean, var) in zip(sites, inputs.constants, strict=True)
@@ -48,9 +47,21 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
             for place, drawn, scale in zip(PLACES, inputs.masks, options.scales, strict=True)
             if drawn is not None
         },
+        reset=inputs.reset,
     )
     output, state, _ = reference.layer(call)
     return (output, *state)
+
+
+def _spec(site: str, scope: str, eps: float) -> Norm:
+    """Return the spec of a site with one of the scopes of a kernel's options."""
+    kind, _, over = scope.partition("-")
+    only: dict[str, Any]
+    if kind in ("frame", "sequence"):
+        only = {"input": None, "recurrent": None, "cell": None, site: kind}
+        return BatchNorm(eps=eps, **only)
+    only = {"input": False, "recurrent": False, "cell": False, site: True, "over": over or None}
+    return LayerNorm(eps=eps, **only) if kind == "row" else RMSNorm(eps=eps, **only)
 
 
 def differentiate(

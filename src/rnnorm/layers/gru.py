@@ -52,8 +52,7 @@ class GRU(Sequence):
         recurrent_dropout: a :class:`Zoneout` of h, a :class:`CellDropout`, a
             :class:`SequenceDropout`, or None.
         reset_after: whether the reset gate acts after the recurrent product, as in torch.nn, or
-            ``"both"``. Layers with ``False`` or ``"both"`` run in plain PyTorch, and have a joint
-            site too.
+            ``"both"``. Layers with ``False`` run in plain PyTorch. Both have a joint site too.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a

@@ -15,7 +15,7 @@ from rnnorm.kernels.call_inputs import check_shapes, options_of, sites_of
 from rnnorm.kernels.cpu.c_struct import COMPUTED, describe
 from rnnorm.kernels.cpu.forward import allocate
 from rnnorm.kernels.cpu.library import Layer, run
-from rnnorm.kernels.inputs import NO_MASKS, PARAMETERS, Inputs, Sites
+from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Sites
 from rnnorm.tracing import unobserved
 
 _form = attrgetter("shape", "dtype", "is_cpu")
@@ -36,7 +36,9 @@ class _Layer:
         norms = cell.norms(norm)
         active = tuple(norms)
         sites = sites_of(active)
-        self.parameters = [name.replace("hidden", sites[1]) + suffix for name in PARAMETERS]
+        own = dict(zip(Sites._fields, sites, strict=True))
+        kinds_and_sites = [name.rpartition("_") for name in PARAMETERS]
+        self.parameters = [f"{kind}_{own.get(s, s)}{suffix}" for kind, _, s in kinds_and_sites]
         # computed parameters are no parameters, and a site without gamma is refused elsewhere
         needed = [f"gamma_{site}{suffix}" for site in active]
         self.kinds = [
@@ -126,10 +128,11 @@ def evaluate(
         if not all([t.dtype is dtype and t.is_cpu for t in held]):
             return None
         names = [f"{kind}_{site}" for site in known.populations for kind in ("mean", "var")]
-        inputs = Inputs(x, sizes, h, c[0] if c else None, *parameters, *[None] * 6, *NO_MASKS)
+        without = [None] * (len(Inputs._fields) - LEAVES)
+        inputs = Inputs._make((x, sizes, h, c[0] if c else None, *parameters, *without))
         some = [moment[:T].unsqueeze(1) for moment in moments]
         inputs = inputs._replace(**dict(zip(names, some, strict=True)))
-        check_shapes(inputs, known.options.gates)
+        check_shapes(inputs, known.options.gates, known.options.independent)
         results = allocate(inputs, known.options, save=False, distinct=False)
         output, h_n, *c_n = results.differentiable[: 1 + len(state)]
         layer, placed = describe(inputs, known.options, results), None

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.cpu.library import CELLS, SCOPES, Layer, Mask, Site
+from rnnorm.kernels.cpu.library import CELLS, KINDS, OVER, Layer, Mask, Site
 from rnnorm.kernels.inputs import PEEPHOLES, PLACES, RESULTS, Inputs, Options, Results, Sites
 
 #: dtypes that the kernel computes in
@@ -32,31 +32,33 @@ def forward_shapes(
 ) -> list[tuple[int, ...]]:
     """Return the shapes of ``Results``; an absent tensor has no elements.
 
-    For layer norm the moments are each frame's mean and one over its standard deviation. Saved
-    are ``W_x x``, ``W_h h``, ``c`` and, with zoneout of c, the carried c of every frame, tile
-    after tile of hidden units. ``exchanged`` statistics are those of several processes.
+    For a norm by row the moments are each frame's mean and one over its standard deviation. Saved
+    are ``W_x x``, ``W_h h``, ``c`` and, where zoneout or the carry site makes it another, the
+    carried c of every frame, tile after tile of hidden units. ``exchanged`` statistics are those
+    of several processes.
     """
-    sizes = (*inputs.x.shape, inputs.weight_hh.shape[1])
-    zoned = inputs.mask_zoneout_c is not None
+    sizes = (*inputs.x.shape, inputs.weight_hh.shape[-1])
+    carried = inputs.mask_zoneout_c is not None or options.carry
     # a size of traced code may be a symbol
     find = _known_shapes if {*map(type, sizes)} == {int} else _forward_shapes
-    return find(sizes, options, save, exchanged, zoned)
+    return find(sizes, options, save, exchanged, carried)
 
 
 def _forward_shapes(
-    sizes: tuple[int, ...], options: Options, save: bool, exchanged: bool, zoned: bool
+    sizes: tuple[int, ...], options: Options, save: bool, exchanged: bool, carried: bool
 ) -> list[tuple[int, ...]]:
     """Return ``forward_shapes`` for ``sizes`` T, B, input size and H."""
     T, B, input_size, H = sizes
     scopes = options.by_site
-    gates, blocks, has_c = options.gates, len(options.gate_blocks), options.has_c
+    gates, has_c = options.gates, options.has_c
     shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (B, H) if has_c else (0,)]
-    for scope, wide, parts in zip(scopes, (gates, gates, 1), (blocks, blocks, 1), strict=True):
+    for site, scope in zip(scopes._fields, scopes, strict=True):
         shape: tuple[int, ...] = (0,)
-        if scope == "row":
+        if scope.startswith(("row", "rms")):
+            parts = 1 if site == "cell" else options.blocks_of(scope)
             shape = (parts, T * B) if save else (0,)
         elif scope != "off" and options.min_rows >= 0:
-            shape = (1 if scope == "sequence" else T, wide * H)
+            shape = (1 if scope == "sequence" else T, (1 if site == "cell" else gates) * H)
         shapes += (shape, shape)
     summed = options.joint or scopes.hidden == "off"
     fused = not options.separate and scopes.input == "off" and summed
@@ -66,7 +68,7 @@ def _forward_shapes(
     shapes.append((T * B, gates * padded_units(H)) if keeps_x else (0,))
     shapes.append((T * B, gates * padded_units(H)) if save else (0,))
     shapes.append((T * B, padded_units(H)) if save and has_c else (0,))
-    shapes.append((T * B, padded_units(H)) if save and zoned else (0,))
+    shapes.append((T * B, padded_units(H)) if save and carried else (0,))
     return shapes
 
 
@@ -129,7 +131,7 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
         options: options of both passes.
         results: results of the forward pass, see ``forward_shapes``.
     """
-    sizes = (*inputs.x.shape, inputs.weight_hh.shape[1])
+    sizes = (*inputs.x.shape, inputs.weight_hh.shape[-1])
     others = tuple([None if t is None else t.shape for t in inputs.without_gradients])
     layer = Layer.from_buffer_copy(
         _without_tensors(sizes, inputs.x.dtype == torch.float64, options, others)
@@ -151,21 +153,23 @@ def _without_tensors(
         sizes: T, B, input size and H.
         is_double: whether the kernel computes in float64.
         options: options of both passes.
-        others: shapes of the constants and masks.
+        others: shapes of the constants, the masks and ``reset``.
     """
     layer = Layer()
     layer.cell = CELLS.index(options.cell)
     layer.is_double = is_double
     layer.T, layer.B, layer.I, layer.H = sizes
-    layer.min_rows, layer.joint, layer.eps = options.min_rows, options.joint, options.eps
+    layer.min_rows, layer.joint, layer.carry = options.min_rows, options.joint, options.carry
     layer.recompute = recomputes(layer.I, layer.H)
-    for site, scope, shape in zip(layer.site, options.by_site, others[:6:2], strict=True):
-        site.scope = SCOPES.index(scope)
+    of_sites = zip(layer.site, options.by_site, options.eps, others[:6:2], strict=True)
+    for site, scope, eps, shape in of_sites:
+        kind, _, over = scope.partition("-")
+        site.scope, site.over, site.eps = KINDS.index(kind), OVER.index(over), eps
         if shape is not None:
             steps, rows, features = shape
             site.constant_last, site.constant_step = steps - 1, rows * features
             site.constant_row = features if rows > 1 else 0
-    for mask, scale, shape in zip(layer.mask, options.scales, others[6:], strict=True):
+    for mask, scale, shape in zip(layer.mask, options.scales, others[6:-1], strict=True):
         if shape is not None:
             steps, rows, features = shape
             mask.scale = scale

@@ -9,9 +9,16 @@ from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.cpu.c_struct import COMPUTED
 from rnnorm.kernels.cpu.forward import PASSES
 from rnnorm.kernels.inputs import CELLS, PLACES
+from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
 
 #: the layers that the kernel computes
-COVERAGE = Coverage(CELLS, PLACES)
+COVERAGE = Coverage(
+    [cell for alike in CELLS.values() for cell in alike],
+    dict.fromkeys((BatchNorm, LayerNorm, RMSNorm), SITES),
+    PLACES,
+    over=(None, "term", "gate"),
+    mixed=True,
+)
 
 
 def refuses(request: Request) -> str:

@@ -15,8 +15,10 @@ from rnnorm.kernels import cpu
 from rnnorm.kernels.cpu.rank_exchange import Exchange
 
 # in the order of the enumerations of csrc/layer.h
-CELLS = ("LSTM", "GRU", "RNN_TANH", "RNN_RELU")
-SCOPES = ("off", "frame", "sequence", "row")
+_GATED = ("LSTM", "GRU", "GRU_BOTH", "LiGRU")
+CELLS = (*_GATED, "RNN_TANH", "RNN_RELU", "IndRNN_TANH", "IndRNN_RELU")
+KINDS = ("off", "frame", "sequence", "row", "rms")
+OVER = ("", "term", "gate")
 
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int64
@@ -33,6 +35,8 @@ class Site(ctypes.Structure):
 
     _fields_ = (
         ("scope", _INT),
+        ("over", _INT),
+        ("eps", ctypes.c_double),
         ("gamma", _POINTER),
         ("beta", _POINTER),
         ("constant_mean", _POINTER),
@@ -70,14 +74,14 @@ class Layer(ctypes.Structure):
         ("all_sizes", _POINTER),
         ("exchange", _EXCHANGE),
         ("joint", _INT),
+        ("carry", _INT),
         ("recompute", _INT),
-        ("eps", ctypes.c_double),
         ("site", Site * 3),
-        *_pointers("x h0 c0 weight_ih weight_hh bias_ih bias_hh"),
+        *_pointers("x h0 c0 reset weight_ih weight_hh bias_ih bias_hh"),
         ("peephole", _POINTER * 3),
         ("mask", Mask * 4),
-        *_pointers("output h_n c_n saved_x saved_h saved_c saved_carried"),
-        *_pointers("grad_output grad_h_n grad_c_n grad_x grad_h0 grad_c0"),
+        *_pointers("output h_n c_n all_c saved_x saved_h saved_c saved_carried"),
+        *_pointers("grad_output grad_h_n grad_c_n grad_all_c grad_x grad_h0 grad_c0"),
         *_pointers("grad_weight_ih grad_weight_hh grad_bias_ih grad_bias_hh"),
         ("grad_peephole", _POINTER * 3),
     )

@@ -21,6 +21,7 @@ from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.norm import population
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, may_become_another
+from rnnorm.norm.spec import BatchNorm, LayerNorm
 from rnnorm.tracing import jit_tracing, unobserved
 
 _LEAST = (3, 6)
@@ -44,7 +45,13 @@ def _unavailable() -> str:
 #: why the kernels cannot run here; earlier versions of Triton were not tried
 UNAVAILABLE = _unavailable()
 #: the layers that the kernels compute
-COVERAGE = Coverage((LSTM(), GRU(), RNN(), RNN("relu")))
+COVERAGE = Coverage(
+    (LSTM(), GRU(), RNN(), RNN("relu")),
+    {
+        BatchNorm: ("input", "recurrent", "joint", "cell"),
+        LayerNorm: ("input", "recurrent", "cell"),
+    },
+)
 
 
 def _interpreted() -> bool:

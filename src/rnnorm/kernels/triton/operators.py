@@ -40,7 +40,7 @@ Kept = TypeVar("Kept", Gradients, Results)
 def triton_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Return the gradients of x, h0, c0, weights, biases, peepholes, gammas and the cell's beta."""
     parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
-    check_call(inputs, options, DTYPES)
+    check_call(inputs, options, DTYPES, uniform=True)
     check_results(inputs, results, upstream, forward_shapes(inputs, options, True))
     return tuple(_backward(*parts))
 
@@ -96,7 +96,7 @@ triton_backward.register_autograd(differentiate, setup_context=setup_backward)
 def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Run the forward pass on ``Inputs``, ``Options`` and whether a backward pass follows."""
     inputs, options, save = forward_parts(contiguous(arguments))
-    check_call(inputs, options, DTYPES)
+    check_call(inputs, options, DTYPES, uniform=True)
     return tuple(_forward(inputs, options, save, None))
 
 

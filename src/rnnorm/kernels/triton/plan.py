@@ -220,7 +220,7 @@ class Plan:
 
     def launch(self, n: int, *, looped: bool = False) -> tuple[tuple[int], dict[str, Any]]:
         """Return the grid and the compile options for n rows, of one step or of many in a loop."""
-        how = tile(self.by_row, self.B, self.H, self.wide, self.options.eps)
+        how = tile(self.by_row, self.B, self.H, self.wide, self.options.eps.input)
         grid = (n if self.by_row else triton.cdiv(self.H, how.units),)
         if not looped:
             return grid, {"TILE": how, **launch_options(how)}
