@@ -93,8 +93,8 @@ bool agrees(const rnnorm_layer& a) {
     add(a.site[k].grad_beta, a.H);
   }
   for (void* grad : a.grad_peephole) add(grad, a.H);
-  // the smaller distance for a rectifier whose kink lies within the larger
-  for (const double distance : {1e-7, 1e-8}) {
+  // a smaller distance for a rectifier whose kink lies within the larger
+  for (const double distance : {1e-7, 1e-8, 1e-9}) {
     const double after = plain::Layer<T>(a, distance).loss();
     const double before = plain::Layer<T>(a, -distance).loss();
     const double error = std::fabs((after - before) / (2 * distance) - slope);

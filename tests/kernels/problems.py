@@ -98,6 +98,7 @@ class Problem:
     dropout: str = "none"
     # share of the frames before which a row begins anew
     resets: float = 0.0
+    all_states: bool = False
     device: torch.device | str = "cpu"
     leaves: dict[str, torch.Tensor] = field(init=False)
 
@@ -138,7 +139,7 @@ class Problem:
         leaves |= {f"beta_{site}": 0.1 * draw(H) for site in self.shifted}
         self.leaves = leaves
         self.sizes = None if self.lengths is None else lengths_to_sizes(self.lengths)
-        self.upstream = [draw(T, B, H), draw(B, H), draw(B, H)]
+        self.upstream = [draw(T, B, H), draw(B, H), draw(B, H), draw(T, B, H)]
         self.reset = None
         if self.resets:
             self.reset = torch.rand((T, B), generator=generator) < self.resets
@@ -176,12 +177,13 @@ class Problem:
             self.min_rows,
             masks=self.masks if masks is None else masks,
             reset=self.reset,
+            all_states=self.all_states,
         )
 
     def run(self, kernel, leaves, masks=None):
         """Output and final states, then the moments taken."""
-        output, state, moments = kernel(self.call(kernel, leaves, masks))
-        return (output, *state), moments
+        output, state, moments, states = kernel(self.call(kernel, leaves, masks))
+        return (output, *state, *states[1:]), moments
 
     def results(self, kernel, dtype, poison=False):
         """Everything that a kernel computes, gradients as ``d name``."""
@@ -202,7 +204,7 @@ class Problem:
         outputs, moments = self.run(kernel, leaves, masks)
         loss = sum((o * u.to(o)).sum() for o, u in zip(outputs, self.upstream, strict=False))
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-        found = dict(zip(("output", "h_n", "c_n"), outputs, strict=False))
+        found = dict(zip(("output", "h_n", "c_n", "all_c"), outputs, strict=False))
         for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
             found[f"d {name}"] = torch.zeros_like(leaf) if gradient is None else gradient
         for site, pair in moments.items():

@@ -145,3 +145,17 @@ def test_gradients_of_gradients_are_those_of_the_reference(cell, norm, resets):
         return first, torch.autograd.grad(loss, [*leaves, *upstream], **options)
 
     torch.testing.assert_close(twice(cpu.layer), twice(reference.layer))
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
+@pytest.mark.parametrize("shape", ["dense", "ragged", "chunks"])
+@pytest.mark.parametrize(
+    ("norm", "dropout", "resets"),
+    [("none", "none", 0.2), ("all", "every", 0.0), ("rms-carry-gate", "zoneout", 0.2)],
+)
+def test_c_after_every_step_as_the_reference(norm, dropout, resets, shape, dtype):
+    options = {"dropout": dropout, "resets": resets, "all_states": True}
+    problem, expected = _expected("LSTM", norm, shape, **options)
+    assert "all_c" in expected
+    assert_same(problem.results(cpu.layer, dtype, poison=True), expected, TOLERANCE[dtype])

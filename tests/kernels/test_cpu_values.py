@@ -156,7 +156,7 @@ def test_in_evaluation_no_term_is_kept_for_a_statistic_of_all_frames():
     arguments, leaves = (LSTM(), NORMS["sequence"]), Problem("LSTM", "none", (50, 2, 4, 18)).leaves
     inputs = Inputs._make([leaves.get(name) for name in Inputs._fields])
     kept = {
-        min_rows: forward_shapes(inputs, options_of(*arguments, min_rows), save=False)[9]
+        min_rows: forward_shapes(inputs, options_of(*arguments, min_rows), save=False)[10]
         for min_rows in (2, None)
     }
     assert kept == {2: (100, 4 * 20), None: (0,)}

@@ -147,7 +147,7 @@ def calls(monkeypatch, cell="LSTM", norm="all", **options):
     first = [a.detach() if isinstance(a, torch.Tensor) else a for a in first]
     results = forward.cpu_forward(*first[:-1], True)
     count = len(Inputs._fields)
-    grads = [torch.ones_like(each) for each in results[:3]]
+    grads = [*[torch.ones_like(each) for each in results[:3]], None]
     return first, [*first[:count], *results, *grads, *first[count:-1], True]
 
 
@@ -169,7 +169,7 @@ def test_operators_refuse_any_tensor_in_another_form(monkeypatch, bent, norm):
         (forward.cpu_forward, backward.cpu_backward),
         strict=True,
     ):
-        names = (*Inputs._fields, *RESULTS, *[f"grad_{name}" for name in RESULTS[:3]])
+        names = (*Inputs._fields, *RESULTS, *[f"grad_{name}" for name in RESULTS[:4]])
         for k, (name, given) in enumerate(zip(names, arguments, strict=False)):
             unread = name in ("h_n", "c_n") or not isinstance(given, torch.Tensor)
             if unread or given.numel() == 0:

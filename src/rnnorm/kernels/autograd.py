@@ -33,7 +33,7 @@ class Passes(NamedTuple):
         forward: the forward pass without autograd, called with inputs, options, whether a backward
             pass follows, and the active rows of all ranks or None for this process alone.
         backward: the backward pass without autograd, called with inputs, results, the gradients of
-            output, h_n and c_n, options, whether the gradient of x is wanted, and ``rows``.
+            output, h_n, c_n and all_c, options, whether the gradient of x is wanted, and ``rows``.
         forward_operator: the forward pass as a custom operator.
         backward_operator: the backward pass as a custom operator.
     """
@@ -95,10 +95,10 @@ class Passes(NamedTuple):
             return self.forward(inputs, options, False, rows)
         others: list[Tensor] = []
         function = FusedLayer if rows is None else SynchronizedFusedLayer
-        output, h_n, c_n = function.apply(  # type: ignore[no-untyped-call]
+        first = function.apply(  # type: ignore[no-untyped-call]
             *inputs.leaves, inputs.without_gradients, options, self, rows, others
         )
-        return Results(output, h_n, c_n, *others)
+        return Results._make((*first, *others))
 
 
 class FusedLayer(torch.autograd.Function):
@@ -106,7 +106,8 @@ class FusedLayer(torch.autograd.Function):
 
     It is used only where nothing observes operators. Its arguments are the leaves, the other
     inputs, the options, the passes, the active rows of all ranks or None, and a list for the
-    other results, which as outputs would cost more; it returns output, h_n and c_n.
+    other results, which as outputs would cost more; it returns output, h_n, c_n and, if it is
+    wanted, all_c.
     """
 
     @staticmethod
@@ -118,8 +119,9 @@ class FusedLayer(torch.autograd.Function):
         keep(ctx, (*inputs, *for_backward(results)))
         ctx.sizes = inputs.sizes.tolist()
         ctx.set_materialize_grads(False)
-        others += results.without_gradients
-        return results.differentiable
+        wanted = len(DIFFERENTIABLE) - (not ctx.options.wants_all_c)
+        others += results[wanted:]
+        return results[:wanted]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
@@ -135,6 +137,7 @@ class FusedLayer(torch.autograd.Function):
                 f"sizes were saved for the backward pass as {ctx.sizes}, and came back as {sizes}: "
                 f"{CHANGED}"
             )
+        grads = grads if ctx.options.wants_all_c else (*grads, None)
         return (*ctx.passes.gradients(ctx, inputs, results, grads, ctx.rows), *[None] * 5)
 
 

@@ -88,6 +88,7 @@ class LayerCall(NamedTuple):
             the same number of steps on all ranks, and ``min_rows`` counts the rows of all ranks.
         reset: ``(T, B)`` bool in the order of the rows: where True a row begins anew, from a
             state of zeros and at age 0, before that step. Given to kernels that restart rows.
+        all_states: whether every state after every step is wanted.
     """
 
     cell: Cell
@@ -104,6 +105,7 @@ class LayerCall(NamedTuple):
     masks: Mapping[str, Mask] | None = None
     rows: ActiveRows | None = None
     reset: Tensor | None = None
+    all_states: bool = False
 
 
 class LayerResult(NamedTuple):
@@ -115,11 +117,14 @@ class LayerResult(NamedTuple):
         taken: mean and biased variance taken at each batch-normalised site, ``(T, F)``, or
             ``(1, F)`` for sequence scope; zero at steps with too few rows, NaN at steps where the
             cell has no such term; empty with ``min_rows=None``.
+        states: every state after every step, ``(T, B, ·)`` each, zero where padded; empty unless
+            ``all_states`` asks for them.
     """
 
     output: Tensor
     state: State
     taken: dict[str, Moments]
+    states: tuple[Tensor, ...] = ()
 
 
 class Request(NamedTuple):

@@ -146,12 +146,13 @@ def check_call(
         or (scopes[2] != "off" and not options.has_c)
         or (options.carry and scopes[2] == "off")
         or (uniform and kinds and (kinds not in together or options.carry))
+        or (options.wants_all_c and (uniform or not options.has_c))
         or (inputs.reset is not None and (uniform or kinds & {"frame", "sequence"}))
     ):
         raise RuntimeError(
-            f"cell, scopes, joint, carry and reset must be those of a layer that the kernel "
-            f"computes, got {cell!r}, {options.scopes!r}, {options.joint}, {options.carry} and "
-            f"{'none' if inputs.reset is None else 'some'}"
+            f"cell, scopes, joint, carry, wants_all_c and reset must be those of a layer that the "
+            f"kernel computes, got {cell!r}, {options.scopes!r}, {options.joint}, {options.carry}, "
+            f"{options.wants_all_c} and {'none' if inputs.reset is None else 'some'}"
         )
     if x.dtype not in dtypes or x.dim() != 3 or len(x) == 0 or inputs.h0.dim() != 2:
         raise RuntimeError(
@@ -261,6 +262,7 @@ def _options_without_masks(cell: Cell, norm: Norm | None, min_rows: int | None) 
         ",".join(map(scope, sites)),
         "joint" in specs,
         "carry" in specs,
+        False,
         *Sites._make([specs[site].eps if site in specs else 1.0 for site in sites]),
         -1 if min_rows is None or not taken else min_rows,
         **NO_SCALES,

@@ -128,13 +128,15 @@ PARAMETERS = Inputs._fields[_FIRST_PARAMETER:LEAVES]
 class Results(NamedTuple):
     """The tensors that a forward pass returns; an absent one has no elements.
 
-    The first three are differentiable. ``taken`` are the moments taken at each site, and
+    The first four are differentiable; ``all_c`` is c after every step, where it is asked for.
+    ``taken`` are the moments taken at each site, and
     ``saved`` is for the backward pass.
     """
 
     output: Tensor
     h_n: Tensor
     c_n: Tensor
+    all_c: Tensor
     taken_mean_input: Tensor
     taken_var_input: Tensor
     taken_mean_hidden: Tensor
@@ -147,9 +149,9 @@ class Results(NamedTuple):
     saved_carried: Tensor
 
     @property
-    def differentiable(self) -> tuple[Tensor, Tensor, Tensor]:
+    def differentiable(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The results that have gradients."""
-        return self.output, self.h_n, self.c_n
+        return self.output, self.h_n, self.c_n, self.all_c
 
     @property
     def without_gradients(self) -> tuple[Tensor, ...]:
@@ -174,7 +176,7 @@ class Results(NamedTuple):
 #: names of what a forward pass returns
 RESULTS = Results._fields
 #: names of the results that have gradients
-DIFFERENTIABLE = ("output", "h_n", "c_n")
+DIFFERENTIABLE = ("output", "h_n", "c_n", "all_c")
 
 
 class Gradients(NamedTuple):
@@ -229,6 +231,7 @@ class Options(NamedTuple):
             them.
         joint: whether the hidden site is the joint one.
         carry: whether the cell site is the carry one: the next step reads the normalised c.
+        wants_all_c: whether c after every step is returned.
         eps_input: added to the variance of the input site; those of the others follow.
         min_rows: fewest rows that a statistic is taken of, -1 if none is taken.
         scale_hidden: factor of the true numbers of the first mask; the others follow in order.
@@ -238,6 +241,7 @@ class Options(NamedTuple):
     scopes: str
     joint: bool
     carry: bool
+    wants_all_c: bool
     eps_input: float
     eps_hidden: float
     eps_cell: float

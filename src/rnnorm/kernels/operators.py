@@ -46,7 +46,7 @@ def _schema(arguments: list[str], results: int) -> str:
 
 #: schema of the forward pass: ``Inputs``, ``Options`` and whether a backward pass follows
 FORWARD = _schema([*_INPUTS, *_OPTIONS, "bool save"], len(RESULTS))
-#: schema of the backward pass: ``Inputs``, ``Results``, the gradients of output, h_n and c_n,
+#: schema of the backward pass: ``Inputs``, ``Results``, the gradients of those that have some,
 #: ``Options`` and whether the gradient of x is wanted; it returns ``Gradients``
 BACKWARD = _schema(
     [
@@ -103,9 +103,9 @@ def fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def for_backward(results: Results) -> tuple[Tensor, ...]:
-    """Drop h_n and c_n, which no backward pass reads and a user may change."""
+    """Drop h_n, c_n and all_c, which no backward pass reads and a user may change."""
     absent = results.output.new_empty(0)
-    return results.output, absent, absent, *results.without_gradients
+    return results.output, absent, absent, absent, *results.without_gradients
 
 
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -177,15 +177,15 @@ def check_results(
     Args:
         inputs: inputs of both passes, already checked.
         results: results of the forward pass.
-        upstream: gradients of output, h_n and c_n.
+        upstream: gradients of output, h_n, c_n and all_c.
         expected: shape and dtype of each result.
 
     Raises:
         RuntimeError: if a result or a gradient has another shape, dtype or device.
     """
     device, forms = inputs.x.device, dict(zip(RESULTS, expected, strict=True))
-    # no backward pass reads h_n and c_n
-    read = [name for name in RESULTS if name not in ("h_n", "c_n")]
+    # no backward pass reads h_n, c_n and all_c
+    read = [name for name in RESULTS if name == "output" or name not in DIFFERENTIABLE]
     checked = [(name, getattr(results, name), forms[name]) for name in read]
     for name, grad in zip(DIFFERENTIABLE, upstream, strict=True):
         checked.append((f"grad_{name}", grad, forms[name]))
@@ -221,17 +221,20 @@ def gradients(
         ctx: of the forward pass, with its options.
         inputs: of the forward pass.
         results: of the forward pass.
-        grads: gradients of output, h_n and c_n.
+        grads: gradients of output, h_n, c_n and all_c.
         backward: runs the backward pass on inputs, results, ``grads``, options and whether the
             gradient of x is wanted.
 
     Raises:
         RuntimeError: if the gradient of a result has another form than the result.
     """
-    likes = (results.output, inputs.h0, inputs.c0)
+    all_c = results.output if ctx.options.wants_all_c else None
+    likes = (results.output, inputs.h0, inputs.c0, all_c)
+    # a result that the layer does not have has no gradient either
+    grads = [None if like is None else g for g, like in zip(grads, likes, strict=True)]
     for name, grad, like in zip(_UPSTREAM_NAMES, grads, likes, strict=True):
         # autograd does not check what a hook on a node returns
-        if grad is not None and _form(grad) != _form(like):
+        if grad is not None and like is not None and _form(grad) != _form(like):
             raise RuntimeError(
                 f"{name} must be {_in_words(_form(like))}, got {_in_words(_form(grad))}: a hook on "
                 "grad_fn has to return gradients of the form of those that it was given"

@@ -79,6 +79,7 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
     alike = isinstance(step, int) and reset is None
     ages: Sequence[int | Tensor] = range(step, step + T) if alike else ages_of(call).unbind(0)
     outputs: list[Tensor] = []
+    every: list[State] = []
     finished: list[State] = []
     for t, x_term in enumerate(x_terms):
         n = sizes[t]
@@ -101,6 +102,8 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
             state = zone_out(now, before, state)
             output = state[0] if output is first else output
         outputs.append(output if n == B else pad(output, (0, 0, 0, B - n)))
+        if call.all_states:
+            every.append(tuple([pad(s, (0, 0, 0, B - n)) for s in state]))
 
     finished.append(state)
     state_n = tuple(
@@ -116,7 +119,8 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
                     f"term, and another needs a site of its own, such as {field_of(site) + '_2'!r}"
                 )
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
-    return LayerResult(torch.stack(outputs).to(x.dtype), state_n, taken)
+    states = tuple([torch.stack(steps).to(x.dtype) for steps in zip(*every, strict=True)])
+    return LayerResult(torch.stack(outputs).to(x.dtype), state_n, taken, states)
 
 
 def ages_of(call: LayerCall) -> Tensor:

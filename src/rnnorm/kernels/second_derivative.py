@@ -17,7 +17,7 @@ from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, RMSNorm
 
 
 def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
-    """Return output, h_n and c_n of a kernel's layer, computed by the reference."""
+    """Return output, h_n, c_n and all_c of a kernel's layer, computed by the reference."""
     hidden, last = "joint" if options.joint else "recurrent", "carry" if options.carry else "cell"
     sites = ("input", hidden, last)
     scopes = zip(sites, options.by_site, options.eps, strict=True)
@@ -48,9 +48,12 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
             if drawn is not None
         },
         reset=inputs.reset,
+        all_states=options.wants_all_c,
     )
-    output, state, _ = reference.layer(call)
-    return (output, *state)
+    result = reference.layer(call)
+    # without c there is no c_n
+    final = result.state if options.has_c else (*result.state, result.output)
+    return (result.output, *final, *result.states[1:])
 
 
 def _spec(site: str, scope: str, eps: float) -> Norm:
@@ -75,7 +78,7 @@ def differentiate(
     Args:
         inputs: inputs of the forward pass.
         options: options of the forward pass.
-        grad_results: the gradients of output, h_n and c_n that the backward pass was given.
+        grad_results: the gradients of output, h_n, c_n and all_c that the backward pass was given.
         grads: the gradients of the gradients that the backward pass returned.
 
     Returns:

@@ -124,7 +124,7 @@ def run_layer(
             rows,
             reset,
         )
-        output, state, taken = layer(call)
+        output, state, taken, _ = layer(call)
     if taken:
         assert isinstance(step, int)
         update(populations, taken, counts, step)

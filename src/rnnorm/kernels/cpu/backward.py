@@ -41,7 +41,7 @@ def run_backward(
     Args:
         inputs: inputs of the forward pass.
         results: results of the forward pass.
-        upstream: gradients of output, h_n and c_n.
+        upstream: gradients of output, h_n, c_n and all_c.
         options: options of the forward pass.
         wants_x: whether the gradient of x is wanted.
         rows: the active rows of all ranks, if statistics were taken over these.

@@ -52,6 +52,7 @@ def _forward_shapes(
     scopes = options.by_site
     gates, has_c = options.gates, options.has_c
     shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (B, H) if has_c else (0,)]
+    shapes.append((T, B, H) if options.wants_all_c else (0,))
     for site, scope in zip(scopes._fields, scopes, strict=True):
         shape: tuple[int, ...] = (0,)
         if scope.startswith(("row", "rms")):

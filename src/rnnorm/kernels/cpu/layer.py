@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
@@ -42,9 +43,14 @@ def layer(call: LayerCall) -> LayerResult:
     """
     wide = call.x.dtype if call.x.dtype in COMPUTED else torch.float32
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)
+    options = options._replace(wants_all_c=call.all_states and options.has_c)
     results = PASSES(inputs_of(call, narrow=wide, wide=wide), options, call.rows)
     output, *state = [
         result if result.dtype == like.dtype else result.to(like.dtype)
         for result, like in zip(results.differentiable, (call.x, *call.state), strict=False)
     ]
-    return LayerResult(output, tuple(state), taken_of(call, results))
+    states: tuple[Tensor, ...] = ()
+    if call.all_states:
+        every = (output, results.all_c) if options.has_c else (output,)
+        states = tuple([s.to(output.dtype) for s in every])
+    return LayerResult(output, tuple(state), taken_of(call, results), states)

@@ -41,7 +41,7 @@ def run_backward(
     mean, var = (torch.empty_like(moment) for moment in taken.input)
     x = finish(z_x, plan, inputs.gamma_input, (mean, var))
 
-    d_output, d_h, d_c = upstream
+    d_output, d_h, d_c, _ = upstream
     if d_output is None:
         d_h_frames = inputs.x.new_zeros(plan.frames, H, dtype=wide)
     else:

@@ -28,6 +28,7 @@ def forward_shapes(
         ((T, B, H), given),
         ((B, H), wide),
         ((B, H) if has_c else (0,), wide),
+        ((0,), wide),
     ]
     for scope, width in zip(options.by_site, (gates * H, gates * H, H), strict=True):
         taken = options.min_rows >= 0 and scope in ("frame", "sequence")
@@ -56,7 +57,8 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
             new = inputs.x.new_zeros if partly else inputs.x.new_empty
             made[name] = new(shape, dtype=dtype)
     # the final states are known after the last step
-    results = Results(output=output, h_n=output, c_n=output, **made)
+    absent = inputs.x.new_empty(0, dtype=plan.wide)
+    results = Results(output=output, h_n=output, c_n=output, all_c=absent, **made)
     taken = results.moments
     frames, width = plan.T * plan.B, plan.gates * plan.H
     z_x, z_h, saved_wide_h, saved_c = results.saved
