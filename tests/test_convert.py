@@ -276,6 +276,24 @@ CASES = {
         draw(w__weight=(2 * H, I), u__weight=(2 * H, H), **BATCH)
         | {"norm.num_batches_tracked": torch.tensor(7), "h_init": torch.zeros(1, H)},
     ),
+    "speechbrain SLiGRU": (
+        convert.speechbrain_sligru,
+        lambda w, x: ligru(w, x, lambda z: ln(z, torch.ones(2 * H))),
+        draw(w__weight=(2 * H, I), u__weight=(2 * H, H), **BATCH)
+        | {"norm.num_batches_tracked": torch.tensor(0)},
+    ),
+    "speechbrain SLiGRU, affine": (
+        convert.speechbrain_sligru,
+        lambda w, x: ligru(w, x, lambda z: ln(z, w["layer_norm.weight"], w["layer_norm.bias"])),
+        draw(
+            w__weight=(2 * H, I),
+            u__weight=(2 * H, H),
+            layer_norm__weight=(2 * H,),
+            layer_norm__bias=(2 * H,),
+            **BATCH,
+        )
+        | {"norm.num_batches_tracked": torch.tensor(0)},
+    ),
     "speechbrain, layer norm": (
         convert.speechbrain_ligru,
         ligru,
@@ -435,6 +453,7 @@ NAMES = {
     "sketch-rnn": "sketch-rnn",
     "sheeprl": "dreamer",
     "speechbrain": "ligru",
+    "speechbrain SLiGRU": "sligru",
 }
 
 

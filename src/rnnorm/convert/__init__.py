@@ -12,7 +12,7 @@ class.
 from __future__ import annotations
 
 from rnnorm.convert.families import haste, torch_nn
-from rnnorm.convert.gru import dreamer, speechbrain_ligru
+from rnnorm.convert.gru import dreamer, speechbrain_ligru, speechbrain_sligru
 from rnnorm.convert.lstm import (
     fastrnns,
     layer_norm_basic,
@@ -28,6 +28,7 @@ __all__ = [
     "layer_norm_basic",
     "sketch_rnn",
     "speechbrain_ligru",
+    "speechbrain_sligru",
     "tf_addons",
     "torch_nn",
     "torchaudio_rnnt",

@@ -90,6 +90,25 @@ def speechbrain_ligru(
     return _speechbrain(state_dict, None, bidirectional, eps, options)
 
 
+def speechbrain_sligru(
+    state_dict: State, *, bidirectional: bool = False, eps: float = 1e-5, **options: Any
+) -> LiGRU:
+    """Return the layer of speechbrain's ``SLiGRU``: a LiGRU with layer norm of the recurrent term.
+
+    What :func:`speechbrain_ligru` says of directions and padding holds here too.
+
+    Args:
+        state_dict: as of ``LiGRU``, and ``layer_norm.*`` with ``recurrent_elementwise_affine``.
+        bidirectional: whether the layer is.
+        eps: of the two norms.
+        **options: arguments of the class, such as ``nonlinearity``.
+
+    Raises:
+        ValueError: if a name is missing or unknown, or a shape does not fit.
+    """
+    return _speechbrain(state_dict, LayerNorm(eps=eps), bidirectional, eps, options)
+
+
 def _speechbrain(
     state_dict: State,
     recurrent: LayerNorm | None,

@@ -54,7 +54,7 @@ class Recurrent(Sequence):
 
     Attributes:
         weight_ih_l{k}{_reverse}: and all other weights of :meth:`Cell.weights`, drawn from
-            U(-1/√H, 1/√H).
+            U(-1/√H, 1/√H), or between the ``bounds`` of the cell.
         gamma_{site}_l{k}{_reverse}: scale of a normalised site.
         population_{site}_l{k}{_reverse}: its population statistics (batch norm).
 

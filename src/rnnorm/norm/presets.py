@@ -8,34 +8,6 @@ from typing import Any
 
 from rnnorm.norm.spec import SITES, BatchNorm, BySite, LayerNorm, Norm, RMSNorm, field_of
 
-PRESETS: Mapping[str, Norm] = {
-    "batch": BatchNorm(),
-    "layer": LayerNorm(),
-    "rms": RMSNorm(),
-    "cooijmans2016": BatchNorm(),
-    "laurent2015-sequence": BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0),
-    "laurent2015-frame": BatchNorm(recurrent=None, cell=None, gamma=1.0),
-    "bn-e*": BatchNorm(input="sequence"),
-    "joint": BatchNorm(input=None, recurrent=None, joint="frame", cell=None, gamma=1.0),
-    "carry": BatchNorm(input=None, recurrent=None, cell=None, carry="frame", gamma=1.0),
-    "ba2016": LayerNorm(),
-    "haste": LayerNorm(over="term"),
-    "torchaudio-rnnt": LayerNorm(input=False, recurrent=False, joint=True, cell=False, carry=True),
-    "fastrnns": LayerNorm(cell=False, carry=True),
-    "tf-addons": LayerNorm(cell=False, carry=True, eps=1e-3),
-    "layer-norm-basic": LayerNorm(
-        input=False, recurrent=False, joint=True, cell=False, carry=True, over="gate", eps=1e-12
-    ),
-    "sketch-rnn": LayerNorm(input=False, recurrent=False, joint=True, over="gate", eps=1e-3),
-    "dreamer": LayerNorm(
-        input=False, recurrent=False, joint=True, cell=False, over="term", eps=1e-3
-    ),
-    "ligru": BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0, momentum=0.05),
-}
-#: a spec, the name of a preset, a spec or a name for each site, or None
-NormLike = str | Norm | Mapping[str, str | Norm] | None
-_KINDS = "a preset's name, an rnnorm.BatchNorm, an rnnorm.LayerNorm or an rnnorm.RMSNorm"
-
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class MixedNorm(Norm):
@@ -67,6 +39,45 @@ class MixedNorm(Norm):
     def initial_gamma(self, site: str) -> float:
         """Return the initial scale of a site."""
         return self.specs[field_of(site)].initial_gamma(site)
+
+
+PRESETS: Mapping[str, Norm] = {
+    "batch": BatchNorm(),
+    "layer": LayerNorm(),
+    "rms": RMSNorm(),
+    "cooijmans2016": BatchNorm(),
+    "laurent2015-sequence": BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0),
+    "laurent2015-frame": BatchNorm(recurrent=None, cell=None, gamma=1.0),
+    "bn-e*": BatchNorm(input="sequence"),
+    "joint": BatchNorm(input=None, recurrent=None, joint="frame", cell=None, gamma=1.0),
+    "carry": BatchNorm(input=None, recurrent=None, cell=None, carry="frame", gamma=1.0),
+    "ba2016": LayerNorm(),
+    "haste": LayerNorm(over="term"),
+    "torchaudio-rnnt": LayerNorm(input=False, recurrent=False, joint=True, cell=False, carry=True),
+    "fastrnns": LayerNorm(cell=False, carry=True),
+    "tf-addons": LayerNorm(cell=False, carry=True, eps=1e-3),
+    "layer-norm-basic": LayerNorm(
+        input=False, recurrent=False, joint=True, cell=False, carry=True, over="gate", eps=1e-12
+    ),
+    "sketch-rnn": LayerNorm(input=False, recurrent=False, joint=True, over="gate", eps=1e-3),
+    "dreamer": LayerNorm(
+        input=False, recurrent=False, joint=True, cell=False, over="term", eps=1e-3
+    ),
+    "ligru": BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0, momentum=0.05),
+    "sligru": MixedNorm(
+        specs=BySite(
+            {
+                "input": BatchNorm(
+                    input="sequence", recurrent=None, cell=None, gamma=1.0, momentum=0.05
+                ),
+                "recurrent": LayerNorm(input=False, cell=False),
+            }
+        )
+    ),
+}
+#: a spec, the name of a preset, a spec or a name for each site, or None
+NormLike = str | Norm | Mapping[str, str | Norm] | None
+_KINDS = "a preset's name, an rnnorm.BatchNorm, an rnnorm.LayerNorm or an rnnorm.RMSNorm"
 
 
 def resolve(norm: NormLike) -> Norm | None:
