@@ -25,7 +25,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence, pad_sequence
 
 import definition
-from rnnorm import BatchNorm, LayerNorm, RMSNorm, use_backend
+from rnnorm import BatchNorm, LayerNorm, RMSNorm, backends, use_backend
 
 
 def compare_with_definition(case, module, norm, got_by=run):
@@ -99,6 +99,25 @@ def test_padded_positions_give_zeros_and_get_no_gradient(norm, batch_first):
     output.square().sum().backward()
     assert (x.grad[padded] == 0).all()
     assert (x.grad[~padded].abs().sum(-1) > 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["reference", "cpu"])
+@pytest.mark.parametrize("norm", [BatchNorm(), LayerNorm(), None])
+def test_a_gradient_of_padded_output_is_never_read(norm, kernel):
+    if unavailable := backends()[kernel]:
+        pytest.skip(unavailable)
+    case = Case(norm=norm, lengths=(2, 4, 3), bidirectional=True, num_layers=2)
+    x = pad_sequence([s.detach() for s in case.sequences()]).requires_grad_()
+    found = []
+    for value in (0.0, float("nan")):
+        module = case.module()
+        with use_backend(kernel):
+            output, _ = module(x, lengths=case.lengths)
+        grad = torch.ones_like(output)
+        grad[torch.arange(4).unsqueeze(1) >= torch.tensor(case.lengths)] = value
+        leaves = [x, *module.parameters()]
+        found.append(torch.autograd.grad(output, leaves, grad))
+    assert_all_close(found[1], found[0], 0)
 
 
 @law(20)

@@ -6,7 +6,7 @@ initial state of its own, has its own first step, and is reversed by itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,14 @@ from rnnorm.layers.initial_state import initial_state
 from rnnorm.layers.recurrent_dropout import keeps_mask
 from rnnorm.layers.sorted_batch import Batch, lengths_of
 from rnnorm.layers.stack import run_stack
-from rnnorm.tracing import constant, exporting, jit_tracing, stands_for_several, to_device
+from rnnorm.tracing import (
+    constant,
+    exporting,
+    jit_tracing,
+    stands_for_several,
+    to_device,
+    unobserved,
+)
 
 if TYPE_CHECKING:
     from rnnorm.layers.sequence_layer import Sequence
@@ -120,7 +127,8 @@ def cut(batch: Batch, reset: Tensor) -> Segments:
     )
     data = x.flatten(0, 1) if whole else x.flatten(0, 1).index_select(0, frames)
     longest = int(lengths[0])
-    cut_x = x.new_zeros(longest * count, x.size(2)).index_copy(0, places, data)
+    # padding is never read
+    cut_x = x.new_empty(longest * count, x.size(2)).index_copy_(0, places, data)
     parts = Batch(cut_x.view(longest, count, x.size(2)))
     if lengths[-1] < longest:
         sizes = count - lengths.bincount().cumsum(0)[:longest]
@@ -162,12 +170,37 @@ def run_segments(
         output, state = _run_torch(module, segments, state)
     else:
         output, state = run_stack(module, kernel, parts, state, ages, products)
-    output = output.flatten(0, 1).index_select(0, segments.places)
+    output = _frames_of(output.flatten(0, 1), segments.places)
     if segments.frames is not None:
         padded = output.new_zeros(reset.numel(), output.size(1))
         output = padded.index_copy(0, segments.frames, output)
     output = output.view(*reset.shape, output.size(1))
     return output, tuple([s.index_select(1, segments.last) for s in state])
+
+
+def _frames_of(output: Tensor, places: Tensor) -> Tensor:
+    """Return ``output[places]``, which leaves out the padding."""
+    # memory of zeros for the gradient of the padding takes long on a CPU
+    if output.is_cpu and unobserved((output,)) and not torch.is_anomaly_enabled():
+        return _Frames.apply(output, places)  # type: ignore[no-any-return,no-untyped-call]
+    return output.index_select(0, places)
+
+
+class _Frames(torch.autograd.Function):
+    """The frames of a padded output; the gradient of the padding, never read, has any values."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, places: Tensor) -> Tensor:
+        """Return ``output[places]``."""
+        ctx.save_for_backward(places)
+        ctx.shape = output.shape
+        return output.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the frames in their places."""
+        (places,) = ctx.saved_tensors
+        return grad.new_empty(ctx.shape).index_copy_(0, places, grad), None
 
 
 def _begin(
