@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rnnorm.layers.recurrent import Recurrent
     from rnnorm.layers.recurrent_dropout import CellDropout, SequenceDropout, Zoneout
     from rnnorm.layers.rnn import RNN, RNNCell
+    from rnnorm.layers.stateful import Stateful
     from rnnorm.model.fold import fold
     from rnnorm.model.freeze import freeze
     from rnnorm.model.select_horizon import select_horizon
@@ -43,6 +44,7 @@ __all__ = [
     "RNNCell",
     "Recurrent",
     "SequenceDropout",
+    "Stateful",
     "Zoneout",
     "average_population",
     "backends",
@@ -75,6 +77,7 @@ _HOMES = {
     "rnnorm.layers.recurrent": ("Recurrent",),
     "rnnorm.layers.recurrent_dropout": ("CellDropout", "SequenceDropout", "Zoneout"),
     "rnnorm.layers.rnn": ("RNN", "RNNCell"),
+    "rnnorm.layers.stateful": ("Stateful",),
     "rnnorm.model.select_horizon": ("select_horizon",),
     "rnnorm.model.synchronize": ("average_population", "synchronize"),
     "rnnorm.model.update_bn": ("update_bn",),

@@ -16,6 +16,7 @@ from rnnorm.layers.normalised_module import warn_without_statistic
 from rnnorm.layers.one_step import Step
 from rnnorm.layers.rnn import RNN, RNNCell
 from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.stateful import Stateful
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import BatchNorm
 
@@ -66,7 +67,12 @@ def fold(model: Model) -> Model:
 
 
 def _refuse(module: nn.Module, name: str) -> None:
-    """Refuse compiled, parametrized and hooked layers, whose weights may not be what runs."""
+    """Refuse layers whose weights may not be what runs, and those that torch.nn's do not serve."""
+    if isinstance(module, Stateful):
+        raise ValueError(
+            f"{name}: Stateful passes step and reset, which torch.nn's layers do not take: fold "
+            "its layer, and carry the states yourself"
+        )
     ours = any(isinstance(own, Sequence | Step) for own in module.modules())
     if ours and hasattr(module, "_orig_mod"):
         raise ValueError(

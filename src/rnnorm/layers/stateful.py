@@ -1,0 +1,290 @@
+"""The public Stateful class: a layer that keeps its states from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from rnnorm.cells.cell import State
+from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sorted_batch import check_lengths, count_rows
+from rnnorm.tracing import exporting, jit_tracing
+
+
+class _Kept(NamedTuple):
+    """What is kept of the call before.
+
+    Args:
+        state: the final states as the layer returned them, detached; the rows are dimension 1.
+        age: frames that each row has behind it: an int, or ``(B,)`` int64 where they may differ.
+        anew: ``(B,)`` bool, the rows that begin anew at the next call; None if none does.
+    """
+
+    state: State
+    age: int | Tensor
+    anew: Tensor | None = None
+
+
+class Stateful(nn.Module):
+    """A layer that keeps its states, and their ages, from call to call.
+
+    A stream, such as the frames of a microphone or the steps of several environments, then needs
+    no bookkeeping: a call continues where the one before has stopped, until :meth:`reset`. In
+    evaluation the pieces give what one call over the whole would, each row with the statistics of
+    its own age. In training the states are detached between calls (truncated backpropagation), and
+    batch normalisation counts the steps of each call from 0.
+
+    Training and evaluation keep states of their own, so that a validation amid an epoch disturbs no
+    training. The mode is that of ``layer``. States are no part of the ``state_dict``; they are
+    copied, pickled and moved with the module.
+
+    Args:
+        layer: an :class:`LSTM`, :class:`GRU`, :class:`RNN`, :class:`Recurrent` or a layer made of
+            that, not bidirectional.
+
+    Shape:
+        - input: as that of ``layer``; unbatched input is one row
+        - output: as that of ``layer``; the final states stay within
+
+    Raises:
+        TypeError: if ``layer`` is not a sequence layer of rnnorm.
+        ValueError: if it is bidirectional.
+
+    Example:
+        >>> lstm = rnnorm.Stateful(rnnorm.LSTM(8, 16, norm="layer")).eval()
+        >>> x = torch.randn(20, 3, 8)
+        >>> pieces = torch.cat([lstm(piece) for piece in x.split(5)])
+        >>> torch.testing.assert_close(pieces, lstm.layer(x)[0])
+        >>> lstm.reset([1])                         # the second row begins anew
+        >>> output = lstm(torch.randn(5, 3, 8))
+        >>> lstm.age
+        tensor([25,  5, 25])
+    """
+
+    def __init__(self, layer: Sequence) -> None:
+        if not isinstance(layer, Sequence):
+            raise TypeError(
+                "layer must be an LSTM, GRU, RNN or Recurrent of rnnorm, got "
+                f"{type(layer).__name__}"
+            )
+        if layer.bidirectional:
+            raise ValueError(
+                "layer must not be bidirectional: its backward direction begins at the last frame, "
+                "which a stream does not know yet"
+            )
+        super().__init__()
+        self.layer = layer
+        # not buffers: those are averaged, and broadcast over processes
+        self._kept: dict[bool, _Kept] = {}
+
+    @property
+    def state(self) -> Any:
+        """Return the states that the next call continues, as ``hx``; None if it begins anew."""
+        kept = self._kept.get(self.layer.training)
+        if kept is None:
+            return None
+        return kept.state if len(kept.state) > 1 else kept.state[0]
+
+    @property
+    def age(self) -> int | Tensor:
+        """Return how many frames each row has behind it: an int, or ``(B,)`` int64.
+
+        In training with batch normalisation it is 0.
+        """
+        kept = self._kept.get(self.layer.training)
+        if kept is None:
+            return 0
+        return kept.age if kept.anew is None else torch.where(kept.anew, 0, kept.age)
+
+    def reset(self, rows: Tensor | SequenceOf[int] | SequenceOf[bool] | int | None = None) -> None:
+        """Let rows begin anew at the next call, as the layer begins a call without ``hx``.
+
+        The states of the other mode (training or evaluation) stay.
+
+        Args:
+            rows: indices of rows, or a bool for each row; None for all, after which the number of
+                rows may be another.
+
+        Raises:
+            TypeError: if ``rows`` are neither integers nor bools.
+            RuntimeError: if there is not one bool for each row.
+            IndexError: if there is no such row.
+        """
+        kept = self._kept.get(self.layer.training)
+        if rows is not None and kept is not None:
+            anew = _chosen(rows, kept.state[0])
+            anew = anew if kept.anew is None else anew | kept.anew
+            if not anew.all():
+                some = anew if anew.any() else None
+                self._kept[self.layer.training] = kept._replace(anew=some)
+                return
+        self._kept.pop(self.layer.training, None)
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        lengths: Tensor | SequenceOf[int] | None = None,
+        reset: Tensor | PackedSequence | None = None,
+    ) -> Any:
+        """Run the layer from where the call before has stopped.
+
+        Args:
+            input: as the layer takes it.
+            lengths: as the layer takes them: a row continues behind its last frame.
+            reset: as the layer takes it: where rows begin anew within this call.
+
+        Returns:
+            the output; of an :class:`HMLSTM` the output and its boundaries.
+
+        Raises:
+            RuntimeError: if the input has another number of rows than the call before; in
+                ``torch.export`` and ``torch.jit.trace``.
+            ValueError, TypeError: as the layer's ``forward``.
+        """
+        if exporting() or jit_tracing():
+            raise RuntimeError(
+                "Stateful cannot be exported or traced, as programs keep no states: take its layer,"
+                " whose states are arguments and results"
+            )
+        layer, kept = self.layer, self._kept.get(self.layer.training)
+        batched = isinstance(input, PackedSequence) or input.dim() == 3
+        hx: Any = None
+        step: int | Tensor = 0
+        if kept is not None:
+            rows, known = _count(input, layer.batch_first), kept.state[0].size(1)
+            if rows != known:
+                raise RuntimeError(
+                    f"input must have the {known} rows whose states are kept from the call before, "
+                    f"got {rows}: call reset() where other sequences begin"
+                )
+            hx = tuple([s if batched else s.squeeze(1) for s in map(_usable, kept.state)])
+            hx, step = (hx if len(hx) > 1 else hx[0]), kept.age
+            if kept.anew is not None:
+                reset = _from_the_first_frame(kept.anew, input, reset, layer.batch_first)
+        output, final, *rest = layer(input, hx, lengths=lengths, step=step, reset=reset)
+        final = final if isinstance(final, tuple) else (final,)
+        state = tuple([(s if batched else s.unsqueeze(1)).detach() for s in final])
+        statistics = layer.training and layer._has_statistics()
+        age = 0 if statistics else _older(step, input, lengths, reset, layer.batch_first)
+        self._kept[layer.training] = _Kept(state, age)
+        return (output, *rest) if rest else output
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Stateful:
+        """Move the states with the parameters."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for mode, (state, age, anew) in self._kept.items():
+            self._kept[mode] = _Kept(
+                tuple(map(fn, state)),
+                fn(age) if isinstance(age, Tensor) else age,
+                None if anew is None else fn(anew),
+            )
+        return self
+
+
+def _count(input: Tensor | PackedSequence, batch_first: bool) -> int:
+    """Return the number of rows of an input."""
+    if isinstance(input, PackedSequence):
+        return count_rows(input, ())
+    return input.size(0 if batch_first else 1) if input.dim() == 3 else 1
+
+
+def _usable(state: Tensor) -> Tensor:
+    """Return a state that autograd takes, also after a call in inference mode."""
+    return (
+        state.clone() if state.is_inference() and not torch.is_inference_mode_enabled() else state
+    )
+
+
+def _chosen(rows: Any, state: Tensor) -> Tensor:
+    """Return which rows are chosen, ``(B,)`` bool, for states ``(L, B, ...)``.
+
+    Raises:
+        TypeError, RuntimeError, IndexError: as ``Stateful.reset``.
+    """
+    count = state.size(1)
+    try:
+        given = torch.as_tensor(rows, device=state.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"rows must be integers or bools, got {rows!r}") from None
+    if given.dtype == torch.bool:
+        if given.shape != (count,):
+            raise RuntimeError(
+                f"rows must have one bool for each of the {count} rows, got shape "
+                f"{tuple(given.shape)}"
+            )
+        return given
+    if given.numel() and (given.is_floating_point() or given.is_complex()):
+        raise TypeError(f"rows must be integers or bools, got {given.dtype}")
+    indices = given.to(torch.int64).flatten()
+    if ((indices < -count) | (indices >= count)).any():
+        raise IndexError(f"rows must lie between {-count} and {count - 1}, got {rows}")
+    chosen = torch.zeros(count, dtype=torch.bool, device=state.device)
+    return chosen.index_fill_(0, indices % count, True)
+
+
+def _from_the_first_frame(
+    anew: Tensor,
+    input: Tensor | PackedSequence,
+    reset: Tensor | PackedSequence | None,
+    batch_first: bool,
+) -> Any:
+    """Return ``reset`` with True at the first frame of the rows that begin anew.
+
+    A ``reset`` of another form than the input's is returned as it is, for the layer to refuse.
+    """
+    packed = isinstance(input, PackedSequence)
+    frames: Tensor = input.data if packed else input  # type: ignore[assignment]
+    first = torch.zeros(frames.shape[:-1], dtype=torch.bool, device=frames.device)
+    anew = anew.to(frames.device)
+    if packed:
+        order = input.sorted_indices  # type: ignore[union-attr]
+        first[: len(anew)] = anew if order is None else anew[order]
+    elif batch_first and first.dim() == 2:
+        first[:, 0] = anew
+    else:
+        first[:1] = anew
+    given = reset.data if isinstance(reset, PackedSequence) else reset
+    if given is not None:
+        if given.dtype != torch.bool or given.shape != first.shape:
+            return reset
+        first |= given
+    if not packed:
+        return first
+    like = input if reset is None else reset
+    return PackedSequence(first, *like[1:])
+
+
+def _older(
+    age: int | Tensor,
+    input: Tensor | PackedSequence,
+    lengths: Tensor | SequenceOf[int] | None,
+    reset: Tensor | PackedSequence | None,
+    batch_first: bool,
+) -> int | Tensor:
+    """Return the ages of rows after a call, for the arguments of the call."""
+    begins: Tensor | None = None
+    if isinstance(input, PackedSequence):
+        flags = torch.zeros_like(input.data[:, 0]) if reset is None else reset.data
+        begins, count = pad_packed_sequence(PackedSequence(flags.to(torch.uint8), *input[1:]))
+    else:
+        rows_first, rows = batch_first and input.dim() == 3, _count(input, batch_first)
+        steps = input.size(1 if rows_first else 0)
+        if lengths is None and reset is None:
+            return age + steps
+        count = torch.full((rows,), steps)
+        if lengths is not None:
+            count = check_lengths(lengths, steps, rows)
+        if isinstance(reset, Tensor):
+            begins = reset.T if rows_first else reset.view(steps, rows)
+    device = input.data.device
+    count = count.to(device)
+    if begins is None:
+        return age + count
+    t = torch.arange(len(begins), device=device).unsqueeze(1)
+    last = torch.where(begins.bool() & (t < count), t, -1).amax(0)
+    return torch.where(last < 0, age + count, count - last)
