@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
+from rnnorm.layers import jagged
 from rnnorm.layers import sorted_batch as batches
 from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.checks import Call, check_tensors, checked_call
@@ -167,8 +168,9 @@ class Sequence(Recurrence, nn.RNNBase):
         """Run the layers over a batch of sequences.
 
         Args:
-            input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a
-                PackedSequence.
+            input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, a
+                PackedSequence, or a jagged nested tensor ``(B, j, I)`` (``torch.nested``, with
+                ``layout=torch.jagged``), whatever ``batch_first`` says.
             hx: initial states as torch.nn takes them.
             lengths: ``(B,)`` integers from 1 to T, for a right-padded dense batch; padding is
                 never read, and the output is zero there.
@@ -177,27 +179,31 @@ class Sequence(Recurrence, nn.RNNBase):
                 normalisation. None means 0, and warns once in evaluation with ``hx`` and
                 statistics that differ between steps. In training statistics of all steps from 0 on
                 are kept, up to ``horizon``.
-            reset: bool ``(T, B)``, ``(B, T)`` with ``batch_first``, ``(T,)`` unbatched, or a
-                PackedSequence packed as the input is. Where it is True, the row begins a new
-                sequence before that frame, as a call without ``hx`` begins it: outputs, gradients
-                and statistics are those of each segment run as a sequence of its own. ``hx`` and
-                ``step`` are for each row's first segment, unless the row begins with a reset. A
-                backward direction reads each segment's reverse. Final states, those of the backward
-                direction too, are the ones of each row's last segment.
+            reset: bool ``(T, B)``, ``(B, T)`` with ``batch_first``, ``(T,)`` unbatched, a
+                PackedSequence packed as the input is, or jagged ``(B, j)`` where the input is
+                nested. Where it is True, the row begins a new sequence before that frame, as a call
+                without ``hx`` begins it: outputs, gradients and statistics are those of each
+                segment run as a sequence of its own. ``hx`` and ``step`` are for each row's first
+                segment, unless the row begins with a reset. A backward direction reads each
+                segment's reverse. Final states, those of the backward direction too, are the ones
+                of each row's last segment.
 
         Returns:
             output in the form of the input, with the features of the last layer, and final states
             in the form of torch.nn; for a cell that you write one tensor, or a tuple of its states.
 
         Raises:
-            ValueError: if ``lengths`` are given with a PackedSequence or unbatched input; if
+            ValueError: if ``lengths`` are given with packed, nested or unbatched input; if
                 ``step`` is negative or above 2**62, nonzero with ``bidirectional``, or in training
                 with batch normalisation a tensor, or nonzero with ``reset``; if in training with
                 gradients there are too few rows for a statistic, and no estimate.
-            RuntimeError: if sizes do not fit, as torch.nn, ``lengths`` are out of range, or
-                ``reset`` has another shape, layout or device than the input.
+            RuntimeError: if sizes do not fit, as torch.nn, ``lengths`` are out of range, ``reset``
+                has another shape, layout or device than the input, or a nested input is not jagged
+                and 3-D, has gaps between its rows, or a row without frames.
             TypeError: if ``step`` or ``lengths`` are not integers, or ``reset`` is not bool.
         """
+        if isinstance(input, Tensor) and input.is_nested:
+            return uncompiled(self._run_jagged)(input, hx, lengths, step, reset)
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]
         # an input that is not a tensor fails here as in torch.nn
@@ -216,6 +222,20 @@ class Sequence(Recurrence, nn.RNNBase):
         # cuts depend on values
         run = self._run if traceable and not cut else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step, reset, cut)
+
+    def _run_jagged(
+        self,
+        input: Tensor,
+        hx: Any,
+        lengths: Tensor | SequenceOf[int] | None,
+        step: int | Tensor | None,
+        reset: Any,
+    ) -> tuple[Any, Any]:
+        """Run a call with a jagged nested tensor over its rows, packed."""
+        packed, reset, back = jagged.pack(input, lengths, reset)
+        # a subclass may return more from its forward
+        output, hidden = Sequence.forward(self, packed, hx, step=step, reset=reset)
+        return jagged.unpack(output, back, input), hidden
 
     def _run(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from rnnorm.cells.cell import State
+from rnnorm.layers import jagged
 from rnnorm.layers.sequence_layer import Sequence
 from rnnorm.layers.sorted_batch import check_lengths, count_rows
 from rnnorm.tracing import exporting, jit_tracing
@@ -151,6 +152,14 @@ class Stateful(nn.Module):
                 "Stateful cannot be exported or traced, as programs keep no states: take its layer,"
                 " whose states are arguments and results"
             )
+        if isinstance(input, Tensor) and input.is_nested:
+            packed, reset, back = jagged.pack(input, lengths, reset)
+            result = self(packed, reset=reset)
+            if isinstance(result, PackedSequence):
+                return jagged.unpack(result, back, input)
+            output, found = result
+            parts = [jagged.unpack(part, back, input) for part in (output, *found)]
+            return parts[0], type(found)(*parts[1:])
         layer, kept = self.layer, self._kept.get(self.layer.training)
         batched = isinstance(input, PackedSequence) or input.dim() == 3
         hx: Any = None
