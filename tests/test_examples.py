@@ -51,6 +51,14 @@ def test_own_cell(tmp_path):
     assert len(errors) == 4
 
 
+def test_recurrent_policy(tmp_path):
+    said = run(tmp_path, "recurrent_policy.py", "--windows", 200)
+    without, before, after = (float(line.split()[-1]) for line in said.splitlines())
+    assert without == 0.25
+    assert before < 0.4
+    assert after > 0.8
+
+
 def test_characters(tmp_path):
     (tmp_path / "text.txt").write_text("The cat sat on the mat. " * 400, encoding="utf-8")
     said = run(tmp_path, "characters.py", "text.txt", "--minutes", 0.1)

@@ -107,7 +107,7 @@ def onnx(
         example: inputs of the model, as for ``torch.export``: tensors, and tuples of them. Values
             that are not tensors are fixed, and so are sizes of 1: give two or more rows and steps.
         path: path of the file.
-        kwargs: inputs by name, such as ``lengths`` and a ``step`` of each row.
+        kwargs: inputs by name, such as ``lengths``, a ``step`` of each row and ``reset``.
         dynamic_shapes: which sizes may change, as for ``torch.export``; by default all that the
             model does not fix.
         input_names: names of the input tensors, by default those of the arguments.

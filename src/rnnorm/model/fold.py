@@ -36,7 +36,7 @@ def fold(model: Model) -> Model:
     This is exact for a GRU or RNN with batch normalisation at any of its sites, for an LSTM
     without the cell and the carry site, and without a norm. All steps must share one row of
     statistics: ``population="shared"`` or, for the input, the sequence scope. The layers of the
-    copy take neither ``lengths`` nor ``step``. A warning says if no statistic was taken yet.
+    copy take no ``lengths``, ``step`` or ``reset``. A warning says if no statistic was taken yet.
 
     Args:
         model: a layer of rnnorm, or a model with some; it is not changed.
