@@ -108,7 +108,9 @@ def compare(case, module, resets, got_by, step=None):
     got_outputs, got_states = got_by(module, sequences, resets, hx, step)
     assert_all_close(got_outputs, outputs)
     assert_all_close(got_states, states)
-    assert_all_close(gradients(module, sequences, hx, got_outputs, got_states), want, 1e-6)
+    # rows that begin alike have no variance, by which rounding is divided
+    tolerance = 1e-5 if module.training and isinstance(case.norm, BatchNorm) else 1e-7
+    assert_all_close(gradients(module, sequences, hx, got_outputs, got_states), want, tolerance)
     if not module.training:
         assert_all_close(buffers(module), before, 0)
     elif isinstance(case.norm, BatchNorm):
