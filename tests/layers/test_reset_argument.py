@@ -233,7 +233,28 @@ def test_a_compiled_model_takes_resets(options, close):
 def test_flags_that_torch_func_maps_are_refused_where_rows_would_be_cut():
     gru, native = layer(bidirectional=True, norm="layer"), layer(norm="layer")
     resets = torch.stack([RESET, RESET.flip(0)])
-    run = torch.func.vmap(lambda module_reset: native(X, reset=module_reset)[0])
-    torch.testing.assert_close(run(resets)[1], native(X, reset=resets[1])[0])
+    mapped = torch.func.vmap(lambda each: native(X, reset=each)[0])(resets)
+    torch.testing.assert_close(mapped[1], native(X, reset=resets[1])[0])
     with pytest.raises(RuntimeError, match=r"reset must have values before the call"):
         torch.func.vmap(lambda each: gru(X, reset=each)[0])(resets)
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("options", [{"reset": RESET}, {"lengths": LENGTHS}])
+# torch has no batching rule for index_copy
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_transforms_of_torch_func_take_resets_and_lengths(norm, bidirectional, options, close):
+    gru = layer(norm=norm, bidirectional=bidirectional)
+    gru(X)
+    gru.eval()
+
+    def run(x):
+        return gru(x, **options)[0]
+
+    x = X.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(run(x).square().sum(), x)
+    close(torch.func.grad(lambda x: run(x).square().sum())(X), grad)
+    close(torch.func.vmap(run)(torch.stack([X, 2 * X]))[1], run(2 * X))
+    _, tangent = torch.func.jvp(run, (X,), (X,))
+    close(tangent, torch.autograd.functional.jvp(run, X, X)[1])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
@@ -22,7 +23,7 @@ from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, look_up
-from rnnorm.tracing import constant, exporting, unobserved
+from rnnorm.tracing import constant, exporting, transformed, unobserved
 
 _TORCH = (LSTM(), GRU(), RNN(), RNN("relu"))
 
@@ -73,6 +74,8 @@ def _aten_is_worse(request: Request) -> str:
     """Say why a later kernel is better than torch's own operators, empty if none is."""
     if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
         return "torch.export would keep its example's number of steps"
+    if request.padded and (transformed() or forward_ad._current_level >= 0):
+        return "torch.nn packs rows by operators without torch.func transforms"
     if UNAVAILABLE or cpu.refuses(request):
         return ""
     # torch.nn is as fast on rows of one length, in an LSTM alone

@@ -92,16 +92,23 @@ class Segments(NamedTuple):
     places: Tensor
 
 
+def _has_values(reset: Tensor) -> bool:
+    """Tell whether the values of a tensor are known; gradients of torch.func keep them."""
+    while torch._C._functorch.is_gradtrackingtensor(reset):
+        reset = torch._C._functorch.get_unwrapped(reset)
+    return not stands_for_several(reset)
+
+
 def cut(batch: Batch, reset: Tensor) -> Segments:
     """Cut the rows of a batch where ``reset`` ``(T, B)`` is True.
 
     Raises:
         RuntimeError: if the values of ``reset`` are not known.
     """
-    if stands_for_several(reset):
+    if not _has_values(reset):
         raise RuntimeError(
             "reset must have values before the call, neither on the meta device nor mapped by "
-            "torch.func: rows of this layer are cut where it is True"
+            "torch.func.vmap: rows of this layer are cut where it is True"
         )
     x, (T, B) = batch.x, reset.shape
     order, back = (
