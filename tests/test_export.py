@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import rnnorm
+from rnnorm import export
 from rnnorm.tracing import RELEASE
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -132,6 +133,29 @@ def test_executorch_gives_the_values_of_a_frozen_layer():
     file = exir.to_edge(program).to_executorch().buffer
     forward = runtime.Runtime.get().load_program(file).load_method("forward")
     torch.testing.assert_close(forward.execute([x])[0], layer(x)[0])
+
+
+@torch.no_grad()
+def test_rounding_that_a_recurrence_enlarges_is_a_warning(tmp_path):
+    # as layer norm with γ = 1 does in 200 steps of 320 units
+    torch.manual_seed(0)
+    layer = rnnorm.LSTM(3, 32, norm=rnnorm.LayerNorm(gamma=2.0)).eval()
+    x = torch.randn(60, 2, 3)
+    with pytest.warns(UserWarning, match="moves by .* last bit: so many steps enlarge"):
+        rnnorm.export.onnx(layer, (x,), tmp_path / "lstm.onnx")
+    # which the same file does not do in few steps
+    found, want = run(tmp_path / "lstm.onnx", x[:5])[0], layer(x[:5])[0]
+    torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_another_function_is_an_error_however_much_the_recurrence_enlarges(tmp_path, monkeypatch):
+    layer = rnnorm.LSTM(3, 32, norm=rnnorm.LayerNorm(gamma=2.0)).eval()
+    right = export.translations()
+    wrong = {torch.ops.aten.layer_norm.default: lambda input, *rest: input}
+    monkeypatch.setattr(export, "translations", lambda: right | wrong)
+    with pytest.raises(RuntimeError, match=r"another .* than the model"):
+        rnnorm.export.onnx(layer, (torch.randn(9, 2, 3),), tmp_path / "lstm.onnx")
 
 
 @torch.no_grad()

@@ -377,6 +377,8 @@ def test_every_layer_is_examined():
     assert len(cases) == len(set(cases)) == 675
     assert list(dict.fromkeys(case[:2] for case in cases)) == layers()
     assert ("GRU", "joint") not in layers()
+    # over many steps layer norm enlarges rounding until nothing is alike
+    assert max(case.shape.T for case in cases) <= 4
     whole = [case for case in cases if case[:2] == ("LSTM", "batch")]
     for H in (13, 128):
         for B in (5, 100, 129, 300):
