@@ -45,6 +45,24 @@ def test_layer_norm_has_no_fixed_scale():
     assert math.isnan(measured.in_evaluation)
 
 
+@pytest.mark.parametrize(
+    "norm",
+    ["rms", {"input": "batch", "recurrent": "rms"}, {"joint": "layer", "cell": "batch"}],
+    ids=str,
+)
+def test_no_norm_of_rows_has_a_fixed_scale(norm):
+    found = spectral_norms(rnnorm.LSTM(3, 4, norm=norm))
+    assert all(math.isnan(each.in_evaluation) for each in found.values())
+
+
+def test_a_mixed_norm_has_the_scale_of_its_recurrent_site():
+    spec = rnnorm.BatchNorm(gamma=0.5, eps=0.25)
+    mixed = rnnorm.LSTM(3, 4, norm={"input": "layer", "recurrent": spec})
+    plain = rnnorm.LSTM(3, 4, norm=rnnorm.BatchNorm(input=None, cell=None, gamma=0.5, eps=0.25))
+    mixed.load_state_dict(plain.state_dict(), strict=False)
+    assert spectral_norms(mixed) == spectral_norms(plain)
+
+
 def test_layer_norm_of_the_input_alone_leaves_the_recurrence_its_scale():
     rnn = rnnorm.RNN(3, 5, norm=rnnorm.LayerNorm(recurrent=False))
     (measured,) = spectral_norms(rnn).values()
