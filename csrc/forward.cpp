@@ -326,7 +326,8 @@ struct Forward : Layer<Cell, T> {
 
   void prefer_huge_pages() const {
     const int64_t kept = plan.frames * P * int64_t(sizeof(T));
-    rnnorm_prefer_huge_pages(a.output, T_ * B * H * int64_t(sizeof(T)));
+    // of padding that is not cleared, most pages are never touched
+    if (a.clears) rnnorm_prefer_huge_pages(a.output, T_ * B * H * int64_t(sizeof(T)));
     rnnorm_prefer_huge_pages(a.saved_x, G * kept);
     rnnorm_prefer_huge_pages(a.saved_h, G * kept);
     rnnorm_prefer_huge_pages(a.saved_c, kept);
@@ -337,7 +338,7 @@ struct Forward : Layer<Cell, T> {
   void finish_rows(int64_t t) const {
     const int64_t n = a.sizes[t];
     for (void* rows : {a.output, a.all_c})
-      if (rows && H && n < B)
+      if (rows && a.clears && H && n < B)
         std::memset(static_cast<T*>(rows) + (t * B + n) * H, 0, size_t((B - n) * H) * sizeof(T));
   }
 };

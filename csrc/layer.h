@@ -75,6 +75,7 @@ struct rnnorm_layer {
   rnnorm_exchange exchange;
   int64_t joint;         // the hidden site is W_x x + W_h h
   int64_t carry;         // the next step reads the normalised c
+  int64_t clears;        // output and all_c are zero after the end of rows
   int64_t recompute;     // W_x x again in backward instead of keeping it
   rnnorm_site site[RNNORM_SITES];
   const void *x, *h0, *c0;

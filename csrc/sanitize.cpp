@@ -164,6 +164,7 @@ bool run(const Case& c, int64_t threads) {
   a.joint = c.joint;
   a.recompute = c.I <= c.H / 4;
   a.carry = c.carry;
+  a.clears = 1;
   for (int k = 0; k < RNNORM_SITES; ++k) {
     rnnorm_site& site = a.site[k];
     site.scope = c.scopes[k];

@@ -50,7 +50,8 @@ def runs(units, sizes=(4, 4, 4, 4, 4), scope="frame", rows=4, *, back=False):
     weights = [torch.empty(4 * units, n) for n in (1, units)]
     sizes = torch.tensor(sizes)
     inputs = Inputs(x, sizes, state, state, *weights, *[None] * (len(Inputs._fields) - 6))
-    options = Options("LSTM", f"{scope},{scope},{scope}", False, 1e-5, 3, 1.0, 1.0, 1.0, 1.0)
+    scopes = ",".join([scope] * 3)
+    options = Options("LSTM", scopes, False, False, False, True, *[1e-5] * 3, 3, *[1.0] * 4)
     return plan.Plan(inputs, options).runs(back=back)
 
 

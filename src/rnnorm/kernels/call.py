@@ -89,6 +89,7 @@ class LayerCall(NamedTuple):
         reset: ``(T, B)`` bool in the order of the rows: where True a row begins anew, from a
             state of zeros and at age 0, before that step. Given to kernels that restart rows.
         all_states: whether every state after every step is wanted.
+        clears: whether the output must be zero where padded, because it is read there.
     """
 
     cell: Cell
@@ -106,6 +107,7 @@ class LayerCall(NamedTuple):
     rows: ActiveRows | None = None
     reset: Tensor | None = None
     all_states: bool = False
+    clears: bool = True
 
 
 class LayerResult(NamedTuple):

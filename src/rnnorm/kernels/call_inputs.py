@@ -263,6 +263,7 @@ def _options_without_masks(cell: Cell, norm: Norm | None, min_rows: int | None) 
         "joint" in specs,
         "carry" in specs,
         False,
+        True,
         *Sites._make([specs[site].eps if site in specs else 1.0 for site in sites]),
         -1 if min_rows is None or not taken else min_rows,
         **NO_SCALES,

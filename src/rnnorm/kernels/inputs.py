@@ -232,6 +232,7 @@ class Options(NamedTuple):
         joint: whether the hidden site is the joint one.
         carry: whether the cell site is the carry one: the next step reads the normalised c.
         wants_all_c: whether c after every step is returned.
+        clears: whether the output must be zero where padded; a kernel may clear it in any case.
         eps_input: added to the variance of the input site; those of the others follow.
         min_rows: fewest rows that a statistic is taken of, -1 if none is taken.
         scale_hidden: factor of the true numbers of the first mask; the others follow in order.
@@ -242,6 +243,7 @@ class Options(NamedTuple):
     joint: bool
     carry: bool
     wants_all_c: bool
+    clears: bool
     eps_input: float
     eps_hidden: float
     eps_cell: float

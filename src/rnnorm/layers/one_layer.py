@@ -43,6 +43,7 @@ def run_layer(
     rows: ActiveRows | None = None,
     products: torch.dtype | None = None,
     reset: Tensor | None = None,
+    clears: bool = True,
 ) -> tuple[Tensor, State]:
     """Run a layer whose parameters and populations are attributes of ``module``.
 
@@ -58,6 +59,7 @@ def run_layer(
         rows: active rows of all ranks if layers are synchronised; ``batch_sizes`` are then given.
         products: the dtype of matrix products under autocast, else None.
         reset: ``(T, B)`` bool, where rows begin anew; the kernel restarts them.
+        clears: whether the output must be zero where padded.
 
     Returns:
         output ``(T, B, H_out)`` and the final state.
@@ -123,6 +125,7 @@ def run_layer(
             masks,
             rows,
             reset,
+            clears=clears,
         )
         output, state, taken, _ = layer(call)
     if taken:

@@ -176,7 +176,8 @@ def run_segments(
     if kernel.layer is None:
         output, state = _run_torch(module, segments, state)
     else:
-        output, state = run_stack(module, kernel, parts, state, ages, products)
+        # padding is not read
+        output, state = run_stack(module, kernel, parts, state, ages, products, clears=False)
     output = _frames_of(output.flatten(0, 1), segments.places)
     if segments.frames is not None:
         padded = output.new_zeros(reset.numel(), output.size(1))

@@ -27,6 +27,7 @@ def run_stack(
     step: int | Tensor,
     products: torch.dtype | None,
     reset: Tensor | None = None,
+    clears: bool = True,
 ) -> tuple[Tensor, State]:
     """Run all layers; return output ``(T, B, D * H_out)``, states ``(D * num_layers, B, ·)``.
 
@@ -38,6 +39,7 @@ def run_stack(
         step: index of the first frame, also ``(B,)`` where no statistic is taken.
         products: the dtype of matrix products under autocast, else None.
         reset: ``(T, B)`` bool, where rows begin anew within the kernel.
+        clears: whether the output must be zero where padded.
 
     Raises:
         ValueError: if in training with gradients there are too few rows for a statistic, and no
@@ -87,6 +89,7 @@ def run_stack(
                 rows,
                 products,
                 reset,
+                clears,
             )
             outputs.append(reverse(result, sizes) if backward else result)
             final.append(last)

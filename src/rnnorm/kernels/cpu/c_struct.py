@@ -161,7 +161,7 @@ def _without_tensors(
     layer.is_double = is_double
     layer.T, layer.B, layer.I, layer.H = sizes
     layer.min_rows, layer.joint, layer.carry = options.min_rows, options.joint, options.carry
-    layer.recompute = recomputes(layer.I, layer.H)
+    layer.clears, layer.recompute = options.clears, recomputes(layer.I, layer.H)
     of_sites = zip(layer.site, options.by_site, options.eps, others[:6:2], strict=True)
     for site, scope, eps, shape in of_sites:
         kind, _, over = scope.partition("-")

@@ -43,7 +43,7 @@ def layer(call: LayerCall) -> LayerResult:
     """
     wide = call.x.dtype if call.x.dtype in COMPUTED else torch.float32
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)
-    options = options._replace(wants_all_c=call.all_states and options.has_c)
+    options = options._replace(wants_all_c=call.all_states and options.has_c, clears=call.clears)
     results = PASSES(inputs_of(call, narrow=wide, wide=wide), options, call.rows)
     output, *state = [
         result if result.dtype == like.dtype else result.to(like.dtype)

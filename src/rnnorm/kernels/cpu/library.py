@@ -75,6 +75,7 @@ class Layer(ctypes.Structure):
         ("exchange", _EXCHANGE),
         ("joint", _INT),
         ("carry", _INT),
+        ("clears", _INT),
         ("recompute", _INT),
         ("site", Site * 3),
         *_pointers("x h0 c0 reset weight_ih weight_hh bias_ih bias_hh"),
