@@ -88,7 +88,8 @@ class LayerCall(NamedTuple):
             the same number of steps on all ranks, and ``min_rows`` counts the rows of all ranks.
         reset: ``(T, B)`` bool in the order of the rows: where True a row begins anew, from a
             state of zeros and at age 0, before that step. Given to kernels that restart rows.
-        all_states: whether every state after every step is wanted.
+        all_states: whether the states of all steps are asked for. A fused kernel of a cell with
+            one state need not heed it.
         clears: whether the output must be zero where padded, because it is read there.
     """
 
@@ -119,24 +120,24 @@ class LayerResult(NamedTuple):
         taken: mean and biased variance taken at each batch-normalised site, ``(T, F)``, or
             ``(1, F)`` for sequence scope; zero at steps with too few rows, NaN at steps where the
             cell has no such term; empty with ``min_rows=None``.
-        states: every state after every step, ``(T, B, ·)`` each, zero where padded; empty unless
-            ``all_states`` asks for them.
+        states: the states after each step, ``(T, B, ·)`` each, zero where padded, if
+            ``all_states`` asks for them; empty also where the output is the only state.
     """
 
     output: Tensor
     state: State
     taken: dict[str, Moments]
-    states: tuple[Tensor, ...] = ()
+    states: State = ()
 
 
 class Request(NamedTuple):
     """The properties of a layer by which a kernel is chosen, before there are tensors.
 
     ``padded`` says that rows come with their lengths or with resets, and ``even`` that the lengths
-    are all the same. ``masked`` lists the places where recurrent dropout acts. ``compiled`` says
-    that torch.compile traces the call. ``exported`` is the format of a program that is being
-    exported, ``"torch"`` or ``"onnx"``, or empty. ``synchronized`` says that statistics are over
-    the rows of several processes.
+    are all the same. ``masked`` lists the places where recurrent dropout acts. ``states`` says that
+    the states of all steps are asked for, ``compiled`` that torch.compile traces the call.
+    ``exported`` is the format of a program that is being exported, ``"torch"`` or ``"onnx"``, or
+    empty. ``synchronized`` says that statistics are over the rows of several processes.
     """
 
     cell: Cell
@@ -149,6 +150,7 @@ class Request(NamedTuple):
     masked: tuple[str, ...] = ()
     training: bool = False
     one_step: bool = False
+    states: bool = False
     compiled: bool = False
     exported: str = ""
     synchronized: bool = False
@@ -159,8 +161,9 @@ class Request(NamedTuple):
         projected = " and proj_size" if self.projected else ""
         masked = " and recurrent dropout" if self.masked else ""
         over = " over the rows of all ranks" if self.synchronized else ""
+        states = " and all states" if self.states else ""
         return (
-            f"{self.cell.name} with {what}{over}{projected}{masked}, {self.dtype}, on "
+            f"{self.cell.name} with {what}{over}{projected}{masked}{states}, {self.dtype}, on "
             f"{self.device.type}"
         )
 
@@ -174,6 +177,7 @@ class Coverage:
         norms: by kind of norm, the sites that it may normalise.
         masks: the places where recurrent dropout may act. Masks of the input are the layer's own.
         over: the columns that may share the statistics of a row, as ``LayerNorm.over`` names them.
+        states: whether it returns every state of every step.
         mixed: whether the sites of a layer may have different specs.
     """
 
@@ -181,6 +185,7 @@ class Coverage:
     norms: Mapping[type[Norm], tuple[str, ...]]
     masks: tuple[str, ...] = ()
     over: tuple[str | None, ...] = (None,)
+    states: bool = False
     mixed: bool = False
 
     def refuses(self, request: Request) -> str:
@@ -192,6 +197,8 @@ class Coverage:
             return f"it has no {request.dtype}"
         if request.projected:
             return "it has no proj_size"
+        if request.states and len(cell.states) > 1 and not self.states:
+            return f"it returns of {', '.join(cell.states[1:])} the last alone"
         if why := self._refuses_norm(cell, cell.norms(request.norm)):
             return why
         unknown = [place for place in request.masked if place not in (*self.masks, "input")]

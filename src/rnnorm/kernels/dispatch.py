@@ -67,6 +67,8 @@ def _aten_refuses(request: Request) -> str:
         return "torch.nn has no normalised recurrence"
     if request.masked:
         return "torch.nn has no recurrent dropout"
+    if request.states:
+        return "torch.nn returns the last states alone"
     return ""
 
 

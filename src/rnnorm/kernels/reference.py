@@ -79,7 +79,7 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
     alike = isinstance(step, int) and reset is None
     ages: Sequence[int | Tensor] = range(step, step + T) if alike else ages_of(call).unbind(0)
     outputs: list[Tensor] = []
-    every: list[State] = []
+    steps: list[State] = []
     finished: list[State] = []
     for t, x_term in enumerate(x_terms):
         n = sizes[t]
@@ -103,7 +103,7 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
             output = state[0] if output is first else output
         outputs.append(output if n == B else pad(output, (0, 0, 0, B - n)))
         if call.all_states:
-            every.append(tuple([pad(s, (0, 0, 0, B - n)) for s in state]))
+            steps.append(tuple(s if n == B else pad(s, (0, 0, 0, B - n)) for s in state))
 
     finished.append(state)
     state_n = tuple(
@@ -119,7 +119,10 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
                     f"term, and another needs a site of its own, such as {field_of(site) + '_2'!r}"
                 )
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
-    states = tuple([torch.stack(steps).to(x.dtype) for steps in zip(*every, strict=True)])
+    states = tuple(
+        torch.stack(each).to(dtype)
+        for each, dtype in zip(zip(*steps, strict=True), state_dtype, strict=False)
+    )
     return LayerResult(torch.stack(outputs).to(x.dtype), state_n, taken, states)
 
 

@@ -98,7 +98,7 @@ def layer(call: LayerCall) -> LayerResult:
     # scan refuses two views of one tensor
     weights = weights._replace(own={name: w.clone() for name, w in weights.own.items()})
 
-    def advance(last: State, frame: dict[str, Any]) -> tuple[State, Tensor]:
+    def advance(last: State, frame: dict[str, Any]) -> tuple[State, State]:
         by = {**shared, **frame["statistics"]}
         before = begin_anew(frame["reset"], last) if "reset" in frame else last
         # inductor takes the number of rows from the loop's arguments
@@ -112,16 +112,18 @@ def layer(call: LayerCall) -> LayerResult:
         if any(zone is not None for zone in zones):
             first, after = after[0], zone_out(zones, before, after)
             output = after[0] if output is first else output
+        kept = (output, *after) if call.all_states else (output,)
         if "active" not in frame:
             # results may alias neither one another nor the arguments
-            return tuple(s.clone() for s in after), output.clone()
+            return tuple(s.clone() for s in after), tuple(s.clone() for s in kept)
         active = frame["active"]
         # a reset in the padding changes no state
         after = tuple(torch.where(active, s, b) for s, b in zip(after, last, strict=True))
-        return after, torch.where(active, output, 0)
+        return after, tuple(torch.where(active, s, 0) for s in kept)
 
     # scan requires states in and out to have one layout, which an expanded state has not
     first = tuple(s.to(wide).clone(memory_format=torch.contiguous_format) for s in call.state)
-    state, output = scan(advance, first, frames)
+    state, (output, *states) = scan(advance, first, frames)
     state = tuple(s.to(dtype) for s, dtype in zip(state, dtypes, strict=True))
-    return LayerResult(output.to(x.dtype), state, {})
+    every = tuple(s.to(dtype) for s, dtype in zip(states, dtypes, strict=False))
+    return LayerResult(output.to(x.dtype), state, {}, every)

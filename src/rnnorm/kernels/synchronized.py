@@ -43,17 +43,17 @@ def layer(call: LayerCall) -> LayerResult:
             gamma=scales,
             beta=shifts,
         )
-        output, last, moments, _ = reference.layer(own_call, make_site=make_site)
+        output, last, moments, states = reference.layer(own_call, make_site=make_site)
         taken.update(moments)
-        return output, *last
+        return output, *last, *states
 
     given = [weight for weight in plain if weight is not None]
     leaves = [*gamma.values(), call.x, *state, *given, *weights.own.values(), *beta.values()]
     if not torch.is_grad_enabled():
-        output, *last = run(leaves)
+        output, *rest = run(leaves)
     else:
-        output, *last = _Whole.apply(run, len(gamma), *leaves)  # type: ignore[no-untyped-call]
-    return LayerResult(output, tuple(last), taken)
+        output, *rest = _Whole.apply(run, len(gamma), *leaves)  # type: ignore[no-untyped-call]
+    return LayerResult(output, tuple(rest[: len(state)]), taken, tuple(rest[len(state) :]))
 
 
 class _Whole(torch.autograd.Function):

@@ -43,8 +43,9 @@ def run_layer(
     rows: ActiveRows | None = None,
     products: torch.dtype | None = None,
     reset: Tensor | None = None,
+    all_states: bool = False,
     clears: bool = True,
-) -> tuple[Tensor, State]:
+) -> tuple[Tensor, State, State]:
     """Run a layer whose parameters and populations are attributes of ``module``.
 
     Args:
@@ -60,20 +61,22 @@ def run_layer(
         products: the dtype of matrix products under autocast, else None.
         reset: ``(T, B)`` bool, where rows begin anew; the kernel restarts them.
         clears: whether the output must be zero where padded.
+        all_states: whether the states after each step are returned too.
 
     Returns:
-        output ``(T, B, H_out)`` and the final state.
+        output ``(T, B, H_out)``, the final state, and ``(T, B, ·)`` the states after each step,
+        empty unless asked for.
 
     Raises:
         ValueError: if in training with gradients there are too few rows for a statistic, and no
             estimate.
     """
     given = (batch_sizes, products, reset)
-    unusual = module.training or masks or any([each is not None for each in given])
+    unusual = module.training or masks or all_states or any([each is not None for each in given])
     if kernel.layer is cpu.layer and not unusual:
         found = evaluate(module, x, state, suffix, step)
         if found is not None:
-            return found
+            return *found, ()
     if masks and "input" in masks:
         x = x * masks["input"].numbers(x.dtype)
         # no kernel handles the input mask
@@ -125,13 +128,15 @@ def run_layer(
             masks,
             rows,
             reset,
-            clears=clears,
+            all_states,
+            clears,
         )
-        output, state, taken, _ = layer(call)
+        output, state, taken, states = layer(call)
     if taken:
         assert isinstance(step, int)
         update(populations, taken, counts, step)
-    return output, state
+    # without states of its own, a kernel's output is the only one
+    return output, state, (states or (output,)) if all_states else ()
 
 
 def _statistics(

@@ -124,7 +124,7 @@ class Step(Recurrence, nn.RNNCellBase):
             assert self.ranks is not None
             sizes = torch.tensor([rows], device="cpu")
             active = self.ranks.active_rows(sizes, x.device)
-        _, state = run_layer(
+        _, state, _ = run_layer(
             self,
             kernel,
             x.unsqueeze(0),

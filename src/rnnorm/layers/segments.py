@@ -152,7 +152,8 @@ def run_segments(
     step: int | Tensor,
     products: torch.dtype | None,
     reset: Tensor,
-) -> tuple[Tensor, State]:
+    all_states: bool = False,
+) -> tuple[Tensor, State, State]:
     """Run all layers as ``run_stack`` does, with a row for each segment.
 
     Args:
@@ -163,6 +164,7 @@ def run_segments(
         step: index of the first frame, also ``(B,)``.
         products: the dtype of matrix products under autocast, else None.
         reset: ``(T, B)`` bool, where the rows are cut.
+        all_states: whether the states after each step are returned too.
 
     Raises:
         ValueError, RuntimeError: as ``run_stack`` and ``cut``.
@@ -173,17 +175,32 @@ def run_segments(
     if parts.sorted_indices is not None:
         state = tuple([s.index_select(1, parts.sorted_indices) for s in state])
         ages = ages if isinstance(ages, int) else ages[parts.sorted_indices]
+    states: State = ()
     if kernel.layer is None:
         output, state = _run_torch(module, segments, state)
     else:
         # padding is not read
-        output, state = run_stack(module, kernel, parts, state, ages, products, clears=False)
-    output = _frames_of(output.flatten(0, 1), segments.places)
+        output, state, states = run_stack(
+            module,
+            kernel,
+            parts,
+            state,
+            ages,
+            products,
+            clears=False,
+            all_states=all_states,
+        )
+    output, *each = [_join(s, segments, reset.shape) for s in (output, *states)]
+    return output, tuple([s.index_select(1, segments.last) for s in state]), tuple(each)
+
+
+def _join(output: Tensor, segments: Segments, shape: tuple[int, ...]) -> Tensor:
+    """Return an output of segments as that of the uncut rows, ``(T, B, ...)`` for ``shape``."""
+    frames = _frames_of(output.flatten(0, 1), segments.places)
     if segments.frames is not None:
-        padded = output.new_zeros(reset.numel(), output.size(1))
-        output = padded.index_copy(0, segments.frames, output)
-    output = output.view(*reset.shape, output.size(1))
-    return output, tuple([s.index_select(1, segments.last) for s in state])
+        padded = frames.new_zeros(shape[0] * shape[1], *frames.shape[1:])
+        frames = padded.index_copy(0, segments.frames, frames)
+    return frames.view(*shape, *frames.shape[1:])
 
 
 def _frames_of(output: Tensor, places: Tensor) -> Tensor:

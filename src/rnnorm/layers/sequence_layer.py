@@ -164,7 +164,8 @@ class Sequence(Recurrence, nn.RNNBase):
         lengths: Tensor | SequenceOf[int] | None = None,
         step: int | Tensor | None = None,
         reset: Tensor | PackedSequence | None = None,
-    ) -> tuple[Any, Any]:
+        return_states: bool = False,
+    ) -> tuple[Any, ...]:
         """Run the layers over a batch of sequences.
 
         Args:
@@ -187,10 +188,15 @@ class Sequence(Recurrence, nn.RNNBase):
                 segment, unless the row begins with a reset. A backward direction reads each
                 segment's reverse. Final states, those of the backward direction too, are the ones
                 of each row's last segment.
+            return_states: whether the states after each frame are returned too.
 
         Returns:
             output in the form of the input, with the features of the last layer, and final states
             in the form of torch.nn; for a cell that you write one tensor, or a tuple of its states.
+            With ``return_states`` there is a third result: all states of the cell, in the form of
+            the output with a dimension ``D * num_layers`` before the features, such as
+            ``(T, B, D * num_layers, H)``, in the order of the final states; those of a backward
+            direction stand at the frame that was read last. They are differentiable.
 
         Raises:
             ValueError: if ``lengths`` are given with packed, nested or unbatched input; if
@@ -203,7 +209,7 @@ class Sequence(Recurrence, nn.RNNBase):
             TypeError: if ``step`` or ``lengths`` are not integers, or ``reset`` is not bool.
         """
         if isinstance(input, Tensor) and input.is_nested:
-            return uncompiled(self._run_jagged)(input, hx, lengths, step, reset)
+            return uncompiled(self._run_jagged)(input, hx, lengths, step, reset, return_states)
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]
         # an input that is not a tensor fails here as in torch.nn
@@ -217,11 +223,12 @@ class Sequence(Recurrence, nn.RNNBase):
             even=packed and reset is None and batches.even(input),  # type: ignore[arg-type]
             masked=masked_places(self.recurrent_dropout, self.training and self._draws),
             training=self.training,
+            states=return_states,
         )
         cut = reset is not None and must_cut(self, kernel)
         # cuts depend on values
         run = self._run if traceable and not cut else uncompiled(self._run)
-        return run(kernel, input, hx, lengths, step, reset, cut)
+        return run(kernel, input, hx, lengths, step, reset, return_states, cut)
 
     def _run_jagged(
         self,
@@ -230,12 +237,20 @@ class Sequence(Recurrence, nn.RNNBase):
         lengths: Tensor | SequenceOf[int] | None,
         step: int | Tensor | None,
         reset: Any,
-    ) -> tuple[Any, Any]:
+        return_states: bool,
+    ) -> tuple[Any, ...]:
         """Run a call with a jagged nested tensor over its rows, packed."""
         packed, reset, back = jagged.pack(input, lengths, reset)
         # a subclass may return more from its forward
-        output, hidden = Sequence.forward(self, packed, hx, step=step, reset=reset)
-        return jagged.unpack(output, back, input), hidden
+        output, hidden, *states = Sequence.forward(
+            self, packed, hx, step=step, reset=reset, return_states=return_states
+        )
+        output = jagged.unpack(output, back, input)
+        if not states:
+            return output, hidden
+        every = states[0] if isinstance(hidden, tuple) else states
+        every = tuple([jagged.unpack(s, back, input) for s in every])
+        return output, hidden, every if isinstance(hidden, tuple) else every[0]
 
     def _run(
         self,
@@ -245,8 +260,9 @@ class Sequence(Recurrence, nn.RNNBase):
         lengths: Tensor | SequenceOf[int] | None,
         step: int | Tensor | None,
         reset: Tensor | PackedSequence | None,
+        return_states: bool,
         cut: bool,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, ...]:
         """Run a call, with a row for each segment if ``cut``."""
         call = checked_call(self, kernel, input, hx, lengths, step, reset)
         cut = cut and call.reset is not None
@@ -265,8 +281,9 @@ class Sequence(Recurrence, nn.RNNBase):
         batch, state, step, begins = self._sort(call, input, lengths, drawn=not cut)
         products = autocast_dtype(data.device)
         run: Any = run_segments if cut else run_stack
-        output, state = run(self, kernel, batch, state, step, products, begins)
-        return self._finish(call, batch, products, output, state)
+        results = run(self, kernel, batch, state, step, products, begins, return_states)
+        output, hidden, states = self._finish(call, batch, products, *results)
+        return (output, hidden, states) if return_states else (output, hidden)
 
     def _sort(
         self,
@@ -300,7 +317,8 @@ class Sequence(Recurrence, nn.RNNBase):
         products: torch.dtype | None,
         output: Tensor,
         state: State,
-    ) -> tuple[Any, Any]:
+        states: State,
+    ) -> tuple[Any, Any, Any]:
         """Return output and states in the dtypes, the order and the form of torch.nn."""
         if products is not None:
             dtypes = result_dtypes(
@@ -315,13 +333,19 @@ class Sequence(Recurrence, nn.RNNBase):
             )
             output, *final = in_dtypes((output, *state), dtypes)
             state = tuple(final)
+            states = in_dtypes(states, dtypes[1:] if dtypes and states else None)
         if batch.unsorted_indices is not None:
             state = tuple([s.index_select(1, batch.unsorted_indices) for s in state])
         hidden = _as_given(state, call.batched)
+        output, *every = [self._in_form(each, call, batch) for each in (output, *states)]
+        return output, hidden, tuple(every) if len(every) > 1 else (every or [None])[0]
+
+    def _in_form(self, output: Tensor, call: Call, batch: batches.Batch) -> Any:
+        """Return ``(T, B, ...)`` in the form, the layout and the order of the input."""
         if call.packed:
-            return batches.to_packed(output, batch), hidden
+            return batches.to_packed(output, batch)
         output = batches.to_dense(output, batch, self.batch_first, call.data)
-        return (output if call.batched else output.squeeze(1 - self.batch_first)), hidden
+        return output if call.batched else output.squeeze(1 - self.batch_first)
 
     def _refuse(self, input: Any, hx: Any) -> NoReturn:
         """Raise torch.nn's error for an input or a state of a wrong form."""

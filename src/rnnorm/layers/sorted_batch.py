@@ -90,7 +90,7 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
 
 
 def to_packed(output: Tensor, batch: Batch) -> PackedSequence:
-    """Return ``output`` ``(T, B, H)`` packed like the PackedSequence that ``batch`` was made of."""
+    """Return ``output`` ``(T, B, ...)`` packed like the PackedSequence that made ``batch``."""
     _, sizes, order, back, frames = batch
     assert sizes is not None
     assert frames is not None
@@ -191,11 +191,11 @@ def mean_frame(batch: Batch) -> Tensor:
 
 
 def to_dense(output: Tensor, batch: Batch, batch_first: bool, input: Tensor) -> Tensor:
-    """Return ``output`` ``(T, B, H)`` in the layout, row order and number of steps of ``input``."""
+    """Return ``output`` ``(T, B, ...)`` in the layout, order of rows and length of ``input``."""
     if batch.unsorted_indices is not None:
         output = output.index_select(1, batch.unsorted_indices)
     missing = input.size(1 if batch_first else 0) - output.size(0)
-    output = pad(output, (0, 0, 0, 0, 0, missing)) if missing else output
+    output = pad(output, (0, 0) * (output.dim() - 1) + (0, missing)) if missing else output
     return output.transpose(0, 1) if batch_first else output
 
 

@@ -27,9 +27,10 @@ def run_stack(
     step: int | Tensor,
     products: torch.dtype | None,
     reset: Tensor | None = None,
+    all_states: bool = False,
     clears: bool = True,
-) -> tuple[Tensor, State]:
-    """Run all layers; return output ``(T, B, D * H_out)``, states ``(D * num_layers, B, ·)``.
+) -> tuple[Tensor, State, State]:
+    """Run all layers.
 
     Args:
         module: holds the layers' parameters and populations.
@@ -40,6 +41,11 @@ def run_stack(
         products: the dtype of matrix products under autocast, else None.
         reset: ``(T, B)`` bool, where rows begin anew within the kernel.
         clears: whether the output must be zero where padded.
+        all_states: whether the states after each step are returned too.
+
+    Returns:
+        output ``(T, B, D * H_out)``, final states ``(D * num_layers, B, ·)``, and the states after
+        each step ``(T, B, D * num_layers, ·)``, empty unless asked for.
 
     Raises:
         ValueError: if in training with gradients there are too few rows for a statistic, and no
@@ -59,6 +65,7 @@ def run_stack(
     suffixes = module._suffixes()
     directions = 2 if module.bidirectional else 1
     final: list[State] = []
+    every: list[State] = []
     for first in range(0, len(suffixes), directions):
         if first and module.dropout and module.training:
             output = drop_frames(output, batch, module.dropout)
@@ -77,7 +84,7 @@ def run_stack(
                     module.hidden_size,
                     batch.sorted_indices,
                 )
-            result, last = run_layer(
+            result, last, states = run_layer(
                 module,
                 kernel,
                 reverse(output, sizes) if backward else output,
@@ -89,10 +96,12 @@ def run_stack(
                 rows,
                 products,
                 reset,
+                all_states,
                 clears,
             )
             outputs.append(reverse(result, sizes) if backward else result)
             final.append(last)
+            every.append(tuple([reverse(s, sizes) for s in states]) if backward else states)
         output = outputs[0]
         if directions > 1:
             # autocast refuses half types other than its own
@@ -102,6 +111,10 @@ def run_stack(
     output = output if output.size(0) == steps else output[:steps]
     if len(final) == 1 and kernel.name == "cpu" and not torch.is_grad_enabled():
         # in place, as the results are the kernel's own, and a view would not allow detach_()
-        return output, tuple([s.unsqueeze_(0) for s in final[0]])
+        state = tuple([s.unsqueeze_(0) for s in final[0]])
+    else:
+        with without_autocast(output.device, products):
+            state = tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
     with without_autocast(output.device, products):
-        return output, tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
+        states = tuple([torch.stack(parts, 2)[:steps] for parts in zip(*every, strict=True)])
+    return output, state, states

@@ -31,8 +31,8 @@ def with_kernel(monkeypatch, unavailable="", wrong=0.0):
     """Puts the reference in the place of the compiled kernel, with a mistake in its output."""
 
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
-        return output * (1 + wrong), state, taken
+        output, state, taken, states = reference.layer(*arguments)
+        return output * (1 + wrong), state, taken, states
 
     kernel = dispatch.Kernel("cpu", unavailable, lambda request: "", layer, traceable=False)
     kernels = [kernel if k.name == "cpu" else k for k in dispatch.KERNELS]
@@ -208,8 +208,8 @@ def test_a_wrong_gradient_is_refused(monkeypatch):
             return 1.01 * grad
 
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
-        return WrongGradient.apply(output), state, taken
+        output, state, taken, states = reference.layer(*arguments)
+        return WrongGradient.apply(output), state, taken, states
 
     with_kernel(monkeypatch)
     kernel = dispatch.Kernel("cpu", "", lambda request: "", layer, traceable=False)

@@ -113,9 +113,9 @@ def test_one_wrong_gradient_is_named(monkeypatch, tmp_path, capsys, name, wrong)
 
 def test_a_wrong_statistic_is_named(monkeypatch, tmp_path):
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
+        output, state, taken, states = reference.layer(*arguments)
         mean, var = taken["cell"]
-        return output, state, taken | {"cell": (mean, 1.0001 * var)}
+        return output, state, taken | {"cell": (mean, 1.0001 * var)}, states
 
     with_kernel(monkeypatch, layer)
     passed, found = examined(tmp_path)
@@ -170,10 +170,10 @@ def test_rounding_is_no_fault_and_a_ten_thousandth_is_one(case, seed):
 
 def test_a_step_whose_gradient_is_dropped_is_found(monkeypatch, tmp_path):
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
+        output, state, taken, states = reference.layer(*arguments)
         steps = torch.ones(len(output), 1, 1)
         steps[1] = 0
-        return Changed.apply(output, lambda grad: grad * steps), state, taken
+        return Changed.apply(output, lambda grad: grad * steps), state, taken, states
 
     with_kernel(monkeypatch, layer)
     passed, found = examined(tmp_path, TRAINING[:1])
@@ -191,9 +191,9 @@ def test_a_rectifier_is_drawn_with_no_input_near_zero():
 
 def test_memory_that_is_not_written_is_found(monkeypatch, tmp_path):
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
+        output, state, taken, states = reference.layer(*arguments)
         # zero wherever this memory happens to be zero, which a fresh page is
-        return output + 0 * torch.empty_like(output), state, taken
+        return output + 0 * torch.empty_like(output), state, taken, states
 
     with_kernel(monkeypatch, layer)
     passed, found = examined(tmp_path)
@@ -204,8 +204,8 @@ def test_memory_that_is_not_written_is_found(monkeypatch, tmp_path):
 
 def test_padding_that_is_read_is_found(monkeypatch, tmp_path):
     def layer(call):
-        output, state, taken = reference.layer(call)
-        return output + 0 * call.x.sum(), state, taken
+        output, state, taken, states = reference.layer(call)
+        return output + 0 * call.x.sum(), state, taken, states
 
     with_kernel(monkeypatch, layer)
     passed, found = examined(tmp_path)
@@ -217,9 +217,14 @@ def test_runs_that_differ_are_found(monkeypatch, tmp_path):
     runs = iter(range(1000))
 
     def layer(*arguments):
-        output, (h, c), taken = reference.layer(*arguments)
+        output, (h, c), taken, states = reference.layer(*arguments)
         # the last bit, now and then
-        return output, (torch.where(h == h.max(), h * (1 + next(runs) % 2 * 2e-7), h), c), taken
+        return (
+            output,
+            (torch.where(h == h.max(), h * (1 + next(runs) % 2 * 2e-7), h), c),
+            taken,
+            states,
+        )
 
     with_kernel(monkeypatch, layer)
     passed, found = examined(tmp_path)
@@ -230,8 +235,8 @@ def test_runs_that_differ_are_found(monkeypatch, tmp_path):
 
 def test_outputs_without_a_gradient_are_examined_too(monkeypatch, tmp_path):
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
-        return (output if torch.is_grad_enabled() else 1.01 * output), state, taken
+        output, state, taken, states = reference.layer(*arguments)
+        return (output if torch.is_grad_enabled() else 1.01 * output), state, taken, states
 
     with_kernel(monkeypatch, layer)
     passed, found = examined(tmp_path, CASES)
@@ -253,8 +258,8 @@ def test_what_a_kernel_raises_is_a_fault_of_it(monkeypatch, tmp_path):
 
 def test_a_wrong_kernel_is_not_timed(monkeypatch, tmp_path):
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
-        return 1.01 * output, state, taken
+        output, state, taken, states = reference.layer(*arguments)
+        return 1.01 * output, state, taken, states
 
     with_kernel(monkeypatch, layer)
     file = tmp_path / "check.json"
@@ -287,11 +292,11 @@ def test_a_kernel_whose_own_graphs_keep_old_results_is_found(monkeypatch, stale)
     calls = []
 
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
+        output, state, taken, states = reference.layer(*arguments)
         calls.append(output.detach())
         if stale and len(calls) > graphs.SIGHTINGS:
             output = 0 * output + calls[0]
-        return output, state, taken
+        return output, state, taken, states
 
     with_kernel(monkeypatch, layer)
     drawn = draw(EVALUATION[0])
@@ -345,8 +350,8 @@ def test_a_check_out_of_time_has_examined_a_case_of_each_layer(monkeypatch, tmp_
 
 def test_a_fault_found_out_of_time_is_a_fault(monkeypatch, tmp_path, capsys):
     def layer(*arguments):
-        output, state, taken = reference.layer(*arguments)
-        return 1.01 * output, state, taken
+        output, state, taken, states = reference.layer(*arguments)
+        return 1.01 * output, state, taken, states
 
     with_kernel(monkeypatch, layer)
     assert not check(cases=CASES, timed=(), budget=0)

@@ -18,6 +18,7 @@ COVERAGE = Coverage(
     dict.fromkeys((BatchNorm, LayerNorm, RMSNorm), SITES),
     PLACES,
     over=(None, "term", "gate"),
+    states=True,
     mixed=True,
 )
 
@@ -52,5 +53,5 @@ def layer(call: LayerCall) -> LayerResult:
     states: tuple[Tensor, ...] = ()
     if call.all_states:
         every = (output, results.all_c) if options.has_c else (output,)
-        states = tuple([s.to(output.dtype) for s in every])
+        states = tuple([s.to(like.dtype) for s, like in zip(every, call.state, strict=True)])
     return LayerResult(output, tuple(state), taken_of(call, results), states)
