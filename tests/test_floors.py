@@ -10,7 +10,7 @@ import rnnorm
 PACKAGE = Path(rnnorm.__file__).parent
 #: from the ground up: a floor may import itself and what stands before it
 FLOORS = ("tracing", "norm", "cells", "kernels", "init", "layers", "model", "export", "convert")
-FLOORS += ("lightning", "diagnostics")
+FLOORS += ("lightning", "torchrl", "diagnostics")
 ROOMS = ("console", "files", "private", "recipes", "recipe", "data", "training", "models", "bench")
 ROOMS += ("searching", "tasks", "trained", "comparing", "reporting", "commands")
 

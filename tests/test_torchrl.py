@@ -1,0 +1,141 @@
+"""TorchRL's modules with layers of rnnorm, where TorchRL is installed."""
+
+import pytest
+import torch
+
+import rnnorm
+
+pytest.importorskip("torchrl")
+from tensordict import TensorDict
+from torchrl.modules import set_recurrent_mode
+
+from rnnorm.torchrl import GRUModule, LSTMModule
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+MODULES = {"LSTM": LSTMModule, "GRU": GRUModule}
+
+
+def make(name, norm="layer", **options):
+    torch.manual_seed(0)
+    states = ["h", "c"] if name == "LSTM" else ["h"]
+    keys = {"in_keys": ["x", *states], "out_keys": ["y", *(("next", s) for s in states)]}
+    options = {"num_layers": 2, "norm": norm, "dtype": torch.float64, **options}
+    return MODULES[name](3, 4, **keys, **options).eval()
+
+
+def window(*shape, begins=0.3):
+    torch.manual_seed(1)
+    x = torch.randn(*shape, 3, dtype=torch.float64)
+    return TensorDict({"x": x, "is_init": torch.rand(*shape, 1) < begins}, shape)
+
+
+def states_of(module):
+    return [key for key in module.in_keys[1:] if key != "is_init"]
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize("shape", [(9,), (3, 9), (2, 3, 9)], ids=str)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_window_is_its_steps_one_by_one(name, shape, norm, learn):
+    module = make(name, norm, learn_initial_state=learn, step_key="age" if norm else None)
+    layer = getattr(module, module.name)
+    for parameter in (p for n, p in layer.named_parameters() if n.endswith("_0")):
+        torch.nn.init.normal_(parameter)
+    if norm == "batch":
+        layer.train()(torch.randn(9, 12, 3, dtype=torch.float64))
+        layer.eval()
+    data = window(*shape)
+    # a window begins amid trajectories, from states of its own
+    age, found = torch.full((*shape[:-1], 1), 4), []
+    step = data[..., 0].select("x", "is_init").clone()
+    for s in states_of(module):
+        step[s] = torch.randn(*shape[:-1], 2, 4, dtype=torch.float64)
+        data[s] = step[s].unsqueeze(len(shape) - 1).expand(*shape, 2, 4).clone()
+    ages = []
+    for t in range(shape[-1]):
+        step["x"], step["is_init"] = data["x"][..., t, :], data["is_init"][..., t, :]
+        age = torch.where(step["is_init"], 0, age)
+        step["age"] = age
+        ages.append(age)
+        module(step)
+        found.append(step.select("y", "next").clone())
+        for s in states_of(module):
+            step[s] = step["next", s]
+        age = age + 1
+    data["age"] = torch.stack(ages, len(shape) - 1)
+    with set_recurrent_mode(True):
+        module(data)
+    for t, one in enumerate(found):
+        torch.testing.assert_close(data["y"][..., t, :], one["y"])
+        for s in states_of(module):
+            torch.testing.assert_close(data["next", s][..., t, :, :], one["next", s])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_without_a_norm_it_is_torchrls_own(name):
+    import torchrl.modules
+
+    module, data = make(name, None), window(3, 9)
+    for s in states_of(module):
+        # the primer's default, zeros, stands where a trajectory begins
+        data[s] = torch.where(
+            data["is_init"].unsqueeze(-1), 0, torch.randn(3, 9, 2, 4, dtype=torch.float64)
+        )
+    theirs = getattr(torchrl.modules, f"{name}Module")(
+        3, 4, 2, in_keys=module.in_keys[:-1], out_keys=module.out_keys
+    ).double()
+    theirs.load_state_dict(module.state_dict())
+    other = data.clone()
+    with set_recurrent_mode(True):
+        module(data), theirs(other)
+    torch.testing.assert_close(data["y"], other["y"])
+    ends = torch.cat([data["is_init"][:, 1:, 0], torch.ones(3, 1, dtype=torch.bool)], 1)
+    for s in states_of(module):
+        torch.testing.assert_close(data["next", s][ends], other["next", s][ends])
+
+
+def test_gradients_reach_states_and_weights():
+    module, data = make("LSTM"), window(3, 6, begins=0)
+    data["h"], data["c"] = (torch.randn(3, 6, 2, 4, dtype=torch.float64) for _ in range(2))
+    first = data["h"].requires_grad_()
+    with set_recurrent_mode(True):
+        module(data)["y"].sum().backward()
+    assert first.grad[:, 0].any()
+    assert not first.grad[:, 1:].any()
+    assert all(p.grad is not None for p in module.parameters())
+
+
+def test_a_layer_of_ones_own_is_taken_and_torchs_refused():
+    layer = rnnorm.LSTM(3, 4, norm="layer", batch_first=True)
+    module = LSTMModule(lstm=layer, in_key="x", out_key="y", default_recurrent_mode=True)
+    assert module.lstm is layer
+    assert module.recurrent_mode
+    data = window(2, 5)
+    assert module(data.set("x", data["x"].float()))["y"].shape == (2, 5, 4)
+    with pytest.raises(TypeError, match=r"lstm must be a rnnorm.LSTM, got LSTM"):
+        LSTMModule(lstm=torch.nn.LSTM(3, 4, batch_first=True), in_key="x", out_key="y")
+    with pytest.raises(ValueError, match="gru must be given alone"):
+        GRUModule(3, 4, gru=rnnorm.GRU(3, 4, batch_first=True), in_key="x", out_key="y")
+    with pytest.raises(ValueError, match="batch_first"):
+        GRUModule(3, 4, batch_first=False, in_key="x", out_key="y")
+    with pytest.raises(RuntimeError, match="drop its norm"):
+        module.make_python_based()
+
+
+def test_what_is_missing_is_named():
+    module = make("LSTM")
+    with pytest.raises(KeyError, match="is_init"):
+        module(window(3).exclude("is_init"))
+    with pytest.raises(RuntimeError, match="all or none of the states"):
+        module(window(3).set("h", torch.zeros(3, 2, 4, dtype=torch.float64)))
+    with set_recurrent_mode(True), pytest.raises(ValueError, match="time"):
+        module(window())
+
+
+def test_the_primer_has_the_sizes_of_the_states():
+    module = LSTMModule(3, 4, 2, proj_size=2, norm="layer", in_key="x", out_key="y")
+    sizes = {
+        key: tuple(spec.shape) for key, spec in module.make_tensordict_primer().primers.items()
+    }
+    assert sizes == {"recurrent_state_h": (2, 2), "recurrent_state_c": (2, 4)}
