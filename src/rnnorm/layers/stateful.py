@@ -93,7 +93,7 @@ class Stateful(nn.Module):
 
     @property
     def age(self) -> int | Tensor:
-        """Return how many frames each row has behind it: an int, or ``(B,)`` int64.
+        """Return the number of frames behind each row, an int or ``(B,)`` int64.
 
         In training with batch normalisation it is 0.
         """
