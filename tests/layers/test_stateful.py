@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import rnnorm
+from rnnorm import tracing
 
 
 class LiGRU(rnnorm.Cell):
@@ -346,7 +347,9 @@ def test_neither_fold_nor_export_takes_it():
     stateful = make("LSTM", None)
     with pytest.raises(ValueError, match="Stateful"):
         rnnorm.fold(nn.Sequential(stateful))
-    with pytest.raises(RuntimeError, match="take its layer"):
-        torch.export.export(stateful, (frames(2),))
+    # before, torch does not tell that it exports
+    if tracing.RELEASE >= (2, 13):
+        with pytest.raises(RuntimeError, match="take its layer"):
+            torch.export.export(stateful, (frames(2),))
     with pytest.raises(RuntimeError, match="take its layer"):
         torch.jit.trace(stateful, (frames(2),))
