@@ -8,8 +8,8 @@ from torch.nn.utils.prune import l1_unstructured
 
 import rnnorm
 from rnnorm import init
+from rnnorm.layers.call.sorted_batch import from_dense
 from rnnorm.layers.initial_state import initial_state
-from rnnorm.layers.sorted_batch import from_dense
 
 LAYERS = [
     rnnorm.LSTM(3, 4, num_layers=2, bidirectional=True),

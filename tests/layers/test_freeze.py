@@ -12,7 +12,7 @@ from torch.nn.utils import prune
 import rnnorm
 from rnnorm.diagnostics import batch_statistics
 from rnnorm.kernels import dispatch
-from rnnorm.layers import one_layer
+from rnnorm.layers.call import one_layer
 
 NORMS = {
     "batch": "batch",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.cells.cell import State
-from rnnorm.layers.sorted_batch import Batch, mean_frame
+from rnnorm.layers.call.sorted_batch import Batch, mean_frame
 from rnnorm.norm.spec import Norm
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from rnnorm.layers.sorted_batch import check_lengths
+from rnnorm.layers.call.sorted_batch import check_lengths
 from rnnorm.norm.spec import check_number
 
 

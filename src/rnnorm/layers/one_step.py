@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.kernels import dispatch
-from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
-from rnnorm.layers.checks import check_tensors, check_traced, checked_step
+from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
+from rnnorm.layers.call.checks import check_tensors, check_traced, checked_step
+from rnnorm.layers.call.one_layer import run_layer
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.normalised_module import Recurrence
-from rnnorm.layers.one_layer import run_layer
 from rnnorm.norm.presets import NormLike, resolve
 from rnnorm.tracing import compiled_by_new_torch, uncompiled
 

@@ -11,10 +11,13 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
-from rnnorm.layers import jagged
-from rnnorm.layers import sorted_batch as batches
-from rnnorm.layers.autocast import autocast_dtype, in_dtypes, result_dtypes
-from rnnorm.layers.checks import Call, check_tensors, checked_call
+from rnnorm.layers.call import jagged
+from rnnorm.layers.call import sorted_batch as batches
+from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
+from rnnorm.layers.call.checks import Call, check_tensors, checked_call
+from rnnorm.layers.call.one_layer import parameter
+from rnnorm.layers.call.segments import must_cut, run_segments
+from rnnorm.layers.call.stack import run_stack
 from rnnorm.layers.initial_state import (
     check_learned,
     default_noise,
@@ -23,14 +26,11 @@ from rnnorm.layers.initial_state import (
 )
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.normalised_module import Recurrence
-from rnnorm.layers.one_layer import parameter
 from rnnorm.layers.recurrent_dropout import (
     RecurrentDropout,
     check_recurrent_dropout,
     masked_places,
 )
-from rnnorm.layers.segments import must_cut, run_segments
-from rnnorm.layers.stack import run_stack
 from rnnorm.norm.presets import NormLike, resolve
 from rnnorm.norm.spec import check_number
 from rnnorm.tracing import compiled_by_new_torch, jit_tracing, uncompiled

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from rnnorm.cells.cell import State
-from rnnorm.layers import jagged
+from rnnorm.layers.call import jagged
+from rnnorm.layers.call.sorted_batch import check_lengths, count_rows
 from rnnorm.layers.sequence_layer import Sequence
-from rnnorm.layers.sorted_batch import check_lengths, count_rows
 from rnnorm.tracing import exporting, jit_tracing
 
 

@@ -14,10 +14,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
+from rnnorm.layers.call.sorted_batch import Batch, lengths_of
+from rnnorm.layers.call.stack import run_stack
 from rnnorm.layers.initial_state import initial_state
 from rnnorm.layers.recurrent_dropout import keeps_mask
-from rnnorm.layers.sorted_batch import Batch, lengths_of
-from rnnorm.layers.stack import run_stack
 from rnnorm.tracing import (
     constant,
     exporting,

@@ -10,10 +10,10 @@ from torch.nn.functional import pad
 
 from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
-from rnnorm.layers.autocast import without_autocast
-from rnnorm.layers.one_layer import run_layer
+from rnnorm.layers.call.autocast import without_autocast
+from rnnorm.layers.call.one_layer import run_layer
+from rnnorm.layers.call.sorted_batch import Batch, drop_frames, reverse
 from rnnorm.layers.recurrent_dropout import draw_masks
-from rnnorm.layers.sorted_batch import Batch, drop_frames, reverse
 
 if TYPE_CHECKING:
     from rnnorm.layers.sequence_layer import Sequence

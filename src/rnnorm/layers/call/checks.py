@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
-from rnnorm.layers.autocast import autocast_dtype
-from rnnorm.layers.sorted_batch import count_rows
+from rnnorm.layers.call.autocast import autocast_dtype
+from rnnorm.layers.call.sorted_batch import count_rows
 from rnnorm.tracing import holds, jit_tracing, stands_for_several
 
 if TYPE_CHECKING:

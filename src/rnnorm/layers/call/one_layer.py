@@ -12,10 +12,10 @@ from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.layers.autocast import in_products, without_autocast
-from rnnorm.layers.checks import check_device
+from rnnorm.layers.call.autocast import in_products, without_autocast
+from rnnorm.layers.call.checks import check_device
+from rnnorm.layers.call.short_call import evaluate
 from rnnorm.layers.normalised_module import Recurrence
-from rnnorm.layers.short_call import evaluate
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
