@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from problems import Problem, assert_same
+from problems import MORE_CELLS, MORE_NORMS, Problem, assert_same
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -128,7 +128,30 @@ def test_what_it_does_not_cover_runs_the_reference(cell, arguments):
     ],
 )
 def test_any_number_of_threads_gives_the_same_bits(threads, cell, norm, dropout, lengths):
-    problem = Problem(cell, norm, (9, 7, 40, 100), lengths, dropout=dropout)
+    assert_same_bits(threads, Problem(cell, norm, (9, 7, 40, 100), lengths, dropout=dropout))
+
+
+@pytest.mark.parametrize("lengths", [None, RAGGED], ids=("dense", "ragged"))
+@pytest.mark.parametrize(
+    ("cell", "norm", "resets"),
+    [
+        *(("LSTM", norm, 0.0) for norm in MORE_NORMS),
+        *(("GRU", norm, 0.0) for norm in ("layer-term", "rms", "mixed")),
+        *((cell, norm, 0.0) for cell in MORE_CELLS for norm in ("sequence", "mixed")),
+        *(
+            (cell, norm, 0.3)
+            for cell in ("LSTM", "LSTM-all", "GRU", "RNN_RELU", *MORE_CELLS)
+            for norm in ("none", "layer", "rms")
+        ),
+        ("LSTM", "rms-carry-gate", 0.3),
+    ],
+)
+def test_more_norms_cells_and_resets_too(threads, cell, norm, resets, lengths):
+    problem = Problem(cell, norm, (9, 7, 40, 100), lengths, dropout="every", resets=resets)
+    assert_same_bits(threads, problem)
+
+
+def assert_same_bits(threads, problem):
     threads(1)
     expected = problem.results(cpu.layer, torch.float32)
     for count in (2, 3, 5, 11):
