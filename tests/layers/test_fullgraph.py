@@ -7,7 +7,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import rnnorm
-from rnnorm import tracing
+from rnnorm import BatchNorm, LayerNorm, RMSNorm, tracing
 from rnnorm.kernels import dispatch
 
 pytestmark = [
@@ -191,6 +191,33 @@ def test_without_a_norm_a_layer_is_one_graph_with_torchs_values(name, form):
         # both graphs go through the one packing
         found.append([*some, *torch.autograd.grad(loss, leaves, retain_graph=True)])
     torch.testing.assert_close(*found)
+
+
+APART = {"input": False, "recurrent": False}
+MORE_FORMS = {
+    "carry": ("LSTM", {"norm": RMSNorm(cell=False, carry=True, over="gate")}),
+    "mixed": ("LSTM", {"norm": {"input": BatchNorm(input="sequence"), "recurrent": "layer"}}),
+    "both": ("GRU", {"norm": LayerNorm(**APART, joint=True), "reset_after": "both"}),
+    "LiGRU": ("LiGRU", {"norm": "layer"}),
+    "IndRNN": ("IndRNN", {"norm": BatchNorm(population="shared")}),
+}
+
+
+@pytest.mark.parametrize("name", MORE_FORMS)
+def test_more_norms_cells_and_resets_are_one_graph_for_any_sizes(name):
+    torch.manual_seed(0)
+    layer, options = MORE_FORMS[name]
+    eager = getattr(rnnorm, layer)(3, 5, initial_noise=0.0, **options)
+    twin = copy.deepcopy(eager)
+    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager", dynamic=True)
+    # rows are cut, by the values of resets, where there are statistics over them
+    resets = [False] if eager._has_statistics() else [False, True]
+    for begin_anew in resets:
+        for lengths in ([6, 4, 6, 1], [7, 7, 2, 7, 2, 6]):
+            more = {"reset": torch.rand(max(lengths), len(lengths)) < 0.3} if begin_anew else {}
+            found = step(compiled, twin, "lengths", lengths, **more)
+            assert_same_bits(found, step(eager, eager, "lengths", lengths, **more))
+    assert graphs() == len(resets)
 
 
 @pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "RNNCell"])

@@ -29,7 +29,8 @@ class GRU(Cell):
     def sites(self) -> tuple[str, ...]:
         """Return the sites; if the reset gate acts first, the candidate has sites of its own."""
         if self.reset_after == "both":
-            return super().sites
+            # not super().sites, which torch.compile takes for the property itself
+            return ("input", "recurrent", "joint")
         if self.reset_after:
             return ("input", "recurrent")
         return ("input", "recurrent", "recurrent_candidate", "joint", "joint_candidate")
