@@ -10,7 +10,7 @@ import torch
 import rnnorm
 from rnnorm.experiments.bench import check as bench_check
 from rnnorm.experiments.bench import compare_kernels as bench_examine
-from rnnorm.experiments.bench.cases import Case, draw, layers
+from rnnorm.experiments.bench.cases import CELLS, Case, draw, layers
 from rnnorm.experiments.bench.check import all_cases, check
 from rnnorm.experiments.bench.layers import Shape
 from rnnorm.experiments.bench.timing import repeated, without_graphs
@@ -379,9 +379,14 @@ def test_every_layer_is_examined():
     cases = list(all_cases())
     first = cases[: len(layers())]
     assert [case[:2] for case in first] == layers()
-    assert len(cases) == len(set(cases)) == 675
+    assert len(cases) == len(set(cases)) == 1106
     assert list(dict.fromkeys(case[:2] for case in cases)) == layers()
     assert ("GRU", "joint") not in layers()
+    # with all gates in one block, both names say the same
+    assert ("GRU", "haste") in layers()
+    assert ("LSTM", "haste") not in layers()
+    anew = {case.cell for case in cases if case.mode == "resets"}
+    assert anew == {*CELLS}
     # over many steps layer norm enlarges rounding until nothing is alike
     assert max(case.shape.T for case in cases) <= 4
     whole = [case for case in cases if case[:2] == ("LSTM", "batch")]

@@ -23,6 +23,9 @@ CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "GRU": ("GRU", {}),
     "RNN": ("RNN", {}),
     "RNN relu": ("RNN", {"nonlinearity": "relu"}),
+    "GRU both": ("GRU", {"reset_after": "both"}),
+    "LiGRU": ("LiGRU", {}),
+    "IndRNN": ("IndRNN", {"nonlinearity": "tanh"}),
 }
 #: norms by the name of a preset, or by what is normalised
 NORMS: Mapping[str, str | Norm | None] = {
@@ -31,9 +34,9 @@ NORMS: Mapping[str, str | Norm | None] = {
     "recurrent": BatchNorm(input=None, cell=None),
     "joint": "joint",
     "joint and cell": BatchNorm(input=None, recurrent=None, joint="frame"),
-    "layer": "layer",
+    **{name: name for name in ("layer", "rms", "haste", "fastrnns", "sketch-rnn", "sligru")},
 }
-Mode = Literal["dense", "ragged", "evaluation", "ages"]
+Mode = Literal["dense", "ragged", "evaluation", "ages", "resets"]
 # far above the rounding of relu's input in float32, yet few cases have an input this near zero
 _KINK = 1e-5
 
@@ -45,7 +48,8 @@ class Case(NamedTuple):
         cell: a name of ``CELLS``.
         norm: a name of ``NORMS``.
         mode: ``"dense"`` and ``"ragged"`` are training, ``"evaluation"`` is dense, and ``"ages"``
-            is evaluation of a ragged batch whose rows begin at different steps.
+            is evaluation of a ragged batch whose rows begin at different steps. ``"resets"`` is
+            training of a ragged batch whose rows begin anew at some of the frames.
         shape: shape of layer and data.
         dtype: dtype of layer and data.
     """
@@ -69,6 +73,7 @@ class Drawn(NamedTuple):
         upstream: gradients of output and last states.
         lengths: ``(B,)`` on the CPU, or None for a dense batch.
         step: index of the first frame, of each row in evaluation with ages.
+        reset: ``(T, B)`` bool, where rows begin anew, or None.
     """
 
     layer: Sequence
@@ -76,6 +81,7 @@ class Drawn(NamedTuple):
     upstream: list[Tensor]
     lengths: Tensor | None
     step: int | Tensor
+    reset: Tensor | None = None
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Drawn:
         """Copy the layer and its data to a device and dtype."""
@@ -84,6 +90,7 @@ class Drawn(NamedTuple):
             leaves=[leaf.to(device, dtype, copy=True) for leaf in self.leaves],
             upstream=[each.to(device, dtype) for each in self.upstream],
             step=self.step.to(device) if isinstance(self.step, Tensor) else self.step,
+            reset=None if self.reset is None else self.reset.to(device),
         )
 
     def request(self, device: torch.device, dtype: torch.dtype) -> Request:
@@ -144,7 +151,7 @@ class Drawn(NamedTuple):
         """Yield output and last states, on the backend in force."""
         x, *state = leaves
         hx: Any = state if len(state) > 1 else state[0]
-        output, last = self.layer(x, hx, lengths=self.lengths, step=self.step)
+        output, last = self.layer(x, hx, lengths=self.lengths, step=self.step, reset=self.reset)
         yield output
         yield from last if len(state) > 1 else [last]
 
@@ -159,9 +166,13 @@ def layers() -> list[tuple[str, str]]:
             except ValueError:
                 # a GRU has no joint site
                 continue
-            sites = layer.cell.active_sites(layer.norm)
-            scope = layer.norm and layer.norm.scope("input")
-            found.setdefault((cell, type(layer.norm), sites, scope), (cell, name))
+            sites = tuple(
+                [
+                    (site, type(spec), spec.scope(site), *layer.cell.widths(site, 1, spec))
+                    for site, spec in layer.cell.norms(layer.norm).items()
+                ]
+            )
+            found.setdefault((cell, sites), (cell, name))
     return list(found.values())
 
 
@@ -172,7 +183,8 @@ def draw(case: Case, seed: int = 0) -> Drawn:
     its sign.
     """
     drawn = _draw(case, seed)
-    while "relu" in case.cell and _nearest_to_a_kink(drawn) < _KINK:
+    rectified = getattr(drawn.layer.cell, "nonlinearity", None) == "relu"
+    while rectified and _nearest_to_a_kink(drawn) < _KINK:
         seed += 1000
         drawn = _draw(case, seed)
     return drawn
@@ -223,7 +235,8 @@ def _draw(case: Case, seed: int) -> Drawn:
         own = leaves(B)
         upstream = [torch.randn(T, B, H), *torch.randn(states, 1, B, H)]
         lengths = None
-        if case.mode in ("ragged", "ages"):
+        reset = torch.rand(T, B) < 0.2 if case.mode == "resets" else None
+        if case.mode in ("ragged", "ages", "resets"):
             lengths = torch.randint(1, T + 1, (B,))
             lengths[0] = T
             own[0][torch.arange(T).unsqueeze(1) >= lengths] = math.nan
@@ -234,7 +247,8 @@ def _draw(case: Case, seed: int) -> Drawn:
             with torch.no_grad(), rnnorm.use_backend("reference"):
                 list(more.outputs(more.leaves))
             layer.eval()
-    return Drawn(layer, own, [each.to(case.dtype) for each in upstream], lengths, step)
+    upstream = [each.to(case.dtype) for each in upstream]
+    return Drawn(layer, own, upstream, lengths, step, reset)
 
 
 def _layer(cell: str, norm: str | Norm | None, inputs: int, H: int) -> Sequence:

@@ -37,6 +37,9 @@ from rnnorm.norm.presets import resolve
 INPUTS = 7
 ROWS = (5, 100, 129, 300)
 MODES: tuple[Mode, ...] = ("dense", "ragged", "evaluation", "ages")
+# cells examined at 13 units alone: relu differs from tanh in one line of a kernel, and what the
+# others have of their own does not depend on the number of units
+SMALL = ("RNN relu", "GRU both", "LiGRU", "IndRNN")
 # norms examined at every size; the others are examined at 13 units alone
 WHOLE = ("none", "batch", "bn-e*", "joint and cell", "joint", "layer")
 TIMED = (
@@ -67,7 +70,7 @@ def all_cases() -> Iterator[Case]:
     The first few of a layer have different modes, numbers of rows, units and dtypes.
     """
     by_layer = [list(cases) for _, cases in groupby(_cases(), key=_layer_of)]
-    # a stride of five is coprime to three and four modes, and so mixes them
+    # a stride of five is coprime to four modes, and so mixes them
     spread = [[case for i in range(5) for case in cases[i::5]] for cases in by_layer]
     for each in zip_longest(*spread):
         yield from (case for case in each if case is not None)
@@ -78,12 +81,12 @@ def _cases() -> Iterator[Case]:
     for cell, norm in layers():
         # only batch norm's population depends on the time step
         spec = resolve(NORMS[norm])
-        modes = MODES if spec is not None and spec.takes_statistics else MODES[:3]
-        # relu differs from tanh in one line of a kernel, so few cases suffice
-        relu, whole = cell == "RNN relu", norm in WHOLE
-        for B in ROWS if whole and not relu else (5, 129):
+        statistics = spec is not None and spec.takes_statistics
+        modes: tuple[Mode, ...] = MODES if statistics else (*MODES[:3], "resets")
+        whole = norm in WHOLE and cell not in SMALL
+        for B in ROWS if whole else (5, 129):
             yield from (Case(cell, norm, mode, Shape(4, B, INPUTS, 13)) for mode in modes)
-        if not whole or relu:
+        if not whole:
             continue
         for B in ROWS:
             yield from (Case(cell, norm, mode, Shape(3, B, INPUTS, 128)) for mode in modes)
