@@ -303,7 +303,8 @@ struct Layer {
     const uint8_t* flags = a.reset ? a.reset + t * B : nullptr;
     return flags && std::memchr(flags, 1, size_t(a.sizes[t])) ? flags : nullptr;
   }
-  // the rows of a tile of the step before, `stride` apart, as those that begin anew see them
+  // copies a tile of the step before, whose rows are `stride` apart, with zeros for rows that begin
+  // anew
   template <int U>
   const T* seen_anew(const T* from, int64_t stride, Units u, int64_t t, T* to) const {
     const uint8_t* flags = anew(t);
