@@ -26,6 +26,7 @@ import definition
 import rnnorm
 from rnnorm import BatchNorm, LayerNorm, use_backend
 from rnnorm.kernels import dispatch
+from rnnorm.layers import segments
 
 NORMS = [BatchNorm(min_rows=2), BatchNorm(input="sequence", population="shared"), LayerNorm(), None]
 KERNELS = ["reference", "cpu", "aten", None]
@@ -332,6 +333,24 @@ def test_rows_are_cut_only_where_the_kernel_cannot_restart_them(options, native,
     with use_backend("reference"):
         rnnorm.LSTM(3, 4, **options)(torch.randn(5, 2, 3), reset=reset)
     assert set(shapes) == {(5, 2) if native else (5, 3)}
+
+
+@pytest.mark.parametrize("norm", ["all", "sequence", "mixed"])
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_statistics_of_all_steps_serve_in_evaluation_without_cuts(norm, kernel, monkeypatch):
+    norm = {
+        "all": BatchNorm(population="shared"),
+        "sequence": BatchNorm(input="sequence", recurrent=None, cell=None),
+        "mixed": {"input": BatchNorm(input="sequence"), "recurrent": LayerNorm()},
+    }[norm]
+    case = Case("LSTM", norm, (6, 4, 3))
+    module = trained(case)
+    monkeypatch.setattr(segments, "cut", None)
+    with on(kernel):
+        compare(case, module, draw_resets(case.lengths), run_padded)
+    module.train()
+    with pytest.raises(TypeError, match="not callable"):
+        run(module, case.sequences(), draw_resets(case.lengths))
 
 
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True}])

@@ -17,6 +17,7 @@ from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.call.sorted_batch import Batch, lengths_of
 from rnnorm.layers.call.stack import run_stack
 from rnnorm.layers.initial_state import initial_state
+from rnnorm.layers.norm_parameters import populations
 from rnnorm.layers.recurrent_dropout import keeps_mask
 from rnnorm.tracing import (
     constant,
@@ -37,7 +38,8 @@ def _why(module: Sequence, kernel: Kernel) -> str:
         return f"the kernel {kernel.name!r} does not restart rows"
     if module.bidirectional:
         return "a backward direction reads the reverse of each segment"
-    if module._has_statistics():
+    shared = not module.training and all(each.shared for each in populations(module))
+    if module._has_statistics() and not shared:
         return "batch normalisation has statistics for each step of a segment"
     if module.learn_initial_state or (module.training and module.initial_noise):
         return "segments begin from states that are not zeros"
