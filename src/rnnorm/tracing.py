@@ -24,11 +24,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def stands_for_several(value: Tensor) -> bool:
     """Tell whether the values of a tensor are not known yet: traced, meta, under vmap."""
-    return (
-        torch.compiler.is_compiling()
-        or value.is_meta
-        or torch._C._functorch.is_functorch_wrapped_tensor(value)
-    )
+    if torch.compiler.is_compiling() or value.is_meta:
+        return True
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(value):
+        # what follows derivatives alone has values
+        if not functorch.is_gradtrackingtensor(value):
+            return True
+        value = functorch.get_unwrapped(value)
+    return False
 
 
 def known(value: Tensor) -> int | None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import rnnorm
@@ -228,6 +229,38 @@ def test_a_compiled_model_takes_resets(options, close):
         reset = torch.rand(5, 3, generator=torch.Generator().manual_seed(seed)) < 0.4
         close(compiled(X, reset), model(X, reset))
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"norm": "layer", "bidirectional": True}, {"norm": "batch"}]
+)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("form", ["reset", "lengths", "packed"])
+def test_derivatives_of_torch_func_and_forward_mode_know_resets_and_lengths(options, form, close):
+    gru = layer(**options)
+    gru(X)
+    gru._asked_for_step = True
+    parameters = dict(gru.eval().named_parameters())
+
+    def run(parameters, x, given):
+        packed = PACKED._replace(data=x) if form == "packed" else x
+        named = {} if form == "packed" else {form: given}
+        output = torch.func.functional_call(gru, parameters, (packed,), named)[0]
+        return output.data.square().sum() if form == "packed" else output.square().sum()
+
+    given = RESET if form == "reset" else LENGTHS
+    x = PACKED.data if form == "packed" else X
+    plain = {name: p.detach() for name, p in parameters.items()}
+    want = torch.autograd.grad(run(parameters, x, given), list(parameters.values()))
+    close(list(torch.func.grad(run)(plain, x, given).values()), list(want))
+    each = torch.func.vmap(lambda one: run(plain, one, given))(torch.stack([x, 2 * x]))
+    close(each, torch.stack([run(plain, one, given) for one in (x, 2 * x)]))
+    slope = torch.func.jvp(lambda x: run(plain, x, given), (x,), (x,))[1]
+    with forward_ad.dual_level():
+        dual = run(plain, forward_ad.make_dual(x, x), given)
+        close(forward_ad.unpack_dual(dual).tangent, slope)
+    follows = x.clone().requires_grad_()
+    close((torch.autograd.grad(run(plain, follows, given), follows)[0] * x).sum(), slope)
 
 
 def test_flags_that_torch_func_maps_are_refused_where_rows_would_be_cut():

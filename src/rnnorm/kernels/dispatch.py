@@ -77,7 +77,7 @@ def _aten_is_worse(request: Request) -> str:
     if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
         return "torch.export would keep its example's number of steps"
     if request.padded and (transformed() or forward_ad._current_level >= 0):
-        return "torch.nn packs rows by operators without torch.func transforms"
+        return "torch does not pack within torch.func or for forward-mode derivatives"
     if UNAVAILABLE or cpu.refuses(request):
         return ""
     # torch.nn is as fast on rows of one length, in an LSTM alone
