@@ -64,7 +64,7 @@ def test_dropout_of_a_name_is_its_spec(name, options, spec):
         (
             ValueError,
             {"norm_options": {"gamma": 1.0}},
-            "norm to be 'batch' or 'layer' or 'rms', got None",
+            "norm to be 'batch', 'layer' or 'rms', got None",
         ),
         (
             TypeError,

@@ -88,7 +88,7 @@ def test_bad_data_arguments(spoken, arguments, what):
     [
         ({"cell": "CNN"}, "one of 'LSTM', 'GRU', .*, got 'CNN'"),
         ({"norm": "group"}, "group"),
-        ({"norm_options": {"gamma": 1.0}}, "norm to be 'batch' or 'layer', got None"),
+        ({"norm_options": {"gamma": 1.0}}, "norm to be 'batch', 'layer' or 'rms', got None"),
         ({"init": "magic"}, "init must be None or one of .*laurent2015.*got 'magic'"),
         ({"reduction": "none"}, "reduction must be 'sum' or 'mean', got 'none'"),
     ],

@@ -110,7 +110,7 @@ def test_norm_options_reach_the_layer():
     [
         ({"cell": "CNN"}, "one of 'LSTM', 'GRU', .*, got 'CNN'"),
         ({"norm": "group"}, "group"),
-        ({"norm_options": {"gamma": 1.0}}, "norm to be 'batch' or 'layer', got None"),
+        ({"norm_options": {"gamma": 1.0}}, "norm to be 'batch', 'layer' or 'rms', got None"),
         ({"init": "magic"}, "init must be None or one of .*orthogonal.*got 'magic'"),
     ],
 )

@@ -147,7 +147,8 @@ def _spec(
     if name in specs:
         return specs[name](**(options or {}))
     if options:
-        known = " or ".join(map(repr, specs))
+        *others, last = map(repr, specs)
+        known = f"{', '.join(others)} or {last}"
         raise ValueError(
             f"{argument}_options need {argument} to be {known}, got {name!r}: null takes them away"
         )
