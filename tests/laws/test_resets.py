@@ -26,7 +26,7 @@ import definition
 import rnnorm
 from rnnorm import BatchNorm, LayerNorm, use_backend
 from rnnorm.kernels import dispatch
-from rnnorm.layers import segments
+from rnnorm.layers.call import segments
 
 NORMS = [BatchNorm(min_rows=2), BatchNorm(input="sequence", population="shared"), LayerNorm(), None]
 KERNELS = ["reference", "cpu", "aten", None]

@@ -59,7 +59,7 @@ def test_dropout_of_a_name_is_its_spec(name, options, spec):
         (
             ValueError,
             {"recurrent_dropout_options": {"p": 0.5}},
-            "recurrent_dropout_options need recurrent_dropout to be 'Zoneout' or .*, got None",
+            "recurrent_dropout_options need recurrent_dropout to be 'Zoneout', .* or .*, got None",
         ),
         (
             ValueError,
