@@ -4,13 +4,28 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+import rnnorm
+from rnnorm.kernels import dispatch
+from rnnorm.norm.presets import resolve
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def section(title):
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def first_column(title):
+    """The first cell of each row of a table's body."""
+    rows = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("|")]
+    return rows[2:]
 
 
 def test_the_code_in_the_readme_runs():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert blocks
     names: dict[str, object] = {}
     for block in blocks:
@@ -22,3 +37,43 @@ def test_links_lead_to_files(page):
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text(encoding="utf-8"))
     missing = [t for t in targets if "://" not in t and not (ROOT / t).exists()]
     assert not missing
+
+
+def test_each_norm_that_is_named_exists():
+    layer_norms = README.split("**The layer norm that you have.**")[1].split("\n- **")[0]
+    names = re.findall(r'"([^"]+)"', "".join(first_column("Norms")) + layer_norms)
+    assert len(names) > 15
+    for name in names:
+        resolve(name)
+
+
+def test_each_name_of_the_library_exists():
+    # no file, and nothing whose import needs more than torch
+    names = re.findall(r"\brnnorm\.(?!lightning|torchrl)([A-Za-z_]\w*)", README)
+    assert names
+    assert not {name for name in names if name not in rnnorm.__all__}
+
+
+@pytest.mark.skipif(dispatch.backends()["cpu"] != "", reason="no fused CPU kernels")
+@pytest.mark.parametrize(
+    ("make", "fused"),
+    [
+        ("LSTM(3, 4, peephole='all', norm='layer')", True),
+        ("LSTM(3, 4, peephole='full', norm='layer')", False),
+        ("GRU(3, 4, reset_after=False, norm='layer')", False),
+        ("GRU(3, 4, reset_after='both', norm='dreamer')", True),
+        ("LiGRU(3, 4, norm='sligru')", True),
+        ("IndRNN(3, 4, norm='layer')", True),
+        ("MIRNN(3, 4, norm='layer')", False),
+        ("ClockworkRNN(3, 4, norm='layer')", False),
+        ("HMLSTM(3, 4, norm='layer')", False),
+        *((f"LSTM(3, 4, norm={name!r})", True) for name in ("haste", "fastrnns", "sketch-rnn")),
+        *((f"LSTM(3, 4, norm={name!r})", True) for name in ("torchaudio-rnnt", "tf-addons")),
+        *((f"LSTM(3, 4, norm={name!r})", True) for name in ("layer-norm-basic", "rms", "batch")),
+    ],
+)
+def test_what_is_said_to_run_on_fused_kernels_does(make, fused):
+    before = dispatch.calls.copy()
+    eval(make, vars(rnnorm))(torch.randn(3, 2, 3))
+    used = set(dispatch.calls - before)
+    assert used == ({"cpu"} if fused else {"reference"})
