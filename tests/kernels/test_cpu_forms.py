@@ -102,6 +102,17 @@ def test_resets_as_the_reference(cell, norm, dropout, resets, shape, dtype):
     assert_same(problem.results(cpu.layer, dtype, poison=True), expected, TOLERANCE[dtype])
 
 
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("norm", ["all", "sequence", "batch-carry", "mixed", "joint"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", *MORE_CELLS])
+def test_resets_with_the_statistics_of_a_population(cell, norm, shape):
+    if not _fits(cell, norm):
+        pytest.skip("the cell has no such site")
+    problem, expected = _expected(cell, norm, shape, min_rows=None, apart=1, resets=0.3)
+    assert_same(problem.results(cpu.layer, torch.float64, poison=True), expected, 1e-9)
+
+
 @pytest.mark.parametrize("size", [(8, 1, 9, 16), (2, 4, 19, 21), (5, 6, 3, 50)])
 @pytest.mark.parametrize("norm", ["none", "layer", "rms"])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN_RELU", *MORE_CELLS, *PEEPHOLES])

@@ -171,19 +171,24 @@ def test_autocast_gives_the_dtypes_of_a_call_without_resets(norm, bidirectional)
 
 
 class Own(nn.Module):
-    """A model with a layer that the fused kernels do not run."""
+    """A model with a layer that the fused kernels do not run, unless ``reset_after=True``."""
 
     def __init__(self, **options):
         super().__init__()
-        self.layer = layer(rnnorm.GRU, reset_after=False, **options)
+        self.layer = layer(rnnorm.GRU, **{"reset_after": False, **options})
 
     def forward(self, x, reset):
         return self.layer(x, reset=reset)
 
 
 @SCAN
-def test_an_exported_layer_takes_resets_at_any_size(close):
-    model = Own(norm="layer")
+@pytest.mark.parametrize("reset_after", [False, True])
+@pytest.mark.parametrize("norm", ["layer", rnnorm.BatchNorm(population="shared")])
+def test_an_exported_layer_takes_resets_at_any_size(norm, reset_after, close):
+    model = Own(norm=norm, reset_after=reset_after)
+    # one minibatch of statistics
+    model.layer(X)
+    model.train(norm == "layer")
     T, B = torch.export.Dim("T", min=2), torch.export.Dim("B", min=2)
     sizes = {"x": {0: T, 1: B}, "reset": {0: T, 1: B}}
     program = torch.export.export(model, (X, RESET), dynamic_shapes=sizes, strict=False).module()

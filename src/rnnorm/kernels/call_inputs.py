@@ -136,6 +136,7 @@ def check_call(
     x, cell = inputs.x, options.cell
     scopes = options.scopes.split(",")
     kinds = {*scopes} - {"off"}
+    taken = options.min_rows >= 0 and not kinds.isdisjoint({"frame", "sequence"})
     together = {"row"}, {"frame"}, {"frame", "sequence"}, {"sequence"}
     if (
         cell not in CELL_OF_NAME
@@ -147,7 +148,7 @@ def check_call(
         or (options.carry and scopes[2] == "off")
         or (uniform and kinds and (kinds not in together or options.carry))
         or (options.wants_all_c and (uniform or not options.has_c))
-        or (inputs.reset is not None and (uniform or kinds & {"frame", "sequence"}))
+        or (inputs.reset is not None and (uniform or taken))
     ):
         raise RuntimeError(
             f"cell, scopes, joint, carry, wants_all_c and reset must be those of a layer that the "
