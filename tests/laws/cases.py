@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from hypothesis import settings
@@ -137,6 +138,14 @@ def single(hx: tuple[Tensor, ...] | None):
 
 def tuple_of(state) -> tuple[Tensor, ...]:
     return state if isinstance(state, tuple) else (state,)
+
+
+def cut(sequences, resets):
+    """The segments: row, whether it goes on from the given state, and frames."""
+    for b, (sequence, reset) in enumerate(zip(sequences, resets, strict=True)):
+        starts = [t for t in range(len(sequence)) if t == 0 or reset[t]]
+        for start, stop in pairwise([*starts, len(sequence)]):
+            yield b, start == 0 and not reset[0], sequence[start:stop]
 
 
 def run(module, sequences, hx=None, step=0) -> tuple[list[Tensor], tuple[Tensor, ...]]:

@@ -2,7 +2,6 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from cases import (
     assert_all_close,
     assert_population,
     buffers,
+    cut,
     gradients,
     law,
     single,
@@ -70,14 +70,6 @@ def run_packed(module, sequences, resets, hx=None, step=None):
     output, state, *_ = module(x, single(hx), step=step, reset=reset)
     output, _ = pad_packed_sequence(output)
     return [output[: len(s), b] for b, s in enumerate(sequences)], tuple_of(state)
-
-
-def cut(sequences, resets):
-    """The segments: row, whether it goes on from the given state, and frames."""
-    for b, (sequence, reset) in enumerate(zip(sequences, resets, strict=True)):
-        starts = [t for t in range(len(sequence)) if t == 0 or reset[t]]
-        for start, stop in pairwise([*starts, len(sequence)]):
-            yield b, start == 0 and not reset[0], sequence[start:stop]
 
 
 def by_definition(module, norm, sequences, resets, hx=None, step=None):

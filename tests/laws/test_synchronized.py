@@ -9,7 +9,17 @@ from datetime import timedelta
 
 import pytest
 import torch
-from cases import Case, any_case, assert_all_close, assert_close, buffers, law, single, tuple_of
+from cases import (
+    Case,
+    any_case,
+    assert_all_close,
+    assert_close,
+    buffers,
+    cut,
+    law,
+    single,
+    tuple_of,
+)
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -45,14 +55,17 @@ def loss_of(output, states, row, kind):
     )
 
 
-def run_rows(module, case, rows, owner):
+def run_rows(module, case, rows, owner, resets=None):
     """Outputs of some rows of a case, and the gradients of their loss."""
     sequences, hx = case.sequences(), case.hx()
     mine = [sequences[b] for b in rows]
     state = None if hx is None else single(tuple(s[:, rows] for s in hx))
     if rows:
         padded = pad_sequence(mine, padding_value=float("nan"))
-        output, last = module(padded, state, lengths=[len(s) for s in mine])
+        reset = None if resets is None else pad_sequence([resets[b] for b in rows])
+        # ranks without a reset need no argument
+        reset = None if reset is None or not reset.any() else reset
+        output, last = module(padded, state, lengths=[len(s) for s in mine], reset=reset)
     else:
         output, last = module(torch.zeros(1, 0, case.input_size).double(), state)
     outputs = [output[: len(s), k] for k, s in enumerate(mine)]
@@ -77,23 +90,26 @@ def with_room(module, steps):
     return module
 
 
-def equals_one_process(case, owner, rank, group):
+def equals_one_process(case, owner, rank, group, resets=None):
     """Checks the rows ``b`` with ``owner[b] == rank`` against a process that has them all.
 
     With the kernel that is best, and with the reference on all ranks or on one of them.
     """
-    equals_with(None, case, owner, rank, group)
-    equals_with("reference" if rank == 0 or case.seed % 3 == 0 else None, case, owner, rank, group)
+    equals_with(None, case, owner, rank, group, resets)
+    other = "reference" if rank == 0 or case.seed % 3 == 0 else None
+    equals_with(other, case, owner, rank, group, resets)
 
 
-def equals_with(backend, case, owner, rank, group):
+def equals_with(backend, case, owner, rank, group, resets):
     everything, mine = list(range(len(owner))), [b for b, r in enumerate(owner) if r == rank]
-    alone = with_room(case.module(), max(case.lengths))
+    whole = resets or [torch.zeros(n, dtype=torch.bool) for n in case.lengths]
+    longest = max(len(part) for _, _, part in cut(case.sequences(), whole))
+    alone = with_room(case.module(), longest)
     module = synchronize(case.module(), group)
     with dispatch.use_backend("reference"):
-        outputs, states, weights, inputs = run_rows(alone, case, everything, owner)
+        outputs, states, weights, inputs = run_rows(alone, case, everything, owner, resets)
     with dispatch.use_backend(backend) if backend else nullcontext():
-        got = run_rows(module, case, mine, owner)
+        got = run_rows(module, case, mine, owner, resets)
     assert_all_close(got[0], [outputs[b] for b in mine], 1e-12)
     if mine:
         assert_all_close(got[1], [s[:, mine] for s in states], 1e-12)
@@ -119,6 +135,21 @@ def check_any_case(rank, group, world):
     @given(any_case(), st.lists(st.integers(0, world - 1), min_size=5, max_size=5))
     def check(case, owner):
         equals_one_process(case, owner[: len(case.lengths)], rank, group)
+
+    check()
+
+
+def check_resets_and_mixed_norms(rank, group, world):
+    @same_everywhere
+    @given(
+        any_case(norms="mixed"),
+        st.lists(st.integers(0, world - 1), min_size=5, max_size=5),
+        st.lists(st.booleans(), min_size=25, max_size=25),
+    )
+    def check(case, owner, flags):
+        flags = torch.tensor(flags).view(5, 5)
+        resets = [flags[b, :n] for b, n in enumerate(case.lengths)]
+        equals_one_process(case, owner[: len(case.lengths)], rank, group, resets)
 
     check()
 
