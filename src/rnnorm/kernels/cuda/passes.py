@@ -103,7 +103,7 @@ def _launch(
         "first": steps[0],
         "stop": steps[1],
         "units": plan.H,
-        "eps": plan.options.eps.input,
+        "eps": plan.eps,
     }
     if later is not None:
         numbers["later"] = later

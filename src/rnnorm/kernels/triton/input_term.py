@@ -82,9 +82,7 @@ def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Tensor, ...]
     for start, stop in plan.blocks():
         wide, scale = z[:, start:stop].to(plan.wide).contiguous(), gamma[start:stop]
         offset = None if shift is None else shift[start:stop]
-        y, mean, inverse = torch.native_layer_norm(
-            wide, wide.shape[1:], scale, offset, plan.options.eps.input
-        )
+        y, mean, inverse = torch.native_layer_norm(wide, wide.shape[1:], scale, offset, plan.eps)
         yield y, wide, mean, inverse, scale
 
 
@@ -102,6 +100,6 @@ def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]
 def _launch(z: Tensor, starts: Tensor, plan: Plan) -> tuple[tuple[int, int], dict[str, Any]]:
     """Return the grid and the compile options for the segments of z that ``starts`` gives."""
     rows = plan.B if len(starts) > 2 else plan.frames
-    how = tile(False, rows, z.size(1), plan.wide, plan.options.eps.input)._replace(units=_COLUMNS)
+    how = tile(False, rows, z.size(1), plan.wide, plan.eps)._replace(units=_COLUMNS)
     grid = (triton.cdiv(z.size(1), _COLUMNS), len(starts) - 1)
     return grid, {"TILE": how, **launch_options(how)}

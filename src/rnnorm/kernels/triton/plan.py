@@ -67,6 +67,10 @@ class Plan:
         self.narrow = self.wide != self.given
         self.scopes = options.by_site
         self.by_row = "row" in self.scopes
+        # a site that is not normalised has an epsilon of its own
+        used = [eps for eps, scope in zip(options.eps, self.scopes, strict=True) if scope != "off"]
+        #: epsilon of all sites
+        self.eps = used[0] if used else 1.0
         self._inputs, self.options = inputs, options
         biases = [inputs.bias_ih, inputs.bias_hh]
         if not options.separate:
@@ -220,7 +224,7 @@ class Plan:
 
     def launch(self, n: int, *, looped: bool = False) -> tuple[tuple[int], dict[str, Any]]:
         """Return the grid and the compile options for n rows, of one step or of many in a loop."""
-        how = tile(self.by_row, self.B, self.H, self.wide, self.options.eps.input)
+        how = tile(self.by_row, self.B, self.H, self.wide, self.eps)
         grid = (n if self.by_row else triton.cdiv(self.H, how.units),)
         if not looped:
             return grid, {"TILE": how, **launch_options(how)}
