@@ -140,6 +140,38 @@ def test_a_reset_is_a_new_sequence_in_evaluation(case, seed, got_by, kernel, dat
         compare(case, module, draw_resets(case.lengths, seed), got_by, step)
 
 
+DROPOUTS = [
+    rnnorm.Zoneout(cell=0.0, hidden=0.3),
+    rnnorm.CellDropout(p=0.3),
+    rnnorm.CellDropout(p=0.3, sampling="sequence"),
+    rnnorm.SequenceDropout(input=0.2, hidden=0.3),
+]
+
+
+@law(100)
+@given(
+    any_case(norms="any"),
+    st.integers(0, 999),
+    st.sampled_from(DROPOUTS),
+    st.sampled_from([run, run_padded, run_packed]),
+    st.booleans(),
+)
+def test_every_kernel_begins_masked_rows_anew_alike(case, seed, dropped, got_by, training):
+    module, found = case.module() if training else trained(case), []
+    if any(place not in ("input", *module.cell.dropouts) for place in dropped.rates()):
+        dropped = rnnorm.SequenceDropout(input=0.3)
+    module.recurrent_dropout, module._asked_for_step = dropped, True
+    sequences, hx, resets = case.sequences(), case.hx(), draw_resets(case.lengths, seed)
+    for kernel in (None, "reference"):
+        torch.manual_seed(seed)
+        with on(kernel):
+            outputs, states = got_by(module, sequences, resets, hx)
+        found.append([*outputs, *states])
+        found.append(gradients(module, sequences, hx, outputs, states))
+    assert_all_close(found[0], found[2])
+    assert_all_close(found[1], found[3], 1e-6)
+
+
 @law(40)
 @given(any_case(norms="any", bidirectional=False), st.integers(0, 999), st.data())
 def test_rows_of_different_ages_train_together_without_statistics_over_rows(case, seed, data):
