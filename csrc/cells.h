@@ -173,12 +173,8 @@ struct Gru {
       L::template fetch<C>(s.x, b, u);
       const auto r = sigmoid<W, T>(L::template both<C, Both && Fused>(s, b, u));
       const auto z = sigmoid<W, T>(L::template both<C, Both && Fused>(s, b, U + u));
-      auto n = hyperbolic_tangent<W>(sum<T, U>(s, b, u, r, gated<T, U, Fused>(s, b, u)));
-      if (Extra) n *= L::drawn(s.candidate, s, b, u, T(1));
-      const auto before = load_some<W>(s.h_before + b * s.h_before_stride + u, s.units - u);
-      auto h = n + z * (before - n);
-      if (Extra) h = L::zone_h(s, b, u, h);
-      store_some<W, T>(s.h_after + b * s.h_stride + u, h, s.units - u);
+      const auto n = hyperbolic_tangent<W>(sum<T, U>(s, b, u, r, gated<T, U, Fused>(s, b, u)));
+      L::template interpolate<Extra>(s, b, u, n, z);
     });
   }
 
@@ -193,13 +189,8 @@ struct Gru {
       const auto z = sigmoid<W, T>(L::template both<C, Both && Fused>(s, b, U + u));
       const auto h_n = gated<T, U, Fused>(s, b, u);
       const auto n = hyperbolic_tangent<W>(sum<T, U>(s, b, u, r, h_n));
-      const auto h = load_some<W>(s.h_before + b * s.h_before_stride + u, s.units - u);
-      const auto dh = L::template grad_output<Extra>(s, b, u);
-      const auto kept = Extra ? L::drawn(s.candidate, s, b, u, T(1)) : n;
-      auto dn = dh * (T(1) - z) * (T(1) - n * n);
-      if (Extra) dn *= kept;
-      const auto dz = dh * (h - (Extra ? n * kept : n)) * z * (T(1) - z);
-      const auto dr = dn * h_n * r * (T(1) - r);
+      const auto [into_n, dz] = L::template interpolation<Extra>(s, b, u, n, z);
+      const auto dn = into_n * (T(1) - n * n), dr = dn * h_n * r * (T(1) - r);
       T *dx = s.grad_zx + b * C + u, *dr_h = s.grad_zh + b * C + u;
       if (!Both) {
         store<W>(dx, dr);
@@ -209,7 +200,6 @@ struct Gru {
       store<W>(dr_h, dr);
       store<W>(dr_h + U, dz);
       store<W>(dr_h + 2 * U, dn * r);
-      L::template skip<Extra>(s, b, u, dh * z);
     });
   }
 };
@@ -231,12 +221,8 @@ struct LiGru {
       L::template fetch<C>(s.h, b, u);
       L::template fetch<C>(s.x, b, u);
       const auto z = sigmoid<W, T>(L::template both<C, Fused>(s, b, u));
-      auto n = rectifier<W, T>(L::template both<C, Fused>(s, b, U + u));
-      if (Extra) n *= L::drawn(s.candidate, s, b, u, T(1));
-      const auto before = load_some<W>(s.h_before + b * s.h_before_stride + u, s.units - u);
-      auto h = n + z * (before - n);
-      if (Extra) h = L::zone_h(s, b, u, h);
-      store_some<W, T>(s.h_after + b * s.h_stride + u, h, s.units - u);
+      const auto n = rectifier<W, T>(L::template both<C, Fused>(s, b, U + u));
+      L::template interpolate<Extra>(s, b, u, n, z);
     });
   }
 
@@ -249,15 +235,10 @@ struct LiGru {
       L::template fetch<C>(s.x, b, u);
       const auto z = sigmoid<W, T>(L::template both<C, Fused>(s, b, u));
       const auto n = rectifier<W, T>(L::template both<C, Fused>(s, b, U + u));
-      const auto h = load_some<W>(s.h_before + b * s.h_before_stride + u, s.units - u);
-      const auto dh = L::template grad_output<Extra>(s, b, u);
-      const auto kept = Extra ? L::drawn(s.candidate, s, b, u, T(1)) : n;
-      auto dn = dh * (T(1) - z);
-      if (Extra) dn *= kept;
-      T* dz = s.grad_zh + b * C + u;
-      store<W>(dz, dh * (h - (Extra ? n * kept : n)) * z * (T(1) - z));
-      store<W>(dz + U, rectifier_gradient<W, T>(n, dn));
-      L::template skip<Extra>(s, b, u, dh * z);
+      const auto [into_n, dz] = L::template interpolation<Extra>(s, b, u, n, z);
+      T* to = s.grad_zh + b * C + u;
+      store<W>(to, dz);
+      store<W>(to + U, rectifier_gradient<W, T>(n, into_n));
     });
   }
 };

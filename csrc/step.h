@@ -88,12 +88,35 @@ struct Tile {
     return mix(drawn(s.zone_h, s, row, column, T(0)), before, fresh);
   }
 
-  // adds the part of h's gradient that skips W_h to a zoned-out share, if there is one
+  // stores h = (1 - z) n + z h, n masked by recurrent dropout
   template <bool Extra>
-  static RNNORM_INLINE void skip(const Step<T>& s, int64_t row, int column, V part) {
+  static RNNORM_INLINE void interpolate(const Step<T>& s, int64_t row, int column, V n, V z) {
+    if (Extra) n *= drawn(s.candidate, s, row, column, T(1));
+    const V before = load_some<W>(s.h_before + row * s.h_before_stride + column, s.units - column);
+    V h = n + z * (before - n);
+    if (Extra) h = zone_h(s, row, column, h);
+    store_some<W, T>(s.h_after + row * s.h_stride + column, h, s.units - column);
+  }
+
+  // the gradients of n and of the sum within the gate z; what skips W_h is left in grad_h
+  struct Interpolation {
+    V n, z;
+  };
+  template <bool Extra>
+  static RNNORM_INLINE Interpolation interpolation(const Step<T>& s, int64_t row, int column, V n,
+                                                   V z) {
+    const V before = load_some<W>(s.h_before + row * s.h_before_stride + column, s.units - column);
+    const V dh = grad_output<Extra>(s, row, column);
     T* grad_h = s.grad_h + row * s.grad_h_stride + column;
-    if (Extra && s.zone_h.drawn) part += load<W>(grad_h);
-    store<W>(grad_h, part);
+    V skips = dh * z, into_n = dh * (T(1) - z);
+    if (Extra) {
+      const V kept = drawn(s.candidate, s, row, column, T(1));
+      into_n *= kept;
+      n *= kept;
+      if (s.zone_h.drawn) skips += load<W>(grad_h);
+    }
+    store<W>(grad_h, skips);
+    return {into_n, dh * (before - n) * z * (T(1) - z)};
   }
 
   // prefetches the data of the next tile while this one is computed
