@@ -98,9 +98,10 @@ struct Backward : SiteGradients<Cell, T> {
   template <int U>
   void to_cell(const Step<T>& s, Units u, int64_t t) const {
     if constexpr (Cell::has_cell) {
-      const T* every = static_cast<const T*>(a.grad_all_c) + t * B * H + u.first;
-      for (int64_t r = 0; a.grad_all_c && r < s.n; ++r)
-        for (int64_t k = 0; k < u.count; ++k) s.grad_c[r * U + k] += every[r * H + k];
+      if (const T* every = static_cast<const T*>(a.grad_all_c))
+        for (int64_t r = 0; r < s.n; ++r)
+          for (int64_t k = 0; k < u.count; ++k)
+            s.grad_c[r * U + k] += every[(t * B + r) * H + u.first + k];
       either(plan.fused, plan.extra, [&](auto fused, auto extra) {
         Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
       });

@@ -163,9 +163,10 @@ struct Forward : Layer<Cell, T> {
       T* c_n = static_cast<T*>(a.c_n);
       for (int64_t b = next; b < n; ++b)
         std::memcpy(c_n + b * H + u.first, s.c_carried + b * U, size_t(u.count) * sizeof(T));
-      T* every = static_cast<T*>(a.all_c) + t * B * H + u.first;
-      for (int64_t b = 0; a.all_c && b < n; ++b)
-        std::memcpy(every + b * H, s.c_carried + b * U, size_t(u.count) * sizeof(T));
+      if (T* every = static_cast<T*>(a.all_c))
+        for (int64_t b = 0; b < n; ++b)
+          std::memcpy(every + (t * B + b) * H + u.first, s.c_carried + b * U,
+                      size_t(u.count) * sizeof(T));
     }
   }
 

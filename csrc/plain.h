@@ -40,7 +40,7 @@ class Layer {
 
   Layer(const rnnorm_layer& layer, double distance)
       : output(size_t(layer.T * layer.B * layer.H)),
-        all_c(layer.cell == RNNORM_LSTM ? output.size() : 0),
+        all_c(layer.all_c ? output.size() : 0),
         a(layer),
         F(gates_of(layer.cell) * layer.H) {
     const auto moved = [&](const void* numbers, int64_t count) {

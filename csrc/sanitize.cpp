@@ -140,7 +140,7 @@ bool both_ways(int (*pass)(const rnnorm_layer*), const rnnorm_layer& a) {
 
 struct Case {
   int64_t cell, T, B, I, H, scopes[RNNORM_SITES], joint, ragged, training, own_age, peepholes,
-      masks, exchanged, over, carry, resets;
+      masks, exchanged, over, carry, resets, all_c;
 };
 
 template <class T>
@@ -218,7 +218,7 @@ bool run(const Case& c, int64_t threads) {
   for (int64_t k = 0; c.resets && k < frames; ++k) reset.push_back(draw() < -0.2);
   a.reset = c.resets ? reset.data() : nullptr;
   a.output = memory.results(frames * c.H);
-  a.all_c = has_c ? memory.results(frames * c.H) : nullptr;
+  a.all_c = has_c && c.all_c ? memory.results(frames * c.H) : nullptr;
   a.h_n = memory.results(c.B * c.H);
   a.c_n = has_c ? memory.results(c.B * c.H) : nullptr;
   T* whole = c.scopes[0] == RNNORM_SEQUENCE ? memory.zeros(frames * gates * units) : nullptr;
@@ -237,7 +237,7 @@ bool run(const Case& c, int64_t threads) {
   a.grad_output = memory.numbers(frames * c.H);
   a.grad_h_n = memory.numbers(c.B * c.H);
   a.grad_c_n = has_c ? memory.numbers(c.B * c.H) : nullptr;
-  a.grad_all_c = has_c ? memory.numbers(frames * c.H) : nullptr;
+  a.grad_all_c = a.all_c ? memory.numbers(frames * c.H) : nullptr;
   a.grad_x = memory.zeros(frames * c.I);
   a.grad_h0 = memory.results(c.B * c.H);
   a.grad_c0 = has_c ? memory.results(c.B * c.H) : nullptr;
@@ -271,7 +271,7 @@ int main(int count, char** arguments) {
           const Case c{cell, s[0], s[1], s[2], s[3], {p[0], p[1], cell == RNNORM_LSTM ? p[2] : 0},
                        p[3], options & 1, options >> 1 & 1, options >> 2 & 1,
                        options >> 3 && !carry ? below(4) : 0, options >> 3 ? below(16) : 0,
-                       options >> 1 & 1 && below(2), below(3), carry, below(2)};
+                       options >> 1 & 1 && below(2), below(3), carry, below(2), below(2)};
           const int64_t threads = 1 + runs % 3;
           const bool good = runs % 2 ? run<double>(c, threads) : run<float>(c, threads);
           ++runs;
