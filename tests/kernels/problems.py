@@ -222,3 +222,14 @@ def assert_same(found, expected, tolerance):
         scale = want.square().mean().sqrt() + 1e-3
         error = float((got - want).square().mean().sqrt() / scale)
         assert error <= tolerance, f"{name} is off by {error:.1e} of its size"
+
+
+def twice(problem, kernel):
+    """Gradients, then those of a function of them, by what was given to backward too."""
+    leaves = [leaf.requires_grad_() for leaf in problem.leaves.values()]
+    outputs, _ = problem.run(kernel, problem.leaves)
+    upstream = [u.requires_grad_() for u in problem.upstream[: len(outputs)]]
+    options = {"allow_unused": True, "materialize_grads": True}
+    first = torch.autograd.grad(outputs, leaves, upstream, create_graph=True, **options)
+    loss = sum(gradient.square().sum() for gradient in first)
+    return first, torch.autograd.grad(loss, [*leaves, *upstream], **options)

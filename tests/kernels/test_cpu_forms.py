@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from problems import DROPOUTS, MORE_CELLS, MORE_NORMS, PEEPHOLES, Problem, assert_same
+from problems import DROPOUTS, MORE_CELLS, MORE_NORMS, PEEPHOLES, Problem, assert_same, twice
 
 from rnnorm.kernels import reference
 from rnnorm.kernels.cpu import layer as cpu
@@ -145,17 +145,7 @@ def test_nothing_of_the_rows_before_a_reset_is_read_after_it(cell, norm):
 )
 def test_gradients_of_gradients_are_those_of_the_reference(cell, norm, resets):
     problem = Problem(cell, norm, (3, 3, 2, 4), [3, 3, 2], resets=resets)
-    leaves = [leaf.requires_grad_() for leaf in problem.leaves.values()]
-
-    def twice(kernel):
-        outputs, _ = problem.run(kernel, problem.leaves)
-        upstream = [u.requires_grad_() for u in problem.upstream[: len(outputs)]]
-        options = {"allow_unused": True, "materialize_grads": True}
-        first = torch.autograd.grad(outputs, leaves, upstream, create_graph=True, **options)
-        loss = sum(gradient.square().sum() for gradient in first)
-        return first, torch.autograd.grad(loss, [*leaves, *upstream], **options)
-
-    torch.testing.assert_close(twice(cpu.layer), twice(reference.layer))
+    torch.testing.assert_close(twice(problem, cpu.layer), twice(problem, reference.layer))
 
 
 @pytest.mark.usefixtures("fresh_memory_is_nan")

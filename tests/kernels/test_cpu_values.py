@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from problems import CELLS, DROPOUTS, NORMS, PEEPHOLES, Problem, assert_same
+from problems import CELLS, DROPOUTS, NORMS, PEEPHOLES, Problem, assert_same, twice
 
 from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels import reference
@@ -180,17 +180,6 @@ def test_half_types_are_computed_in_float32(dtype):
     assert found["output"].dtype == dtype
     assert found["mean of input"].dtype == torch.float32
     assert_same(found, expected, 2e-2)
-
-
-def twice(problem, kernel):
-    """Gradients, then those of a function of them, by what was given to backward too."""
-    leaves = [leaf.requires_grad_() for leaf in problem.leaves.values()]
-    outputs, _ = problem.run(kernel, problem.leaves)
-    upstream = [u.requires_grad_() for u in problem.upstream[: len(outputs)]]
-    options = {"allow_unused": True, "materialize_grads": True}
-    first = torch.autograd.grad(outputs, leaves, upstream, create_graph=True, **options)
-    loss = sum(gradient.square().sum() for gradient in first)
-    return first, torch.autograd.grad(loss, [*leaves, *upstream], **options)
 
 
 @pytest.mark.parametrize(

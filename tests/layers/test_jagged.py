@@ -5,6 +5,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 import rnnorm
+from own_cell import LiGRU
 from rnnorm import tracing
 
 LENGTHS = (3, 5, 1, 5)
@@ -31,23 +32,10 @@ def flat(hidden):
     return list(hidden) if isinstance(hidden, tuple) else [hidden]
 
 
-def ligru():
-    class LiGRU(rnnorm.Cell):
-        gates = (2,)
-
-        def step(self, weights, x_term, state, normalise, t):
-            (h,) = state
-            z, n = self.preactivation(weights, x_term, h, normalise).chunk(2, 1)
-            h = torch.lerp(torch.relu(n), h, torch.sigmoid(z))
-            return h, (h,)
-
-    return LiGRU()
-
-
 def make(name, norm, **options):
     options = {"num_layers": 2, "norm": norm, "dtype": torch.float64, "initial_noise": 0, **options}
     if name == "Recurrent":
-        return rnnorm.Recurrent(ligru(), 3, 4, **options)
+        return rnnorm.Recurrent(LiGRU(), 3, 4, **options)
     return getattr(rnnorm, name)(3, 4, **options)
 
 

@@ -9,18 +9,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import rnnorm
+from own_cell import LiGRU
 from rnnorm import tracing
-
-
-class LiGRU(rnnorm.Cell):
-    gates = (2,)
-
-    def step(self, weights, x_term, state, normalise, t):
-        (h,) = state
-        z, n = self.preactivation(weights, x_term, h, normalise).chunk(2, 1)
-        h = torch.lerp(torch.relu(n), h, torch.sigmoid(z))
-        return h, (h,)
-
 
 LAYERS = {
     "LSTM": lambda **options: rnnorm.LSTM(3, 4, 2, **options),
