@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
@@ -209,7 +210,9 @@ class Sequence(Recurrence, nn.RNNBase):
             TypeError: if ``step`` or ``lengths`` are not integers, or ``reset`` is not bool.
         """
         if isinstance(input, Tensor) and input.is_nested:
-            return uncompiled(self._run_jagged)(input, hx, lengths, step, reset, return_states)
+            # a subclass may return more from its forward
+            forward = partial(Sequence.forward, self, hx=hx, step=step)
+            return uncompiled(jagged.run)(forward, input, lengths, reset, return_states)
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]
         # an input that is not a tensor fails here as in torch.nn
@@ -229,28 +232,6 @@ class Sequence(Recurrence, nn.RNNBase):
         # cuts depend on values
         run = self._run if traceable and not cut else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step, reset, return_states, cut)
-
-    def _run_jagged(
-        self,
-        input: Tensor,
-        hx: Any,
-        lengths: Tensor | SequenceOf[int] | None,
-        step: int | Tensor | None,
-        reset: Any,
-        return_states: bool,
-    ) -> tuple[Any, ...]:
-        """Run a call with a jagged nested tensor over its rows, packed."""
-        packed, reset, back = jagged.pack(input, lengths, reset)
-        # a subclass may return more from its forward
-        output, hidden, *states = Sequence.forward(
-            self, packed, hx, step=step, reset=reset, return_states=return_states
-        )
-        output = jagged.unpack(output, back, input)
-        if not states:
-            return output, hidden
-        every = states[0] if isinstance(hidden, tuple) else states
-        every = tuple([jagged.unpack(s, back, input) for s in every])
-        return output, hidden, every if isinstance(hidden, tuple) else every[0]
 
     def _run(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,28 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.tracing import to_device
+
+
+def run(
+    forward: Callable[..., tuple[Any, ...]],
+    input: Tensor,
+    lengths: object,
+    reset: object,
+    return_states: bool,
+) -> tuple[Any, ...]:
+    """Run a layer's ``forward`` over the rows of a jagged nested tensor, packed.
+
+    Raises:
+        ValueError, RuntimeError, TypeError: as ``pack`` and ``forward``.
+    """
+    packed, begins, back = pack(input, lengths, reset)
+    output, hidden, *states = forward(packed, reset=begins, return_states=return_states)
+    output = unpack(output, back, input)
+    if not states:
+        return output, hidden
+    several = isinstance(hidden, tuple)
+    every = tuple([unpack(s, back, input) for s in (states[0] if several else states)])
+    return output, hidden, every if several else every[0]
 
 
 def pack(
