@@ -18,7 +18,7 @@ __all__ = ["GRUModule", "LSTMModule"]
 
 
 class _Module:
-    """What the two modules share: a subclass names its layer and TorchRL's argument of it."""
+    """Base of the two modules: a subclass names its layer and TorchRL's argument of it."""
 
     layer_class: type[Sequence]
     name: str

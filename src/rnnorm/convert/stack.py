@@ -1,4 +1,4 @@
-"""What all converters do: read the weights of a stack of layers, and build ours of them."""
+"""Reading of a state_dict as a stack of layers, and building of ours, for all converters."""
 
 from __future__ import annotations
 

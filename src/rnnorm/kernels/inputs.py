@@ -260,7 +260,7 @@ class Options(NamedTuple):
 
     @property
     def eps(self) -> Sites:
-        """What is added to the variance of each site."""
+        """The epsilon of each site, which is added to its variance."""
         return Sites(self.eps_input, self.eps_hidden, self.eps_cell)
 
     @property

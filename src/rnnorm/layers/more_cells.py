@@ -18,10 +18,9 @@ class LiGRU(Recurrent):
         n_t &= \varphi(\mathrm{BN}(W_n x_t) + \mathrm{BN}(U_n h_{t-1}) + b_n) \\
         h_t &= z_t \odot h_{t-1} + (1 - z_t) \odot n_t
 
-    The paper normalises the input term alone, over all frames of the minibatch:
-    ``norm=rnnorm.BatchNorm(input="sequence", recurrent=None, gamma=1.0)``, to which speechbrain
-    adds ``momentum=0.05``. The rows of the weights are those of z, then those of n; speechbrain has
-    the candidate n first.
+    The paper normalises the input term alone, over all frames of the minibatch: ``norm="ligru"``,
+    with speechbrain's momentum. The rows of the weights are those of z, then those of n, which
+    speechbrain has first.
 
     Args:
         input_size: features I of a frame.
@@ -46,7 +45,7 @@ class LiGRU(Recurrent):
         ValueError: as :class:`Recurrent`, or if ``nonlinearity`` is another one.
 
     Example:
-        >>> ligru = rnnorm.LiGRU(8, 16, norm=rnnorm.BatchNorm(input="sequence", recurrent=None))
+        >>> ligru = rnnorm.LiGRU(8, 16, norm="ligru")
         >>> output, h_n = ligru(torch.randn(5, 3, 8))
         >>> output.shape
         torch.Size([5, 3, 16])

@@ -18,7 +18,7 @@ from rnnorm.tracing import exporting, jit_tracing
 
 
 class _Kept(NamedTuple):
-    """What is kept of the call before.
+    """The states and ages that the next call of a mode continues.
 
     Args:
         state: the final states as the layer returned them, detached; the rows are dimension 1.

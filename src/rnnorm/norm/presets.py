@@ -1,4 +1,4 @@
-"""What ``norm=`` takes: specs, names of presets, and mappings of sites to either."""
+"""Resolution of ``norm=``: specs, names of presets, and mappings of sites to either."""
 
 from __future__ import annotations
 
