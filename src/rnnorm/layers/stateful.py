@@ -71,7 +71,7 @@ class Stateful(nn.Module):
         if not isinstance(layer, Sequence):
             raise TypeError(
                 "layer must be an LSTM, GRU, RNN or Recurrent of rnnorm, got "
-                f"{type(layer).__name__}"
+                f"{type(layer).__name__} of {type(layer).__module__}"
             )
         if layer.bidirectional:
             raise ValueError(
