@@ -13,6 +13,7 @@ struct Forward : Layer<Cell, T> {
   static constexpr int G = Cell::gates;
 
   bool few;               // so few rows that packing the weights would cost more than the products
+  bool late;              // W_x x is computed just before its use
   int64_t steps_at_once;  // steps of one input product
   T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate;
   T* seen;  // the h of two steps as their recurrent products see it
@@ -21,20 +22,22 @@ struct Forward : Layer<Cell, T> {
   explicit Forward(const rnnorm_layer& args) : Base(args) {
     // in evaluation only: the sums have another order
     few = a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
-    // few inputs: compute W_x x just before its use; many: while a tile of W_x is in cache
-    steps_at_once = plan.ahead       ? T_
-                    : plan.recompute ? 1
-                                     : smaller(T_, quotient_up(chunk_rows / 2, larger(B, 1)));
+    // few inputs: compute W_x x just before its use; many, or few rows a step, for which W_x would
+    // be read again and again: while a tile of W_x is in cache
+    late = plan.recompute && B > few_rows;
+    steps_at_once = plan.ahead ? T_
+                    : late     ? 1
+                               : smaller(T_, quotient_up(chunk_rows / 2, larger(B, 1)));
   }
 
   void take(Arena& arena) {
     Base::take(arena);
     panel_x = arena.take<T>(few ? 0 : G * P * I);
     panel_h = arena.take<T>(few || Cell::independent ? 0 : G * P * H);
-    const bool chunked = !plan.recompute && (plan.fused ? !a.saved_h : !a.saved_x);
+    const bool chunked = !late && (plan.fused ? !a.saved_h : !a.saved_x);
     chunk = arena.take<T>(chunked ? G * P * steps_at_once * B : 0);
     c_now = arena.take<T>(Cell::has_cell && !a.saved_c ? P * B : 0);
-    own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
+    own_x = arena.take<T>(late ? G * this->own_size() : 0);
     own_h = arena.take<T>(a.saved_h ? 0 : G * this->own_size());
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
     made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
@@ -51,7 +54,7 @@ struct Forward : Layer<Cell, T> {
     return chunk + G * (u.first * steps_at_once * B + (offset[t] - offset[start]) * u.width);
   }
   T* x_terms(Units u, int64_t t, int64_t rank) const {
-    if (plan.recompute) return own_x + G * this->own(u, rank);
+    if (late) return own_x + G * this->own(u, rank);
     return a.saved_x ? kept(a.saved_x, G, u, t) : in_chunk(u, t);
   }
   T* h_terms(Units u, int64_t t, int64_t rank) const {

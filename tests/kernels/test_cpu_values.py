@@ -126,6 +126,21 @@ def test_few_rows_without_gradient(cell, norm, size, dtype):
         torch.testing.assert_close(got.double(), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("lengths", [None, [90, 90, 87]], ids=("dense", "ragged"))
+@pytest.mark.parametrize("min_rows", [2, None])
+@pytest.mark.parametrize("norm", ["all", "layer"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_few_rows_of_few_inputs_over_many_steps(cell, norm, min_rows, lengths):
+    problem = Problem(cell, norm, (90, 3, 4, 17), lengths, min_rows)
+    expected, _ = problem.run(reference.layer, problem.leaves)
+    found, _ = problem.run(cpu.layer, problem.leaves)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want)
+    expected = problem.results(reference.layer, torch.float64)
+    assert_same(problem.results(cpu.layer, torch.float64, poison=True), expected, 1e-9)
+
+
 @pytest.mark.parametrize("min_rows", [4, 100])
 @pytest.mark.parametrize("norm", ["all", "sequence", "joint-cell"])
 def test_few_rows_take_the_last_good_step_or_the_constants(norm, min_rows):
