@@ -217,9 +217,14 @@ struct GradientProducts : Layer<Cell, T> {
                        int64_t rank, T* grad) const {
     constexpr int C = G * U;
     const T* panel = this->template as_panel<U>(dz, frames, own_dz + rank * own_dz_size());
-    for (int64_t k = 0; k < K; k += packed)
+    T* to = grad + G * u.first * K;
+    for (int64_t k = 0; k < K; k += packed, to += packed * C) {
+      // the sums that come next are not in cache
+      for (int64_t at = 0; at < packed * C; at += 64 / int64_t(sizeof(T)))
+        __builtin_prefetch(to + packed * C + at, 1);
       product<T, C>({activations + k * capacity, 1, packed, 1, frames, 0}, smaller(packed, K - k),
-                    panel, grad + G * u.first * K + k * C, C, true, dz + frames * C);
+                    panel, to, C, true, dz + frames * C);
+    }
   }
 
   // gradients of W_x and x from the steps [start, stop); dz by tile, `rows` rows each
