@@ -54,6 +54,12 @@ class Product {
   static constexpr int W = B::W, N = B::N, S = slice<T, C>;
   // 29 instructions for 12 multiply-adds are too many for the narrower processors
   static constexpr int unrolled = B::many ? 1 : 4;
+  // SSE has no multiply-add: a product takes a register, and unrolled loops keep sums in memory
+#if defined(__SSE2__) && !defined(__FMA__)
+  static constexpr bool spills = true;
+#else
+  static constexpr bool spills = false;
+#endif
   static constexpr int line = 64 / int(sizeof(T));
 
  public:
@@ -135,8 +141,13 @@ class Product {
       for (; k + unrolled <= a.length; k += unrolled) {
         const int64_t asked = B::many ? 1 : lines;
         for (int64_t l = 0; l < asked; ++l, ask += line) __builtin_prefetch(ask, 0, 2);
+        if constexpr (spills && R > 4) {
+#pragma GCC unroll 1
+          for (int j = 0; j < unrolled; ++j, p += a.step, from += S) add(p, from);
+        } else {
 #pragma GCC unroll 4
-        for (int j = 0; j < unrolled; ++j, p += a.step, from += S) add(p, from);
+          for (int j = 0; j < unrolled; ++j, p += a.step, from += S) add(p, from);
+        }
       }
       for (; k < a.length; ++k, p += a.step, from += S) add(p, from);
     }
