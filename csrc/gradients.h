@@ -143,24 +143,33 @@ struct GradientProducts : Layer<Cell, T> {
                    T* to) const {
     const int64_t frames = offset[stop] - offset[start];
     const int64_t first = frames * rank / team, last = frames * (rank + 1) / team;
-    int64_t t = start, begin = 0;
-    for (int64_t r = first; r < last; ++r) {
-      while (begin + a.sizes[t] <= r) begin += a.sizes[t++];
-      const T* from = row_of(t, r - begin);
-      T* out = to + r * packed;
-      int64_t k = 0;
-      for (; k + packed <= K; k += packed, out += packed * capacity)
-        std::memcpy(out, from + k, packed * sizeof(T));
-      for (int64_t j = 0; j < K - k; ++j) out[j] = from[k + j];
+    // few blocks at a time: their lines may all lie in one set of the cache
+    constexpr int64_t at_once = 6 * packed;
+    for (int64_t some = 0; some < K; some += at_once) {
+      const int64_t count = smaller(at_once, K - some);
+      int64_t t = start, begin = 0;
+      for (int64_t r = first; r < last; ++r) {
+        while (begin + a.sizes[t] <= r) begin += a.sizes[t++];
+        const T* from = row_of(t, r - begin, some, count);
+        T* out = to + some * capacity + r * packed;
+        int64_t k = 0;
+        for (; k + packed <= count; k += packed, out += packed * capacity)
+          std::memcpy(out, from + k, packed * sizeof(T));
+        for (int64_t j = 0; j < count - k; ++j) out[j] = from[k + j];
+      }
     }
   }
 
   void pack_inputs(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
-    const auto row_of = [&](int64_t t, int64_t b) { return this->x_rows(t) + b * I; };
+    const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t) {
+      return this->x_rows(t) + b * I + first;
+    };
     pack_frames(row_of, I, start, stop, rank, team, packed_x);
   }
   void pack_hidden(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
-    const auto row_of = [&](int64_t t, int64_t b) { return seen_by_product(t, b, 0, H, rank); };
+    const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t count) {
+      return seen_by_product(t, b, first, count, rank);
+    };
     pack_frames(row_of, H, start, stop, rank, team, packed_h);
   }
   // units of a row of h as the recurrent product of step t has seen them
