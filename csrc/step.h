@@ -134,7 +134,9 @@ struct Tile {
     T* from_next = s.grad_h + row * s.grad_h_stride + column;
     V dh = load<W>(from_next);
     if (s.grad_output) {
-      if (s.next_grad_output) __builtin_prefetch(s.next_grad_output + row * s.h_stride + column);
+      // a row's first units may share a line with those of the tile before
+      if (s.next_grad_output)
+        __builtin_prefetch(s.next_grad_output + row * s.h_stride + column + W - 1);
       dh += load_some<W>(s.grad_output + row * s.h_stride + column, s.units - column);
     }
     if (Extra && s.zone_h.drawn) {
