@@ -13,9 +13,10 @@
 extern "C" void* rnnorm_scratch(int64_t bytes);
 extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 
-#define DECLARE(isa)                                        \
-  extern "C" int rnnorm_forward_##isa(const rnnorm_layer*); \
-  extern "C" int rnnorm_backward_##isa(const rnnorm_layer*);
+#define DECLARE(isa)                                         \
+  extern "C" int rnnorm_forward_##isa(const rnnorm_layer*);  \
+  extern "C" int rnnorm_backward_##isa(const rnnorm_layer*); \
+  extern "C" void rnnorm_update_##isa(const rnnorm_population*, int64_t, int64_t);
 DECLARE(portable)
 #ifdef RNNORM_X86
 DECLARE(avx2)
@@ -29,9 +30,10 @@ struct Build {
   bool available;
   int (*forward)(const rnnorm_layer*);
   int (*backward)(const rnnorm_layer*);
+  void (*update)(const rnnorm_population*, int64_t, int64_t);
 };
 
-#define ENTRIES(isa) rnnorm_forward_##isa, rnnorm_backward_##isa
+#define ENTRIES(isa) rnnorm_forward_##isa, rnnorm_backward_##isa, rnnorm_update_##isa
 
 Build choose() {
   const char* wanted = std::getenv("RNNORM_CPU_ISA");
@@ -111,6 +113,10 @@ const char* rnnorm_isa() { return build.name; }
 int rnnorm_forward(const rnnorm_layer* layer) { return run(build.forward, layer); }
 
 int rnnorm_backward(const rnnorm_layer* layer) { return run(build.backward, layer); }
+
+void rnnorm_update(const rnnorm_population* of, int64_t sites, int64_t is_double) {
+  build.update(of, sites, is_double);
+}
 
 void rnnorm_prefer_huge_pages(void* block, int64_t bytes) {
 #ifdef __linux__

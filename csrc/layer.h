@@ -100,6 +100,22 @@ struct rnnorm_layer {
 RNNORM_API int rnnorm_forward(const rnnorm_layer*);
 RNNORM_API int rnnorm_backward(const rnnorm_layer*);
 
+// the population statistics of one site, from the first step of a call on, and what it took
+struct rnnorm_population {
+  const void *taken_mean, *taken_var;  // (steps, features), the variance biased
+  void *mean, *var;                    // (steps, features)
+  int64_t *rows, *batches;             // (steps,)
+  const int64_t* counts;               // rows behind each step's statistic, or null for `count`
+  int64_t count;
+  int64_t steps, features;
+  double momentum;  // least weight of a minibatch, or negative for its share of the rows
+};
+
+// takes a minibatch into the population statistics of several sites, all float or all double; a
+// step without rows, or with a moment that is not finite, is left out. A minibatch weighs
+// max(momentum, 1 / minibatches)
+RNNORM_API void rnnorm_update(const rnnorm_population*, int64_t sites, int64_t is_double);
+
 // size of a rnnorm_layer in bytes, by which a caller recognises another version of the interface
 RNNORM_API int64_t rnnorm_layer_size();
 

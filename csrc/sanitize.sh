@@ -7,7 +7,7 @@ folder=${2:-$(mktemp -d)}
 mkdir -p "$folder"
 compiler=${CXX:-c++}
 emulator=() stride=1
-sources=(forward backward dispatch team sanitize)
+sources=(forward backward dispatch team update sanitize)
 case $kind in
   address)
     flags=(-O0 -g1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fopenmp) ;;
@@ -29,7 +29,8 @@ case $kind in
   *) echo "the kind must be address, thread or aarch64, got $kind" >&2; exit 2 ;;
 esac
 common=(-std=gnu++17 -fno-math-errno -fno-trapping-math
-  -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable)
+  -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable
+  -DRNNORM_UPDATE=rnnorm_update_portable)
 pids=() objects=()
 for source in "${sources[@]}"; do
   objects+=("$folder/$kind-$source.o")

@@ -13,8 +13,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import definition
 import rnnorm
+import rnnorm.kernels.cpu.update as in_library
 import rnnorm.norm.update as updating
 from rnnorm import BatchNorm
+from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.norm.population import Population
 from rnnorm.norm.update import update
 
@@ -111,10 +113,69 @@ def unseen(populations, batch, count, step):
     updating._update_unseen(own, means, variances, count, 0.3)
 
 
-def together(populations, batch, count, step):
+def together(populations, batch, count, step, update=update):
     sites = [str(k) for k in range(len(populations))]
     given = (dict(zip(sites, each, strict=True)) for each in (populations, batch))
-    updating.update(*given, dict.fromkeys(sites, count), step)
+    update(*given, dict.fromkeys(sites, count), step)
+
+
+@pytest.fixture
+def by_library(monkeypatch):
+    """The compiled library's update; it fails where that hands over to torch's operators."""
+    if UNAVAILABLE:
+        pytest.skip(UNAVAILABLE)
+    monkeypatch.setattr(in_library, "by_operators", None)
+    return in_library.update
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [7, torch.tensor([7, 5, 2]), torch.tensor([7, 1, 0])])
+@pytest.mark.parametrize("momentum", [0.3, 0.0, 1.0, None])
+def test_the_library_updates_as_operators_do(by_library, momentum, count, dtype):
+    torch.manual_seed(0)
+    norms = [BatchNorm(momentum=momentum, horizon=4), BatchNorm(momentum=0.7, horizon=2)]
+    found, expected = (
+        [
+            Population(n, norm, shared=False, dtype=dtype)
+            for n, norm in zip((3, 21), norms, strict=True)
+        ]
+        for _ in range(2)
+    )
+    for call in range(6):
+        batch = [[torch.rand(3, n, dtype=dtype) for _ in range(2)] for n in (3, 21)]
+        if call == 1:
+            batch[0][1][1, 2] = torch.inf
+        if call == 3:
+            batch[1][0][0, 4] = torch.nan
+        if call == 4:
+            batch[1][1][2, 4] = torch.finfo(dtype).max
+        for population, moments in zip(expected, batch, strict=True):
+            updating._update_one(population, moments, count, call % 4)
+        together(found, batch, count, call % 4, by_library)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.state_dict(), other.state_dict())
+
+
+def test_the_library_updates_a_row_that_all_steps_share(by_library):
+    found, expected = (Population(2, BatchNorm(), shared=True) for _ in range(2))
+    moments = torch.rand(1, 2), torch.rand(1, 2)
+    by_library({"input": found}, {"input": moments}, {"input": 40}, 3)
+    updating._update_one(expected, moments, 40, 3)
+    torch.testing.assert_close(found.state_dict(), expected.state_dict())
+    with pytest.raises(AttributeError):
+        by_library({"input": found}, {"input": [m.repeat(2, 1) for m in moments]}, {"input": 4}, 0)
+
+
+def test_a_buffer_that_the_library_updates_is_known_to_have_changed(by_library):
+    layer = rnnorm.LSTM(2, 3, norm="batch")
+    x = torch.randn(4, 6, 2)
+    layer(x)
+    population = layer.population_input_l0
+    scale = torch.ones((), requires_grad=True)
+    penalty = (scale * population.mean).sum()
+    layer(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        penalty.backward()
 
 
 RAGGED = torch.tensor([7, 5, 2])

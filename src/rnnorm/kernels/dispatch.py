@@ -19,10 +19,12 @@ from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference, scan, synchronized
 from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed, remembered
 from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cpu import update as cpu_update
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, look_up
+from rnnorm.norm.update import update
 from rnnorm.tracing import constant, exporting, transformed, unobserved
 
 _TORCH = (LSTM(), GRU(), RNN(), RNN("relu"))
@@ -44,6 +46,7 @@ class Kernel:
         worse: says why a later kernel is better for a request, unless ``use_backend`` names this
             one; empty if none is.
         look_up: looks up the statistics of a layer's populations, by site, from a step on.
+        update: updates these by what the layer took, as ``norm.update.update`` does.
         restarts: whether ``layer`` takes resets; where it does not, the layer gives each segment
             between resets a row of its own.
     """
@@ -56,6 +59,7 @@ class Kernel:
     synchronized: Callable[[LayerCall], LayerResult] | None = None
     worse: Callable[[Request], str] = lambda request: ""
     look_up: Callable[[Mapping[str, Population], int | Tensor, int], dict[str, Moments]] = look_up
+    update: Callable[..., None] = update
     restarts: bool = False
 
 
@@ -111,6 +115,7 @@ KERNELS = (
         cpu.layer,
         traceable=True,
         synchronized=cpu.layer,
+        update=cpu_update.update,
         restarts=True,
     ),
     Kernel(
@@ -212,13 +217,22 @@ def _choose(**asked: Any) -> int:
     request, forced = Request(**asked, exported=exporting()), _forced.get()
     if forced is not None:
         index = KERNELS.index(_forced_kernel(forced, request))
-    elif _log.isEnabledFor(logging.INFO) or request.device.type != "cpu" or not unobserved(()):
+    elif request.device.type != "cpu" or not settled() or not unobserved(()):
         index = _first_accepting(*request)
     else:
-        # nothing else than the request decides
         index = _remembered(*request)
     calls[KERNELS[index].name] += 1
     return index
+
+
+def settled() -> bool:
+    """Tell whether nothing but a request decides which kernel runs it, if nothing is observed."""
+    return _forced.get() is None and not _log.isEnabledFor(logging.INFO)
+
+
+def kernel_of(request: Request) -> Kernel:
+    """Return the kernel that runs a request on the CPU where that is ``settled``."""
+    return KERNELS[_remembered(*request)]
 
 
 def _forced_kernel(name: str, request: Request) -> Kernel:

@@ -14,7 +14,8 @@ from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
 from rnnorm.tracing import jit_tracing, known, uncompiled, unobserved
 
-_BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
+#: names of a population's buffers
+BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
 # deep copies, which grow along; kept outside the module, so that no copy is pickled with it
 _copies: WeakKeyDictionary[Population, list[ref[Population]]] = WeakKeyDictionary()
 
@@ -67,7 +68,7 @@ class Population(nn.Module):
         self._followed = False
         wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
         fresh = self._fresh(self.horizon or 1, features, device, wide)
-        for name, value in zip(_BUFFERS, fresh, strict=True):
+        for name, value in zip(BUFFERS, fresh, strict=True):
             self.register_buffer(name, value)
 
     @staticmethod
@@ -99,7 +100,7 @@ class Population(nn.Module):
 
     def _forget(self, steps: Tensor) -> None:
         fresh = self._fresh(len(self), self.mean.size(1), self.mean.device, self.mean.dtype)
-        for name, value in zip(_BUFFERS, fresh, strict=True):
+        for name, value in zip(BUFFERS, fresh, strict=True):
             buffer = getattr(self, name)
             which = steps.view(-1, *[1] * (buffer.dim() - 1))
             buffer.copy_(torch.where(which, value, buffer))
@@ -130,7 +131,7 @@ class Population(nn.Module):
             more = self._fresh(
                 max(0, rows - len(self)), self.mean.size(1), self.mean.device, self.mean.dtype
             )
-            for name, extra in zip(_BUFFERS, more, strict=True):
+            for name, extra in zip(BUFFERS, more, strict=True):
                 setattr(self, name, torch.cat([getattr(self, name)[:rows], extra]))
 
     def _grow_copies(self, rows: int) -> None:
@@ -253,7 +254,7 @@ class Population(nn.Module):
         """Return a buffer without the slow attribute look-up of a module."""
         return self._buffers[name]  # type: ignore[return-value]
 
-    def rows_of(self, start: int, stop: int, names: Iterable[str] = _BUFFERS) -> list[Tensor]:
+    def rows_of(self, start: int, stop: int, names: Iterable[str] = BUFFERS) -> list[Tensor]:
         """Return rows ``start`` to ``stop`` of buffers: views, or the buffers if those are all."""
         own = [self._buffer(name) for name in names]
         return own if stop - start == len(own[0]) else [each[start:stop] for each in own]
@@ -297,7 +298,7 @@ class Population(nn.Module):
             self.resize(min(stored.size(0), self.horizon or stored.size(0)))
             state_dict = state_dict | {
                 prefix + name: state_dict[prefix + name][: len(self)]
-                for name in _BUFFERS
+                for name in BUFFERS
                 if prefix + name in state_dict and stored.size(0) > len(self)
             }
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

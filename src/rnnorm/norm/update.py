@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,24 +81,19 @@ def _update_one(population: Population, batch: Moments, counts: Tensor | int, st
         old[mine].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
 
 
-# operators are faster with a tensor of one number than with the number
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
-def _number(value: float, dtype: torch.dtype) -> Tensor:
-    return torch.tensor([value], dtype=dtype, device="cpu")
-
-
 def _update_together(
     populations: Sequence[Population], batch: Sequence[Moments], count: Tensor | int, step: int
 ) -> bool:
-    """Update several populations in few operators, and tell whether that was possible."""
+    """Update several populations on a GPU in few operators, and tell whether that was possible."""
     means, variances = ([pair[k] for pair in batch] for k in range(2))
     momentum, horizon, steps = populations[0].momentum, len(populations[0]), means[0].size(0)
     alike = all([p.momentum == momentum and len(p) == horizon for p in populations])
     buffers = [buffer for p in populations for buffer in p.rows_of(0, horizon)]
     moments = [*means, *variances, *[b for b in buffers if b.is_floating_point()]]
     seen = [*moments, *buffers, count if isinstance(count, Tensor) else None]
-    if not (alike and momentum and unobserved(seen)) or len({m.dtype for m in moments}) > 1:
+    if means[0].is_cpu or len({m.dtype for m in moments}) > 1:
+        return False
+    if not (alike and momentum and unobserved(seen)):
         return False
     if isinstance(count, Tensor):
         # rows never become more from step to step
@@ -109,37 +102,11 @@ def _update_together(
     room = min(steps, horizon - step)
     if room <= 0:
         return False
-    stop = step + room
-    if room < len(means[0]):
-        means, variances = ([m[:room] for m in each] for each in (means, variances))
+    means, variances = ([m[:room] for m in each] for each in (means, variances))
     count = count[:room] if isinstance(count, Tensor) else count
-    own = [population.rows_of(step, stop) for population in populations]
-    if not means[0].is_cpu:
-        _update_unseen(own, means, variances, count, momentum)
-        return True
-    # a mean that is not finite makes the variance so
-    if not math.isfinite(sum([var.sum().item() for var in variances])):
-        return False
-    own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
-    number = count if isinstance(count, Tensor) else _number(count, torch.int64)
-    factor = _unbiasing(count, means[0].dtype)
-    added = [number] * len(own) + [_number(1, torch.int64)] * len(own)
-    torch._foreach_add_([*rows, *batches], added)
-    unbiased = [var * factor for var in variances]
-    weight: Any = momentum
-    if min([each.min().item() for each in batches]) * momentum < 1:
-        first = [each.to(means[0].dtype).reciprocal() for each in batches]
-        weight = 2 * [each.clamp_(min=momentum).unsqueeze_(1) for each in first]
-    torch._foreach_lerp_([*own_means, *own_variances], [*means, *unbiased], weight)
+    own = [population.rows_of(step, step + room) for population in populations]
+    _update_unseen(own, means, variances, count, momentum)
     return True
-
-
-def _unbiasing(count: Tensor | int, dtype: torch.dtype) -> Tensor:
-    """Return the factor that makes a biased variance of ``count`` rows unbiased."""
-    if isinstance(count, int):
-        return _number(count / (count - 1), dtype)
-    m = count.to(dtype)
-    return (m / (m - 1)).unsqueeze(1)
 
 
 def _update_unseen(
@@ -158,7 +125,8 @@ def _update_unseen(
     if isinstance(count, Tensor):
         count = to_device(count, means[0].device)
         more = torch._foreach_mul(added, [count] * len(added))
-        factor = _unbiasing(count, means[0].dtype)
+        m = count.to(means[0].dtype)
+        factor = (m / (m - 1)).unsqueeze(1)
         unbiased = torch._foreach_mul(list(variances), [factor] * len(variances))
     else:
         more = torch._foreach_mul(added, count)

@@ -88,6 +88,16 @@ class Layer(ctypes.Structure):
     )
 
 
+class Population(ctypes.Structure):
+    """``rnnorm_population`` of csrc/layer.h."""
+
+    _fields_ = (
+        *_pointers("taken_mean taken_var mean var rows batches counts"),
+        *[(name, _INT) for name in ("count", "steps", "features")],
+        ("momentum", ctypes.c_double),
+    )
+
+
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """Load the library; return it, or None and the reason.
 
@@ -115,6 +125,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         function = getattr(library, name)
         function.restype = ctypes.c_int
         function.argtypes = (ctypes.POINTER(Layer),)
+    library.rnnorm_update.restype = None
+    library.rnnorm_update.argtypes = (ctypes.c_void_p, _INT, _INT)
     if library.rnnorm_isa() is None:
         wanted = os.environ.get("RNNORM_CPU_ISA")
         return None, f"RNNORM_CPU_ISA={wanted} is not an instruction set of this machine"
@@ -122,9 +134,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 def _fits(library: ctypes.CDLL) -> bool:
-    """Tell whether the library's struct of a layer has the size of ``Layer``."""
+    """Tell whether the library has the functions that are called, and the struct ``Layer``."""
     size = getattr(library, "rnnorm_layer_size", None)
-    if size is None:
+    if size is None or not hasattr(library, "rnnorm_update"):
         return False
     size.restype, size.argtypes = _INT, ()
     return bool(size() == ctypes.sizeof(Layer))
@@ -183,6 +195,17 @@ def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
         raise raised.pop()
     if failed:
         raise MemoryError(f"{name}: no memory for the scratch space of the CPU kernel")
+
+
+def update(sites: ctypes.Array[Population], is_double: bool) -> None:
+    """Call ``rnnorm_update`` without holding the GIL.
+
+    Args:
+        sites: the populations, and the statistics that they take in.
+        is_double: whether all of these are float64, not float32.
+    """
+    assert _LIBRARY is not None
+    _LIBRARY.rnnorm_update(ctypes.byref(sites), len(sites), is_double)
 
 
 def _attempt(function: Callable[..., None], arguments: Any, raised: list[BaseException]) -> int:

@@ -20,7 +20,6 @@ from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, field_of
-from rnnorm.norm.update import update
 from rnnorm.tracing import holds, known
 
 
@@ -134,7 +133,7 @@ def run_layer(
         output, state, taken, states = layer(call)
     if taken:
         assert isinstance(step, int)
-        update(populations, taken, counts, step)
+        kernel.update(populations, taken, counts, step)
     # without states of its own, a kernel's output is the only one
     return output, state, (states or (output,)) if all_states else ()
 
