@@ -1,5 +1,6 @@
 """Nothing that changes between two calls of a layer is missed by the second."""
 
+import contextlib
 import copy
 import pickle
 
@@ -10,6 +11,7 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize, prune
 
 import rnnorm
+from rnnorm.kernels import dispatch
 
 
 class Twice(nn.Module):
@@ -122,6 +124,97 @@ def test_the_next_call_sees(change, x):
     after = layer(x)[0]
     assert not torch.allclose(after, before)
     torch.testing.assert_close(after, reference(layer, x))
+
+
+def stop_the_gradient_of_a_weight(layer):
+    layer.weight_hh_l0.requires_grad_(False)
+
+
+def hook_a_gradient(layer):
+    layer.gamma_input_l0.register_hook(lambda gradient: 2 * gradient)
+
+
+def hook_the_input(layer):
+    layer.register_forward_pre_hook(lambda _, given: (2 * given[0],))
+
+
+def change_a_momentum(layer):
+    layer.population_recurrent_l0.momentum = 0.9
+
+
+def train_on_other_steps(layer):
+    layer.population_cell_l0.horizon = 2
+    layer.population_cell_l0.resize(2)
+
+
+def evaluate(layer):
+    layer.eval()
+
+
+TRAINING_CHANGES = [
+    *CHANGES,
+    stop_the_gradient_of_a_weight,
+    hook_a_gradient,
+    hook_the_input,
+    change_a_momentum,
+    train_on_other_steps,
+    evaluate,
+]
+
+
+@pytest.mark.parametrize("change", TRAINING_CHANGES, ids=lambda change: change.__name__)
+def test_the_next_training_step_sees(change):
+    layer = trained().train()
+    layer.initial_noise = 0.0
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+
+    def step(module):
+        output, (h_n, c_n) = module(x)
+        leaves = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        loss = output.square().sum() + h_n.sum() - c_n.sum()
+        return output, torch.autograd.grad(loss, list(leaves.values())), module.state_dict()
+
+    step(layer)
+    twin = copy.deepcopy(layer)
+    for module in (layer, twin):
+        torch.manual_seed(2)
+        with torch.no_grad():
+            change(module)
+    with rnnorm.use_backend("reference"):
+        expected = step(twin)
+    torch.testing.assert_close(step(layer), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_backend_that_is_forced_later_runs_the_next_call(training):
+    layer, x = trained().train(training), torch.randn(5, 6, 3, dtype=torch.float64)
+    layer(x)
+    runs = dict(dispatch.calls)
+    with rnnorm.use_backend("reference"):
+        layer(x)
+    layer(x)
+    assert dispatch.calls["reference"] == runs.get("reference", 0) + 1
+    assert sum(dispatch.calls.values()) == sum(runs.values()) + 2
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+@pytest.mark.parametrize("grads", ["both", "output", "states", "none"])
+def test_backward_again_has_other_gradients(cell, norm, grads):
+    torch.manual_seed(0)
+    layer = getattr(rnnorm, cell)(3, 4, norm=norm, initial_noise=0.0, dtype=torch.float64)
+    x, results = torch.randn(5, 6, 3, dtype=torch.float64, requires_grad=True), []
+    leaves = [x, *layer.parameters()]
+    for backend in ("reference", None):
+        with rnnorm.use_backend(backend) if backend else contextlib.nullcontext():
+            output, state = layer(x)
+        parts = {"output": output, "states": state[0] if cell == "LSTM" else state}
+        every = sum(part.sin().sum() for part in parts.values())
+        first = torch.autograd.grad(every, leaves, retain_graph=True)
+        loss = every if grads == "both" else parts.get(grads, output * 0).sum()
+        # a gradient of the first pass must not be left over
+        results.append([first, torch.autograd.grad(loss, leaves, allow_unused=True)])
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("name", ["weight_hh_l0", "gamma_input_l0"])

@@ -62,22 +62,34 @@ def initial_state(module: Sequence, rows: int, like: Tensor, batch: Batch | None
         like: tensor with the dtype and device of states that are not learned.
         batch: batch whose mean frames ``"from_input"`` reads; otherwise it may be None.
     """
-    state = []
-    mean = None
-    if module.learn_initial_state == "from_input":
-        assert batch is not None
-        mean = mean_frame(batch)
-    for name, size in module._state_sizes().items():
-        shape = (len(module._suffixes()), rows, size)
-        if module.learn_initial_state:
-            learned = getattr(module, f"{name}_0").unsqueeze(1).expand(shape)
-            if mean is not None:
-                weight = getattr(module, f"{name}_0_weight")
-                learned = learned + torch.einsum("bi,lhi->lbh", mean.to(weight.dtype), weight)
-            state.append(learned)
-        else:
-            state.append(like.new_zeros(shape))
+    sizes, layers = module._state_sizes(), len(module._suffixes())
+    if module.learn_initial_state:
+        state = _learned(
+            module, {name: (layers, rows, size) for name, size in sizes.items()}, batch
+        )
+    else:
+        # equal states share their zeros, which nothing writes to
+        zeros = {size: like.new_zeros((layers, rows, size)) for size in {*sizes.values()}}
+        state = [zeros[size] for size in sizes.values()]
     if module.training and module.initial_noise:
         noise = torch.randn_like(state[0]).mul_(module.initial_noise)
         state[0] = state[0] + noise if module.learn_initial_state else noise
     return tuple(state)
+
+
+def _learned(
+    module: Sequence, shapes: Mapping[str, tuple[int, int, int]], batch: Batch | None
+) -> list[Tensor]:
+    """Return the learned states, of these shapes by name."""
+    mean = None
+    if module.learn_initial_state == "from_input":
+        assert batch is not None
+        mean = mean_frame(batch)
+    state = []
+    for name, shape in shapes.items():
+        learned = getattr(module, f"{name}_0").unsqueeze(1).expand(shape)
+        if mean is not None:
+            weight = getattr(module, f"{name}_0_weight")
+            learned = learned + torch.einsum("bi,lhi->lbh", mean.to(weight.dtype), weight)
+        state.append(learned)
+    return state

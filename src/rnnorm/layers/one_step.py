@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.kernels import dispatch
+from rnnorm.layers.call import short_call
 from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import check_tensors, check_traced, checked_step
 from rnnorm.layers.call.one_layer import run_layer
@@ -74,6 +75,10 @@ class Step(Recurrence, nn.RNNCellBase):
             RuntimeError: if sizes do not fit.
             TypeError: if ``step`` is not an integer.
         """
+        if not torch.compiler.is_compiling():
+            found = short_call.one_step(self, input, hx, step)
+            if found is not None:
+                return found
         # an input that is not a tensor fails here as in torch.nn
         input.dim()
         kernel, traceable = self._choose(input, one_step=True)

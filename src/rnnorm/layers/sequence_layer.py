@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
-from rnnorm.layers.call import jagged
+from rnnorm.layers.call import jagged, short_call
 from rnnorm.layers.call import sorted_batch as batches
 from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import Call, check_tensors, checked_call
@@ -209,6 +209,11 @@ class Sequence(Recurrence, nn.RNNBase):
                 and 3-D, has gaps between its rows, or a row without frames.
             TypeError: if ``step`` or ``lengths`` are not integers, or ``reset`` is not bool.
         """
+        rest = lengths is not None or reset is not None or return_states
+        if not (rest or torch.compiler.is_compiling()):
+            found = short_call.sequence(self, input, hx, step)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
         if isinstance(input, Tensor) and input.is_nested:
             # a subclass may return more from its forward
             forward = partial(Sequence.forward, self, hx=hx, step=step)

@@ -25,7 +25,8 @@ from rnnorm.kernels.operators import (
 )
 from rnnorm.norm.merged_moments import ActiveRows
 
-_GRADIENTS = tuple([f"grad_{name}" for name in (*DIFFERENTIABLE, *Gradients._fields)])
+#: names of the gradients that a backward pass is given and returns
+GRADIENTS = tuple([f"grad_{name}" for name in (*DIFFERENTIABLE, *Gradients._fields)])
 
 
 def run_backward(
@@ -54,7 +55,7 @@ def run_backward(
     if wants_x and int(inputs.sizes[-1]) < inputs.x.size(1):
         grads.x.zero_()
     layer = describe(inputs, options, results)
-    place(layer, _GRADIENTS, (*upstream, *grads))
+    place(layer, GRADIENTS, (*upstream, *grads))
     exchange = None
     if rows is not None:
         sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean, _ in results.moments]

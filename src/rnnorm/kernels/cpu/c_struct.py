@@ -40,7 +40,7 @@ def forward_shapes(
     sizes = (*inputs.x.shape, inputs.weight_hh.shape[-1])
     carried = inputs.mask_zoneout_c is not None or options.carry
     # a size of traced code may be a symbol
-    find = _known_shapes if {*map(type, sizes)} == {int} else _forward_shapes
+    find = known_shapes if {*map(type, sizes)} == {int} else _forward_shapes
     return find(sizes, options, save, exchanged, carried)
 
 
@@ -73,7 +73,8 @@ def _forward_shapes(
     return shapes
 
 
-_known_shapes = lru_cache(256)(_forward_shapes)
+#: ``_forward_shapes`` of sizes that are no symbols
+known_shapes = lru_cache(256)(_forward_shapes)
 
 
 # all fields of the struct take eight bytes
@@ -115,10 +116,15 @@ def _slots_of(names: tuple[str, ...]) -> list[int]:
 
 def place(layer: Layer, names: tuple[str, ...], tensors: Iterable[Tensor | None]) -> None:
     """Write the addresses of tensors of a pass into the struct, except for those that are None."""
+    place_addresses(layer, names, [None if t is None else t.data_ptr() for t in tensors])
+
+
+def place_addresses(layer: Layer, names: tuple[str, ...], addresses: Iterable[int | None]) -> None:
+    """Write addresses of tensors of a pass into the struct, except for those that are None."""
     slots = _Slots.from_buffer(layer)
-    for slot, tensor in zip(_slots_of(names), tensors, strict=True):
-        if tensor is not None:
-            slots[slot] = tensor.data_ptr()
+    for slot, address in zip(_slots_of(names), addresses, strict=True):
+        if address is not None:
+            slots[slot] = address
 
 
 _TENSORS = (*Inputs._fields, *RESULTS)
@@ -135,14 +141,14 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
     sizes = (*inputs.x.shape, inputs.weight_hh.shape[-1])
     others = tuple([None if t is None else t.shape for t in inputs.without_gradients])
     layer = Layer.from_buffer_copy(
-        _without_tensors(sizes, inputs.x.dtype == torch.float64, options, others)
+        without_tensors(sizes, inputs.x.dtype == torch.float64, options, others)
     )
     place(layer, _TENSORS, (*inputs, *results))
     return layer
 
 
 @lru_cache(256)
-def _without_tensors(
+def without_tensors(
     sizes: tuple[int, ...],
     is_double: bool,
     options: Options,

@@ -1,46 +1,71 @@
-"""Evaluation of a layer on the CPU kernel, without what makes short calls slow."""
+"""Calls of a layer over rows of one length on the CPU kernel, without what makes them slow."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.cells.cell import State
+from rnnorm.kernels import dispatch
+from rnnorm.kernels.call import Request
 from rnnorm.kernels.call_inputs import check_shapes, options_of, sites_of
-from rnnorm.kernels.cpu.c_struct import COMPUTED, describe
-from rnnorm.kernels.cpu.forward import allocate
-from rnnorm.kernels.cpu.library import Layer, run
-from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Sites
+from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cpu import library
+from rnnorm.kernels.cpu.c_struct import COMPUTED, place, without_tensors
+from rnnorm.kernels.cpu.dense_call import DenseCall
+from rnnorm.kernels.cpu.update import fill
+from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Options, Sites
+from rnnorm.layers.call.checks import LAST_STEP
+from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import unobserved
 
 _form = attrgetter("shape", "dtype", "is_cpu")
-_SERVING = ("mean", "var", "num_batches_tracked")
+_NO_CONSTANTS: list[Tensor | None] = [None] * (len(Inputs._fields) - LEAVES)
+
+
+class _Prepared(NamedTuple):
+    """The struct of a layer's calls as long as its tensors have the same forms and addresses.
+
+    Args:
+        key: these forms and addresses, and what else the structs depend on.
+        layer: the struct, with the addresses of parameters and of constants.
+        rows: the first and the end of the rows of each population that serve as constants.
+        sites: the populations that take a minibatch.
+    """
+
+    key: tuple[Any, ...]
+    layer: library.Layer
+    rows: list[tuple[int, int]]
+    sites: Any
 
 
 class _Layer:
-    """The names that the CPU kernel's call of a layer needs, and the arguments of its last call.
+    """The names that the CPU kernel's call of a layer needs, and what its last call has prepared.
 
     Args:
         module: layer for which the CPU kernel was chosen, with its cell and norm.
         suffix: suffix of the parameters' names.
     """
 
+    last: _Prepared | None = None
+
     def __init__(self, module: Any, suffix: str) -> None:
+        self._runs: dict[tuple[torch.dtype, bool], bool] = {}
         self.cell, self.norm = cell, norm = module.cell, module.norm
-        self.options = options_of(cell, norm, None)
         norms = cell.norms(norm)
-        active = tuple(norms)
-        sites = sites_of(active)
+        sites = sites_of(tuple(norms))
         own = dict(zip(Sites._fields, sites, strict=True))
         kinds_and_sites = [name.rpartition("_") for name in PARAMETERS]
         self.parameters = [f"{kind}_{own.get(s, s)}{suffix}" for kind, _, s in kinds_and_sites]
         # computed parameters are no parameters, and a site without gamma is refused elsewhere
-        needed = [f"gamma_{site}{suffix}" for site in active]
+        needed = [f"gamma_{site}{suffix}" for site in norms]
         self.kinds = [
             nn.Parameter
             if name in needed or is_parametrized(module) or getattr(module, name, None) is not None
@@ -53,18 +78,139 @@ class _Layer:
             for of_kernel, site in zip(Sites._fields, sites, strict=True)
             if site in norms and norms[site].takes_statistics
         }
-        # the kernel's last argument, and the tensors and the populations' rows that it has
-        self.last: tuple[Any, list[Any] | None, Any] = None, None, None
+        self.sites = [Sites._fields.index(site) for site in self.populations]
+        self.taken = [(f"taken_mean_{site}", f"taken_var_{site}") for site in self.populations]
+
+    @cached_property
+    def options(self) -> dict[bool, Options]:
+        """The options of both passes, by whether statistics are taken."""
+        # every step has as many rows as the first
+        return {
+            takes: options_of(self.cell, self.norm, 2 if takes else None) for takes in (True, False)
+        }
+
+    def runs(self, x: Tensor, training: bool, one_step: bool) -> bool:
+        """Tell whether the CPU kernel is chosen for a dense call, if ``dispatch.settled``."""
+        kind = x.dtype, training
+        if x.is_cpu and kind not in self._runs:
+            request = Request(
+                self.cell, self.norm, x.device, x.dtype, training=training, one_step=one_step
+            )
+            self._runs[kind] = dispatch.kernel_of(request).layer is cpu.layer
+        return x.is_cpu and self._runs[kind]
 
 
 # by layer and suffix; kept outside the layers, so that it is neither copied nor pickled
 _layers: WeakKeyDictionary[nn.Module, dict[str, _Layer]] = WeakKeyDictionary()
 
 
-def evaluate(
+def sequence(module: Any, input: Any, hx: Any, step: Any) -> Any:
+    """Run one layer of a sequence class on a dense batch, if the CPU kernel is all that it takes.
+
+    Args:
+        module: the layer.
+        input: as given by the user.
+        hx: as given by the user.
+        step: as given by the user.
+
+    Returns:
+        what the call returns, or None if only the usual call gives that.
+    """
+    several = module.num_layers > 1 or module.bidirectional or module.proj_size
+    if (
+        several
+        or module.learn_initial_state
+        or module.recurrent_dropout
+        or type(input) is not Tensor
+    ):
+        return None
+    if input.is_nested or input.dim() != 3:
+        return None
+    x = input.transpose(0, 1) if module.batch_first else input
+    found = _call(module, "_l0", x, hx, step, (1, x.shape[1], module.hidden_size))
+    if found is None:
+        return None
+    output, state = found
+    output = output.transpose(0, 1) if module.batch_first else output
+    # in place: a view would not allow detach_()
+    state = tuple([s.unsqueeze_(0) for s in state])
+    return output, state if len(state) > 1 else state[0]
+
+
+def one_step(module: Any, input: Any, hx: Any, step: Any) -> Any:
+    """Run a one-step class on a batch as ``sequence`` does, and return the next state or None."""
+    if type(input) is not Tensor or input.is_nested or input.dim() != 2:
+        return None
+    shape = (input.shape[0], module.hidden_size)
+    found = _call(module, "", input.unsqueeze(0), hx, step, shape)
+    if found is None:
+        return None
+    return found[1] if len(found[1]) > 1 else found[1][0]
+
+
+def _call(
+    module: Any, suffix: str, x: Tensor, hx: Any, step: Any, shape: tuple[int, ...]
+) -> tuple[Tensor, State] | None:
+    """Check a plain call of a layer, count it, warn as it warns, and run it.
+
+    Args:
+        module: the layer.
+        suffix: suffix of the parameters' names.
+        x: the input ``(T, B, ·)``.
+        hx: as given by the user.
+        step: as given by the user.
+        shape: shape of a state that is given.
+
+    Returns:
+        output and states ``(B, ·)``, or None if only the usual call gives them.
+    """
+    training, states = module.training, len(module.cell.states)
+    given = () if hx is None else tuple(hx) if states > 1 else (hx,)
+    if not unobserved((x, *given)):
+        return None
+    usual = (
+        x.shape[2] != module.input_size
+        or x.shape[0] == 0
+        or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
+        or (hx is not None and [s.shape for s in given] != [shape] * states)
+        or torch.is_autocast_enabled("cpu")
+        or not dispatch.settled()
+        or (training and module.synchronized())
+    )
+    if usual:
+        return None
+    known = _known(module, suffix)
+    if not known.runs(x, training, one_step=not suffix):
+        return None
+    if not training:
+        module._warn(step is None and bool(given))
+    if not given:
+        zeros = x.new_zeros(shape[-2:])
+        given = (zeros,) * states
+        noise = module.initial_noise if training and suffix else 0.0
+        if noise:
+            given = (torch.randn_like(zeros).mul_(noise), *given[1:])
+    elif len(shape) > 2:
+        given = tuple([s.squeeze(0) for s in given])
+    found = _run(known, module, x, given, suffix, step or 0)
+    if found is not None:
+        dispatch.calls["cpu"] += 1
+    return found
+
+
+def _known(module: Any, suffix: str) -> _Layer:
+    """Return the names that a layer's call needs."""
+    layers = _layers.setdefault(module, {})
+    known = layers.get(suffix)
+    if known is None or known.cell is not module.cell or known.norm is not module.norm:
+        known = layers[suffix] = _Layer(module, suffix)
+    return known
+
+
+def run(
     module: Any, x: Tensor, state: State, suffix: str, step: int | Tensor
 ) -> tuple[Tensor, State] | None:
-    """Run a layer in evaluation without autograd, masks, autocast and padding on the CPU kernel.
+    """Run a layer without masks, autocast, padding and resets on the CPU kernel.
 
     Args:
         module: layer for which the CPU kernel was chosen.
@@ -77,75 +223,120 @@ def evaluate(
         output and final state, or None if only the usual call gives them.
 
     Raises:
-        RuntimeError: if a parameter or a statistic has another shape than the layer's.
+        RuntimeError: if a parameter has another shape than the layer's, or a population cannot
+            grow.
     """
+    if type(step) is not int or not unobserved((x, *state)):
+        return None
+    return _run(_known(module, suffix), module, x, state, suffix, step)
+
+
+def _run(
+    known: _Layer, module: Any, x: Tensor, state: State, suffix: str, step: int
+) -> tuple[Tensor, State] | None:
+    """Run a layer of which ``known`` has the names, where nothing observes operators."""
     (T, B, features), dtype = x.shape, x.dtype
     given = (x, *state)
-    if type(step) is not int or B == 0 or dtype not in COMPUTED or not unobserved(given):
+    if B == 0 or dtype not in COMPUTED or not all([t.layout is torch.strided for t in given]):
         return None
-    layers = _layers.setdefault(module, {})
-    known = layers.get(suffix)
-    if known is None or known.cell is not module.cell or known.norm is not module.norm:
-        known = layers[suffix] = _Layer(module, suffix)
-    parameters = [module._parameters.get(name) for name in known.parameters]
+    parameters: list[Any] = [module._parameters.get(name) for name in known.parameters]
     if list(map(type, parameters)) != known.kinds:
         # parametrizations, pruning and functional_call put other tensors in their place
-        layers.pop(suffix, None)
+        _layers[module].pop(suffix, None)
         return None
-    moments: list[Tensor] = []
-    rows: list[tuple[int, int, int]] = []
-    for name in known.populations.values():
-        population: Any = module._modules[name]
-        mean, var, batches = map(population._buffers.get, _SERVING)
-        if not (type(mean) is type(var) is type(batches) is Tensor and batches.is_cpu):
-            return None
-        own = population.own_rows(step, T)
-        if own is None:
-            return None
-        moments += (mean, var)
-        rows.append((batches.shape[0], *own))
-    held = [*[p for p in parameters if p is not None], *moments]
-    if torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *held)]):
+    if any(map(Tensor.is_neg, given)) or not all([s.dtype is dtype and s.is_cpu for s in state]):
         return None
-    if any(map(Tensor.is_neg, given)) or not all(map(Tensor.is_contiguous, held)):
+    own = [p for p in parameters if p is not None]
+    differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
+    takes = module.training and bool(known.populations)
+    populations: list[Any] = [module._modules[name] for name in known.populations.values()]
+    if takes and (B == 1 or (T > 1 and any([population.shared for population in populations]))):
+        # a row of several steps, or of one statistic over all frames
         return None
-    if not all([s.dtype is dtype and s.is_cpu for s in state]):
+    buffers: list[Any] = []
+    for population in populations:
+        if takes:
+            population.grow(step + T)
+        buffers += map(population._buffers.get, BUFFERS)
+    if not all([type(buffer) is Tensor and buffer.is_cpu for buffer in buffers]):
+        return None
+    rows = [] if takes else [population.own_rows(step, T) for population in populations]
+    held = own + buffers
+    if None in rows or not all(map(Tensor.is_contiguous, held)):
         return None
     x, h, *c = [t.contiguous() for t in given]
-    units = h.shape[1]
-    sizes = torch.full((T,), B, dtype=torch.int64, device="cpu")
-    key = dtype, features, units, list(map(Tensor.data_ptr, held)), list(map(_form, held))
-    last_key, placed, layer = known.last
-    if last_key == key:
-        layer = Layer.from_buffer_copy(layer)
-        output, h_n, *c_n = x.new_empty((T, B, units)), *map(torch.empty_like, (h, *c))
-        layer.T, layer.B, layer.sizes = T, B, sizes.data_ptr()
-        layer.x, layer.output = x.data_ptr(), output.data_ptr()
-        layer.h0, layer.h_n = h.data_ptr(), h_n.data_ptr()
-        if c:
-            layer.c0, layer.c_n = c[0].data_ptr(), c_n[0].data_ptr()
-    else:
-        if not all([t.dtype is dtype and t.is_cpu for t in held]):
+    leaves = (x, None, h, c[0] if c else None, *parameters)
+    taken = (step, T, B, [population.momentum for population in populations]) if takes else None
+    forms, addresses = list(map(_form, held)), list(map(Tensor.data_ptr, held))
+    key = dtype, features, h.shape[1], taken, forms, addresses
+    prepared = known.last
+    if prepared is None or prepared.key != key:
+        prepared = _prepare(known, key, leaves, populations, step)
+        if prepared is None:
             return None
-        names = [f"{kind}_{site}" for site in known.populations for kind in ("mean", "var")]
-        without = [None] * (len(Inputs._fields) - LEAVES)
-        inputs = Inputs._make((x, sizes, h, c[0] if c else None, *parameters, *without))
-        some = [moment[:T].unsqueeze(1) for moment in moments]
-        inputs = inputs._replace(**dict(zip(names, some, strict=True)))
-        check_shapes(inputs, known.options.gates, known.options.independent)
-        results = allocate(inputs, known.options, save=False, distinct=False)
-        output, h_n, *c_n = results.differentiable[: 1 + len(state)]
-        layer, placed = describe(inputs, known.options, results), None
-    if rows != placed:
-        sites = [layer.site[Sites._fields.index(site)] for site in known.populations]
-        each = zip(sites, rows, moments[::2], moments[1::2], strict=True)
-        for constants, (length, start, stop), mean, var in each:
-            if not mean.shape[0] == var.shape[0] == length:
-                return None
-            at = start * mean.stride(0) * mean.element_size()
-            constants.constant_mean = mean.data_ptr() + at
-            constants.constant_var = var.data_ptr() + at
-            constants.constant_last = stop - start - 1
-        known.last = key, rows, layer
-    run("rnnorm_forward", layer)
+        known.last = prepared
+    layer = library.Layer.from_buffer_copy(prepared.layer)
+    constants = _NO_CONSTANTS
+    if rows and differentiable:
+        # a training step may change the buffers before the backward pass reads them
+        constants = list(_NO_CONSTANTS)
+        for k, population in zip(known.sites, populations, strict=True):
+            constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, T)
+            _place_constants(layer.site[k], mean, var, 0, len(mean))
+    elif rows != prepared.rows:
+        for k, population, (start, stop) in zip(known.sites, populations, rows, strict=True):
+            _place_constants(layer.site[k], population.mean, population.var, start, stop)
+        known.last = _Prepared(key, library.Layer.from_buffer_copy(layer), rows, None)
+    call = DenseCall(layer, known.options[takes], constants)
+    output, h_n, *c_n = call.run(leaves, differentiable)
+    if takes:
+        increment_version(buffers)
+        call.update(prepared.sites, known.taken)
     return output, (h_n, *c_n)
+
+
+def _place_constants(site: library.Site, mean: Tensor, var: Tensor, start: int, stop: int) -> None:
+    """Give a site the rows ``start`` to ``stop`` of a mean and a variance."""
+    features = mean.shape[-1]
+    at = start * features * mean.element_size()
+    site.constant_mean, site.constant_var = mean.data_ptr() + at, var.data_ptr() + at
+    site.constant_last, site.constant_step = stop - start - 1, features
+
+
+def _prepare(
+    known: _Layer, key: tuple[Any, ...], leaves: Any, populations: list[Any], step: int
+) -> _Prepared | None:
+    """Make the structs of a call, or return None if the kernel could not read its tensors.
+
+    Raises:
+        RuntimeError: if a parameter has another shape than the layer's.
+    """
+    x, _, h, c, *parameters = leaves
+    (T, B, features), dtype, units, takes = x.shape, x.dtype, h.shape[1], key[3] is not None
+    read = [p for p in parameters if p is not None]
+    for k, population in zip(known.sites, populations, strict=True):
+        mean, var, counts, batches = [population._buffers[name] for name in BUFFERS]
+        width = units * (1 if k == Sites._fields.index("cell") else known.options[takes].gates)
+        shape = (mean.shape[0], width)
+        if not mean.shape == var.shape == shape or not counts.shape == batches.shape == shape[:1]:
+            return None
+        if counts.dtype is not torch.int64 or batches.dtype is not torch.int64:
+            return None
+        if takes and any([b.is_inference() for b in (mean, var, counts, batches)]):
+            return None
+        read += mean, var
+    if not all([t.dtype is dtype and t.is_cpu for t in read]) or any(map(Tensor.is_neg, read)):
+        return None
+    options = known.options[takes]
+    inputs = Inputs._make((x, x, h, c, *parameters, *_NO_CONSTANTS))
+    check_shapes(inputs, options.gates, options.independent)
+    none = (None,) * len(_NO_CONSTANTS)
+    struct = without_tensors((T, B, features, units), dtype is torch.float64, options, none)
+    layer = library.Layer.from_buffer_copy(struct)
+    place(layer, PARAMETERS, parameters)
+    sites = (library.Population * len(populations))()
+    if takes:
+        for site, population in zip(sites, populations, strict=True):
+            fill(site, population, [population._buffers[n] for n in BUFFERS], step, T)
+            site.count = B
+    return _Prepared(key, layer, [], sites)

@@ -14,6 +14,7 @@ from rnnorm.layers.call.autocast import without_autocast
 from rnnorm.layers.call.one_layer import run_layer
 from rnnorm.layers.call.sorted_batch import Batch, drop_frames, reverse
 from rnnorm.layers.recurrent_dropout import draw_masks
+from rnnorm.tracing import unobserved
 
 if TYPE_CHECKING:
     from rnnorm.layers.sequence_layer import Sequence
@@ -109,12 +110,14 @@ def run_stack(
                 output = torch.cat(outputs, -1)
     # no slice unless needed: a view would not allow detach_()
     output = output if output.size(0) == steps else output[:steps]
-    if len(final) == 1 and kernel.name == "cpu" and not torch.is_grad_enabled():
+    if len(final) == 1 and kernel.name == "cpu" and (not torch.is_grad_enabled() or unobserved(())):
         # in place, as the results are the kernel's own, and a view would not allow detach_()
         state = tuple([s.unsqueeze_(0) for s in final[0]])
     else:
         with without_autocast(output.device, products):
             state = tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
+    if not all_states:
+        return output, state, ()
     with without_autocast(output.device, products):
         states = tuple([torch.stack(parts, 2)[:steps] for parts in zip(*every, strict=True)])
     return output, state, states
