@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from rnnorm.kernels.inputs import CELL_OF_NAME
-from rnnorm.kernels.triton import columns, look_up, loop, step
+from rnnorm.kernels.triton import columns, look_up, loop, step, update
 from rnnorm.kernels.triton.plan import launch_options, product, tile
 from rnnorm.kernels.triton.step import Step
 
@@ -167,8 +167,19 @@ def compiled(variant, direction, architecture):
 
 def compiled_look_up(dtype, ages, architecture):
     """What the look-up of the population's statistics needs."""
-    kernel, signature, attributes = look_up._look_up, {}, {}
     constants = {"AGES": ages, "BLOCK": look_up._BLOCK}
+    return compiled_population(look_up._look_up, constants, dtype, architecture)
+
+
+def compiled_update(dtype, each, momentum, architecture):
+    """What the update of the population's statistics needs."""
+    constants = {"EACH": each, "MOMENTUM": momentum, "BLOCK": update._BLOCK}
+    return compiled_population(update._update, constants, dtype, architecture)
+
+
+def compiled_population(kernel, constants, dtype, architecture):
+    """What a kernel on a population's buffers needs."""
+    signature, attributes = {}, {}
     for k, name in enumerate(kernel.arg_names):
         if name in constants:
             signature[name] = "constexpr"
@@ -176,7 +187,8 @@ def compiled_look_up(dtype, ages, architecture):
             signature[name] = "i32"
         else:
             attributes[(k,)] = [["tt.divisibility", 16]]
-            signature[name] = f"*{'i64' if name.startswith(('counts', 'ages')) else NAMES[dtype]}"
+            whole = name.startswith(("counts", "ages", "rows", "batches"))
+            signature[name] = f"*{'i64' if whole else NAMES[dtype]}"
     return used(kernel, signature, constants, attributes, look_up.OPTIONS, architecture)
 
 

@@ -9,7 +9,7 @@ if os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("RNNORM_COMPILE_T
     pytest.skip("`make triton` runs these", allow_module_level=True)
 
 import torch
-from ahead_of_time import ARCHITECTURES, VARIANTS, compiled, compiled_look_up
+from ahead_of_time import ARCHITECTURES, VARIANTS, compiled, compiled_look_up, compiled_update
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -27,3 +27,12 @@ def test_little_is_spilled(variant, direction, architecture):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_look_up_spills_nothing(dtype, ages, architecture):
     assert compiled_look_up(dtype, ages, architecture).stack == 0
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("momentum", [None, 0.1])
+@pytest.mark.parametrize(
+    ("dtype", "each"), [(torch.float32, False), (torch.float32, True), (torch.float64, True)]
+)
+def test_the_update_spills_nothing(dtype, each, momentum, architecture):
+    assert compiled_update(dtype, each, momentum, architecture).stack == 0

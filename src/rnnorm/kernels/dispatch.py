@@ -126,6 +126,7 @@ KERNELS = (
         traceable=True,
         worse=lambda request: triton.unproven(request.device),
         look_up=triton.look_up,
+        update=triton.update,
     ),
     Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True, restarts=True),
     Kernel(

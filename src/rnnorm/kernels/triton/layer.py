@@ -16,12 +16,14 @@ from torch import Tensor
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
+from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.norm import population
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, may_become_another
 from rnnorm.norm.spec import BatchNorm, LayerNorm
+from rnnorm.norm.update import update as update_all
 from rnnorm.tracing import jit_tracing, unobserved
 
 _LEAST = (3, 6)
@@ -105,6 +107,11 @@ def _launch(device: torch.device) -> str:
 
 def refuses(request: Request) -> str:
     """Say why the kernels do not compute a layer, empty if they do."""
+    return unfit(request) or COVERAGE.refuses(request)
+
+
+def unfit(request: Request) -> str:
+    """Say why no kernel for GPUs computes a layer, whatever its cell and norm, empty if one may."""
     interpreted = _interpreted()
     if request.device.type != ("cpu" if interpreted else "cuda"):
         where = "on the CPU with TRITON_INTERPRET=1" if interpreted else "on a GPU"
@@ -115,7 +122,7 @@ def refuses(request: Request) -> str:
         return "it is not exported"
     if jit_tracing():
         return "what loads a trace would not find its operators"
-    return COVERAGE.refuses(request)
+    return ""
 
 
 def look_up(
@@ -141,13 +148,35 @@ def look_up(
     return found | kernel.look_up(copied, first if ages is None else ages, steps)
 
 
+def update(
+    populations: Mapping[str, Population],
+    batch: Mapping[str, Moments],
+    counts: Mapping[str, Tensor | int],
+    step: int,
+) -> None:
+    """Update a layer's populations by a minibatch, in one launch unless a tracer looks on."""
+    own = {site: populations[site] for site in batch if _has_rows(populations[site])}
+    alike = {(each.momentum, len(each)) for each in own.values()}
+    tensors = [m for site in own for m in batch[site]]
+    tensors += [buffer for each in own.values() for buffer in each.rows_of(0, len(each))]
+    one_launch = len(alike) == 1 and unobserved(tensors) and all(map(_is_readable, tensors))
+    if not one_launch or len({tensor.device for tensor in tensors}) > 1:
+        return update_all(populations, batch, counts, step)
+    # importing it imports Triton
+    from rnnorm.kernels.triton import update as kernel
+
+    kernel.update(own, batch, counts[next(iter(own))], step)
+    others = {site: moments for site, moments in batch.items() if site not in own}
+    return update_all(populations, others, counts, step)
+
+
 def _has_rows(each: Population) -> bool:
     """Tell whether steps have rows of their own; those of a frozen population are no copies."""
     return type(each) is Population and not each.shared
 
 
 def _is_readable(buffer: Tensor) -> bool:
-    """Tell whether a kernel may read a buffer in place, as nothing is differentiated by it."""
+    """Tell whether a kernel may use a buffer in place, as nothing is differentiated by it."""
     there = buffer.device.type == ("cpu" if _interpreted() else "cuda")
     return there and buffer.is_contiguous() and not buffer.requires_grad
 
@@ -157,9 +186,14 @@ def layer(call: LayerCall) -> LayerResult:
     # importing it imports Triton
     from rnnorm.kernels.triton.operators import PASSES
 
+    return run(PASSES, call)
+
+
+def run(passes: Passes, call: LayerCall) -> LayerResult:
+    """Run a layer by the passes of a kernel for GPUs."""
     wide = torch.promote_types(call.x.dtype, torch.float32)
-    options = options_of(call.cell, call.norm, call.min_rows)
-    results = PASSES(inputs_of(call, narrow=call.x.dtype, wide=wide), options)
+    options = options_of(call.cell, call.norm, call.min_rows, call.masks)
+    results = passes(inputs_of(call, narrow=call.x.dtype, wide=wide), options)
     output, *last = results.differentiable
     state = tuple(r.to(s.dtype) for r, s in zip(last, call.state, strict=False))
     return LayerResult(output, state, taken_of(call, results))
