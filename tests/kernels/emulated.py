@@ -22,7 +22,7 @@ def on_cpu(monkeypatch, folder, multiprocessors=132, architecture="sm_90"):
         launched.append((variant, layout))
         return functools.partial(launch, library(variant, layout, Path(folder)), layout.threads)
 
-    monkeypatch.setattr(persistent, "gpu_of", lambda device: gpu)
+    monkeypatch.setattr(persistent, "gpu_or_why", lambda device: gpu)
     monkeypatch.setattr(persistent, "ready", ready)
     return launched
 

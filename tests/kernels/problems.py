@@ -142,13 +142,13 @@ class Problem:
         self.upstream = [draw(T, B, H), draw(B, H), draw(B, H), draw(T, B, H)]
         self.reset = None
         if self.resets:
-            self.reset = torch.rand((T, B), generator=generator) < self.resets
+            self.reset = (torch.rand((T, B), generator=generator) < self.resets).to(self.device)
         self.masks = {}
         for place, kind in DROPOUTS[self.dropout].items():
             if place not in cell.dropouts:
                 continue
             size = {"step": (T, B, H), "sequence": (1, B, H), "expected": (1, 1, 1)}[kind]
-            kept = torch.rand(size, generator=generator) < 0.7
+            kept = (torch.rand(size, generator=generator) < 0.7).to(self.device)
             if kind == "expected":
                 self.masks[place] = Mask(torch.ones_like(kept), 0.3)
             else:

@@ -137,10 +137,13 @@ def test_a_new_site_runs_on_the_reference(kind, a_site, monkeypatch, caplog):
     runs_on_the_reference(layer, monkeypatch, caplog, "it does not normalise the site 'output'")
 
 
-@pytest.mark.parametrize("kernel", [k for k in dispatch.KERNELS if k.name in ("cpu", "triton")])
+FUSED = ("cpu", "triton", "cuda")
+
+
+@pytest.mark.parametrize("kernel", [k for k in dispatch.KERNELS if k.name in FUSED])
 @pytest.mark.parametrize("make", CASES)
 def test_every_fused_kernel_refuses_what_it_does_not_list(kernel, make, monkeypatch):
-    if kernel.name == "triton":
+    if kernel.name != "cpu":
         monkeypatch.setenv("TRITON_INTERPRET", "1")
     layer = make()
     request = Request(layer.cell, layer.norm, torch.device("cpu"), torch.float32)

@@ -25,6 +25,8 @@ GPUS = {
 }
 CELLS = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1}
 NORMS = ("own", "given", "off", "row")
+# with resets, peepholes and recurrent dropout, or without
+MORE = (False, True)
 # rows and units
 SHAPES = {"BF16": (64, 512), "TF32": (20, 650), "FP32": (100, 100)}
 
@@ -38,7 +40,11 @@ def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
     monkeypatch.setenv("RNNORM_CACHE", str(tmp_path))
     shared, multiprocessors = GPUS[architecture]
     gpu = persistent.Gpu(multiprocessors, shared, architecture)
-    for norm, (precision, (rows, units)) in itertools.product(NORMS, SHAPES.items()):
+    for norm, (precision, (rows, units)), more in itertools.product(NORMS, SHAPES.items(), MORE):
+        groups = (1 + (cell == "GRU")) * (norm == "row")
+        if more and groups:
+            # each gate by itself
+            groups = CELLS[cell]
         layout = persistent.lay_out(
             gpu,
             backward=backward,
@@ -46,7 +52,7 @@ def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
             rows=rows,
             units=units,
             half=precision == "BF16",
-            over_units=norm == "row",
+            groups=groups,
         )
         if layout is None:
             # the weights of a smaller GPU's blocks do not fit
@@ -59,11 +65,14 @@ def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
             CELLS[cell],
             scope,
             scope if cell == "LSTM" else "off",
-            norm == "row",
             False,
             cell == "GRU",
             precision,
             norm == "row",
+            groups,
+            resets=more,
+            peepholes=3 * (more and cell == "LSTM"),
+            drops=more,
         )
         text = persistent.source(backward)
         path = tmp_path / "kernel.cubin"

@@ -1,22 +1,24 @@
-"""The kernels in CUDA C++ on an emulated GPU, against the definition."""
+"""The kernels in CUDA C++ on a GPU, or on an emulated one, against the definition."""
 
-import pytest
-import torch
-from gpu_or_interpreter import INTERPRETED
-
-if not INTERPRETED:
-    pytest.skip("`make triton` runs these, with TRITON_INTERPRET=1", allow_module_level=True)
+import contextlib
+from functools import partial
 
 import emulated
-from problems import Problem
+import pytest
+import torch
+from gpu_or_interpreter import DEVICE, INTERPRETED
+from problems import Problem as OnCpu
 from test_triton_values import CASES as ALL
 from test_triton_values import errors
 
-from rnnorm.kernels import reference
+import rnnorm
+from rnnorm.kernels import dispatch, reference
 from rnnorm.kernels.call_inputs import inputs_of, options_of
+from rnnorm.kernels.cuda import layer as cuda
 from rnnorm.kernels.cuda import passes, persistent
 from rnnorm.kernels.triton import layer as triton
 
+Problem = partial(OnCpu, device=DEVICE)
 # too large for an emulation, or no kernel of many steps runs them
 SLOW = {"lstm-one-step", "lstm-rows-in-blocks", "lstm-units-in-blocks"}
 CASES = {
@@ -25,24 +27,78 @@ CASES = {
     "lstm-layer-wide": {"cell": "LSTM", "norm": "layer", "shape": (3, 34, 2, 70)},
     "gru-wide": {"cell": "GRU", "norm": "all", "shape": (3, 20, 2, 70)},
 }
+if not INTERPRETED:
+    CASES |= {
+        f"{cell}-{norm}-{rows}x{units}".lower(): {
+            "cell": cell,
+            "norm": norm,
+            "shape": (5, rows, 20, units),
+        }
+        for cell in ("LSTM", "GRU")
+        for norm in ("all", "layer", "none")
+        for rows, units in ((100, 100), (64, 300), (20, 650))
+    }
 
 
 @pytest.fixture
 def launched(monkeypatch, tmp_path_factory):
-    """Let the emulated GPU run whatever it can; the variants that it ran."""
+    """Let the GPU, or an emulated one, run whatever it can; the variants that it ran."""
     monkeypatch.setattr(passes, "_FEW_UNITS", 0)
     monkeypatch.setattr(passes, "_FEW_UNITS_RAGGED", 0)
     monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
+    if not INTERPRETED:
+        found, ready = [], persistent.ready
+
+        def noted(variant, layout, device):
+            found.append((variant, layout))
+            return ready(variant, layout, device)
+
+        monkeypatch.setattr(persistent, "ready", noted)
+        return found
     folder = tmp_path_factory.getbasetemp() / "variants"
     folder.mkdir(exist_ok=True)
     return emulated.on_cpu(monkeypatch, folder)
 
 
-def check(case, dtype, launched, factor, least=1e-6):
+# what these kernels alone have
+RAGGED = {"shape": (6, 7, 3, 9), "lengths": [6, 6, 5, 3, 3, 2, 1]}
+RESETS = {**RAGGED, "resets": 0.3}
+MORE = {
+    "lstm-layer-resets": {"cell": "LSTM", "norm": "layer", **RESETS},
+    "lstm-evaluation-resets": {"cell": "LSTM", "norm": "all", "age": "own", **RESETS}
+    | {"min_rows": None},
+    "rnn-none-resets": {"cell": "RNN_TANH", "norm": "none", "shape": (4, 20, 2, 5), "resets": 0.3},
+    "lstm-rms": {"cell": "LSTM", "norm": "rms", **RESETS},
+    "gru-rms": {"cell": "GRU", "norm": "rms", "bias": False, **RAGGED},
+    "lstm-gate": {"cell": "LSTM", "norm": "layer-gate", **RAGGED},
+    "gru-gate": {"cell": "GRU", "norm": "layer-gate", **RAGGED},
+    "gru-term": {"cell": "GRU", "norm": "layer-term", **RESETS},
+    "lstm-layer-joint-gate": {"cell": "LSTM", "norm": "layer-joint-gate", **RAGGED},
+    "rnn-rms-joint": {"cell": "RNN_TANH", "norm": "rms-joint-term", **RESETS},
+    "peephole": {"cell": "LSTM-output", "norm": "all", **RAGGED},
+    "peepholes": {"cell": "LSTM-all", "norm": "joint-cell", **RAGGED, "min_rows": 4},
+    "peepholes-layer": {"cell": "LSTM-all", "norm": "layer", **RESETS},
+    "zoneout": {"cell": "LSTM", "norm": "layer", "dropout": "zoneout", **RESETS},
+    "zoneout-few-rows": {"cell": "LSTM", "norm": "all", "dropout": "every", **RAGGED}
+    | {"min_rows": 4},
+    "zoneout-expected": {"cell": "LSTM", "norm": "all", "dropout": "expectation", **RAGGED}
+    | {"min_rows": None},
+    "zoneout-gru": {"cell": "GRU", "norm": "layer", "dropout": "zoneout-h", **RESETS},
+    "zoneout-rnn": {"cell": "RNN_TANH", "norm": "all", "dropout": "zoneout-h", **RAGGED}
+    | {"min_rows": 4},
+    "candidate-gru": {"cell": "GRU", "norm": "rms", "dropout": "candidate", **RAGGED},
+    "hidden": {"cell": "LSTM", "norm": "layer", "dropout": "hidden", **RAGGED},
+    "every": {"cell": "LSTM-all", "norm": "rms", "dropout": "every", **RESETS},
+    "every-gru": {"cell": "GRU", "norm": "none", "dropout": "every", **RESETS},
+    "one-step": {"cell": "LSTM-all", "norm": "all", "dropout": "every", "shape": (1, 4, 2, 3)},
+}
+
+
+def check(case, dtype, launched, factor, least=1e-6, layer=triton.layer):
     """Compare with the error of the definition in the same type."""
     problem = Problem(**case)
     expected = problem.results(reference.layer, torch.float64)
-    found = problem.results(triton.layer, dtype, poison=True)
+    found = problem.results(layer, dtype, poison=True)
     own = errors(problem.results(reference.layer, dtype), expected)
     for name, error in errors(found, expected).items():
         assert error <= factor * max(own.values()) + least, name
@@ -60,6 +116,25 @@ def test_float32(case, launched, monkeypatch):
         check(CASES[case], torch.float32, launched, 12)
 
 
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("case", MORE)
+def test_what_these_kernels_alone_have(case, launched):
+    check(MORE[case], torch.float32, launched, 12, layer=cuda.layer)
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        ("lstm-rms", torch.bfloat16),
+        ("lstm-layer-joint-gate", torch.float16),
+        ("every", torch.bfloat16),
+        ("every-gru", torch.float16),
+    ],
+)
+def test_what_they_alone_have_in_half(case, dtype, launched):
+    check(MORE[case], dtype, launched, 4, layer=cuda.layer)
+
+
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [
@@ -74,6 +149,7 @@ def test_half(case, dtype, launched):
     check(CASES[case], dtype, launched, 4)
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="this GPU is another")
 @pytest.mark.parametrize("case", ["lstm-ragged", "gru-layer"])
 def test_on_gpus_without_copies_of_chunks(case, monkeypatch, tmp_path):
     monkeypatch.setattr(passes, "_FEW_UNITS_RAGGED", 0)
@@ -100,6 +176,46 @@ def test_steps_without_a_row(case, launched):
     assert launched
 
 
+@pytest.mark.parametrize("what", ["rms", "zoneout", "peephole"])
+def test_use_backend_alone_runs_them(what, launched):
+    torch.manual_seed(0)
+    options = {
+        "rms": {"norm": "rms"},
+        "zoneout": {"norm": "layer", "recurrent_dropout": rnnorm.Zoneout(hidden=0.2, cell=0.3)},
+        "peephole": {"norm": "layer", "peephole": "all"},
+    }[what]
+    layer = rnnorm.LSTM(3, 5, **options, device=DEVICE)
+    x, reset = torch.randn(4, 3, 3, device=DEVICE), torch.rand(4, 3, device=DEVICE) < 0.4
+
+    def results(backend):
+        layer.zero_grad()
+        torch.manual_seed(1)
+        with contextlib.nullcontext() if backend is None else rnnorm.use_backend(backend):
+            output, _ = layer(x, reset=reset)
+        output.square().sum().backward()
+        return [output.detach(), *[each.grad for each in layer.parameters()]]
+
+    before = dispatch.calls.copy()
+    expected = results(None)
+    assert "cuda" not in dispatch.calls - before
+    assert not launched
+    found = results("cuda")
+    assert (dispatch.calls - before)["cuda"] == 1
+    assert launched
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_what_they_do_not_take_is_said(launched):
+    layer = rnnorm.LSTM(3, 5, norm="rms", device=DEVICE)
+    with rnnorm.use_backend("cuda"):
+        with pytest.raises(RuntimeError, match=r"up to 128 rows.* got 129 rows and 5 units"):
+            layer(torch.randn(2, 129, 3, device=DEVICE))
+        with pytest.raises(RuntimeError, match=r"'cuda' does not cover.*no torch.float64"):
+            layer.double()(torch.randn(2, 3, 3, dtype=torch.float64, device=DEVICE))
+    assert not launched
+
+
 GPU = persistent.Gpu(132, 232448, "sm_90")
 
 
@@ -116,7 +232,6 @@ def test_a_layout_fits(half, backward, gates):
                 rows=rows,
                 units=units,
                 half=half,
-                over_units=False,
             )
             assert layout is not None
             assert layout.grid * layout.units >= units
@@ -130,7 +245,7 @@ def test_a_layout_fits(half, backward, gates):
 
 @pytest.mark.parametrize(("rows", "units"), [(129, 100), (100, 3000), (0, 10)])
 def test_what_has_no_layout(rows, units):
-    more = {"backward": False, "gates": 4, "half": True, "over_units": False}
+    more = {"backward": False, "gates": 4, "half": True}
     assert persistent.lay_out(GPU, rows=rows, units=units, **more) is None
 
 

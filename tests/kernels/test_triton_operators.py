@@ -44,7 +44,7 @@ def test_gradients_of_gradients(cell, norm):
 @pytest.fixture
 def arguments(monkeypatch):
     """Those with which a problem's layer calls the forward operator."""
-    operator = operators.triton_forward
+    operator = PASSES.forward_operator
 
     def of(problem):
         calls = []
@@ -66,7 +66,7 @@ def arguments(monkeypatch):
 def test_operators_pass_opcheck(arguments):
     # of a ragged batch the rows that nobody reads are not written
     given = arguments(Problem("LSTM", "all", (2, 3, 2, 3)))
-    torch.library.opcheck(operators.triton_forward, given)
+    torch.library.opcheck(PASSES.forward_operator, given)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -90,7 +90,7 @@ def test_compiled_without_a_break():
 def test_a_forward_pass_that_saved_nothing_is_run_again_for_gradients(monkeypatch):
     problem = Problem("RNN_TANH", "all", (2, 3, 2, 3), None, None)
     expected = problem.results(triton.layer, torch.float64)
-    operator = operators.triton_forward
+    operator = PASSES.forward_operator
 
     def unsaved(*arguments):
         return operator(*arguments[:-1], False)
@@ -217,9 +217,9 @@ def test_products_of_both_passes_follow_cudnns_switch(monkeypatch):
     problem, shown = Problem("LSTM", "all", (2, 3, 2, 3)), []
 
     def noting(run):
-        def noted(*given):
+        def noted(*given, **options):
             shown.append(precision._shown(precision._MATMUL))
-            return run(*given)
+            return run(*given, **options)
 
         return noted
 

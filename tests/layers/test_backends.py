@@ -104,7 +104,7 @@ def test_a_forced_backend_is_given_back_after_an_error(plain, calls):
     assert calls() == {"aten": 1}
 
 
-@pytest.mark.parametrize("name", ["", "cuda", "Reference", None])
+@pytest.mark.parametrize("name", ["", "gpu", "Reference", None])
 def test_an_unknown_backend_is_an_error_that_lists_the_known_ones(name):
     with (
         pytest.raises(ValueError, match=r"aten.*reference|reference.*aten"),

@@ -25,6 +25,10 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 Result = TypeVar("Result")
 
 
+class UncoveredError(RuntimeError):
+    """A call that a kernel does not take, though it covers the layer."""
+
+
 def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
     """Keep the results of a function of a cell, a norm and other values, outside of traced code.
 

@@ -115,7 +115,12 @@ def check_shapes(inputs: Inputs, gates: int, vector: bool) -> None:
 
 
 def check_call(
-    inputs: Inputs, options: Options, dtypes: Collection[torch.dtype], *, uniform: bool = False
+    inputs: Inputs,
+    options: Options,
+    dtypes: Collection[torch.dtype],
+    *,
+    uniform: bool = False,
+    plain: bool = False,
 ) -> None:
     """Refuse arguments that only a direct call of an operator can have.
 
@@ -126,7 +131,9 @@ def check_call(
         inputs: contiguous tensors, not checked otherwise.
         options: options, not checked.
         dtypes: dtypes of x that the kernel takes.
-        uniform: whether the kernel takes one norm for all sites, and no resets.
+        uniform: whether the kernel takes one norm for all sites, and no carry site.
+        plain: whether it takes no resets, peepholes and masks, and of the norms by row layer norm
+            over the cell's own blocks alone.
 
     Raises:
         RuntimeError: if a tensor has another dtype, device or shape than the kernel reads, the
@@ -137,7 +144,9 @@ def check_call(
     scopes = options.scopes.split(",")
     kinds = {*scopes} - {"off"}
     taken = options.min_rows >= 0 and not kinds.isdisjoint({"frame", "sequence"})
-    together = {"row"}, {"frame"}, {"frame", "sequence"}, {"sequence"}
+    together = {"row"}, {"rms"}, {"frame"}, {"frame", "sequence"}, {"sequence"}
+    more = (*inputs.masks, *inputs.peepholes, inputs.reset)
+    beyond = plain and any([each is not None for each in more])
     if (
         cell not in CELL_OF_NAME
         or len(scopes) != 3
@@ -146,14 +155,18 @@ def check_call(
         or (options.joint and ("joint" not in CELL_OF_NAME[cell].sites or scopes[0] != "off"))
         or (scopes[2] != "off" and not options.has_c)
         or (options.carry and scopes[2] == "off")
-        or (uniform and kinds and (kinds not in together or options.carry))
+        or (uniform and kinds and {kind.partition("-")[0] for kind in kinds} not in together)
+        or (uniform and options.carry)
         or (options.wants_all_c and (uniform or not options.has_c))
-        or (inputs.reset is not None and (uniform or taken))
+        or (inputs.reset is not None and taken)
+        or (plain and not kinds <= {"row", "frame", "sequence"})
+        or beyond
     ):
         raise RuntimeError(
             f"cell, scopes, joint, carry, wants_all_c and reset must be those of a layer that the "
             f"kernel computes, got {cell!r}, {options.scopes!r}, {options.joint}, {options.carry}, "
             f"{options.wants_all_c} and {'none' if inputs.reset is None else 'some'}"
+            + (", with a peephole, a mask or reset" if beyond else "")
         )
     if x.dtype not in dtypes or x.dim() != 3 or len(x) == 0 or inputs.h0.dim() != 2:
         raise RuntimeError(

@@ -21,6 +21,7 @@ from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed, remembe
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu import update as cpu_update
 from rnnorm.kernels.cpu.library import UNAVAILABLE
+from rnnorm.kernels.cuda import layer as cuda
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, look_up
@@ -127,6 +128,17 @@ KERNELS = (
         worse=lambda request: triton.unproven(request.device),
         look_up=triton.look_up,
         update=triton.update,
+    ),
+    Kernel(
+        "cuda",
+        triton.UNAVAILABLE,
+        cuda.refuses,
+        cuda.layer,
+        traceable=True,
+        worse=lambda request: cuda.UNPROVEN,
+        look_up=triton.look_up,
+        update=triton.update,
+        restarts=True,
     ),
     Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True, restarts=True),
     Kernel(

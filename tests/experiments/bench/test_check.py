@@ -16,6 +16,7 @@ from rnnorm.experiments.bench.layers import Shape
 from rnnorm.experiments.bench.timing import repeated, without_graphs
 from rnnorm.experiments.commands.cli import main
 from rnnorm.kernels import dispatch, reference
+from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.triton import graphs
 
 SHAPE = Shape(3, 5, 2, 4)
@@ -266,6 +267,18 @@ def test_a_wrong_kernel_is_not_timed(monkeypatch, tmp_path):
     assert not check(cases=TRAINING, timed=[SHAPE], seconds=1e-3, out=file)
     (times,) = json.loads(file.read_text())["times"]
     assert times.keys() == {"shape", "torch.nn", "reference"}
+
+
+def test_a_call_that_a_kernel_does_not_take_is_no_fault(monkeypatch, tmp_path):
+    def layer(call):
+        if call.batch_sizes is not None:
+            raise UncoveredError("it takes rows of one length")
+        return reference.layer(call)
+
+    with_kernel(monkeypatch, layer)
+    passed, found = examined(tmp_path, TRAINING)
+    assert passed
+    assert not found["faults"]
 
 
 @pytest.mark.parametrize("stale", [True, False])

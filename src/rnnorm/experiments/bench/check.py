@@ -31,6 +31,7 @@ from rnnorm.experiments.bench.record import Record, describe, device_and_system,
 from rnnorm.experiments.bench.timing import captured, interleave, launched, repeated
 from rnnorm.experiments.files import partial_of, refuse_folder, write_whole
 from rnnorm.kernels import dispatch
+from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.precision import multiplied
 from rnnorm.norm.presets import resolve
 
@@ -340,6 +341,8 @@ def step_times(
                 own[name]()
                 if cuda and name != "reference":
                     own |= {f"{name} graphs": repeated(step), f"{name} captured": captured(step)}
+            except UncoveredError:
+                continue
             except Exception as error:
                 names = {"kernel": name, "cell": "LSTM", "norm": "batch"}
                 case = f"training step {shape}"

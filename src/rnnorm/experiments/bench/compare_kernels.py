@@ -15,6 +15,7 @@ from torch import Tensor
 from rnnorm.experiments.bench.cases import Case, Drawn, draw
 from rnnorm.experiments.bench.timing import captured, repeated, without_graphs
 from rnnorm.kernels import dispatch
+from rnnorm.kernels.call import UncoveredError
 
 #: largest error allowed, as a multiple of the scale of rounding
 LIMIT = 16.0
@@ -72,7 +73,9 @@ def examine(case: Case, kernels: Iterable[str], device: torch.device) -> dict[st
                 runs = [_on_cpu(here.results(kernel)) for _ in range(3)]
             ways = (captured, repeated) if graph else ()
             replays = [_on_cpu(_replayed(here, kernel, way)) for way in ways]
-        # any exception of a kernel is a fault
+        except UncoveredError:
+            continue
+        # any other exception of a kernel is a fault
         except Exception as error:
             verdicts[kernel] = Verdict(math.inf, "all", [("all", raised(error))])
             continue

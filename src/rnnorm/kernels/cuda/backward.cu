@@ -4,18 +4,21 @@ struct BackwardArguments {
   const Term* x;         // finished input terms of all frames
   const Number* z;       // raw recurrent terms of all frames
   const float* before;   // c of an LSTM or h of a GRU before the first of these steps
-  const float* states;   // the same of all frames
+  const float* states;   // the same of all frames, as the next step reads it
   const float* output;   // gradient of h of all frames, without the part through the next step
   const Number* product; // gradient of h through the product of the step after the last of these
   const float* carried;  // gradient of the state that the step after the last of these was given
   const float* last;     // gradient of an LSTM's c after a row's last frame
   float* carry;          // gradient of the state before the first of these steps
+  const float* carried_h; // gradient of h by zoneout in the step after the last of these
+  float* carry_h;        // gradient of h before the first of these steps by zoneout
   Number* d_x;           // gradient of the input terms of all frames
   Number* d_z;           // gradient of the raw recurrent terms of all frames
-  float *d_gamma, *d_shift, *d_gamma_out, *d_shift_out; // added to
+  float *d_gamma, *d_shift, *d_gamma_out, *d_shift_out, *d_peephole; // added to
   const Number* weight;  // W_hh
   Site hidden, out;
   const i64* starts;     // the first frame of each step of the call and of the one after the last
+  Extra extra;
   Exchange exchange;
   int first, stop, units, later; // later: rows of the step after the last of these
   float eps;
@@ -54,8 +57,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
   // the first half is of gamma, the second of the shift
   float own[2 * GATES], own_out[2] = {0.f, 0.f}, carry[R];
   UNROLL for (int k = 0; k < 2 * GATES; ++k) own[k] = 0.f;
-  UNROLL for (int j = 0; j < R; ++j)
-    carry[j] = GATES > 1 && my.here && my.row(j) < a.later ? a.carried[my.at(my.row(j))] : 0.f;
+  float peephole[3], own_peephole[3] = {0.f, 0.f, 0.f}, carry_h[R];
+  load_peepholes(a.extra, my, peephole);
+  UNROLL for (int j = 0; j < R; ++j) {
+    const bool goes_on = my.here && my.row(j) < a.later;
+    carry[j] = GATES > 1 && goes_on ? a.carried[my.at(my.row(j))] : 0.f;
+    carry_h[j] = KEEPS_H && goes_on ? a.carried_h[my.at(my.row(j))] : 0.f;
+  }
 
   int later = a.later;
   for (int t = a.stop - 1; t >= a.first; --t) {
@@ -64,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     const int n = (int)(a.starts[t + 1] - start);
 
     // all that does not depend on the step after this one
-    float hat[R][GATES], inverse[R][GATES], y[R][GATES], gates[R][GATES], before[R], d[R];
+    float hat[R][GATES], inverse[R][GATES], y[R][GATES], gates[R][GATES], before[R], d[R], mask[R];
     float c_hat[R], c_inverse[R], squashed[R];
     UNROLL for (int j = 0; j < R; ++j) {
       const int row = my.row(j);
@@ -78,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
         if constexpr (HIDDEN != OFF) {
           float mean = 0.f, var = 1.f;
           if (valid && OVER_UNITS) {
-            const i64 at = (start + row) * GROUPS + (g >= FIRST_GROUP);
+            const i64 at = (start + row) * GROUPS + group_of(g);
             mean = a.hidden.mean[at], var = a.hidden.var[at];
           } else if (valid) {
             const i64 of = a.hidden.row + past * a.hidden.skip + a.hidden.pitch * row;
@@ -90,12 +98,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
         y[j][g] += shift[g];
       }
       before[j] = 0.f;
-      if (GATES > 1 && valid) before[j] = t > a.first ? a.states[my.at(earlier + row)] : a.before[my.at(row)];
-      activations(zero, y[j], gates[j]);
+      if (GATES > 1 && valid && !a.extra.anew(t, row))
+        before[j] = t > a.first ? a.states[my.at(earlier + row)] : a.before[my.at(row)];
+      mask[j] = valid ? drawn(a.extra.candidate, t, row, my.unit, 1.f) : 1.f;
+      activations(zero, y[j], peephole, before[j], mask[j], gates[j]);
       d[j] = valid ? a.output[my.at(start + row)] : 0.f;
       c_hat[j] = c_inverse[j] = squashed[j] = 0.f;
       if constexpr (CELL == LSTM) {
-        float c = advance(gates[j], before[j]);
+        float c = advance(gates[j], before[j], mask[j]);
         c_inverse[j] = 1.f;
         if constexpr (OUT != OFF) {
           float mean = 0.f, var = 1.f;
@@ -117,13 +127,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
       product(e, barrier, copies, back & 1, weight, stages, later);
       const float poison = *sums.given_up ? __uint_as_float(0x7fffffffu) : 0.f;
       UNROLL for (int j = 0; j < R; ++j) {
+        const int row = my.row(j);
         float sum[1] = {0.f};
-        if (my.here && my.row(j) < later) entries<1>(e, stages, my.row(j), my.u, sum);
+        if (my.here && row < later && !a.extra.anew(t + 1, row)) {
+          entries<1>(e, stages, row, my.u, sum);
+          sum[0] *= drawn(a.extra.hidden, t + 1, row, my.unit, 1.f);
+        }
         d[j] += sum[0] + poison;
       }
     } else {
-      UNROLL for (int j = 0; j < R; ++j)
-        if (my.here && my.row(j) < later) d[j] += widen(a.product[my.at(my.row(j))]);
+      UNROLL for (int j = 0; j < R; ++j) {
+        const int row = my.row(j);
+        if (my.here && row < later && !a.extra.anew(t + 1, row))
+          d[j] += widen(a.product[my.at(row)]) * drawn(a.extra.hidden, t + 1, row, my.unit, 1.f);
+      }
+    }
+
+    // what zoneout leaves as it was goes to the step before, the rest to the cell
+    float stays[R], stays_c[R];
+    UNROLL for (int j = 0; j < R; ++j) {
+      const int row = my.row(j);
+      const bool valid = my.here && row < n;
+      if (CELL == GRU) d[j] += carry[j];
+      if (KEEPS_H) d[j] += carry_h[j];
+      stays[j] = valid ? zoned_out(a.extra.zone_h, t, row, my.unit, d[j]) : 0.f;
+      stays_c[j] = valid && CELL == LSTM ? zoned_out(a.extra.zone_c, t, row, my.unit, carry[j]) : 0.f;
+      if (DROPS) d[j] -= stays[j];
     }
 
     float d_o[R], d_c[R];
@@ -139,7 +168,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     if constexpr (OUT == OWN && OVER_UNITS) {
       UNROLL for (int j = 0; j < R; ++j) {
         d_c[j] *= gamma_out;
-        const float2 part = make_float2(over_units(my.here ? d_c[j] : 0.f), over_units(my.here ? d_c[j] * c_hat[j] : 0.f));
+        const float sum = over_units(CENTRED && my.here ? d_c[j] : 0.f);
+        const float2 part = make_float2(sum, over_units(my.here ? d_c[j] * c_hat[j] : 0.f));
         if (my.row(j) < n) leave_part(e, my, GROUPS, my.row(j), part);
       }
       gather_parts<false>(e, my, sums, barrier, 1, GROUPS, 1, n);
@@ -160,23 +190,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     float d_x[R][GATES], d_y[R][GATES];
     UNROLL for (int j = 0; j < R; ++j) {
       const bool valid = my.here && my.row(j) < n;
-      const float through = GATES > 1 ? d_c[j] + carry[j] : d_c[j];
-      carry[j] = retreat(gates[j], y[j], before[j], valid ? through : 0.f, valid ? d_o[j] : 0.f, d_x[j], d_y[j]);
+      float through = d_c[j];
+      if (CELL == LSTM) {
+        through += DROPS ? carry[j] - stays_c[j] : carry[j];
+        if (PEEPHOLES) {
+          own_peephole[2] += valid ? d_o[j] * advance(gates[j], before[j], mask[j]) : 0.f;
+          through += d_o[j] * peephole[2];
+        }
+      }
+      const float back_to = retreat(gates[j], y[j], peephole, before[j], mask[j], valid ? through : 0.f,
+                                    valid ? d_o[j] : 0.f, d_x[j], d_y[j]);
+      carry[j] = back_to;
+      if (DROPS && GATES > 1) carry[j] += CELL == LSTM ? stays_c[j] : stays[j];
+      if (KEEPS_H) carry_h[j] = stays[j];
+      if (PEEPHOLES == 3) UNROLL for (int g = 0; g < 2; ++g) own_peephole[g] += d_x[j][g] * before[j];
+      if (valid && a.extra.anew(t, my.row(j))) carry[j] = carry_h[j] = 0.f;
       UNROLL for (int g = 0; g < GATES; ++g) own[g] += d_y[j][g] * hat[j][g], own[GATES + g] += d_y[j][g];
     }
     if constexpr (HIDDEN == OWN && OVER_UNITS) {
       UNROLL for (int j = 0; j < R; ++j)
         UNROLL for (int group = 0; group < GROUPS; ++group) {
           float sum = 0.f, sum_hat = 0.f;
-          UNROLL for (int g = 0; g < GATES; ++g) if ((g >= FIRST_GROUP) == group) {
-            sum += d_y[j][g] * gamma[g], sum_hat += d_y[j][g] * gamma[g] * hat[j][g];
+          UNROLL for (int g = 0; g < GATES; ++g) if (group_of(g) == group) {
+            if (CENTRED) sum += d_y[j][g] * gamma[g];
+            sum_hat += d_y[j][g] * gamma[g] * hat[j][g];
           }
           const float2 part = make_float2(over_units(sum), over_units(sum_hat));
           if (my.row(j) < n) leave_part(e, my, group, my.row(j), part);
         }
       gather_parts<false>(e, my, sums, barrier, 0, 0, GROUPS, n);
       UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {
-        const float* mean = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + (g >= FIRST_GROUP)) * 2;
+        const float* mean = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + group_of(g)) * 2;
         d_y[j][g] = inverse[j][g] * (d_y[j][g] * gamma[g] - mean[0] - hat[j][g] * mean[1]);
       }
     } else if constexpr (HIDDEN == OWN) {
@@ -207,8 +251,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     later = n;
   }
 
-  UNROLL for (int j = 0; j < R; ++j)
-    if (GATES > 1 && my.here && my.row(j) < later) a.carry[my.at(my.row(j))] = carry[j];
+  UNROLL for (int j = 0; j < R; ++j) {
+    if (!my.here || my.row(j) >= later) continue;
+    if (GATES > 1) a.carry[my.at(my.row(j))] = carry[j];
+    if (KEEPS_H) a.carry_h[my.at(my.row(j))] = carry_h[j];
+  }
   sync();
   total_over_rows<2 * GATES>(own, my, sums, 0);
   total_over_rows<2>(own_out, my, sums, 1);
@@ -219,5 +266,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
       if (SHIFTED) a.d_shift[at] += own[GATES + g];
     }
     if (OUT != OFF) a.d_gamma_out[my.unit] += own_out[0], a.d_shift_out[my.unit] += own_out[1];
+  }
+  if constexpr (PEEPHOLES > 0) {
+    sync();
+    total_over_rows<3>(own_peephole, my, sums, 0);
+    if (my.here && my.row(0) == 0)
+      UNROLL for (int k = 0; k < 3; ++k) a.d_peephole[k * a.units + my.unit] += own_peephole[k];
   }
 }

@@ -4,12 +4,15 @@ struct ForwardArguments {
   const Term* x;        // finished input terms of all frames, gate beside gate
   Number* z;            // raw recurrent terms of all frames, or null if nobody reads them
   const float* before;  // c of an LSTM or h of a GRU before the first of these steps
+  const float* before_h; // h before the first of these steps
   float *c, *h;         // c of an LSTM and h of all frames; h may be null
+  float* fresh;         // c before zoneout, or null
   Number* narrow;       // h in the type of the product
   const Number* seen;   // h before the first of these steps, in the type of the product
   const Number* weight; // W_hh
   Site hidden, out;
   const i64* starts;    // the first frame of each step of the call and of the one after the last
+  Extra extra;
   Exchange exchange;
   int first, stop, units;
   float eps;
@@ -48,12 +51,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
   int n = (int)(a.starts[a.first + 1] - start);
   float gamma[GATES], shift[GATES], gamma_out, shift_out;
   load_scales(a.hidden, a.out, my, gamma, shift, gamma_out, shift_out);
-  float state[R], x[R][GATES];
+  float peephole[3];
+  load_peepholes(a.extra, my, peephole);
+  float state[R], last_h[R], x[R][GATES];
   UNROLL for (int j = 0; j < R; ++j) {
     const int row = my.row(j);
-    const bool valid = my.here && row < n;
-    state[j] = GATES > 1 && valid ? a.before[my.at(row)] : 0.f;
-    if (valid) put(e, 0, my.unit, row, widen(a.seen[my.at(row)]));
+    const bool valid = my.here && row < n, goes_on = valid && !a.extra.anew(a.first, row);
+    state[j] = GATES > 1 && goes_on ? a.before[my.at(row)] : 0.f;
+    last_h[j] = KEEPS_H && goes_on ? a.before_h[my.at(row)] : 0.f;
+    const float seen = goes_on ? widen(a.seen[my.at(row)]) : 0.f;
+    if (valid) put(e, 0, my.unit, row, seen * drawn(a.extra.hidden, a.first, row, my.unit, 1.f));
     UNROLL for (int g = 0; g < GATES; ++g) x[j][g] = valid ? widen(a.x[my.at(start + row, g)]) : 0.f;
   }
   barrier.arrive();
@@ -87,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       UNROLL for (int j = 0; j < R; ++j) leave_moments<GATES>(e, my, 0, my.row(j), my.row(j) < n, y[j]);
       gather_parts<true>(e, my, sums, barrier, 0, 0, GROUPS, n);
       UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {
-        const float* row = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + (g >= FIRST_GROUP)) * 2;
+        const float* row = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + group_of(g)) * 2;
         mean[j][g] = row[0], var[j][g] = row[1];
       }
     } else if constexpr (HIDDEN == OWN) {
@@ -95,21 +102,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       UNROLL for (int j = 1; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
         mean[j][g] = mean[0][g], var[j][g] = var[0][g];
     }
-    float o[R], kept[R][1];
+    float o[R], fresh[R][1];
     UNROLL for (int j = 0; j < R; ++j) {
-      float zero[GATES], gates[GATES], inverse;
+      float zero[GATES], gates[GATES], inverse, mask = 1.f;
       UNROLL for (int g = 0; g < GATES; ++g) {
         if (HIDDEN != OFF) y[j][g] = standardise(y[j][g], mean[j][g], var[j][g], a.eps, inverse) * gamma[g];
         y[j][g] += shift[g];
         zero[g] = JOINT ? 0.f : x[j][g];
       }
-      activations(zero, y[j], gates);
-      state[j] = advance(gates, state[j]);
+      if (my.here && my.row(j) < n) mask = drawn(a.extra.candidate, t, my.row(j), my.unit, 1.f);
+      activations(zero, y[j], peephole, state[j], mask, gates);
+      fresh[j][0] = advance(gates, state[j], mask);
       o[j] = gates[GATES - 1];
-      kept[j][0] = state[j];
     }
     if constexpr (OUT == OWN && OVER_UNITS) {
-      UNROLL for (int j = 0; j < R; ++j) leave_moments<1>(e, my, GROUPS, my.row(j), my.row(j) < n, kept[j]);
+      UNROLL for (int j = 0; j < R; ++j) leave_moments<1>(e, my, GROUPS, my.row(j), my.row(j) < n, fresh[j]);
       gather_parts<true>(e, my, sums, barrier, 1, GROUPS, 1, n);
       UNROLL for (int j = 0; j < R; ++j) {
         const float* row = sums.rows[1] + min(my.row(j), n - 1) * 2;
@@ -117,18 +124,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       }
     } else if constexpr (OUT == OWN) {
       float m[1], v[1];
-      moments_over_rows<1>(kept, my, sums, 1, n, m, v);
+      moments_over_rows<1>(fresh, my, sums, 1, n, m, v);
       UNROLL for (int j = 0; j < R; ++j) mean_out[j] = m[0], var_out[j] = v[0];
     }
     float h[R];
     UNROLL for (int j = 0; j < R; ++j) {
-      h[j] = state[j];
+      const int row = my.row(j);
+      const float before = state[j];
+      h[j] = state[j] = fresh[j][0];
       if constexpr (CELL == LSTM) {
-        float inverse, c = state[j];
+        float inverse, c = fresh[j][0];
         if (OUT != OFF) c = standardise(c, mean_out[j], var_out[j], a.eps, inverse) * gamma_out + shift_out;
         h[j] = o[j] * tanh_(c);
       }
-      if (my.here && my.row(j) < n && t + 1 < a.stop) put(e, (past + 1) & 1, my.unit, my.row(j), h[j]);
+      if (DROPS && my.here && row < n) {
+        h[j] = zone_out(a.extra.zone_h, t, row, my.unit, KEEPS_H ? last_h[j] : before, h[j]);
+        last_h[j] = h[j];
+        if (CELL == GRU) state[j] = h[j];
+        if (CELL == LSTM) state[j] = zone_out(a.extra.zone_c, t, row, my.unit, before, state[j]);
+      }
+      if (!my.here || row >= n || t + 1 == a.stop) continue;
+      const float seen = a.extra.anew(t + 1, row) ? 0.f : h[j];
+      put(e, (past + 1) & 1, my.unit, row, seen * drawn(a.extra.hidden, t + 1, row, my.unit, 1.f));
     }
     if (t + 1 < a.stop) barrier.arrive();
 
@@ -141,6 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       const i64 at = my.at(start + row);
       if (a.z) UNROLL for (int g = 0; g < GATES; ++g) narrow_to(a.z[my.at(start + row, g)], z[j][g]);
       if (CELL == LSTM) a.c[at] = state[j];
+      if (DROPS && CELL == LSTM && a.fresh) a.fresh[at] = fresh[j][0];
       if (a.h) a.h[at] = h[j];
       narrow_to(a.narrow[at], h[j]);
       if (!OVER_UNITS && row == 0) {
@@ -153,7 +171,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
           a.out.mean[to] = mean_out[0], a.out.var[to] = var_out[0];
         }
       }
-      if (row < later) UNROLL for (int g = 0; g < GATES; ++g) x[j][g] = widen(a.x[my.at(next + row, g)]);
+      if (row >= later) continue;
+      UNROLL for (int g = 0; g < GATES; ++g) x[j][g] = widen(a.x[my.at(next + row, g)]);
+      if (a.extra.anew(t + 1, row)) state[j] = last_h[j] = 0.f;
     }
     start = next, n = later;
   }

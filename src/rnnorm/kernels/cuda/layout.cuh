@@ -5,9 +5,10 @@
 // every step it multiplies the h (going back: the gradients of the recurrent terms) that all blocks
 // wrote at the step before, computes its units, and writes its part of what the next step needs.
 //
-// Constants of a variant: BACKWARD, CELL, HIDDEN and OUT (scopes of the two sites), OVER_UNITS,
-// JOINT, SHIFTED, PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS,
-// ROW_TILES, STAGES.
+// Constants of a variant: BACKWARD, CELL, HIDDEN and OUT (scopes of the two sites), GROUPS of gates
+// that share statistics over units (0: statistics are over rows), CENTRED (statistics have a mean),
+// JOINT, SHIFTED, RESETS, PEEPHOLES (how many gates of an LSTM have one), DROPS (recurrent dropout),
+// PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS, ROW_TILES, STAGES.
 
 template <bool CHOICE, class A, class B> struct Choose { typedef A type; };
 template <class A, class B> struct Choose<false, A, B> { typedef B type; };
@@ -24,8 +25,14 @@ DEVICE constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two(
 // the warps that compute, and one more that copies for them where copies are of whole chunks
 constexpr int WARPS = 16, WORKERS = 32 * WARPS, THREADS = WORKERS + 32 * BULK;
 constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
-// groups of gates that share the statistics over units, and the gates of the first group
-constexpr int GROUPS = CELL == GRU ? 2 : 1, FIRST_GROUP = CELL == GRU ? 2 : GATES;
+constexpr bool OVER_UNITS = GROUPS > 0;
+// of a GRU's two groups, the gates r and z are the first
+DEVICE constexpr int group_of(int gate) { return GROUPS == GATES ? gate : GROUPS == 2 ? gate / 2 : 0; }
+DEVICE constexpr int gates_of(int group) {
+  return GROUPS == GATES ? 1 : GROUPS == 2 ? (group ? GATES - 2 : 2) : GATES;
+}
+// zoneout of h mixes in the h of the step before, which is a GRU's state
+constexpr bool KEEPS_H = DROPS && CELL != GRU;
 constexpr bool HALF = PRECISION == BF16 || PRECISION == FP16;
 // a number of the recurrent product, and how many stand in a piece of 16 bytes
 typedef typename Choose<HALF, u16, float>::type Number;
@@ -56,6 +63,24 @@ struct Site {
   const float *gamma, *shift;
   float *mean, *var;
   int row, skip, pitch, unused;
+};
+
+// A mask of recurrent dropout: the numbers drawn * scale; `step` and `row` lead to the next ones'.
+struct Mask {
+  const unsigned char* drawn;  // null where nothing is dropped
+  i64 step;
+  int row;
+  float scale;
+};
+
+// What some layers have besides: rows that begin anew, peepholes, recurrent dropout.
+struct Extra {
+  const unsigned char* reset;  // of each step and row of the call, 1 where the row begins anew
+  const float *peephole_i, *peephole_f, *peephole_o;
+  Mask hidden, candidate, zone_h, zone_c;
+  int rows, unused;
+
+  DEVICE bool anew(int t, int row) const { return RESETS && reset[(i64)t * rows + row]; }
 };
 
 // what both passes need to exchange numbers between blocks
@@ -105,6 +130,30 @@ struct Thread {
   DEVICE i64 at(i64 frame) const { return frame * units + unit; }
   DEVICE i64 at(i64 frame, int gate) const { return (frame * GATES + gate) * units + unit; }
 };
+
+// A mask's number for a unit, or `otherwise` without a mask.
+DEVICE float drawn(const Mask& mask, int t, int row, int unit, float otherwise) {
+  if (!DROPS || !mask.drawn) return otherwise;
+  return mask.drawn[t * mask.step + (i64)row * mask.row + unit] * mask.scale;
+}
+
+// A state of which zoneout leaves a part as it was before the step.
+DEVICE float zone_out(const Mask& mask, int t, int row, int unit, float before, float fresh) {
+  if (!DROPS || !mask.drawn) return fresh;
+  const float kept = drawn(mask, t, row, unit, 0.f), apart = before - fresh;
+  return kept < .5f ? fresh + kept * apart : before - (1.f - kept) * apart;
+}
+// The part of a state's gradient that zoneout leaves to the step before.
+DEVICE float zoned_out(const Mask& mask, int t, int row, int unit, float d) {
+  return !DROPS || !mask.drawn ? 0.f : d * drawn(mask, t, row, unit, 0.f);
+}
+
+// A unit's peepholes of the gates i, f and o: 0 where there are none.
+DEVICE void load_peepholes(const Extra& extra, const Thread& my, float (&peephole)[3]) {
+  peephole[0] = PEEPHOLES == 3 && my.here ? extra.peephole_i[my.unit] : 0.f;
+  peephole[1] = PEEPHOLES == 3 && my.here ? extra.peephole_f[my.unit] : 0.f;
+  peephole[2] = PEEPHOLES && my.here ? extra.peephole_o[my.unit] : 0.f;
+}
 
 // A unit's scales and shifts of both sites: 1 and 0 where there are none.
 DEVICE void load_scales(const Site& hidden, const Site& out, const Thread& my, float (&gamma)[GATES],

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.cuda import persistent
-from rnnorm.kernels.cuda.persistent import Layout, RefusedError, Variant
+from rnnorm.kernels.cuda.persistent import Gpu, Layout, RefusedError, Variant
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.precision import float32_precision
 
@@ -34,12 +35,7 @@ def layout_of(inputs: Inputs, options: Options, *, back: bool, ragged: bool) -> 
         ragged: whether some rows end before the last step.
     """
     x, units = inputs.x, inputs.weight_hh.size(1)
-    gpu = persistent.gpu_of(x.device)
-    if gpu is None or len(x) < 2:
-        return None
-    precision = persistent.precision_of(x.dtype, float32_precision())
-    # three products of tf32 are as exact as one of float32, except where a number is infinite
-    if not precision or (precision == "FP32" and options.rectified):
+    if len(x) < 2 or why_not(x.dtype, rectified=options.rectified):
         return None
     by_row = "row" in options.by_site
     if by_row and units <= (_FEW_UNITS_RAGGED if ragged else _FEW_UNITS):
@@ -47,15 +43,61 @@ def layout_of(inputs: Inputs, options: Options, *, back: bool, ragged: bool) -> 
     evaluated = not by_row and options.min_rows < 0
     if not (ragged or evaluated) and x.size(1) * units > _MANY_STATES:
         return None
+    gpu = persistent.gpu_of(x.device)
+    return gpu and _lay_out(gpu, inputs, options, back)
+
+
+def asked_layout(inputs: Inputs, options: Options, *, back: bool) -> Layout:
+    """Return how a launch shares the work of a call that no other kernel is to run.
+
+    Raises:
+        UncoveredError: if the kernels do not run the call.
+    """
+    x = inputs.x
+    gpu = persistent.gpu_or_why(x.device)
+    if why := gpu if isinstance(gpu, str) else why_not(x.dtype, rectified=options.rectified):
+        raise UncoveredError(f"the kernels in CUDA C++ do not run this layer: {why}")
+    assert isinstance(gpu, Gpu)
+    layout = _lay_out(gpu, inputs, options, back)
+    if layout is None:
+        raise UncoveredError(
+            f"the kernels in CUDA C++ take up to {persistent.MOST_ROWS} rows, and as many units "
+            f"as the shared memory of this GPU has room for, got {x.size(1)} rows and "
+            f"{inputs.h0.size(1)} units of {x.dtype}: leave out rnnorm.use_backend('cuda')"
+        )
+    return layout
+
+
+def why_not(dtype: torch.dtype, *, rectified: bool) -> str:
+    """Say why numbers of a type are not multiplied, empty if they are.
+
+    Args:
+        dtype: type of the numbers.
+        rectified: whether h is the output of a rectifier.
+    """
+    precision = persistent.precision_of(dtype, float32_precision())
+    if not precision:
+        return f"it multiplies no {dtype}"
+    # three products of tf32 are as exact as one of float32, except where a number is infinite
+    return "it multiplies h of relu in tf32 alone" if precision == "FP32" and rectified else ""
+
+
+def _lay_out(gpu: Gpu, inputs: Inputs, options: Options, back: bool) -> Layout | None:
     return persistent.lay_out(
         gpu,
         backward=back,
         gates=options.gates,
-        rows=x.size(1),
-        units=units,
-        half=x.dtype != torch.float32,
-        over_units=by_row,
+        rows=inputs.x.size(1),
+        units=inputs.h0.size(1),
+        half=inputs.x.dtype != torch.float32,
+        groups=groups_of(options),
     )
+
+
+def groups_of(options: Options) -> int:
+    """Return how many statistics a row of the hidden term has, 0 with statistics over rows."""
+    by_row = {*options.by_site} - {"off", "frame", "sequence"}
+    return options.blocks_of(options.by_site.hidden) if by_row else 0
 
 
 def _launch(
@@ -90,11 +132,15 @@ def _launch(
         step.gates,
         step.hidden,
         step.out,
-        plan.by_row,
         step.joint,
         step.shifted,
         persistent.precision_of(plan.given, float32_precision()),
         x.dtype == plan.wide,
+        groups_of(plan.options),
+        not plan.rms,
+        plan.inputs.reset is not None,
+        sum([each is not None for each in plan.inputs.peepholes]),
+        plan.drops,
     )
     launch = persistent.ready(variant, layout, x.device)
     if launch is None:
@@ -117,6 +163,7 @@ def _launch(
             (gamma, shift, mean, var, hidden.row, hidden.skip, hidden.pitch),
             (gamma_out, shift_out, mean_out, var_out, out.row, out.skip, out.pitch),
         ),
+        persistent.extra_of(plan.inputs, plan.options),
     )
 
 
@@ -167,12 +214,24 @@ def backward(
     _launch(plan, layout, steps, {**tensors, "starts": plan.first_frames}, sites, later=later)
 
 
-def row_moments(values: Tensor, widths: list[tuple[int, int]]) -> list[Tensor]:
-    """Return mean and biased variance of each row, ``(N, groups)``, over each group of columns."""
-    pairs = [
-        torch.var_mean(values[:, start:stop].float(), 1, correction=0, keepdim=True)
-        for start, stop in widths
-    ]
-    if len(pairs) == 1:
-        return [*reversed(pairs[0])]
-    return [torch.cat([pair[k] for pair in pairs], 1) for k in (1, 0)]
+def row_moments(
+    values: Tensor, widths: list[tuple[int, int]], *, centred: bool = True
+) -> list[Tensor]:
+    """Return mean and biased variance of each row, ``(N, groups)``, over each group of columns.
+
+    Args:
+        values: ``(N, F)``.
+        widths: first column of each group and the one after its last.
+        centred: whether there is a mean; else it is zero, and the variance is the mean square.
+    """
+    variances, means = [], []
+    for start, stop in widths:
+        group = values[:, start:stop].float()
+        if centred:
+            variance, mean = torch.var_mean(group, 1, correction=0, keepdim=True)
+        else:
+            variance = group.square().mean(1, keepdim=True)
+            mean = torch.zeros_like(variance)
+        variances.append(variance)
+        means.append(mean)
+    return [each[0] if len(each) == 1 else torch.cat(each, 1) for each in (means, variances)]

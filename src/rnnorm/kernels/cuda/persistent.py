@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.inputs import Inputs, Options
+
 #: environment variable: 0 leaves these kernels out
 SWITCH = "RNNORM_PERSISTENT_KERNELS"
 _log = logging.getLogger("rnnorm")
 # warps of a block that compute
 _WARPS = 16
-_MOST_ROWS = 128
+#: most rows of a batch
+MOST_ROWS = 128
 # of sums over units
 _MOST_BLOCKS = 160
 # compute capability of the oldest GPUs that have the instructions
@@ -91,6 +94,23 @@ class _Site(ctypes.Structure):
     ]
 
 
+class _Mask(ctypes.Structure):
+    _fields_ = [
+        ("drawn", ctypes.c_void_p),
+        ("step", ctypes.c_longlong),
+        ("row", ctypes.c_int),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class _Extra(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_void_p) for name in ("reset", "peephole_i", "peephole_f", "peephole_o")],
+        *[(place, _Mask) for place in ("hidden", "candidate", "zone_h", "zone_c")],
+        *[(name, ctypes.c_int) for name in ("rows", "unused")],
+    ]
+
+
 class _Exchange(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_void_p) for name in ("numbers", "partial", "state")],
@@ -102,6 +122,7 @@ _LAST = [
     ("hidden", _Site),
     ("out", _Site),
     ("starts", ctypes.c_void_p),
+    ("extra", _Extra),
     ("exchange", _Exchange),
     ("first", ctypes.c_int),
     ("stop", ctypes.c_int),
@@ -115,7 +136,9 @@ class ForwardArguments(ctypes.Structure):
     _fields_ = [
         *[
             (name, ctypes.c_void_p)
-            for name in ("x", "z", "before", "c", "h", "narrow", "seen", "weight")
+            for name in (
+                *("x", "z", "before", "before_h", "c", "h", "fresh", "narrow", "seen", "weight"),
+            )
         ],
         *_LAST,
         ("eps", ctypes.c_float),
@@ -130,7 +153,8 @@ class BackwardArguments(ctypes.Structure):
             (name, ctypes.c_void_p)
             for name in (
                 *("x", "z", "before", "states", "output", "product", "carried", "last", "carry"),
-                *("d_x", "d_z", "d_gamma", "d_shift", "d_gamma_out", "d_shift_out", "weight"),
+                *("carried_h", "carry_h", "d_x", "d_z", "d_gamma", "d_shift", "d_gamma_out"),
+                *("d_shift_out", "d_peephole", "weight"),
             )
         ],
         *_LAST,
@@ -148,11 +172,15 @@ class Variant(NamedTuple):
     gates: int
     hidden: str
     out: str
-    over_units: bool
     joint: bool
     shifted: bool
     precision: str
     wide_x: bool
+    groups: int = 0
+    centred: bool = True
+    resets: bool = False
+    peepholes: int = 0
+    drops: bool = False
 
     def defines(self, layout: Layout) -> dict[str, int | str]:
         """Return the constants that the compiler is given."""
@@ -161,9 +189,13 @@ class Variant(NamedTuple):
             "CELL": self.cell,
             "HIDDEN": _SCOPES[self.hidden],
             "OUT": _SCOPES[self.out],
-            "OVER_UNITS": int(self.over_units),
+            "GROUPS": self.groups,
+            "CENTRED": int(self.centred),
             "JOINT": int(self.joint),
             "SHIFTED": int(self.shifted),
+            "RESETS": int(self.resets),
+            "PEEPHOLES": self.peepholes,
+            "DROPS": int(self.drops),
             "PRECISION": self.precision,
             "WIDE_X": int(self.wide_x),
             "BULK": int(layout.bulk),
@@ -188,12 +220,22 @@ def precision_of(dtype: torch.dtype, float32: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def lay_out(
-    gpu: Gpu, *, backward: bool, gates: int, rows: int, units: int, half: bool, over_units: bool
+    gpu: Gpu, *, backward: bool, gates: int, rows: int, units: int, half: bool, groups: int = 0
 ) -> Layout | None:
-    """Choose a layout, None if the rows or weights do not fit into the multiprocessors."""
-    if not 0 < rows <= _MOST_ROWS:
+    """Choose a layout, None if the rows or weights do not fit into the multiprocessors.
+
+    Args:
+        gpu: the GPU.
+        backward: whether the backward pass is launched.
+        gates: gates of the cell.
+        rows: rows of the batch.
+        units: hidden units.
+        half: whether a number of the product has 16 bits.
+        groups: groups of gates that share statistics over units, 0 if statistics are over rows.
+    """
+    if not 0 < rows <= MOST_ROWS:
         return None
-    most = min(gpu.multiprocessors, _MOST_BLOCKS) if over_units else gpu.multiprocessors
+    most = min(gpu.multiprocessors, _MOST_BLOCKS) if groups else gpu.multiprocessors
     sizes = (8, 16) if backward or gates == 1 else (2, 4, 6, 8, 10, 12, 16)
     each = next((size for size in sizes if -(-units // size) <= most), None)
     if each is None:
@@ -203,9 +245,8 @@ def lay_out(
     split, stride, piece = _WARPS // row_warps, 16 * tiles, 8 if half else 4
     columns = each if backward else -(-gates * each // 8) * 8
     pitch = columns + 8 + (8 if columns % 16 == 8 else 0)
-    groups = 2 if gates == 3 else 1
     floats = _WARPS * each * 2 * (gates + 1) + _WARPS + 4
-    floats += 16 * row_warps * 2 * (groups + 1) * over_units
+    floats += 16 * row_warps * 2 * (groups + 1) if groups else 0
     fixed = -(-4 * floats // 128) * 128 + 128
     needed = -(-(gates * units if backward else units) // piece)
     bulk = int(gpu.architecture[3:]) >= _BULK
@@ -248,7 +289,7 @@ def source(backward: bool) -> str:
     return "\n".join((folder / name).read_text() for name in names)
 
 
-# by device, why the kernels are left out
+# by device, why the kernels were given up
 _broken: dict[torch.device, str] = {}
 #: how a variant is launched: grid, shared bytes and arguments
 Launch = Callable[[int, int, ctypes.Structure], None]
@@ -256,18 +297,28 @@ Launch = Callable[[int, int, ctypes.Structure], None]
 
 def gpu_of(device: torch.device) -> Gpu | None:
     """Return the properties of a GPU that runs the kernels, None if it does not."""
-    if device.type != "cuda" or os.environ.get(SWITCH) == "0" or device in _broken:
-        return None
+    found = gpu_or_why(device)
+    return found if isinstance(found, Gpu) else None
+
+
+def gpu_or_why(device: torch.device) -> Gpu | str:
+    """Return the properties of a GPU that runs the kernels, or say why it does not."""
+    if device.type != "cuda":
+        return "they run on a GPU"
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH}=0 leaves them out"
+    if device in _broken:
+        return _broken[device]
     try:
         return _properties(device)
     except RuntimeError as error:
         give_up(device, error)
-        return None
+        return str(error)
 
 
 @functools.cache
-def _properties(device: torch.device) -> Gpu | None:
-    """Return the properties of a GPU, None where no kernel runs.
+def _properties(device: torch.device) -> Gpu | str:
+    """Return the properties of a GPU, or say why no kernel runs there.
 
     Raises:
         RuntimeError: if the driver cannot be loaded.
@@ -282,7 +333,7 @@ def _properties(device: torch.device) -> Gpu | None:
         why = f"its compute capability is {major}.{minor}"
     if why:
         _log.info("the kernels of many steps do not run on %s: %s", device, why)
-        return None
+        return why
     found = torch.cuda.get_device_properties(device)
     shared = launcher.max_shared(device)
     return Gpu(found.multi_processor_count, shared, f"sm_{major}{minor}")
@@ -298,7 +349,7 @@ def _loaded(variant: Variant, layout: Layout, device: torch.device) -> Launch:
     from rnnorm.kernels.cuda import compiler, launcher
 
     gpu = _properties(device)
-    assert gpu is not None
+    assert isinstance(gpu, Gpu)
     name = "backward" if variant.backward else "forward"
     text = source(variant.backward)
     cubin = compiler.compile(text, variant.defines(layout), gpu.architecture)
@@ -346,6 +397,7 @@ def run(
     tensors: Mapping[str, Tensor | None],
     numbers: Mapping[str, Any],
     sites: tuple[tuple[Any, ...], tuple[Any, ...]],
+    extra: _Extra,
 ) -> None:
     """Launch a variant on tensors.
 
@@ -356,6 +408,7 @@ def run(
         tensors: tensors by name in the kernel's arguments.
         numbers: numbers by name in the kernel's arguments.
         sites: gamma, shift, mean, var, row, skip and pitch of the hidden and the cell site.
+        extra: what ``extra_of`` returned.
 
     Raises:
         RefusedError: if the GPU refuses the launch.
@@ -363,8 +416,8 @@ def run(
     device = next(tensor.device for tensor in tensors.values() if tensor is not None)
     # the counters and the numbers begin as zeros, parts of sums need not
     half = 2 * layout.pieces * layout.stride * 16
-    groups = 2 if variant.gates == 3 else 1
-    parts = (groups + 1) * layout.stride * layout.grid * 8 if variant.over_units else 0
+    groups = variant.groups
+    parts = (groups + 1) * layout.stride * layout.grid * 8 if groups else 0
     room = torch.zeros(128 + half, dtype=torch.uint8, device=device)
     partial = torch.empty(parts, dtype=torch.uint8, device=device)
     exchange = _Exchange(
@@ -372,6 +425,7 @@ def run(
         layout.stride, layout.pieces, layout.chunk, 0,
     )  # fmt: skip
     arguments = (BackwardArguments if variant.backward else ForwardArguments)(
+        extra=extra,
         exchange=exchange,
         hidden=_site(*sites[0]),
         out=_site(*sites[1]),
@@ -382,6 +436,23 @@ def run(
         launch(layout.grid, layout.shared, arguments)
     except RuntimeError as error:
         raise RefusedError(str(error)) from error
+
+
+def extra_of(inputs: Inputs, options: Options) -> _Extra:
+    """Return where a call has its resets, peepholes and masks of recurrent dropout."""
+    peepholes = [None if each is None else each.data_ptr() for each in inputs.peepholes]
+    reset = None if inputs.reset is None else inputs.reset.data_ptr()
+    masks = map(_mask, inputs.masks, options.scales)
+    return _Extra(reset, *peepholes, *masks, inputs.x.size(1), 0)
+
+
+def _mask(drawn: Tensor | None, scale: float) -> _Mask:
+    if drawn is None:
+        return _Mask(None, 0, 0, scale)
+    steps, rows, units = drawn.shape
+    # one number may serve all steps or rows
+    row = units if rows > 1 else 0
+    return _Mask(drawn.data_ptr(), rows * units if steps > 1 else 0, row, scale)
 
 
 def _site(*values: Any) -> _Site:

@@ -106,8 +106,7 @@ DEVICE void leave_part(const Exchange& e, const Thread& my, int slot, int row, f
 }
 
 // Once all blocks have left their parts, gather them for n rows into `sums.rows[site]`: mean and
-// biased variance of MOMENTS, else two means. Slots `first` to `first + count` are the site's groups,
-// whose gates have `gates` numbers for each unit.
+// biased variance of MOMENTS, else two means. Slots `first` to `first + count` are the site's groups.
 template <bool MOMENTS>
 DEVICE void gather_parts(const Exchange& e, const Thread& my, const Sums& sums, Barrier& barrier, int site,
                          int first, int count, int n) {
@@ -116,7 +115,7 @@ DEVICE void gather_parts(const Exchange& e, const Thread& my, const Sums& sums, 
   // there are at most 160 blocks; so many rows are on their way at once
   constexpr int EACH = 5, AT_ONCE = 4;
   for (int group = 0; group < count; ++group) {
-    const int gates = site ? 1 : group ? GATES - FIRST_GROUP : FIRST_GROUP;
+    const int gates = site ? 1 : gates_of(group);
     const float2* from = e.partial + (i64)(first + group) * e.stride * gridDim.x;
     for (int top = my.warp; top < n; top += AT_ONCE * WARPS) {
       float2 part[AT_ONCE][EACH];
@@ -149,18 +148,17 @@ DEVICE void gather_parts(const Exchange& e, const Thread& my, const Sums& sums, 
   sync();
 }
 
-// Leave the mean and the sum of squares about it of a row's values in this block, for each group.
+// Leave the mean, 0 if it is not CENTRED, and the sum of squares about it of a row's values in this
+// block, for each group.
 template <int COUNT>
 DEVICE void leave_moments(const Exchange& e, const Thread& my, int slot, int row, bool valid,
                           const float (&values)[COUNT]) {
   const int units = max(1, min(UNITS, my.units - (int)blockIdx.x * UNITS));
-  constexpr int LAST = COUNT == GATES && COUNT > 1 ? GROUPS : 1;
-  UNROLL for (int group = 0; group < LAST; ++group) {
-    const int from = group ? FIRST_GROUP : 0, to = LAST > 1 && !group ? FIRST_GROUP : COUNT;
+  UNROLL for (int group = 0; group < (COUNT > 1 ? GROUPS : 1); ++group) {
     float sum = 0.f, squares = 0.f;
-    UNROLL for (int k = 0; k < COUNT; ++k) if (my.here && k >= from && k < to) sum += values[k];
-    const float mean = over_units(sum) / (units * (to - from));
-    UNROLL for (int k = 0; k < COUNT; ++k) if (my.here && k >= from && k < to) {
+    UNROLL for (int k = 0; k < COUNT; ++k) if (my.here && (COUNT == 1 || group_of(k) == group)) sum += values[k];
+    const float mean = CENTRED ? over_units(sum) / (units * (COUNT > 1 ? gates_of(group) : 1)) : 0.f;
+    UNROLL for (int k = 0; k < COUNT; ++k) if (my.here && (COUNT == 1 || group_of(k) == group)) {
       const float d = values[k] - mean;
       squares += d * d;
     }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels.cuda import passes
-from rnnorm.kernels.inputs import Gradients, Inputs, Options, Results
+from rnnorm.kernels.inputs import PEEPHOLES, Gradients, Inputs, Options, Results, Sites
 from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish, undo
 from rnnorm.kernels.triton.plan import Plan
@@ -20,6 +20,8 @@ def run_backward(
     upstream: Sequence[Tensor | None],
     options: Options,
     wants_x: bool,
+    *,
+    cuda: bool = False,
 ) -> Gradients:
     """Run the backward pass, without autograd.
 
@@ -29,14 +31,17 @@ def run_backward(
         upstream: gradients of output, h_n and c_n.
         options: options of the forward pass.
         wants_x: whether the gradient of x is wanted.
+        cuda: whether the kernels in CUDA C++ run all steps.
     """
-    plan = Plan(inputs, options)
+    plan = Plan(inputs, options, cuda=cuda)
     B, H, wide, given = plan.B, plan.H, plan.wide, inputs.x.dtype
     taken = results.moments
-    z_x, z_h, saved_wide_h, saved_c = results.saved
+    z_x, z_h, saved_third, saved_c = results.saved
     z_x, z_h = z_x[: plan.frames], z_h[: plan.frames]
     narrow = plan.pack(results.output)
-    h, c = (saved if saved.numel() else narrow for saved in (saved_wide_h, saved_c))
+    h = saved_third if options.skips and plan.narrow else narrow
+    c = saved_c if saved_c.numel() else narrow
+    fresh = c if options.skips or not saved_third.numel() else saved_third
     # the statistics that the forward pass took are not overwritten
     mean, var = (torch.empty_like(moment) for moment in taken.input)
     x = finish(z_x, plan, inputs.gamma_input, (mean, var))
@@ -56,6 +61,8 @@ def run_backward(
     product = inputs.x.new_empty(B, H)
     # a step reads one buffer and writes the other
     carries = inputs.x.new_empty(2, B, H, dtype=wide)
+    carries_h = torch.empty_like(carries) if plan.drops else carries
+    d_peephole = inputs.x.new_zeros(3, H, dtype=wide)
     sums = B if plan.by_row else 1
     width = plan.gates * H
     d_gamma, d_shift, d_gamma_cell, d_beta_cell = [
@@ -66,12 +73,12 @@ def run_backward(
     added = (d_gamma, d_shift, d_gamma_cell, d_beta_cell)
     later = 0
     layout = plan.layout(back=True)
-    moments = _row_moments(plan, z_h, c) if layout is not None and plan.by_row else []
+    moments = _row_moments(plan, z_h, x, fresh) if layout is not None and plan.by_row else []
     for first, stop in reversed(plan.runs(layout, back=True)):
         start, n = plan.starts[first], plan.sizes[first]
         hidden, out, sites = plan.sites(first, taken)
         variant = plan.step(hidden, out)
-        if stop == first + 1:
+        if stop == first + 1 and not cuda:
             grid, how = plan.launch(n)
             step.backward[grid](
                 x, z_h, state if first else before, c, *sites,
@@ -87,8 +94,10 @@ def run_backward(
                 plan, layout, (first, stop), ((hidden, out), sites), later,
                 x=x, z=z_h, before=(state if first else before)[earlier:], states=state,
                 output=d_h_frames, product=product, carried=carries[stop % 2], last=d_c,
-                carry=carries[first % 2], d_x=d_x, d_z=d_z, d_gamma=d_gamma, d_shift=d_shift,
-                d_gamma_out=d_gamma_cell, d_shift_out=d_beta_cell, weight=inputs.weight_hh,
+                carry=carries[first % 2], carried_h=carries_h[stop % 2],
+                carry_h=carries_h[first % 2], d_x=d_x, d_z=d_z, d_gamma=d_gamma, d_shift=d_shift,
+                d_gamma_out=d_gamma_cell, d_shift_out=d_beta_cell, d_peephole=d_peephole,
+                weight=inputs.weight_hh,
             )  # fmt: skip
         else:
             grid, how = plan.launch(n, looped=True)
@@ -100,18 +109,19 @@ def run_backward(
             )  # fmt: skip
         torch.mm(d_z[start : start + n], inputs.weight_hh, out=product[:n])
         later = n
-    # the first step, with an even number, wrote this buffer
-    carried, _ = carries
+    # the first step, with an even number, wrote these buffers
+    carried, carried_h = carries[0], carries_h[0]
 
     # the products below can use its memory
     del x
     d_z_x, d_gamma_input, d_shift_input = undo(d_x, z_x, plan, inputs.gamma_input, taken.input)
     d_weight_ih = d_z_x.t() @ plan.pack(inputs.x)
     begin = plan.sizes[0]
-    d_weight_hh = d_z[:begin].t() @ inputs.h0.to(given)
-    d_weight_hh.addmm_(d_z[begin:].t(), plan.before(narrow))
-    d_h0 = product.to(wide)
-    d_h0 = d_h0 + carried if options.skips else d_h0
+    d_weight_hh = d_z[:begin].t() @ plan.seen(inputs.h0.to(given), slice(begin))
+    d_weight_hh.addmm_(d_z[begin:].t(), plan.seen(plan.before(narrow), slice(begin, None)))
+    d_h0 = plan.seen(product.to(wide), slice(begin))
+    if options.skips or inputs.mask_zoneout_h is not None:
+        d_h0 = d_h0 + (carried if options.skips else carried_h)
     d_gamma, d_hidden, d_gamma_cell, d_beta_cell = [
         each.squeeze(0) if sums == 1 else each.sum(0)
         for each in (d_gamma, d_shift, d_gamma_cell, d_beta_cell)
@@ -129,6 +139,7 @@ def run_backward(
         "weight_hh": d_weight_hh,
         "bias_ih": d_bias_ih,
         "bias_hh": d_bias_hh,
+        **{name: d.clone() for name, d in zip(PEEPHOLES, d_peephole, strict=True)},
         "gamma_input": d_gamma_input,
         "gamma_hidden": d_gamma,
         "gamma_cell": d_gamma_cell,
@@ -143,10 +154,16 @@ def run_backward(
     )
 
 
-def _row_moments(plan: Plan, z: Tensor, c: Tensor) -> list[Tensor]:
+def _row_moments(plan: Plan, z: Tensor, x: Tensor, c: Tensor) -> list[Tensor]:
     """Return mean and variance of each row of the hidden and the cell site, where they have any."""
+    values = Sites(None, z.float() + x if plan.options.joint else z, c[: plan.frames])
     absent = [c.new_empty(0)] * 2
-    hidden = absent if plan.scopes.hidden == "off" else passes.row_moments(z, plan.blocks())
-    if plan.scopes.cell == "off":
-        return [*hidden, *absent]
-    return [*hidden, *passes.row_moments(c[: plan.frames], [(0, plan.H)])]
+    return [
+        moment
+        for site in ("hidden", "cell")
+        for moment in (
+            absent
+            if getattr(plan.scopes, site) == "off"
+            else passes.row_moments(getattr(values, site), plan.blocks(site), centred=not plan.rms)
+        )
+    ]

@@ -17,8 +17,8 @@ def forward_shapes(
     """Return the shape and dtype of each of ``Results``.
 
     Saved of every frame are ``W_x x``, ``W_h h``, h where the backward pass needs more digits than
-    the output has, and c, in this order. No shape depends on the sizes; frames stand packed at
-    the front.
+    the output has or c before zoneout, and c, in this order. No shape depends on the sizes; frames
+    stand packed at the front.
     """
     T, B, _ = inputs.x.shape
     H, given = inputs.weight_hh.size(1), inputs.x.dtype
@@ -37,16 +37,31 @@ def forward_shapes(
     for kept, width, dtype in (
         (True, gates * H, given),
         (True, gates * H, given),
-        (options.skips and wide != given, H, wide),
+        ((options.skips and wide != given) or _keeps_fresh(inputs, options), H, wide),
         (has_c, H, wide),
     ):
         shapes.append(((T * B, width) if save and kept else (0,), dtype))
     return shapes
 
 
-def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
-    """Run the forward pass, without autograd; the results have the shapes of ``forward_shapes``."""
-    plan = Plan(inputs, options)
+def _keeps_fresh(inputs: Inputs, options: Options) -> bool:
+    """Tell whether the backward pass needs an LSTM's c before zoneout: its row is normalised."""
+    return inputs.mask_zoneout_c is not None and options.by_site.cell in ("row", "rms")
+
+
+def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = False) -> Results:
+    """Run the forward pass, without autograd; the results have the shapes of ``forward_shapes``.
+
+    Args:
+        inputs: inputs of the pass.
+        options: options of the pass.
+        save: whether a backward pass follows.
+        cuda: whether the kernels in CUDA C++ run all steps.
+
+    Raises:
+        UncoveredError: if the kernels in CUDA C++ do not run the call, and are to.
+    """
+    plan = Plan(inputs, options, cuda=cuda)
     # no view, which would not take detach_()
     output = inputs.x.new_empty(plan.T, plan.B, plan.H)
     made = {}
@@ -61,12 +76,13 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
     results = Results(output=output, h_n=output, c_n=output, all_c=absent, **made)
     taken = results.moments
     frames, width = plan.T * plan.B, plan.gates * plan.H
-    z_x, z_h, saved_wide_h, saved_c = results.saved
+    z_x, z_h, saved_third, saved_c = results.saved
     z_x, z_h = (z if z.numel() else inputs.x.new_empty(frames, width) for z in (z_x, z_h))
     h = narrow = output.flatten(0, 1)
     if plan.narrow:
-        h = saved_wide_h
+        h = saved_third if options.skips else absent
         h = h if h.numel() else inputs.x.new_empty(frames, plan.H, dtype=plan.wide)
+    fresh = saved_third if save and _keeps_fresh(inputs, options) else None
     c = h
     if inputs.c0 is not None:
         c = saved_c if save else torch.empty_like(h)
@@ -75,11 +91,14 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
     state = inputs.h0 if inputs.c0 is None else inputs.c0
     seen, earlier, weight = inputs.h0.to(narrow.dtype), 0, inputs.weight_hh.t()
     layout = plan.layout(back=False)
+    if cuda and save:
+        # what cannot be differentiated is refused here
+        plan.layout(back=True)
     for first, stop in plan.runs(layout, back=False):
         start, n = plan.starts[first], plan.sizes[first]
         hidden, out, sites = plan.sites(first, taken)
         variant = plan.step(hidden, out)
-        if stop == first + 1:
+        if stop == first + 1 and not cuda:
             torch.mm(seen[:n], weight, out=z_h[start : start + n])
             grid, how = plan.launch(n)
             step.forward[grid](
@@ -90,7 +109,8 @@ def run_forward(inputs: Inputs, options: Options, save: bool) -> Results:
         elif layout is not None:
             passes.forward(
                 plan, layout, (first, stop), ((hidden, out), sites),
-                x=x, z=z_h if save else None, before=state[earlier if first else 0 :], c=c,
+                x=x, z=z_h if save else None, before=state[earlier if first else 0 :],
+                before_h=h[earlier:] if first else inputs.h0, c=c, fresh=fresh,
                 h=h if plan.narrow else None, narrow=narrow, seen=seen, weight=inputs.weight_hh,
             )  # fmt: skip
         else:

@@ -215,7 +215,10 @@ class _Cuda:
 
 def _is_copied(argument: Any) -> bool:
     """Tell whether a graph reads an argument from its own memory."""
-    return isinstance(argument, Tensor) and argument.is_floating_point()
+    # flags say where something is dropped or begins anew
+    return isinstance(argument, Tensor) and (
+        argument.is_floating_point() or argument.dtype == torch.bool
+    )
 
 
 def _form(argument: Hashable) -> Hashable:

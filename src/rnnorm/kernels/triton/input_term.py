@@ -47,9 +47,12 @@ def undo(
     if plan.by_row:
         pieces = []
         for (start, stop), (_, wide, mean, inverse, scale) in zip(
-            plan.blocks(), _by_row(z, plan, gamma), strict=True
+            plan.blocks("input"), _by_row(z, plan, gamma), strict=True
         ):
             d = d_y[:, start:stop].to(plan.wide).contiguous()
+            if mean is None:
+                pieces.append(_undo_root_mean_square(d, wide, inverse, scale))
+                continue
             pieces.append(
                 torch.ops.aten.native_layer_norm_backward(
                     d, wide, wide.shape[1:], mean, inverse, scale, scale, [True, True, True]
@@ -76,14 +79,31 @@ def _join(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), -1)
 
 
-def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield torch's layer norm of each block: result, input, mean, one over the deviation, γ."""
+def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Any, ...]]:
+    """Yield the norm of each block of rows: result, input, mean, one over the deviation, γ.
+
+    RMS norm has no mean, and one over the root mean square.
+    """
     shift = plan.shift_input
-    for start, stop in plan.blocks():
+    for start, stop in plan.blocks("input"):
         wide, scale = z[:, start:stop].to(plan.wide).contiguous(), gamma[start:stop]
         offset = None if shift is None else shift[start:stop]
+        if plan.rms:
+            inverse = torch.rsqrt(wide.square().mean(1, keepdim=True) + plan.eps)
+            y = wide * inverse * scale
+            yield y if offset is None else y.add_(offset), wide, None, inverse, scale
+            continue
         y, mean, inverse = torch.native_layer_norm(wide, wide.shape[1:], scale, offset, plan.eps)
         yield y, wide, mean, inverse, scale
+
+
+def _undo_root_mean_square(
+    d: Tensor, z: Tensor, inverse: Tensor, gamma: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of z, γ and shift from that of ``z * inverse * gamma + shift``."""
+    hat, inward = z * inverse, d * gamma
+    d_z = inverse * (inward - hat * (inward * hat).mean(1, keepdim=True))
+    return d_z, (d * hat).sum(0), d.sum(0)
 
 
 def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]]:

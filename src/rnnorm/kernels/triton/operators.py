@@ -36,31 +36,14 @@ _MOST_COPIED = 64 << 20
 Kept = TypeVar("Kept", Gradients, Results)
 
 
-@torch.library.custom_op("rnnorm::triton_backward", mutates_args=(), schema=BACKWARD)
-def triton_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    """Return the gradients of x, h0, c0, weights, biases, peepholes, gammas and the cell's beta."""
-    parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
-    check_call(inputs, options, DTYPES, uniform=True)
-    check_results(inputs, results, upstream, forward_shapes(inputs, options, True))
-    return tuple(_backward(*parts))
-
-
-def _backward(
-    inputs: Inputs,
-    results: Results,
-    upstream: Sequence[Tensor | None],
-    options: Options,
-    wants_x: bool,
-    rows: ActiveRows | None = None,
-) -> Gradients:
-    """Run the backward pass, replayed from a CUDA graph where its shapes repeat."""
-    assert rows is None, "the kernels do not take the rows of other processes"
-    arguments = (*inputs, *results, *upstream, *options, wants_x)
-    return Gradients._make(_captured(_run_backward, inputs, options, arguments, back=True))
-
-
 def _captured(
-    run: graphs.Run, inputs: Inputs, options: Options, arguments: tuple[Any, ...], *, back: bool
+    run: graphs.Run,
+    inputs: Inputs,
+    options: Options,
+    arguments: tuple[Any, ...],
+    *,
+    back: bool,
+    cuda: bool,
 ) -> list[Tensor]:
     """Run a pass on an operator's arguments, replayed from a CUDA graph where shapes repeat."""
     x = inputs.x
@@ -74,65 +57,95 @@ def _captured(
         # a graph copies its inputs and results, which the few launches of many steps do not repay
         # where these are large
         terms = x.size(0) * x.size(1) * len(inputs.weight_hh) * x.element_size()
-        if (
-            terms > _MOST_COPIED
-            and passes.layout_of(inputs, options, back=back, ragged=ragged) is not None
+        if terms > _MOST_COPIED and (
+            cuda or passes.layout_of(inputs, options, back=back, ragged=ragged) is not None
         ):
             return run(*arguments)
         return captured.run(run, arguments)
 
 
-def _run_backward(*arguments: Any) -> list[Tensor]:
-    """Run the backward pass on the operator's arguments."""
-    parts = backward_parts(arguments)
-    return list(_retried(lambda: run_backward(*parts), parts[0]))
+def _operators(name: str, *, cuda: bool) -> Passes:
+    """Return both passes, and register them as operators.
+
+    Args:
+        name: first word of the operators' names.
+        cuda: whether the kernels in CUDA C++ run all steps, with all that only they cover.
+    """
+
+    def run_forward_of(*arguments: Any) -> list[Tensor]:
+        parts = forward_parts(arguments)
+        return list(_retried(lambda: run_forward(*parts, cuda=cuda), parts[0], cuda))
+
+    def run_backward_of(*arguments: Any) -> list[Tensor]:
+        parts = backward_parts(arguments)
+        return list(_retried(lambda: run_backward(*parts, cuda=cuda), parts[0], cuda))
+
+    def forward(inputs: Inputs, options: Options, save: bool, rows: ActiveRows | None) -> Results:
+        """Run the forward pass, replayed from a CUDA graph where its shapes repeat."""
+        assert rows is None, "the kernels do not take the rows of other processes"
+        arguments = (*inputs, *options, save)
+        return Results._make(
+            _captured(run_forward_of, inputs, options, arguments, back=False, cuda=cuda)
+        )
+
+    def backward(
+        inputs: Inputs,
+        results: Results,
+        upstream: Sequence[Tensor | None],
+        options: Options,
+        wants_x: bool,
+        rows: ActiveRows | None = None,
+    ) -> Gradients:
+        """Run the backward pass, replayed from a CUDA graph where its shapes repeat."""
+        assert rows is None, "the kernels do not take the rows of other processes"
+        arguments = (*inputs, *results, *upstream, *options, wants_x)
+        return Gradients._make(
+            _captured(run_backward_of, inputs, options, arguments, back=True, cuda=cuda)
+        )
+
+    @torch.library.custom_op(f"rnnorm::{name}_backward", mutates_args=(), schema=BACKWARD)
+    def backward_operator(*arguments: Any) -> tuple[Tensor, ...]:
+        """Return the gradients of x, states, weights, biases, peepholes, gammas and beta."""
+        parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
+        check_call(inputs, options, DTYPES, uniform=True, plain=not cuda)
+        check_results(inputs, results, upstream, forward_shapes(inputs, options, True))
+        return tuple(backward(*parts))
+
+    @torch.library.custom_op(f"rnnorm::{name}_forward", mutates_args=(), schema=FORWARD)
+    def forward_operator(*arguments: Any) -> tuple[Tensor, ...]:
+        """Run the forward pass on ``Inputs``, ``Options`` and whether a backward pass follows."""
+        inputs, options, save = forward_parts(contiguous(arguments))
+        check_call(inputs, options, DTYPES, uniform=True, plain=not cuda)
+        return tuple(forward(inputs, options, save, None))
+
+    @forward_operator.register_fake
+    def _(*arguments: Any) -> tuple[Tensor, ...]:
+        inputs, options, save = forward_parts(arguments)
+        return tuple(
+            inputs.x.new_empty(shape, dtype=dtype)
+            for shape, dtype in forward_shapes(inputs, options, save)
+        )
+
+    backward_operator.register_fake(fake_backward)
+    backward_operator.register_autograd(differentiate, setup_context=setup_backward)
+    made = Passes(forward, backward, forward_operator, backward_operator)
+    made.make_differentiable()
+    return made
 
 
-triton_backward.register_fake(fake_backward)
-triton_backward.register_autograd(differentiate, setup_context=setup_backward)
-
-
-@torch.library.custom_op("rnnorm::triton_forward", mutates_args=(), schema=FORWARD)
-def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """Run the forward pass on ``Inputs``, ``Options`` and whether a backward pass follows."""
-    inputs, options, save = forward_parts(contiguous(arguments))
-    check_call(inputs, options, DTYPES, uniform=True)
-    return tuple(_forward(inputs, options, save, None))
-
-
-def _forward(inputs: Inputs, options: Options, save: bool, rows: ActiveRows | None) -> Results:
-    """Run the forward pass, replayed from a CUDA graph where its shapes repeat."""
-    assert rows is None, "the kernels do not take the rows of other processes"
-    return Results._make(
-        _captured(_run_forward, inputs, options, (*inputs, *options, save), back=False)
-    )
-
-
-def _run_forward(*arguments: Any) -> list[Tensor]:
-    """Run the forward pass on the operator's arguments."""
-    parts = forward_parts(arguments)
-    return list(_retried(lambda: run_forward(*parts), parts[0]))
-
-
-def _retried(run: Callable[[], Kept], inputs: Inputs) -> Kept:
-    """Run a pass, once more by other kernels if the GPU refuses one of many steps."""
+def _retried(run: Callable[[], Kept], inputs: Inputs, cuda: bool) -> Kept:
+    """Run a pass, once more by Triton's kernels if the GPU refuses one in CUDA C++."""
     with as_in_cudnn(inputs.x.device, inputs.x.dtype):
         try:
             return run()
         except RefusedError as error:
             give_up(inputs.x.device, error)
+            if cuda:
+                raise
             return run()
 
 
-@triton_forward.register_fake
-def _(*arguments: Any) -> tuple[Tensor, ...]:
-    inputs, options, save = forward_parts(arguments)
-    return tuple(
-        inputs.x.new_empty(shape, dtype=dtype)
-        for shape, dtype in forward_shapes(inputs, options, save)
-    )
-
-
 #: both passes of the Triton kernels
-PASSES = Passes(_forward, _backward, triton_forward, triton_backward)
-PASSES.make_differentiable()
+PASSES = _operators("triton", cuda=False)
+#: both passes of the kernels in CUDA C++ alone
+CUDA_PASSES = _operators("cuda", cuda=True)

@@ -53,9 +53,10 @@ class Plan:
     Args:
         inputs: inputs of both passes.
         options: options of both passes.
+        cuda: whether the kernels in CUDA C++ run all steps, however few.
     """
 
-    def __init__(self, inputs: Inputs, options: Options) -> None:
+    def __init__(self, inputs: Inputs, options: Options, *, cuda: bool = False) -> None:
         self.sizes: list[int] = inputs.sizes.tolist()
         self.starts = [0, *accumulate(self.sizes)]
         self.T, self.B, _ = inputs.x.shape
@@ -66,12 +67,16 @@ class Plan:
         self.given = inputs.x.dtype
         self.narrow = self.wide != self.given
         self.scopes = options.by_site
-        self.by_row = "row" in self.scopes
+        kinds = {scope.partition("-")[0] for scope in self.scopes}
+        #: whether rows are normalised by themselves, and whether by their root mean square
+        self.by_row, self.rms = not kinds.isdisjoint({"row", "rms"}), "rms" in kinds
+        self.drops = any([mask is not None for mask in inputs.masks])
+        self.cuda = cuda
         # a site that is not normalised has an epsilon of its own
         used = [eps for eps, scope in zip(options.eps, self.scopes, strict=True) if scope != "off"]
         #: epsilon of all sites
         self.eps = used[0] if used else 1.0
-        self._inputs, self.options = inputs, options
+        self.inputs, self.options = inputs, options
         biases = [inputs.bias_ih, inputs.bias_hh]
         if not options.separate:
             given = [bias for bias in biases if bias is not None]
@@ -119,12 +124,18 @@ class Plan:
         return list(pairwise(sorted({*starts, self.T})))
 
     def layout(self, *, back: bool) -> Layout | None:
-        """Return the layout of launches by ``rnnorm.kernels.cuda``, None if Triton's run."""
-        return passes.layout_of(self._inputs, self.options, back=back, ragged=self.ragged)
+        """Return the layout of launches by ``rnnorm.kernels.cuda``, None if Triton's run.
+
+        Raises:
+            UncoveredError: if these kernels are asked for and do not run the call.
+        """
+        if self.cuda:
+            return passes.asked_layout(self.inputs, self.options, back=back)
+        return passes.layout_of(self.inputs, self.options, back=back, ragged=self.ragged)
 
     def kept(self, site: str) -> list[int]:
         """Return the first step, if any, that uses the constants of an earlier one."""
-        mean, _ = getattr(self._inputs.constants, site)
+        mean, _ = getattr(self.inputs.constants, site)
         used = mean is not None and not self.taking and 1 < len(mean) < self.T
         return [len(mean)] if used else []
 
@@ -137,13 +148,13 @@ class Plan:
         if self.by_row:
             return units <= (256 if self.ragged else 128)
         (programs,), how = self.launch(self.B)
-        if self.B > 128 or not how["TILE"].one or programs > _together(self._inputs.x.device):
+        if self.B > 128 or not how["TILE"].one or programs > _together(self.inputs.x.device):
             return False
         return self.ragged or units <= (128 if back else 512)
 
     def count(self) -> Tensor:
         """Return a zeroed counter of arrived programs."""
-        return self._inputs.x.new_zeros(1, dtype=torch.int32)
+        return self.inputs.x.new_zeros(1, dtype=torch.int32)
 
     def pack(self, x: Tensor) -> Tensor:
         """Return the frames ``(N, ·)`` of ``(T, B, ·)``."""
@@ -173,10 +184,25 @@ class Plan:
         """Return the frame before each frame, from the second step on."""
         return frames.index_select(0, self._before) if self.ragged else frames[: -self.B]
 
+    def seen(self, h: Tensor, frames: slice) -> Tensor:
+        """Return h of the step before each frame ``(n, H)``, as the recurrent product reads it.
+
+        Args:
+            h: h of the step before, or a gradient by which the product is multiplied.
+            frames: the frames.
+        """
+        reset, mask = self.inputs.reset, self.inputs.mask_hidden
+        if mask is not None:
+            mask = self.pack(mask.expand(self.T, self.B, -1))[frames]
+            h = h * (mask.to(h.dtype) * self.options.scale_hidden)
+        if reset is not None:
+            h = h.masked_fill(self.pack(reset.unsqueeze(2))[frames], 0.0)
+        return h
+
     def source(self, site: str, t: int, taken: Moments) -> Source:
         """Return where a site, a field of ``Sites``, has its statistics at step t."""
         scope, (mean, var) = getattr(self.scopes, site), taken
-        if scope in ("off", "row"):
+        if scope == "off" or self.by_row:
             return Source("off" if scope == "off" else "own", mean, var, 0, 0, 0)
         whole = scope == "sequence"
         taking = self.frames >= self.options.min_rows >= 0 if whole else self.taking
@@ -184,7 +210,7 @@ class Plan:
             return Source("own", mean, var, t, 0, 1)
         if taking:
             return Source("given", mean, var, taking - 1, 0, 0)
-        mean, var = getattr(self._inputs.constants, site)
+        mean, var = getattr(self.inputs.constants, site)
         steps, rows, _ = mean.shape
         row, skip = min(t, steps - 1) * rows, rows if t < steps - 1 else 0
         return Source("given", mean.flatten(0, 1), var.flatten(0, 1), row, int(rows > 1), skip)
@@ -192,7 +218,7 @@ class Plan:
     def sites(self, t: int, taken: Sites) -> tuple[Source, Source, list[Tensor]]:
         """Return where the hidden and cell site have their statistics, and the tensors of both."""
         hidden, out = self.source("hidden", t, taken.hidden), self.source("cell", t, taken.cell)
-        given = self._inputs
+        given = self.inputs
         gamma, shift, gamma_out, shift_out = [
             # an absent tensor is not read, so any other serves
             given.h0 if tensor is None else tensor
@@ -217,10 +243,16 @@ class Plan:
             self.narrow,
         )
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """Return the columns of a term that share a row's statistics, from and to."""
-        widths = [count * self.H for count in self.options.gate_blocks]
-        return list(pairwise([0, *accumulate(widths)]))
+    def blocks(self, site: str) -> list[tuple[int, int]]:
+        """Return the columns of a site, a field of ``Sites``, that share a row's statistics."""
+        if site == "cell":
+            return [(0, self.H)]
+        count = self.options.blocks_of(getattr(self.scopes, site))
+        # a statistic for each block of the cell, else for all gates or for each
+        gates = self.options.gate_blocks
+        if count != len(gates):
+            gates = (self.gates // count,) * count
+        return list(pairwise([0, *accumulate(each * self.H for each in gates)]))
 
     def launch(self, n: int, *, looped: bool = False) -> tuple[tuple[int], dict[str, Any]]:
         """Return the grid and the compile options for n rows, of one step or of many in a loop."""

@@ -1,0 +1,47 @@
+"""The kernels in CUDA C++ alone, called as the reference is, and the layers that they compute.
+
+The Triton kernels leave some calls to them, by what was measured. This is every call that they can
+run: what only they cover runs nowhere else on a GPU but in the reference.
+"""
+
+from __future__ import annotations
+
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.lstm import LSTM
+from rnnorm.cells.rnn import RNN
+from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
+from rnnorm.kernels.cuda.passes import why_not
+from rnnorm.kernels.inputs import PLACES
+from rnnorm.kernels.triton import layer as triton
+from rnnorm.norm.spec import BatchNorm, LayerNorm, RMSNorm
+
+_SITES = ("input", "recurrent", "joint", "cell")
+#: the layers that the kernels compute
+COVERAGE = Coverage(
+    (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu")),
+    dict.fromkeys((BatchNorm, LayerNorm, RMSNorm), _SITES),
+    PLACES,
+    over=(None, "term", "gate"),
+)
+#: why only ``use_backend`` runs the kernels by themselves
+UNPROVEN = "what only it covers was never run on a GPU: rnnorm.use_backend('cuda') runs it"
+
+
+def refuses(request: Request) -> str:
+    """Say why the kernels do not compute a layer, empty if they do."""
+    if why := triton.unfit(request) or COVERAGE.refuses(request):
+        return why
+    rectified = getattr(request.cell, "nonlinearity", None) == "relu"
+    return why_not(request.dtype, rectified=rectified)
+
+
+def layer(call: LayerCall) -> LayerResult:
+    """Run a layer as ``reference.layer`` does; these cells do not read ``step``.
+
+    Raises:
+        UncoveredError: if the GPU, the rows or the units are none that the kernels take.
+    """
+    # importing it imports Triton
+    from rnnorm.kernels.triton.operators import CUDA_PASSES
+
+    return triton.run(CUDA_PASSES, call)
