@@ -1,0 +1,44 @@
+#!/bin/sh
+# What only a GPU can show, the most wanted first, in less than ten minutes:
+#
+#     OUT=build/gpu PYTHON=python3 tools/gpu.sh
+#
+# PYTHON has torch for CUDA; the checkout needs no installation. Each part has its own time limit and its own file in OUT, and
+# goes on where another failed. The last lines say which parts did not pass.
+PYTHON=${PYTHON:-python3}
+OUT=${OUT:-build/gpu}
+mkdir -p "$OUT"
+export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}"
+export RNNORM_CACHE="${RNNORM_CACHE:-$OUT/cache}"
+failed=
+
+part() {
+  name=$1 seconds=$2
+  shift 2
+  echo "== $name"
+  timeout "$seconds" "$@" >"$OUT/$name.log" 2>&1
+  code=$?
+  tail -n 12 "$OUT/$name.log"
+  [ $code = 0 ] || failed="$failed $name($code)"
+}
+tests() {
+  name=$1 seconds=$2
+  shift 2
+  part "$name" "$seconds" "$PYTHON" -m pytest -p no:cacheprovider --tb=short "$@"
+}
+
+part machine 60 "$PYTHON" -c "
+import rnnorm, torch
+print(torch.__version__, torch.cuda.get_device_name(), rnnorm.backends())"
+# one process, as their blocks have to be on the GPU at once
+tests kernels 190 tests/kernels/test_cuda_kernels.py
+tests triton 120 -n 8 $(printf 'tests/kernels/test_triton_%s.py ' update look_up operators graphs)
+part check 110 "$PYTHON" -c "
+import sys
+from rnnorm.experiments.bench.check import check
+sys.exit(not check('cuda', out='$OUT/check.json', budget=75, timed=()))"
+part speed 80 "$PYTHON" benchmarks/gpu.py --no-reference --cell LSTM --shape 50x64x128x512
+tests values 60 -n 8 tests/kernels/test_triton_values.py
+
+echo "== not passed:${failed:- none}"
+[ -z "$failed" ]
