@@ -127,7 +127,6 @@ KERNELS = (
         traceable=True,
         worse=lambda request: triton.unproven(request.device),
         look_up=triton.look_up,
-        update=triton.update,
     ),
     Kernel(
         "cuda",
