@@ -41,6 +41,8 @@ FLAGS_OF_ISA = {
         "-mprefer-vector-width=512",
     ],
 }
+# its float32 products are those of the build without bfloat16
+FLAGS_OF_ISA["amx"] = FLAGS_OF_ISA["avx512_bf16"] = FLAGS_OF_ISA["avx512"]
 
 
 class Product:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from rnnorm.experiments.bench.layers import Shape, Variant, draw_input, make_layer, prepare
+from rnnorm.experiments.bench.layers import Shape, Step, Variant, draw_input, make_layer, prepare
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import interleave, kept_bytes, peak_bytes, torch_threads
 
@@ -77,13 +79,23 @@ ROWS = {
 MEMORY = {"memory": kept_bytes, "peak": peak_bytes}
 
 
-def measure(what: str, shape: Shape, seconds: float, clock: str) -> dict[str, float | str]:
+def measure(
+    what: str, shape: Shape, seconds: float, clock: str, autocast: bool
+) -> dict[str, float | str]:
     cell, variant, train, _ = ROWS[what]
     steps = prepare(cell, shape, [variant], train=train)
+    if autocast:
+        steps = {name: partial(in_bfloat16, step) for name, step in steps.items()}
     rival, own = interleave(steps, seconds, clock=clock).values()
     times = {"ours": 1000 * own.seconds, "torch.nn": 1000 * rival.seconds}
     low, high = own.spread
     return {"unit": "ms", **times, "ratio": own.ratio, "low": low, "high": high}
+
+
+def in_bfloat16(step: Step) -> dict[str, Tensor]:
+    # anew for each step, as a training enters it: casts of weights are kept within
+    with torch.autocast("cpu", torch.bfloat16):
+        return step()
 
 
 def alone(threads: int, function: Callable[..., Any], *args: Any) -> Any:
@@ -110,20 +122,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=5.0, help="for each row")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--autocast", action="store_true", help="both sides in bfloat16")
     parser.add_argument("--out", type=Path, help="folder for train_step.csv and train_step.png")
     args = parser.parse_args()
     if unknown := set(args.what) - set(ROWS):
         parser.error(f"{', '.join(unknown)} must be of {', '.join(ROWS)}")
     records: list[Record] = []
     with torch_threads(args.threads):
-        about = {**machine(), "clock": args.clock}
+        about = {**machine(), "clock": args.clock, "autocast": args.autocast}
         print(describe(about))
         for what in [name for name in ROWS if name in (args.what or ROWS)]:
             for shape in ROWS[what].shapes:
                 numbers = (
                     memory(what, shape, args.threads)
                     if what in MEMORY
-                    else alone(args.threads, measure, what, shape, args.seconds, args.clock)
+                    else alone(
+                        args.threads, measure, what, shape, args.seconds, args.clock, args.autocast
+                    )
                 )
                 r = {"what": what, "shape": str(shape), **numbers}
                 sides = " ".join(f"{r[side]:9.3f} {r['unit']:3}" for side in ("ours", "torch.nn"))

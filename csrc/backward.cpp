@@ -10,12 +10,16 @@ template <class Cell, class T>
 struct Backward : SiteGradients<Cell, T> {
   using Base = SiteGradients<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
-      Base::P, Base::capacity, Base::columns, Base::ring_h, Base::packed_x, Base::packed_h,
-      Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::kept;
+      Base::P, Base::FI, Base::capacity, Base::columns, Base::ring_h, Base::stored_h,
+      Base::steps_rows, Base::packed_x, Base::packed_h, Base::grad_w_ih, Base::grad_w_hh,
+      Base::grad_h, Base::kept;
+  using F = Factor<T>;
   static constexpr int G = Cell::gates;
 
   bool delayed;  // the gradient of W_x x is only known when all frames are done
-  T *panel_x, *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c;
+  F* panel_x;
+  T *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c;
+  Stored<T>* stored_x;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
     delayed = plan.ahead && this->takes(a.site[RNNORM_INPUT], 0);
@@ -23,9 +27,11 @@ struct Backward : SiteGradients<Cell, T> {
 
   void take(Arena& arena) {
     Base::take(arena);
-    panel_x = arena.take<T>(plan.recompute ? G * P * I : 0);
+    panel_x = arena.take<F>(plan.recompute ? G * P * FI : 0);
     own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
-    ring_x = !plan.fused && !delayed ? arena.take<T>(G * P * capacity) : ring_h;
+    const bool apart = !plan.fused && !delayed;
+    ring_x = apart ? arena.take<T>(G * P * steps_rows) : ring_h;
+    stored_x = apart ? this->take_stored(arena, ring_x) : stored_h;
     all_x = arena.take<T>(delayed ? G * P * plan.frames : 0);
     grad_c = arena.take<T>(Cell::has_cell ? B * P : 0);
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
@@ -58,7 +64,7 @@ struct Backward : SiteGradients<Cell, T> {
     }
     s.grad_h = grad_h + u.first;
     s.grad_h_stride = columns;
-    s.grad_zh = ring_h + G * (u.first * capacity + row * u.width);
+    s.grad_zh = in_ring(ring_h, u, row);
     s.grad_zx = Cell::separate ? into_x(u, t, row) : s.grad_zh;
     if constexpr (Cell::has_cell) {
       s.gate = gate + this->own(u, rank);
@@ -78,7 +84,10 @@ struct Backward : SiteGradients<Cell, T> {
   // the memory for the gradient of a tile's W_x x
   T* into_x(Units u, int64_t t, int64_t row) const {
     return delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
-                   : ring_x + G * (u.first * capacity + row * u.width);
+                   : in_ring(ring_x, u, row);
+  }
+  T* in_ring(T* ring, Units u, int64_t row) const {
+    return ring + G * (u.first * steps_rows + (paired ? 0 : row) * u.width);
   }
 
   // recomputes what forward has not kept
@@ -86,7 +95,7 @@ struct Backward : SiteGradients<Cell, T> {
   void again(const Step<T>& s, Units u, int64_t t) const {
     if (plan.recompute) {
       T* x = const_cast<T*>(s.x.raw);
-      this->template input_product<U>(t, t + 1, u, panel_x + G * u.first * I, x);
+      this->template input_product<U>(t, t + 1, u, panel_x + G * u.first * FI, x);
       if (this->by_row(RNNORM_INPUT)) this->template by_its_rows<U>(RNNORM_INPUT, x, t, x);
     }
     if (this->by_row(RNNORM_CELL))
@@ -141,8 +150,10 @@ struct Backward : SiteGradients<Cell, T> {
       if (to != s.grad_zx) std::memcpy(to, s.grad_zx, size_t(s.n * G * U) * sizeof(T));
     } else if (!plan.fused) {
       this->template through<RNNORM_INPUT, U>(t, rank, s.grad_zx, s.x, u, s.n, to);
+      this->store_rows(to, s.n, u, row, stored_x);
     }
     this->template through<RNNORM_HIDDEN, U>(t, rank, s.grad_zh, s.h, u, s.n, s.grad_zh);
+    this->store_rows(s.grad_zh, s.n, u, row, stored_h);
   }
 
   // sums that need the tiles of all threads or processes; false if an exchange has failed
@@ -206,10 +217,10 @@ struct Backward : SiteGradients<Cell, T> {
       team.barrier();
       tiles.each(first, Cell::independent ? first : last, [&](auto width, Units u) {
         this->template weight_gradient<decltype(width)::value>(
-            u, ring_h + G * u.first * capacity, offset[stop] - offset[start], packed_h, H, rank,
+            u, stored_h + G * u.first * capacity, offset[stop] - offset[start], packed_h, H, rank,
             grad_w_hh);
       });
-      if (!delayed) this->input_gradients(team, rank, ring_x, capacity, 0, start, stop);
+      if (!delayed) this->input_gradients(team, rank, stored_x, capacity, 0, start, stop);
       team.barrier();
     }
     if (!delayed || delayed_input(team, rank, first, last)) finish(first, last);
@@ -220,7 +231,7 @@ struct Backward : SiteGradients<Cell, T> {
       this->prepare_tile(u);
       if (plan.recompute)
         this->template pack_columns<G * decltype(width)::value>(a.weight_ih, I, u,
-                                                                panel_x + G * u.first * I);
+                                                                panel_x + G * u.first * FI);
       this->zero(grad_w_ih + G * u.first * I, G * u.width * I);
       if (Cell::independent)
         this->zero(grad_w_hh + u.first, u.width);
@@ -260,8 +271,18 @@ struct Backward : SiteGradients<Cell, T> {
     for (int64_t stop = T_, start; stop > 0; stop = start) {
       start = this->chunk_start(stop);
       this->pack_inputs(start, stop, rank, team.size());
+      const Stored<T>* dz;
+      int64_t rows = plan.frames, row = offset[start];
+      if constexpr (paired) {
+        tiles.each(first, last, [&](auto, Units u) {
+          this->store_rows(into_x(u, start, 0), offset[stop] - row, u, 0, stored_x);
+        });
+        dz = stored_x, rows = capacity, row = 0;
+      } else {
+        dz = all_x;
+      }
       team.barrier();
-      this->input_gradients(team, rank, all_x, plan.frames, offset[start], start, stop);
+      this->input_gradients(team, rank, dz, rows, row, start, stop);
       team.barrier();
     }
     return true;

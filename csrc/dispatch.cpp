@@ -5,6 +5,11 @@
 
 #ifdef __linux__
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#ifdef RNNORM_X86_BFLOAT16
+#include <cpuid.h>
 #endif
 
 #include "layer.h"
@@ -22,34 +27,64 @@ DECLARE(portable)
 DECLARE(avx2)
 DECLARE(avx512)
 #endif
+#ifdef RNNORM_X86_BFLOAT16
+DECLARE(avx512_bf16)
+DECLARE(amx)
+#endif
 
 namespace {
+
+struct Passes {
+  int (*forward)(const rnnorm_layer*);
+  int (*backward)(const rnnorm_layer*);
+};
 
 struct Build {
   const char* name;
   bool available;
-  int (*forward)(const rnnorm_layer*);
-  int (*backward)(const rnnorm_layer*);
+  Passes passes;
+  Passes bfloat16;  // null where products of it are not built
   void (*update)(const rnnorm_population*, int64_t, int64_t);
 };
 
-#define ENTRIES(isa) rnnorm_forward_##isa, rnnorm_backward_##isa, rnnorm_update_##isa
+#define PASSES(isa) {rnnorm_forward_##isa, rnnorm_backward_##isa}
+
+#ifdef RNNORM_X86_BFLOAT16
+// whether this processor multiplies bfloat16 in tiles, and Linux lets this process do so
+bool may_use_amx() {
+#ifdef __linux__
+  unsigned eax, ebx, ecx, edx;
+  const unsigned tiles = 1u << 24 | 1u << 22;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & tiles) != tiles) return false;
+  const long request_permission = 0x1023, tile_data = 18;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+#endif
 
 Build choose() {
   const char* wanted = std::getenv("RNNORM_CPU_ISA");
 #ifdef RNNORM_X86
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("fma");
   const Build builds[] = {
-      {"avx512",
-       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("fma"),
-       ENTRIES(avx512)},
-      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
-       ENTRIES(avx2)},
-      {"portable", true, ENTRIES(portable)},
+#ifdef RNNORM_X86_BFLOAT16
+      // no processor that has it has run it yet: only where it is named
+      {"amx", wanted && !std::strcmp(wanted, "amx") && avx512 && may_use_amx(), PASSES(avx512),
+       PASSES(amx), rnnorm_update_amx},
+      {"avx512_bf16", avx512 && __builtin_cpu_supports("avx512bf16"), PASSES(avx512),
+       PASSES(avx512_bf16), rnnorm_update_avx512_bf16},
+#endif
+      {"avx512", avx512, PASSES(avx512), {}, rnnorm_update_avx512},
+      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), PASSES(avx2), {},
+       rnnorm_update_avx2},
+      {"portable", true, PASSES(portable), {}, rnnorm_update_portable},
   };
 #else
-  const Build builds[] = {{"portable", true, ENTRIES(portable)}};
+  const Build builds[] = {{"portable", true, PASSES(portable), {}, rnnorm_update_portable}};
 #endif
   for (const Build& build : builds)
     if (build.available && (!wanted || !*wanted || !std::strcmp(wanted, build.name))) return build;
@@ -84,7 +119,8 @@ struct Scratch {
 thread_local Scratch scratch;
 thread_local int passes = 0;  // passes that run: an exchange may start another one
 
-int run(int (*pass)(const rnnorm_layer*), const rnnorm_layer* layer) {
+int run(int (*Passes::*direction)(const rnnorm_layer*), const rnnorm_layer* layer) {
+  const auto pass = (layer->numbers == RNNORM_BFLOAT16 ? build.bfloat16 : build.passes).*direction;
   if (passes) {
     // a nested pass has its own memory and one thread: the threads of the outer pass wait
     Scratch outer;
@@ -110,9 +146,11 @@ int64_t rnnorm_layer_size() { return sizeof(rnnorm_layer); }
 
 const char* rnnorm_isa() { return build.name; }
 
-int rnnorm_forward(const rnnorm_layer* layer) { return run(build.forward, layer); }
+int rnnorm_has_bfloat16() { return build.bfloat16.forward != nullptr; }
 
-int rnnorm_backward(const rnnorm_layer* layer) { return run(build.backward, layer); }
+int rnnorm_forward(const rnnorm_layer* layer) { return run(&Passes::forward, layer); }
+
+int rnnorm_backward(const rnnorm_layer* layer) { return run(&Passes::backward, layer); }
 
 void rnnorm_update(const rnnorm_population* of, int64_t sites, int64_t is_double) {
   build.update(of, sites, is_double);

@@ -9,19 +9,23 @@ template <class Cell, class T>
 struct Forward : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
-      Base::P, Base::kept;
+      Base::P, Base::FI, Base::FH, Base::kept;
+  using F = Factor<T>;
   static constexpr int G = Cell::gates;
 
   bool few;               // so few rows that packing the weights would cost more than the products
   bool late;              // W_x x is computed just before its use
   int64_t steps_at_once;  // steps of one input product
-  T *panel_x, *panel_h, *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate;
-  T* seen;  // the h of two steps as their recurrent products see it
+  F *panel_x, *panel_h;
+  T *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate;
+  bool shows;       // the recurrent product reads another array than the output: seen
+  Stored<T>* seen;  // the h of two steps as their recurrent products see it
   T* inputs_anew;  // W_x x of the rows that begin anew, by thread
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
     // in evaluation only: the sums have another order
     few = a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
+    shows = paired || plan.masked;
     // few inputs: compute W_x x just before its use; many, or few rows a step, for which W_x would
     // be read again and again: while a tile of W_x is in cache
     late = plan.recompute && B > few_rows;
@@ -32,8 +36,8 @@ struct Forward : Layer<Cell, T> {
 
   void take(Arena& arena) {
     Base::take(arena);
-    panel_x = arena.take<T>(few ? 0 : G * P * I);
-    panel_h = arena.take<T>(few || Cell::independent ? 0 : G * P * H);
+    panel_x = arena.take<F>(few ? 0 : G * P * FI);
+    panel_h = arena.take<F>(few || Cell::independent ? 0 : G * P * FH);
     const bool chunked = !late && (plan.fused ? !a.saved_h : !a.saved_x);
     chunk = arena.take<T>(chunked ? G * P * steps_at_once * B : 0);
     c_now = arena.take<T>(Cell::has_cell && !a.saved_c ? P * B : 0);
@@ -42,7 +46,7 @@ struct Forward : Layer<Cell, T> {
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
     made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
-    seen = arena.take<T>(plan.masked ? 2 * B * H : 0);
+    seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
     this->take_rows(arena, RNNORM_INPUT, steps_at_once * B);
     this->take_rows(arena, RNNORM_HIDDEN, B);
@@ -75,9 +79,9 @@ struct Forward : Layer<Cell, T> {
     if (t % steps_at_once == 0) {
       const int64_t stop = smaller(T_, t + steps_at_once);
       T* to = plan.fused ? h : x;
-      if (!few) this->template input_product<U>(t, stop, u, panel_x + G * u.first * I, to);
+      if (!few) this->template input_product<U>(t, stop, u, panel_x + G * u.first * FI, to);
       for (int64_t i = t; few && i < stop; to += G * U * a.sizes[i++])
-        dots<U>(this->x_rows(i), a.sizes[i], a.weight_ih, I, u, to, false);
+        dots<U>(this->x_rows(i), I, a.sizes[i], a.weight_ih, I, u, to, false);
       if (plan.whole && this->takes(*x_site, t)) {
         take_statistic<G, U>(*x_site, x, plan.frames, u, 0);
       } else if (plan.ahead) {
@@ -86,7 +90,7 @@ struct Forward : Layer<Cell, T> {
       }
       take_rows_of<U>(RNNORM_INPUT, x, offset[stop] - offset[t], u);
     }
-    const T* before = plan.masked ? seen_rows(t) : this->h_rows(t - 1);
+    const Stored<T>* before = before_rows(t);
     const uint8_t* anew = this->anew(t);
     T* kept_x = inputs_anew + rank * G * tile_units * B;
     for (int64_t r = 0; anew && plan.fused && r < n; ++r)
@@ -94,10 +98,10 @@ struct Forward : Layer<Cell, T> {
     if constexpr (Cell::independent)
       scaled<U>(before, n, u, h, plan.fused);
     else if (few)
-      dots<U>(before, n, a.weight_hh, H, u, h, plan.fused);
+      dots<U>(before, seen_stride(), n, a.weight_hh, H, u, h, plan.fused);
     else
-      product<T, C>({before, H, 1, 1, H, 0}, n, panel_h + G * u.first * H, h, C,
-                    plan.fused);
+      product<T, C>({reinterpret_cast<const F*>(before), FH, 1, 1, FH, 0}, n,
+                    panel_h + G * u.first * FH, h, C, plan.fused);
     // a product with the state before would spread its NaN
     for (int64_t r = 0; anew && r < n; ++r) {
       if (!anew[r]) continue;
@@ -173,15 +177,33 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
-  // writes the masked h of a tile that the recurrent product of step t reads, for all threads;
-  // meanwhile other threads read the masked h of the step before
-  T* seen_rows(int64_t t) const { return seen + t % 2 * B * H; }
+  // writes the h of a tile as the recurrent product of step t reads it, for all threads; meanwhile
+  // other threads read that of the step before
+  Stored<T>* seen_rows(int64_t t) const { return seen + t % 2 * B * seen_stride(); }
+  int64_t seen_stride() const { return FH * per_factor; }
   void show(Units u, int64_t t) const {
-    if (!plan.masked || t == T_) return;
+    if (!shows || t == T_) return;
     for (int64_t b = 0; b < a.sizes[t]; ++b) {
-      const int64_t at = b * H + u.first;
-      this->drop_hidden(this->h_rows(t - 1) + at, t, b, u.first, u.count, seen_rows(t) + at);
+      const T* h = this->h_rows(t - 1) + b * H + u.first;
+      T masked[tile_units];
+      if (plan.masked) {
+        this->drop_hidden(h, t, b, u.first, u.count, masked);
+        h = masked;
+      }
+      Stored<T>* to = seen_rows(t) + b * seen_stride() + u.first;
+      if (u.count == tile_units)
+        copy(h, tile_units, to);
+      else
+        copy(h, u.count, to);
+      // zeros beyond the last unit
+      const int64_t left = seen_stride() - H;
+      if (u.first + u.count == H && left) std::memset(to + u.count, 0, size_t(left) * sizeof(*to));
     }
+  }
+  const Stored<T>* before_rows(int64_t t) const {
+    if constexpr (!paired)
+      if (!plan.masked) return this->h_rows(t - 1);
+    return seen_rows(t);
   }
 
   template <int U>
@@ -249,15 +271,16 @@ struct Forward : Layer<Cell, T> {
       }
   }
 
-  // n rows times the rows of a weight (G H, K) that belong to a tile
+  // n rows, `stride` apart, times the rows of a weight (G H, K) that belong to a tile
   template <int U>
-  void dots(const T* rows, int64_t n, const void* weight, int64_t K, Units u, T* to,
-            bool accumulate) const {
+  void dots(const Stored<T>* rows, int64_t stride, int64_t n, const void* weight, int64_t K,
+            Units u, T* to, bool accumulate) const {
     // zeros at units that do not exist
     if (u.count < U && !accumulate) std::memset(to, 0, size_t(n * G * U) * sizeof(T));
     for (int g = 0; g < G; ++g)
-      unpacked_product(rows, n, static_cast<const T*>(weight) + (g * H + u.first) * K, u.count, K,
-                       to + g * U, G * U, accumulate);
+      unpacked_product<T>(rows, stride, n,
+                          static_cast<const Stored<T>*>(weight) + (g * H + u.first) * K, u.count,
+                          K, to + g * U, G * U, accumulate);
   }
 
   // takes a tile's mean and biased variance, or for exchange the sum of squares
@@ -277,11 +300,11 @@ struct Forward : Layer<Cell, T> {
       this->prepare_tile(u);
       show(u, 0);
       if (few) return;
-      this->template pack_columns<C>(a.weight_ih, I, u, panel_x + G * u.first * I);
+      this->template pack_columns<C>(a.weight_ih, I, u, panel_x + G * u.first * FI);
       if (!Cell::independent)
-        this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * H);
+        this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * FH);
     });
-    if (plan.masked) team.barrier();
+    if (shows) team.barrier();
     for (int64_t t = 0; t < T_; ++t) {
       if (plan.across) {
         if (!step_across(team, rank, first, last, t)) return;

@@ -10,46 +10,66 @@ struct GradientProducts : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P;
+  using F = Factor<T>;
   static constexpr int G = Cell::gates;
   static constexpr int packed = Block<T, G * int(tile_units)>::R;  // rows of h^T at a time
   static constexpr int64_t panel_tiles = 8;  // this many tiles of W, 64 columns wide, fit in cache
 
   int64_t capacity;  // frames of the ring
   int64_t columns;   // columns of the gradient of h: P rounded up to whole vectors
-  T *panel_t, *panel_i, *ring_h, *packed_x, *packed_h, *grad_w_ih, *grad_w_hh, *grad_h;
-  T *block_x, *own_dz;
+  int64_t capacity_f;  // factors along the frames of the ring
+  int64_t steps_rows;  // rows of dz itself: where products take it in another form, of one step
+  F *panel_t, *panel_i, *packed_x, *packed_h, *own_dz;
+  T *ring_h, *grad_w_ih, *grad_w_hh, *grad_h, *block_x;
+  Stored<T>* stored_h;  // dz as products take it, by tile as the ring
   T *grad_seen, *own_row;  // gradient of the masked h; a row of h as its product has seen it
 
   explicit GradientProducts(const rnnorm_layer& args) : Base(args) {
     columns = quotient_up(P, tile_units) * tile_units;
     capacity = larger(B, smaller(plan.frames, chunk_rows));
+    capacity_f = factors(capacity);
+    steps_rows = paired ? B : capacity;
   }
 
   void take(Arena& arena) {
     Base::take(arena);
-    panel_t = arena.take<T>(Cell::independent ? 0 : G * P * columns);
-    panel_i = arena.take<T>(a.grad_x ? G * P * quotient_up(I, 64) * 64 : 0);
-    ring_h = arena.take<T>(G * P * capacity);
-    packed_x = arena.take<T>(quotient_up(I, packed) * packed * capacity);
-    packed_h = arena.take<T>(Cell::independent ? 0 : quotient_up(H, packed) * packed * capacity);
+    panel_t = arena.take<F>(Cell::independent ? 0 : factors(G * P) * columns);
+    panel_i = arena.take<F>(a.grad_x ? factors(G * P) * quotient_up(I, 64) * 64 : 0);
+    ring_h = arena.take<T>(G * P * steps_rows);
+    stored_h = take_stored(arena, ring_h);
+    packed_x = arena.take<F>(quotient_up(I, packed) * packed * capacity_f);
+    packed_h = arena.take<F>(Cell::independent ? 0 : quotient_up(H, packed) * packed * capacity_f);
     grad_w_ih = arena.take<T>(G * P * I);
     grad_w_hh = arena.take<T>(Cell::independent ? P : G * P * H);
     grad_h = arena.take<T>(B * columns);
     block_x = arena.take<T>(a.grad_x ? 64 * capacity : 0);
-    own_dz = arena.take<T>(a.threads * own_dz_size());
+    own_dz = arena.take<F>(a.threads * own_dz_size());
     grad_seen = arena.take<T>(plan.masked ? B * columns : 0);
     own_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * H : 0);
+  }
+
+  // room for a ring of dz as products take it: the ring itself where they take its numbers
+  Stored<T>* take_stored(Arena& arena, T* ring) const {
+    if constexpr (paired)
+      return arena.take<Stored<T>>(G * P * capacity);
+    else
+      return ring;
+  }
+  // stores n rows of a tile's dz from a row of the ring on for the products
+  void store_rows(const T* dz, int64_t n, Units u, int64_t row, Stored<T>* ring) const {
+    const int64_t C = G * u.width;
+    if constexpr (paired) copy(dz, n * C, ring + G * u.first * capacity + row * C);
   }
 
   // a thread's columns [from, to) of W_h, and its share of W_x's, for in_panels
   void pack_weights(Team& team, int64_t rank, int64_t from, int64_t to) const {
     each_panel(from, Cell::independent ? from : to, [&](int64_t start, auto width) {
       this->template pack_rows<decltype(width)::value>(a.weight_hh, H, start,
-                                                       panel_t + G * P * start);
+                                                       panel_t + factors(G * P) * start);
     });
     if (a.grad_x)
       for (int64_t column = 64 * rank; column < I; column += 64 * team.size())
-        this->template pack_rows<64>(a.weight_ih, I, column, panel_i + G * P * column);
+        this->template pack_rows<64>(a.weight_ih, I, column, panel_i + factors(G * P) * column);
   }
 
   // columns [first, last) of dR W_h at step t, from the panels packed by pack_rows
@@ -62,9 +82,9 @@ struct GradientProducts : Layer<Cell, T> {
         own_gradient(tiles[i], t, row, rank);
     } else {
       each_panel(first, last, [&](int64_t start, auto width) {
-        this->template in_panels<decltype(width)::value>(ring_h, capacity, row, a.sizes[t],
-                                                         panel_t + G * P * start, to + start,
-                                                         columns, passes && !plan.masked);
+        this->template in_panels<decltype(width)::value>(
+            stored_h, capacity, row, a.sizes[t], panel_t + factors(G * P) * start, to + start,
+            columns, passes && !plan.masked);
       });
     }
     const int64_t real = larger(0, smaller(H, last) - first);
@@ -98,7 +118,7 @@ struct GradientProducts : Layer<Cell, T> {
 
   // to (n x N) = or += rows of dZ, tile after tile, times a panel (G P x N)
   template <int N>
-  void in_panels(const T* dz, int64_t rows, int64_t row, int64_t n, const T* panel, T* to,
+  void in_panels(const Stored<T>* dz, int64_t rows, int64_t row, int64_t n, const F* panel, T* to,
                  int64_t stride, bool accumulate) const {
     // without hidden units no product writes the sum
     if (P == 0 && !accumulate)
@@ -107,17 +127,18 @@ struct GradientProducts : Layer<Cell, T> {
       count = tiles_together(tile);
       const Units u = tiles[tile];
       const int64_t C = G * u.width, first = G * u.first;
-      product<T, N>({dz + first * rows + C * row, C, 1, count, C, C * rows}, n, panel + first * N,
-                    to, stride, accumulate);
+      const auto* from = reinterpret_cast<const F*>(dz + first * rows + C * row);
+      product<T, N>({from, factors(C), 1, count, factors(C), factors(C * rows)}, n,
+                    panel + factors(first) * N, to, stride, accumulate);
       accumulate = true;
     }
   }
 
   // packs N columns of a weight (G H, K) from `first` on for in_panels
   template <int N>
-  void pack_rows(const void* weight, int64_t K, int64_t first, T* panel) const {
+  void pack_rows(const void* weight, int64_t K, int64_t first, F* panel) const {
     constexpr int64_t S = slice<T, N>;
-    const T* w = static_cast<const T*>(weight);
+    const auto* w = static_cast<const Stored<T>*>(weight);
     for (int64_t tile = 0, count; tile < tiles.count; tile += count) {
       count = tiles_together(tile);
       for (int64_t column = first; column < first + N; column += S) {
@@ -125,40 +146,88 @@ struct GradientProducts : Layer<Cell, T> {
         for (int64_t i = tile; i < tile + count; ++i) {
           const Units u = tiles[i];
           for (int g = 0; g < G; ++g)
-            for (int64_t k = 0; k < u.width; ++k, panel += S) {
-              std::memset(panel, 0, S * sizeof(T));
-              if (k < u.count)
-                std::memcpy(panel, w + (g * H + u.first + k) * K + column,
-                            size_t(real) * sizeof(T));
+            for (int64_t k = 0; k < u.width; k += per_factor, panel += S) {
+              const Stored<T>* row = w + (g * H + u.first + k) * K + column;
+              std::memset(panel, 0, S * sizeof(F));
+              if constexpr (paired)
+                pair_up(k < u.count ? row : nullptr, k + 1 < u.count ? row + K : nullptr, real,
+                        panel);
+              else if (k < u.count)
+                std::memcpy(panel, row, size_t(real) * sizeof(F));
             }
         }
       }
     }
   }
 
+  // the numbers of two rows side by side, zeros of a row that is null
+  static RNNORM_INLINE void pair_up(const Stored<T>* a, const Stored<T>* b, int64_t count, F* to) {
+    for (int64_t k = 0; a && b && k < count; ++k) to[k] = F(uint32_t(b[k]) << 16 | a[k]);
+    for (int64_t k = 0; !b && a && k < count; ++k) to[k] = a[k];
+  }
+
   // transposes a thread's share of the frames [start, stop) of x or of h one step before:
-  // blocks of `packed` features, each [frame][feature]
+  // blocks of `packed` features, each [frame][feature], or of pairs of frames
   template <class At>
   void pack_frames(At row_of, int64_t K, int64_t start, int64_t stop, int64_t rank, int64_t team,
-                   T* to) const {
-    const int64_t frames = offset[stop] - offset[start];
-    const int64_t first = frames * rank / team, last = frames * (rank + 1) / team;
+                   F* to) const {
+    const int64_t frames = offset[stop] - offset[start], rows = factors(frames);
+    const int64_t first = rows * rank / team, last = rows * (rank + 1) / team;
     // few blocks at a time: their lines may all lie in one set of the cache
     constexpr int64_t at_once = 6 * packed;
     for (int64_t some = 0; some < K; some += at_once) {
       const int64_t count = smaller(at_once, K - some);
       int64_t t = start, begin = 0;
-      for (int64_t r = first; r < last; ++r) {
+      const auto row = [&](int64_t r) {
         while (begin + a.sizes[t] <= r) begin += a.sizes[t++];
-        const T* from = row_of(t, r - begin, some, count);
-        T* out = to + some * capacity + r * packed;
+        return row_of(t, r - begin, some, count);
+      };
+      for (int64_t r = first; r < last; ++r) {
+        F* out = to + some * capacity_f + r * packed;
+        const F* from;
+#ifdef RNNORM_PAIRS
+        F pairs[at_once];
+        lower(row(2 * r), count, pairs);
+        if (2 * r + 1 < frames) upper(row(2 * r + 1), count, pairs);
+        from = pairs;
+#else
+        from = row(r);
+#endif
         int64_t k = 0;
-        for (; k + packed <= count; k += packed, out += packed * capacity)
-          std::memcpy(out, from + k, packed * sizeof(T));
+        for (; k + packed <= count; k += packed, out += packed * capacity_f)
+          std::memcpy(out, from + k, packed * sizeof(F));
         for (int64_t j = 0; j < count - k; ++j) out[j] = from[k + j];
       }
     }
   }
+#ifdef RNNORM_PAIRS
+  // the first numbers of pairs, whose second ones become zero
+  static void lower(const uint16_t* row, int64_t count, F* pairs) {
+    for (int64_t k = 0; k < count; ++k) pairs[k] = row[k];
+  }
+  static void upper(const uint16_t* row, int64_t count, F* pairs) {
+    for (int64_t k = 0; k < count; ++k) pairs[k] |= F(uint32_t(row[k]) << 16);
+  }
+  static void lower(const T* row, int64_t count, F* pairs) {
+    each_part(row, count, [&](int64_t k, int64_t n, const uint16_t* part) {
+      lower(part, n, pairs + k);
+    });
+  }
+  static void upper(const T* row, int64_t count, F* pairs) {
+    each_part(row, count, [&](int64_t k, int64_t n, const uint16_t* part) {
+      upper(part, n, pairs + k);
+    });
+  }
+  template <class Body>
+  static RNNORM_INLINE void each_part(const T* row, int64_t count, Body body) {
+    constexpr int64_t W = widest<T>;
+    uint16_t part[W];
+    for (int64_t k = 0; k < count; k += W) {
+      copy(row + k, smaller(W, count - k), part);
+      body(k, smaller(W, count - k), part);
+    }
+  }
+#endif
 
   void pack_inputs(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
     const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t) {
@@ -207,37 +276,44 @@ struct GradientProducts : Layer<Cell, T> {
 
   // a thread's memory for one tile of dz as a panel; none if its rows are one slice
   int64_t own_dz_size() const {
-    return slice<T, G * int(tile_units)> == G * tile_units ? 0 : G * tile_units * capacity;
+    const bool as_it_is = !paired && slice<T, G * int(tile_units)> == G * tile_units;
+    return as_it_is ? 0 : G * tile_units * capacity_f;
   }
 
   template <int U>
-  const T* as_panel(const T* dz, int64_t frames, T* room) const {
+  const F* as_panel(const Stored<T>* dz, int64_t frames, F* room) const {
     constexpr int C = G * U, S = slice<T, C>;
-    if (S == C) return dz;
+    if constexpr (!paired && S == C) return dz;
     for (int c = 0; c < C; c += S)
-      for (int64_t r = 0; r < frames; ++r, room += S)
-        std::memcpy(room, dz + r * C + c, S * sizeof(T));
-    return room - frames * C;
+      for (int64_t r = 0; r < frames; r += per_factor, room += S) {
+        const Stored<T>* row = dz + r * C + c;
+        if constexpr (paired)
+          pair_up(row, r + 1 < frames ? row + C : nullptr, S, room);
+        else
+          std::memcpy(room, row, S * sizeof(T));
+      }
+    return room - factors(frames) * C;
   }
 
   // adds the gradient of a tile's rows of a weight, from frames packed by pack_frames
   template <int U>
-  void weight_gradient(Units u, const T* dz, int64_t frames, const T* activations, int64_t K,
-                       int64_t rank, T* grad) const {
+  void weight_gradient(Units u, const Stored<T>* dz, int64_t frames, const F* activations,
+                       int64_t K, int64_t rank, T* grad) const {
     constexpr int C = G * U;
-    const T* panel = this->template as_panel<U>(dz, frames, own_dz + rank * own_dz_size());
+    const F* panel = this->template as_panel<U>(dz, frames, own_dz + rank * own_dz_size());
+    const auto* next = reinterpret_cast<const F*>(dz + frames * C);
     T* to = grad + G * u.first * K;
     for (int64_t k = 0; k < K; k += packed, to += packed * C) {
       // the sums that come next are not in cache
       for (int64_t at = 0; at < packed * C; at += 64 / int64_t(sizeof(T)))
         __builtin_prefetch(to + packed * C + at, 1);
-      product<T, C>({activations + k * capacity, 1, packed, 1, frames, 0}, smaller(packed, K - k),
-                    panel, to, C, true, dz + frames * C);
+      product<T, C>({activations + k * capacity_f, 1, packed, 1, factors(frames), 0},
+                    smaller(packed, K - k), panel, to, C, true, next);
     }
   }
 
   // gradients of W_x and x from the steps [start, stop); dz by tile, `rows` rows each
-  void input_gradients(Team& team, int64_t rank, const T* dz, int64_t rows, int64_t row,
+  void input_gradients(Team& team, int64_t rank, const Stored<T>* dz, int64_t rows, int64_t row,
                        int64_t start, int64_t stop) const {
     const int64_t frames = offset[stop] - offset[start];
     const int64_t begin = tiles.share(rank, team.size()), end = tiles.share(rank + 1, team.size());
@@ -249,14 +325,14 @@ struct GradientProducts : Layer<Cell, T> {
     const int64_t first = frames * rank / team.size(), last = frames * (rank + 1) / team.size();
     T* block = block_x + 64 * first;
     for (int64_t column = 0; column < I && first < last; column += 64) {
-      in_panels<64>(dz, rows, row + first, last - first, panel_i + G * P * column, block, 64,
-                    false);
+      in_panels<64>(dz, rows, row + first, last - first, panel_i + factors(G * P) * column, block,
+                    64, false);
       const int64_t width = smaller(64, I - column);
       int64_t t = start, frame = 0;
       for (int64_t r = first; r < last; ++r) {
         while (frame + a.sizes[t] <= r) frame += a.sizes[t++];
-        T* to = static_cast<T*>(a.grad_x) + (t * B + r - frame) * I + column;
-        std::memcpy(to, block + (r - first) * 64, size_t(width) * sizeof(T));
+        auto* to = static_cast<Stored<T>*>(a.grad_x) + (t * B + r - frame) * I + column;
+        copy(block + (r - first) * 64, width, to);
       }
     }
   }

@@ -16,6 +16,9 @@ enum {
   RNNORM_INDRNN_TANH,  // weight_hh is (H,): W_h h is weight_hh * h
   RNNORM_INDRNN_RELU
 };
+// the numbers of a layer: with bfloat16, x, the weights W and the gradients of these are that, and
+// all others float
+enum { RNNORM_FLOAT, RNNORM_DOUBLE, RNNORM_BFLOAT16 };
 // by row: layer norm, and without the mean RMS norm
 enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE, RNNORM_ROW, RNNORM_RMS };
 // the gates of a term that share the statistics of a row: a GRU's two gates apart from its
@@ -64,7 +67,7 @@ typedef int64_t (*rnnorm_exchange)(int64_t site, int64_t first, int64_t count);
 
 struct rnnorm_layer {
   int64_t cell;
-  int64_t is_double;
+  int64_t numbers;
   int64_t threads;
   int64_t T, B, I, H;
   const int64_t* sizes;  // active rows of each step, non-increasing
@@ -118,6 +121,9 @@ RNNORM_API void rnnorm_update(const rnnorm_population*, int64_t sites, int64_t i
 
 // size of a rnnorm_layer in bytes, by which a caller recognises another version of the interface
 RNNORM_API int64_t rnnorm_layer_size();
+
+// 1 if the build in use multiplies in bfloat16, which is not for independent cells
+RNNORM_API int rnnorm_has_bfloat16();
 
 // the instruction set in use, or null if RNNORM_CPU_ISA names one that is unknown or absent
 RNNORM_API const char* rnnorm_isa();

@@ -35,17 +35,20 @@ class Arena {
 template <class Cell, class T>
 struct Layer {
   static constexpr int G = Cell::gates;
+  using F = Factor<T>;
 
   const rnnorm_layer& a;
   const Plan plan;
   const Tiling tiles;
   const int64_t T_, B, I, H, P;  // P: H rounded up to whole tiles
+  const int64_t FI, FH;          // factors of a row of x and of h in their products
   int64_t last_good = -1;        // last step with a statistic of its own
   bool failed = false;           // whether an exchange has failed
   int64_t* offset;               // frames before step t
   T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *affines[RNNORM_SITES], *peepholes, *c_first;
   T* own_weight;       // of an independent cell
   T *anew_h, *anew_c;  // a tile of the step before, with zeros in rows that begin anew
+  Stored<T>* whole_x;  // x with zeros at the end of each row, where factors need them
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
   struct RowSite {
     Parts<T> parts;
@@ -58,7 +61,7 @@ struct Layer {
 
   explicit Layer(const rnnorm_layer& args)
       : a(args), plan(args), tiles(args.H), T_(args.T), B(args.B), I(args.I), H(args.H),
-        P(tiles.padded) {
+        P(tiles.padded), FI(row_factors(I)), FH(row_factors(H)) {
     if (a.min_rows >= 0)
       for (int64_t t = 0; t < T_ && all_rows(t) >= a.min_rows; ++t) last_good = t;
   }
@@ -74,6 +77,7 @@ struct Layer {
     own_weight = arena.take<T>(Cell::independent ? P : 0);
     anew_h = arena.take<T>(a.reset && passes() ? own_size() : 0);
     anew_c = arena.take<T>(a.reset && Cell::has_cell ? own_size() : 0);
+    whole_x = arena.take<Stored<T>>(FI * per_factor > I ? T_ * B * FI * per_factor : 0);
   }
 
   // room for a site's rows, if it is normalised by row
@@ -130,6 +134,13 @@ struct Layer {
   void prepare_offsets() {
     offset[0] = 0;
     for (int64_t t = 0; t < T_; ++t) offset[t + 1] = offset[t] + a.sizes[t];
+  }
+  void prepare_inputs() {
+    const int64_t row = FI * per_factor;
+    for (int64_t r = 0; row > I && r < T_ * B; ++r) {
+      std::memcpy(whole_x + r * row, x_rows(0) + r * I, size_t(I) * sizeof(*whole_x));
+      std::memset(whole_x + r * row + I, 0, size_t(row - I) * sizeof(*whole_x));
+    }
   }
 
   void prepare_tile(Units u) {
@@ -252,48 +263,60 @@ struct Layer {
     return 4 * gates_of(which) * tile_units * (a.site[which].constant_row ? B : 1);
   }
 
-  // calls square(row of the weight, column of the tile, k) for whole squares of W, else
-  // element(likewise), over the rows of a weight (G H, K) that belong to a tile
+  // calls square(row of the weight, column of the tile, k) for whole squares of W, the first k
+  // below `whole`, else element(likewise) below `count`, over a tile's rows of a weight (G H, .)
   template <class Square, class Element>
-  void each_weight(int64_t K, Units u, Square square, Element element) const {
-    const int64_t squares = u.count == tile_units ? K / widest<T> * widest<T> : 0;
+  void each_weight(int64_t whole, int64_t count, Units u, Square square, Element element) const {
+    const int64_t squares = u.count == tile_units ? whole / widest<T> * widest<T> : 0;
     for (int g = 0; g < G; ++g) {
       const int64_t row = g * H + u.first, column = g * u.width;
       for (int64_t k = 0; k < squares; k += widest<T>)
         for (int64_t j = 0; j < u.count; j += widest<T>) square(row + j, column + j, k);
       for (int64_t j = 0; j < u.width; ++j)
-        for (int64_t k = squares; k < K; ++k) element(row + j, column + j, k, j < u.count);
+        for (int64_t k = squares; k < count; ++k) element(row + j, column + j, k, j < u.count);
     }
   }
   // packs the rows of a weight that belong to a tile as a panel of C columns
   template <int C>
-  void pack_columns(const void* weight, int64_t K, Units u, T* panel) const {
-    const T* w = static_cast<const T*>(weight);
+  void pack_columns(const void* weight, int64_t K, Units u, F* panel) const {
+    const auto* w = static_cast<const Stored<T>*>(weight);
+    const int64_t count = row_factors(K);
     each_weight(
-        K, u,
+        K / per_factor, count, u,
         [&](int64_t row, int64_t column, int64_t k) {
-          transpose<widest<T>>(w + row * K + k, K, panel + in_panel<T, C>(K, k, column),
-                               slice<T, C>);
+          transpose<widest<T>>(w + row * K + k * per_factor, K,
+                               panel + in_panel<T, C>(count, k, column), slice<T, C>);
         },
         [&](int64_t row, int64_t column, int64_t k, bool real) {
-          panel[in_panel<T, C>(K, k, column)] = real ? w[row * K + k] : T(0);
+          F& to = panel[in_panel<T, C>(count, k, column)] = F(0);
+          const int64_t first = k * per_factor, numbers = smaller(per_factor, K - first);
+          if (real && numbers > 0) std::memcpy(&to, w + row * K + first, size_t(numbers) * sizeof(*w));
         });
   }
   // unpacks a panel of the tile's columns to the rows of a weight
   void unpack_columns(const T* panel, int64_t K, Units u, void* weight) const {
-    T* w = static_cast<T*>(weight);
+    constexpr int W = widest<T>;
+    auto* w = static_cast<Stored<T>*>(weight);
     const int64_t C = G * u.width;
     each_weight(
-        K, u,
+        K, K, u,
         [&](int64_t row, int64_t column, int64_t k) {
-          transpose<widest<T>>(panel + k * C + column, C, w + row * K + k, K);
+          if constexpr (paired) {
+            T square[W * W];
+            transpose<W>(panel + k * C + column, C, square, W);
+            for (int r = 0; r < W; ++r) copy(square + r * W, W, w + (row + r) * K + k);
+          } else {
+            transpose<W>(panel + k * C + column, C, w + row * K + k, K);
+          }
         },
         [&](int64_t row, int64_t column, int64_t k, bool real) {
-          if (real) w[row * K + k] = panel[k * C + column];
+          if (real) copy(panel + k * C + column, 1, w + row * K + k);
         });
   }
 
-  const T* x_rows(int64_t t) const { return static_cast<const T*>(a.x) + t * B * I; }
+  const Stored<T>* x_rows(int64_t t) const {
+    return static_cast<const Stored<T>*>(a.x) + t * B * I;
+  }
   const T* h_rows(int64_t t) const {
     return t < 0 ? static_cast<const T*>(a.h0) : static_cast<const T*>(a.output) + t * B * H;
   }
@@ -351,12 +374,14 @@ struct Layer {
 
   // W_x x of one tile for the steps [start, stop), whose frames follow each other in `to`
   template <int U>
-  void input_product(int64_t start, int64_t stop, Units u, const T* panel, T* to) const {
+  void input_product(int64_t start, int64_t stop, Units u, const F* panel, T* to) const {
     constexpr int C = G * U;
     const int64_t steps = a.sizes[stop - 1] == B ? stop - start : 1;
     for (int64_t t = start; t < stop; t += steps) {
       const int64_t n = a.sizes[t] * steps;
-      product<T, C>({x_rows(t), I, 1, 1, I, 0}, n, panel, to, C, false);
+      const int64_t row = FI * per_factor;
+      const Stored<T>* x = row > I ? whole_x + t * B * row : x_rows(t);
+      product<T, C>({reinterpret_cast<const F*>(x), FI, 1, 1, FI, 0}, n, panel, to, C, false);
       clear_missing<U>(u, n, to);
       to += n * C;
     }

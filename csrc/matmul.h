@@ -1,15 +1,15 @@
 // the matrix product: rows of A, any strides, times a packed panel of C columns
 #pragma once
-#include "vector.h"
+#include "amx.h"
 
 namespace rnnorm {
 namespace {
 
-// element (r, k) of A is at row(r) + (k / length) * jump + (k % length) * step
+// factor (r, k) of A is at row(r) + (k / length) * jump + (k % length) * step
 template <class T>
 struct Rows {
-  const T* data;
-  int64_t stride;    // from row to row
+  const Factor<T>* data;
+  int64_t stride;    // from row to row, in factors as all that follow
   int64_t step;      // from k to k + 1
   int64_t segments;  // k runs over segments * length
   int64_t length;
@@ -50,6 +50,7 @@ RNNORM_INLINE int64_t in_panel(int64_t length, int64_t k, int64_t column) {
 // c (n x C) = or += a (n x K) panel (K x C); every element is summed in the order of k
 template <class T, int C>
 class Product {
+  using F = Factor<T>;
   using B = Block<T, C>;
   static constexpr int W = B::W, N = B::N, S = slice<T, C>;
   // 29 instructions for 12 multiply-adds are too many for the narrower processors
@@ -60,18 +61,18 @@ class Product {
 #else
   static constexpr bool spills = false;
 #endif
-  static constexpr int line = 64 / int(sizeof(T));
+  static constexpr int line = 64 / int(sizeof(F));
 
  public:
-  Product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride, bool accumulate,
-          const T* next)
+  Product(const Rows<T>& a, int64_t n, const F* panel, T* c, int64_t c_stride, bool accumulate,
+          const F* next)
       : a(a), size(a.segments * a.length * C), panel(panel), c(c), c_stride(c_stride),
         accumulate(accumulate), next(next), ahead(next),
         lines(!B::many && n < 4 * B::R ? unrolled : 1) {
+    int64_t r = tiles(n);
     // a last block of one or two rows would wait for the panel: share its rows with the one before
-    const int64_t rest = n % B::R;
-    const int64_t whole = n - rest - (rest && rest <= B::R / 2 && n > B::R ? B::R : 0);
-    int64_t r = 0;
+    const int64_t left = n - r, rest = left % B::R;
+    const int64_t whole = n - rest - (rest && rest <= B::R / 2 && left > B::R ? B::R : 0);
     for (; r < whole; r += B::R) rows<B::R>(r);
     while (r < n) {
       const int64_t count = n - r < B::R ? n - r : (n - r + 1) / 2;
@@ -81,6 +82,33 @@ class Product {
   }
 
  private:
+#ifdef RNNORM_AMX
+  // multiplies the first rows by AMX, and returns their number: 0 where tiles do not fit
+  int64_t tiles(int64_t n) const {
+    if (S % 16 || a.step != 1 || a.length % amx_pairs) return 0;
+    int64_t r = 0;
+    for (; r + 2 * amx_rows <= n; r += 2 * amx_rows) row_of_tiles<2>(r);
+    if (r + amx_rows <= n) row_of_tiles<1>(r), r += amx_rows;
+    return r;
+  }
+  template <int Rows>
+  void row_of_tiles(int64_t r) const {
+    const int64_t count = a.length / amx_pairs;
+    for (int column = 0; column < C; column += column % S + 32 <= S ? 32 : 16)
+      for (int64_t s = 0; s < a.segments; ++s) {
+        const F* from = a.data + r * a.stride + s * a.jump;
+        const F* by = panel + column / S * S * (size / C) + column % S + s * a.length * S;
+        T* to = c + r * c_stride + column;
+        if (column % S + 32 <= S)
+          amx_block<Rows, 2>(from, a.stride, by, S, count, to, c_stride, accumulate || s);
+        else
+          amx_block<Rows, 1>(from, a.stride, by, S, count, to, c_stride, accumulate || s);
+      }
+  }
+#else
+  static constexpr int64_t tiles(int64_t) { return 0; }
+#endif
+
   template <int R>
   RNNORM_INLINE void last_rows(int64_t count, int64_t r) {
     if constexpr (R > 0) {
@@ -113,30 +141,30 @@ class Product {
   }
 
   template <int R, int Slices>
-  RNNORM_INLINE void block(const T* first, const T* from, T* to) const {
+  RNNORM_INLINE void block(const F* first, const F* from, T* to) const {
     using V = Vec<T, W>;
     constexpr int M = Slices * N;
     const int64_t apart = size / C * S;
-    const T* ask = ahead;
+    const F* ask = ahead;
     V sum[R][M];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < M; ++v)
         sum[r][v] = accumulate ? load<W>(to + r * c_stride + v * W) : V{};
-    const auto add = [&](const T* p, const T* b_at) __attribute__((always_inline)) {
-      V b[M];
+    const auto add = [&](const F* p, const F* b_at) __attribute__((always_inline)) {
+      Vec<F, W> b[M];
 #pragma GCC unroll 8
       for (int v = 0; v < M; ++v) b[v] = load<W>(b_at + v / N * apart + v % N * W);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        const T value = p[r * a.stride];
+        const F value = load_factor(p + r * a.stride);
 #pragma GCC unroll 8
-        for (int v = 0; v < M; ++v) sum[r][v] += value * b[v];
+        for (int v = 0; v < M; ++v) sum[r][v] = add_product<W>(sum[r][v], value, b[v]);
       }
     };
     for (int64_t s = 0; s < a.segments; ++s) {
-      const T* p = first + s * a.jump;
+      const F* p = first + s * a.jump;
       int64_t k = 0;
       for (; k + unrolled <= a.length; k += unrolled) {
         const int64_t asked = B::many ? 1 : lines;
@@ -159,18 +187,18 @@ class Product {
 
   const Rows<T> a;
   const int64_t size;
-  const T* const panel;
+  const F* const panel;
   T* const c;
   const int64_t c_stride;
   const bool accumulate;
-  const T *const next, *ahead;
+  const F *const next, *ahead;
   const int64_t lines;
 };
 
 // c (n x C) = or += a panel, while what lies at `next`, behind the panel if null, is asked for
 template <class T, int C>
-void product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride, bool accumulate,
-             const T* next = nullptr) {
+void product(const Rows<T>& a, int64_t n, const Factor<T>* panel, T* c, int64_t c_stride,
+             bool accumulate, const Factor<T>* next = nullptr) {
   Product<T, C>(a, n, panel, c, c_stride, accumulate,
                 next ? next : panel + a.segments * a.length * C);
 }
@@ -178,21 +206,21 @@ void product(const Rows<T>& a, int64_t n, const T* panel, T* c, int64_t c_stride
 // c (R x J) = or += R rows of a (. x K) times J rows of an unpacked weight, transposed; an element's
 // sum has the same order whatever R and J are
 template <class T, int R, int J>
-RNNORM_INLINE void dot_products(const T* a, const T* w, int64_t K, T* c, int64_t c_stride,
-                                bool accumulate) {
-  constexpr int W = widest<T>, N = R * J;
-  using V = Vec<T, W>;
-  V sum[N] = {};
+RNNORM_INLINE void dot_products(const Stored<T>* a, int64_t a_stride, const Stored<T>* w, int64_t K,
+                                T* c, int64_t c_stride, bool accumulate) {
+  constexpr int W = widest<T>, N = R * J, together = W * per_factor;
+  using F = Factor<T>;
+  Vec<T, W> sum[N] = {};
   int64_t k = 0;
-  for (; k + W <= K; k += W) {
-    V x[R];
+  for (; k + together <= K; k += together) {
+    Vec<F, W> x[R];
 #pragma GCC unroll 2
-    for (int r = 0; r < R; ++r) x[r] = load<W>(a + r * K + k);
+    for (int r = 0; r < R; ++r) x[r] = load<W>(reinterpret_cast<const F*>(a + r * a_stride + k));
 #pragma GCC unroll 16
     for (int j = 0; j < J; ++j) {
-      const V row = load<W>(w + j * K + k);
+      const Vec<F, W> row = load<W>(reinterpret_cast<const F*>(w + j * K + k));
 #pragma GCC unroll 2
-      for (int r = 0; r < R; ++r) sum[r * J + j] += x[r] * row;
+      for (int r = 0; r < R; ++r) sum[r * J + j] = add_product<W>(sum[r * J + j], x[r], row);
     }
   }
   T lanes[N * W], total[N];
@@ -203,7 +231,7 @@ RNNORM_INLINE void dot_products(const T* a, const T* w, int64_t K, T* c, int64_t
   if constexpr (N % W == 0) {
     for (int i = 0; i < N; i += W) {
       transpose<W>(lanes + i * W, W, lanes + i * W, W);
-      V all = load<W>(total + i);
+      Vec<T, W> all = load<W>(total + i);
 #pragma GCC unroll 16
       for (int lane = 0; lane < W; ++lane) all += load<W>(lanes + (i + lane) * W);
       store<W>(total + i, all);
@@ -214,7 +242,8 @@ RNNORM_INLINE void dot_products(const T* a, const T* w, int64_t K, T* c, int64_t
   }
   for (int r = 0; r < R; ++r)
     for (int j = 0; j < J; ++j) {
-      for (int64_t rest = k; rest < K; ++rest) total[r * J + j] += a[r * K + rest] * w[j * K + rest];
+      for (int64_t rest = k; rest < K; ++rest)
+        total[r * J + j] += widened(a[r * a_stride + rest]) * widened(w[j * K + rest]);
       c[r * c_stride + j] = total[r * J + j];
     }
 }
@@ -222,8 +251,8 @@ RNNORM_INLINE void dot_products(const T* a, const T* w, int64_t K, T* c, int64_t
 // the same for any number of rows of a and of the weight: where packing it would cost more than the
 // product
 template <class T>
-void unpacked_product(const T* a, int64_t n, const T* w, int64_t count, int64_t K, T* c,
-                      int64_t c_stride, bool accumulate) {
+void unpacked_product(const Stored<T>* a, int64_t a_stride, int64_t n, const Stored<T>* w,
+                      int64_t count, int64_t K, T* c, int64_t c_stride, bool accumulate) {
   // as many sums as are added up across their lanes at once
   constexpr int N = widest<T> > 8 ? widest<T> : 8, J = N / 2;
   int64_t j = 0;
@@ -231,14 +260,16 @@ void unpacked_product(const T* a, int64_t n, const T* w, int64_t count, int64_t 
     int64_t r = 0;
     for (; r + 2 <= n; r += 2)
       for (int half = 0; half < N; half += J)
-        dot_products<T, 2, J>(a + r * K, w + (j + half) * K, K, c + r * c_stride + j + half,
-                              c_stride, accumulate);
+        dot_products<T, 2, J>(a + r * a_stride, a_stride, w + (j + half) * K, K,
+                              c + r * c_stride + j + half, c_stride, accumulate);
     if (r < n)
-      dot_products<T, 1, N>(a + r * K, w + j * K, K, c + r * c_stride + j, c_stride, accumulate);
+      dot_products<T, 1, N>(a + r * a_stride, a_stride, w + j * K, K, c + r * c_stride + j,
+                            c_stride, accumulate);
   }
   for (; j < count; ++j)
     for (int64_t r = 0; r < n; ++r)
-      dot_products<T, 1, 1>(a + r * K, w + j * K, K, c + r * c_stride + j, c_stride, accumulate);
+      dot_products<T, 1, 1>(a + r * a_stride, a_stride, w + j * K, K, c + r * c_stride + j,
+                            c_stride, accumulate);
 }
 
 }  // namespace

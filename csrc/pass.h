@@ -21,34 +21,43 @@ int run_pass(const rnnorm_layer& a) {
   Arena arena(block);
   pass.take(arena);
   pass.prepare_offsets();
+  pass.prepare_inputs();
   pass.prefer_huge_pages();
   run_team(a.threads, [&](auto& team, int64_t rank) {
     const NoSubnormals here;
+#ifdef RNNORM_AMX
+    const AmxTiles tiles;
+#endif
     pass.run_thread(team, rank);
   });
   return pass.failed ? 2 : 0;
 }
 
-// runs Direction<Cell, T> for the layer's cell and type
+// runs Direction<Cell, T> for the layer's numbers
+template <template <class, class> class Direction, class Cell>
+int run_cell(const rnnorm_layer& a) {
+#ifndef RNNORM_PAIRS
+  if (a.numbers == RNNORM_DOUBLE) return run_pass<Direction<Cell, double>>(a);
+#endif
+  return run_pass<Direction<Cell, float>>(a);
+}
+
 template <template <class, class> class Direction>
 int run_layer(const rnnorm_layer& a) {
-  switch (a.cell * 2 + (a.is_double ? 1 : 0)) {
-    case RNNORM_LSTM * 2: return run_pass<Direction<Lstm, float>>(a);
-    case RNNORM_LSTM * 2 + 1: return run_pass<Direction<Lstm, double>>(a);
-    case RNNORM_GRU * 2: return run_pass<Direction<Gru<false>, float>>(a);
-    case RNNORM_GRU * 2 + 1: return run_pass<Direction<Gru<false>, double>>(a);
-    case RNNORM_GRU_BOTH * 2: return run_pass<Direction<Gru<true>, float>>(a);
-    case RNNORM_GRU_BOTH * 2 + 1: return run_pass<Direction<Gru<true>, double>>(a);
-    case RNNORM_LIGRU * 2: return run_pass<Direction<LiGru, float>>(a);
-    case RNNORM_LIGRU * 2 + 1: return run_pass<Direction<LiGru, double>>(a);
-    case RNNORM_RNN_TANH * 2: return run_pass<Direction<Rnn<false>, float>>(a);
-    case RNNORM_RNN_TANH * 2 + 1: return run_pass<Direction<Rnn<false>, double>>(a);
-    case RNNORM_RNN_RELU * 2: return run_pass<Direction<Rnn<true>, float>>(a);
-    case RNNORM_RNN_RELU * 2 + 1: return run_pass<Direction<Rnn<true>, double>>(a);
-    case RNNORM_INDRNN_TANH * 2: return run_pass<Direction<Rnn<false, true>, float>>(a);
-    case RNNORM_INDRNN_TANH * 2 + 1: return run_pass<Direction<Rnn<false, true>, double>>(a);
-    case RNNORM_INDRNN_RELU * 2: return run_pass<Direction<Rnn<true, true>, float>>(a);
-    default: return run_pass<Direction<Rnn<true, true>, double>>(a);
+  switch (a.cell) {
+    case RNNORM_LSTM: return run_cell<Direction, Lstm>(a);
+    case RNNORM_GRU: return run_cell<Direction, Gru<false>>(a);
+    case RNNORM_GRU_BOTH: return run_cell<Direction, Gru<true>>(a);
+    case RNNORM_LIGRU: return run_cell<Direction, LiGru>(a);
+    case RNNORM_RNN_TANH: return run_cell<Direction, Rnn<false>>(a);
+#ifdef RNNORM_PAIRS
+    // an independent cell multiplies h by no matrix
+    default: return run_cell<Direction, Rnn<true>>(a);
+#else
+    case RNNORM_RNN_RELU: return run_cell<Direction, Rnn<true>>(a);
+    case RNNORM_INDRNN_TANH: return run_cell<Direction, Rnn<false, true>>(a);
+    default: return run_cell<Direction, Rnn<true, true>>(a);
+#endif
   }
 }
 

@@ -1,6 +1,7 @@
 // a layer as a plain loop in double precision: what the kernels are compared with
 #pragma once
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "layer.h"
@@ -43,17 +44,17 @@ class Layer {
         all_c(layer.all_c ? output.size() : 0),
         a(layer),
         F(gates_of(layer.cell) * layer.H) {
-    const auto moved = [&](const void* numbers, int64_t count) {
+    const auto moved = [&](const void* numbers, int64_t count, bool stored = false) {
       Numbers result(size_t(numbers ? count : 0));
       for (int64_t k = 0; k < int64_t(result.size()); ++k)
-        result[k] = fixed(numbers, k) + distance * direction(k);
+        result[k] = (stored ? number(a, numbers, k) : fixed(numbers, k)) + distance * direction(k);
       return result;
     };
-    x = moved(a.x, a.T * a.B * a.I);
+    x = moved(a.x, a.T * a.B * a.I, true);
     h_n = moved(a.h0, a.B * a.H);
     c_n = moved(a.c0, a.B * a.H);
-    weight_ih = moved(a.weight_ih, F * a.I);
-    weight_hh = moved(a.weight_hh, independent(a.cell) ? a.H : F * a.H);
+    weight_ih = moved(a.weight_ih, F * a.I, true);
+    weight_hh = moved(a.weight_hh, independent(a.cell) ? a.H : F * a.H, true);
     bias_ih = moved(a.bias_ih, F);
     bias_hh = moved(a.bias_hh, F);
     for (int k = 0; k < RNNORM_SITES; ++k)
@@ -66,6 +67,15 @@ class Layer {
     if (a.min_rows >= 0)
       while (last_good + 1 < a.T && a.sizes[last_good + 1] >= a.min_rows) ++last_good;
     run();
+  }
+
+  // a number of x, of a weight, or of the gradient of one
+  static double number(const rnnorm_layer& a, const void* numbers, int64_t k) {
+    if (a.numbers != RNNORM_BFLOAT16) return fixed(numbers, k);
+    const uint32_t bits = uint32_t(static_cast<const uint16_t*>(numbers)[k]) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof(wide));
+    return wide;
   }
 
   // the loss whose gradients are those that the layer is given

@@ -2,12 +2,19 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "layer.h"
 #include "plain.h"
 
+// products of bfloat16, by plain arithmetic where the processor has no instructions for it
+extern "C" int rnnorm_forward_pairs(const rnnorm_layer*);
+extern "C" int rnnorm_backward_pairs(const rnnorm_layer*);
+
 namespace {
+
+using Pass = int (*)(const rnnorm_layer*);
 
 unsigned state = 1;
 double draw() {
@@ -17,13 +24,34 @@ double draw() {
 
 int64_t below(int64_t count) { return int64_t((draw() + 0.5) * double(count)); }
 
+template <class T>
+T number(double value) {
+  return T(value);
+}
+// bfloat16 is the upper half of a float
+template <>
+uint16_t number(double value) {
+  const float wide = float(value);
+  uint32_t bits;
+  std::memcpy(&bits, &wide, sizeof(bits));
+  return uint16_t(bits >> 16);
+}
+template <class T>
+bool is_finite(T value) {
+  return std::isfinite(value);
+}
+template <>
+bool is_finite(uint16_t value) {
+  return (value & 0x7f80) != 0x7f80;
+}
+
 // blocks of exactly the size that the interface asks for
 template <class T>
 class Memory {
  public:
   T* numbers(int64_t count) {
     std::vector<T>& block = fresh(count);
-    for (T& value : block) value = T(draw());
+    for (T& value : block) value = number<T>(draw());
     return block.data();
   }
   T* positive(int64_t count) {
@@ -33,7 +61,7 @@ class Memory {
   }
   T* results(int64_t count) {
     std::vector<T>& block = fresh(count);
-    for (T& value : block) value = T(NAN);
+    for (T& value : block) value = number<T>(NAN);
     outputs_.push_back(&block);
     return block.data();
   }
@@ -41,7 +69,7 @@ class Memory {
   bool finite() const {
     for (const std::vector<T>* block : outputs_)
       for (T value : *block)
-        if (!std::isfinite(value)) return false;
+        if (!is_finite(value)) return false;
     return true;
   }
   ~Memory() {
@@ -59,13 +87,20 @@ class Memory {
 // whether the outputs are the plain loop's, and the gradients fit its difference quotient
 template <class T>
 bool agrees(const rnnorm_layer& a) {
-  const double precision = sizeof(T) == 8 ? 1e-10 : 1e-4;
+  const bool half = a.numbers == RNNORM_BFLOAT16;
+  const double precision = half ? 0.1 : sizeof(T) == 8 ? 1e-10 : 1e-4;
   const plain::Layer<T> expected(a, 0);
   bool good = true;
   const auto compare = [&](const void* got, const plain::Numbers& numbers) {
-    for (size_t k = 0; k < numbers.size(); ++k)
-      good &= std::fabs(static_cast<const T*>(got)[k] - numbers[k]) <=
-              precision * (1 + std::fabs(numbers[k]));
+    double squares = 0, all = 1;
+    for (size_t k = 0; k < numbers.size(); ++k) {
+      const double error = std::fabs(static_cast<const T*>(got)[k] - numbers[k]);
+      good &= half || error <= precision * (1 + std::fabs(numbers[k]));
+      squares += error * error;
+      all += numbers[k] * numbers[k];
+    }
+    // rounding of h to bfloat16 is much of a single small number
+    good &= squares <= precision * precision * all;
   };
   compare(a.output, expected.output);
   compare(a.h_n, expected.h_n);
@@ -73,19 +108,21 @@ bool agrees(const rnnorm_layer& a) {
   compare(a.all_c, expected.all_c);
 
   double slope = 0, scale = 1;
-  const auto add = [&](const void* gradient, int64_t count) {
+  const auto add = [&](const void* gradient, int64_t count, bool stored = false) {
     for (int64_t k = 0; gradient && k < count; ++k) {
-      const double part = static_cast<const T*>(gradient)[k] * plain::direction(k);
+      const double number = stored ? plain::Layer<T>::number(a, gradient, k)
+                                   : double(static_cast<const T*>(gradient)[k]);
+      const double part = number * plain::direction(k);
       slope += part;
       scale += std::fabs(part);
     }
   };
   const int64_t F = plain::gates_of(a.cell) * a.H;
-  add(a.grad_x, a.T * a.B * a.I);
+  add(a.grad_x, a.T * a.B * a.I, true);
   add(a.grad_h0, a.B * a.H);
   add(a.grad_c0, a.B * a.H);
-  add(a.grad_weight_ih, F * a.I);
-  add(a.grad_weight_hh, plain::independent(a.cell) ? a.H : F * a.H);
+  add(a.grad_weight_ih, F * a.I, true);
+  add(a.grad_weight_hh, plain::independent(a.cell) ? a.H : F * a.H, true);
   add(a.grad_bias_ih, F);
   add(a.grad_bias_hh, F);
   for (int k = 0; k < RNNORM_SITES; ++k) {
@@ -98,7 +135,7 @@ bool agrees(const rnnorm_layer& a) {
     const double after = plain::Layer<T>(a, distance).loss();
     const double before = plain::Layer<T>(a, -distance).loss();
     const double error = std::fabs((after - before) / (2 * distance) - slope);
-    if (error <= (sizeof(T) == 8 ? 1e-7 : 1e-4) * scale) return good;
+    if (error <= (half ? 0.1 : sizeof(T) == 8 ? 1e-7 : 1e-4) * scale) return good;
   }
   return false;
 }
@@ -126,7 +163,7 @@ int64_t exchange(int64_t which, int64_t first, int64_t count) {
 }
 
 // runs a pass, and then again where one of its exchanges fails
-bool both_ways(int (*pass)(const rnnorm_layer*), const rnnorm_layer& a) {
+bool both_ways(Pass pass, const rnnorm_layer& a) {
   exchanging = &a;
   exchanges = last_exchange = 0;
   if (pass(&a)) return false;
@@ -143,19 +180,23 @@ struct Case {
       masks, exchanged, over, carry, resets, all_c;
 };
 
-template <class T>
+// a layer whose x and weights are of type S, all else of type T
+template <class T, class S>
 bool run(const Case& c, int64_t threads) {
   const int64_t gates = plain::gates_of(c.cell);
   const int64_t F = gates * c.H, frames = c.T * c.B, rest = c.H % 16;
   const int64_t units = c.H - rest + (rest == 0 ? 0 : rest <= 4 ? 4 : rest <= 8 ? 8 : 16);
   const bool has_c = c.cell == RNNORM_LSTM;
   Memory<T> memory;
+  Memory<S> stored;
   std::vector<int64_t> sizes;
   for (int64_t t = 0; t < c.T; ++t) sizes.push_back(c.ragged && c.B ? c.B - t * (c.B - 1) / c.T : c.B);
 
   rnnorm_layer a{};
   a.cell = c.cell;
-  a.is_double = sizeof(T) == 8;
+  a.numbers = sizeof(S) == 2 ? RNNORM_BFLOAT16 : sizeof(T) == 8 ? RNNORM_DOUBLE : RNNORM_FLOAT;
+  const Pass forward = sizeof(S) == 2 ? rnnorm_forward_pairs : rnnorm_forward;
+  const Pass backward = sizeof(S) == 2 ? rnnorm_backward_pairs : rnnorm_backward;
   a.threads = threads;
   a.T = c.T, a.B = c.B, a.I = c.I, a.H = c.H;
   a.sizes = sizes.data();
@@ -193,12 +234,12 @@ bool run(const Case& c, int64_t threads) {
     site.grad_gamma = memory.results(features);
     site.grad_beta = k == RNNORM_CELL ? memory.results(features) : nullptr;
   }
-  a.x = memory.numbers(frames * c.I);
+  a.x = stored.numbers(frames * c.I);
   a.h0 = memory.numbers(c.B * c.H);
   a.c0 = has_c ? memory.numbers(c.B * c.H) : nullptr;
-  a.weight_ih = memory.numbers(F * c.I);
+  a.weight_ih = stored.numbers(F * c.I);
   const int64_t recurrent = plain::independent(c.cell) ? c.H : F * c.H;
-  a.weight_hh = memory.numbers(recurrent);
+  a.weight_hh = stored.numbers(recurrent);
   a.bias_ih = memory.numbers(F);
   a.bias_hh = memory.numbers(F);
   // from the output gate's on
@@ -223,7 +264,7 @@ bool run(const Case& c, int64_t threads) {
   a.c_n = has_c ? memory.results(c.B * c.H) : nullptr;
   T* whole = c.scopes[0] == RNNORM_SEQUENCE ? memory.zeros(frames * gates * units) : nullptr;
   a.saved_x = whole;
-  if (!both_ways(rnnorm_forward, a)) return false;
+  if (!both_ways(forward, a)) return false;
 
   const bool fused =
       c.cell != RNNORM_GRU && !c.scopes[0] && (c.joint || !c.scopes[RNNORM_HIDDEN]);
@@ -233,19 +274,19 @@ bool run(const Case& c, int64_t threads) {
   a.saved_c = has_c ? memory.zeros(frames * units) : nullptr;
   a.saved_carried =
       a.mask[RNNORM_ZONE_C].drawn || c.carry ? memory.zeros(frames * units) : nullptr;
-  if (!both_ways(rnnorm_forward, a)) return false;
+  if (!both_ways(forward, a)) return false;
   a.grad_output = memory.numbers(frames * c.H);
   a.grad_h_n = memory.numbers(c.B * c.H);
   a.grad_c_n = has_c ? memory.numbers(c.B * c.H) : nullptr;
   a.grad_all_c = a.all_c ? memory.numbers(frames * c.H) : nullptr;
-  a.grad_x = memory.zeros(frames * c.I);
+  a.grad_x = stored.zeros(frames * c.I);
   a.grad_h0 = memory.results(c.B * c.H);
   a.grad_c0 = has_c ? memory.results(c.B * c.H) : nullptr;
-  a.grad_weight_ih = memory.results(F * c.I);
-  a.grad_weight_hh = memory.results(recurrent);
+  a.grad_weight_ih = stored.results(F * c.I);
+  a.grad_weight_hh = stored.results(recurrent);
   a.grad_bias_ih = memory.results(F);
   a.grad_bias_hh = memory.results(F);
-  return both_ways(rnnorm_backward, a) && memory.finite() && agrees<T>(a);
+  return both_ways(backward, a) && memory.finite() && stored.finite() && agrees<T>(a);
 }
 
 }  // namespace
@@ -273,7 +314,10 @@ int main(int count, char** arguments) {
                        options >> 3 && !carry ? below(4) : 0, options >> 3 ? below(16) : 0,
                        options >> 1 & 1 && below(2), below(3), carry, below(2), below(2)};
           const int64_t threads = 1 + runs % 3;
-          const bool good = runs % 2 ? run<double>(c, threads) : run<float>(c, threads);
+          const bool halves = runs % 4 == 2 && !plain::independent(cell);
+          const bool good = halves     ? run<float, uint16_t>(c, threads)
+                            : runs % 2 ? run<double, double>(c, threads)
+                                       : run<float, float>(c, threads);
           ++runs;
           if (good) continue;
           ++failures;

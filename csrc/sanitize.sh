@@ -28,14 +28,24 @@ case $kind in
     flags=(-O2 -Wall -Wextra -ffp-contract=fast -fopenmp) ;;
   *) echo "the kind must be address, thread or aarch64, got $kind" >&2; exit 2 ;;
 esac
-common=(-std=gnu++17 -fno-math-errno -fno-trapping-math
-  -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable
-  -DRNNORM_UPDATE=rnnorm_update_portable)
+common=(-std=gnu++17 -fno-math-errno -fno-trapping-math)
 pids=() objects=()
-for source in "${sources[@]}"; do
-  objects+=("$folder/$kind-$source.o")
-  "$compiler" "${common[@]}" "${flags[@]}" -c "$source.cpp" -o "${objects[-1]}" &
+# compile NAME SOURCE [OPTION ...]
+compile() {
+  objects+=("$folder/$kind-$1.o")
+  "$compiler" "${common[@]}" "${flags[@]}" "${@:3}" -c "$2.cpp" -o "${objects[-1]}" &
   pids+=($!)
+}
+for source in "${sources[@]}"; do
+  compile "$source" "$source" \
+    -DRNNORM_FORWARD=rnnorm_forward_portable -DRNNORM_BACKWARD=rnnorm_backward_portable \
+    -DRNNORM_UPDATE=rnnorm_update_portable
+done
+# products of bfloat16, those of 16 rows and more by the model of AMX
+for source in forward backward; do
+  compile "$source-pairs" "$source" \
+    -DRNNORM_PAIRS -DRNNORM_AMX -DRNNORM_AMX_MODEL -DRNNORM_VECTOR_BYTES=64 -Wno-psabi \
+    -DRNNORM_FORWARD=rnnorm_forward_pairs -DRNNORM_BACKWARD=rnnorm_backward_pairs
 done
 for pid in "${pids[@]}"; do wait "$pid"; done
 "$compiler" "${flags[@]}" "${objects[@]}" -o "$folder/$kind"

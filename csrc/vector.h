@@ -2,9 +2,13 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
 
 // bytes in a register: 64 for AVX-512, 32 for AVX2, 16 elsewhere
-#if defined(__AVX512F__)
+#ifdef RNNORM_VECTOR_BYTES
+#elif defined(__AVX512F__)
 #define RNNORM_VECTOR_BYTES 64
 #elif defined(__AVX2__)
 #define RNNORM_VECTOR_BYTES 32
@@ -31,11 +35,16 @@ template <>
 struct Bits<double> {
   using type = int64_t;
 };
+template <>
+struct Bits<int32_t> {
+  using type = int32_t;
+};
 
 template <class T, int W>
 struct Lanes {
   typedef T type __attribute__((vector_size(W * sizeof(T))));
-  typedef T anywhere __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));
+  // bfloat16 numbers are read in pairs, which lie where one of them does
+  typedef T anywhere __attribute__((vector_size(W * sizeof(T)), aligned(2), may_alias));
   typedef typename Bits<T>::type bits __attribute__((vector_size(W * sizeof(T))));
 };
 
@@ -125,13 +134,15 @@ RNNORM_INLINE V shuffle(V a, V b, N numbers) {
 #endif
 }
 
-// W rows of W values, `from_stride` and `to_stride` apart, become each other's columns
-template <int W, class T>
-RNNORM_INLINE void transpose(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
+// W rows of W values, `from_stride` numbers of their kind and `to_stride` values apart, become each
+// other's columns
+template <int W, class Number, class T>
+RNNORM_INLINE void transpose(const Number* from, int64_t from_stride, T* to, int64_t to_stride) {
   using N = typename Lanes<T, W>::bits;
   Vec<T, W> rows[W];
 #pragma GCC unroll 16
-  for (int r = 0; r < W; ++r) rows[r] = load<W>(from + r * from_stride);
+  for (int r = 0; r < W; ++r)
+    rows[r] = load<W>(reinterpret_cast<const T*>(from + r * from_stride));
   // swaps one bit of the row's index with the same bit of the lane's
 #pragma GCC unroll 4
   for (int bit = 1; bit < W; bit *= 2) {
@@ -153,13 +164,35 @@ RNNORM_INLINE void transpose(const T* from, int64_t from_stride, T* to, int64_t 
   for (int r = 0; r < W; ++r) store<W>(to + r * to_stride, rows[r]);
 }
 
+// x, or the bound that it lies beyond; NaN stays NaN
+template <int W>
+RNNORM_INLINE Vec<float, W> within(Vec<float, W> x, float low, float high) {
+  using V = Vec<float, W>;
+  const V least = all<W>(low), most = all<W>(high);
+  // compilers make two instructions of each comparison; these return their second operand for NaN
+#ifdef __AVX512F__
+  // masked, as GCC 12 warns of an uninitialised register in the others
+  constexpr __mmask16 every = 0xffff;
+  if constexpr (W == 16)
+    return (V)_mm512_maskz_min_ps(every, (__m512)most,
+                                  _mm512_maskz_max_ps(every, (__m512)least, (__m512)x));
+#endif
+#ifdef __AVX__
+  if constexpr (W == 8) return (V)_mm256_min_ps((__m256)most, _mm256_max_ps((__m256)least, (__m256)x));
+#endif
+#ifdef __SSE2__
+  if constexpr (W == 4) return (V)_mm_min_ps((__m128)most, _mm_max_ps((__m128)least, (__m128)x));
+#endif
+  x = x < low ? least : x;
+  return x > high ? most : x;
+}
+
 // e^x by x = n ln 2 + r, within 2 units in the last place
 template <int W>
 RNNORM_INLINE Vec<float, W> exponential(Vec<float, W> x) {
   using V = Vec<float, W>;
   using N = typename Lanes<float, W>::bits;
-  x = x < -87.0f ? all<W>(-87.0f) : x;
-  x = x > 88.0f ? all<W>(88.0f) : x;
+  x = within<W>(x, -87.0f, 88.0f);
   const float shifter = 12582912.0f;  // 1.5 * 2^23 rounds to an integer kept in the low bits
   V shifted = x * 1.44269504f + shifter;
   V n = shifted - shifter;
@@ -206,8 +239,7 @@ template <int W>
 RNNORM_INLINE Vec<float, W> hyperbolic_tangent(Vec<float, W> x) {
   using V = Vec<float, W>;
   const float bound = 7.90531110763549805f;
-  x = x < -bound ? all<W>(-bound) : x;
-  x = x > bound ? all<W>(bound) : x;
+  x = within<W>(x, -bound, bound);
   V s = x * x;
   V p = all<W>(-2.76076847742355e-16f);
   p = p * s + 2.00018790482477e-13f;

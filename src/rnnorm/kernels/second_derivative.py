@@ -18,6 +18,7 @@ from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, RMSNorm
 
 def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     """Return output, h_n, c_n and all_c of a kernel's layer, computed by the reference."""
+    wide = inputs.h0.dtype
     hidden, last = "joint" if options.joint else "recurrent", "carry" if options.carry else "cell"
     sites = ("input", hidden, last)
     scopes = zip(sites, options.by_site, options.eps, strict=True)
@@ -30,10 +31,16 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
             cell for cell in CELLS[options.cell] if own.keys() <= cell.weights(1, 1, False).keys()
         ),
         norm,
-        inputs.x,
+        inputs.x.to(wide),
         inputs.sizes,
         (inputs.h0,) if inputs.c0 is None else (inputs.h0, inputs.c0),
-        Weights(inputs.weight_ih, inputs.weight_hh, inputs.bias_ih, inputs.bias_hh, own=own),
+        Weights(
+            inputs.weight_ih.to(wide),
+            inputs.weight_hh.to(wide),
+            inputs.bias_ih,
+            inputs.bias_hh,
+            own=own,
+        ),
         {site: g for site, g in zip(sites, inputs.gammas, strict=True) if g is not None},
         {} if inputs.beta_cell is None else {last: inputs.beta_cell},
         {

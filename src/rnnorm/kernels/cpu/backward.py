@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels.call_inputs import check_call
-from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes, place
+from rnnorm.kernels.cpu.c_struct import (
+    MULTIPLIED,
+    computed,
+    describe,
+    forward_shapes,
+    place,
+)
 from rnnorm.kernels.cpu.library import address, run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
 from rnnorm.kernels.inputs import DIFFERENTIABLE, Gradients, Inputs, Options, Results
@@ -51,6 +57,7 @@ def run_backward(
         MemoryError: if scratch memory could not be allocated.
         RuntimeError: if another rank is missing (raised by torch.distributed).
     """
+    given, inputs = inputs, computed(inputs, options)
     grads = allocate_gradients(inputs, wants_x)
     if wants_x and int(inputs.sizes[-1]) < inputs.x.size(1):
         grads.x.zero_()
@@ -63,7 +70,14 @@ def run_backward(
             site.sums = address(each)
         exchange = Exchange(rows, [each.unbind(1) for each in sums], backward=True)
     run("rnnorm_backward", layer, exchange)
-    return grads
+    if given is inputs:
+        return grads
+    dtype = given.x.dtype
+    return grads._replace(
+        x=grads.x.to(dtype),
+        weight_ih=grads.weight_ih.to(dtype),
+        weight_hh=grads.weight_hh.to(dtype),
+    )
 
 
 @torch.library.custom_op(
@@ -72,9 +86,9 @@ def run_backward(
 def cpu_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Return the gradients of x, h0, c0, weights, biases, peepholes, gammas and the cell's beta."""
     parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
-    check_call(inputs, options, COMPUTED)
+    check_call(inputs, options, MULTIPLIED)
     shapes = forward_shapes(inputs, options, True)
-    check_results(inputs, results, upstream, [(shape, inputs.x.dtype) for shape in shapes])
+    check_results(inputs, results, upstream, [(shape, inputs.h0.dtype) for shape in shapes])
     return tuple(run_backward(*parts))
 
 

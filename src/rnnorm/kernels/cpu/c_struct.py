@@ -9,11 +9,21 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.cpu.library import CELLS, KINDS, OVER, Layer, Mask, Site
+from rnnorm.kernels.cpu.library import (
+    CELLS,
+    KINDS,
+    OVER,
+    Layer,
+    Mask,
+    Site,
+    multiplies_bfloat16,
+)
 from rnnorm.kernels.inputs import PEEPHOLES, PLACES, RESULTS, Inputs, Options, Results, Sites
 
 #: dtypes that the kernel computes in
 COMPUTED = (torch.float32, torch.float64)
+#: dtypes of x and of the weights of its products, in the order of csrc/layer.h
+MULTIPLIED = (*COMPUTED, torch.bfloat16)
 
 
 def recomputes(input_size: int, hidden_size: int) -> bool:
@@ -75,6 +85,20 @@ def _forward_shapes(
 
 #: ``_forward_shapes`` of sizes that are no symbols
 known_shapes = lru_cache(256)(_forward_shapes)
+
+
+_BFLOAT16 = multiplies_bfloat16()
+
+
+def computed(inputs: Inputs, options: Options) -> Inputs:
+    """Return inputs in a dtype that is multiplied here, float32 where bfloat16 is not."""
+    if inputs.x.dtype != torch.bfloat16 or (_BFLOAT16 and not options.independent):
+        return inputs
+    return inputs._replace(
+        x=inputs.x.float(),
+        weight_ih=inputs.weight_ih.float(),
+        weight_hh=inputs.weight_hh.float(),
+    )
 
 
 # all fields of the struct take eight bytes
@@ -141,7 +165,7 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
     sizes = (*inputs.x.shape, inputs.weight_hh.shape[-1])
     others = tuple([None if t is None else t.shape for t in inputs.without_gradients])
     layer = Layer.from_buffer_copy(
-        without_tensors(sizes, inputs.x.dtype == torch.float64, options, others)
+        without_tensors(sizes, MULTIPLIED.index(inputs.x.dtype), options, others)
     )
     place(layer, _TENSORS, (*inputs, *results))
     return layer
@@ -150,7 +174,7 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
 @lru_cache(256)
 def without_tensors(
     sizes: tuple[int, ...],
-    is_double: bool,
+    numbers: int,
     options: Options,
     others: tuple[tuple[int, ...] | None, ...],
 ) -> Layer:
@@ -158,13 +182,13 @@ def without_tensors(
 
     Args:
         sizes: T, B, input size and H.
-        is_double: whether the kernel computes in float64.
+        numbers: index in ``MULTIPLIED`` of the dtype of x.
         options: options of both passes.
         others: shapes of the constants, the masks and ``reset``.
     """
     layer = Layer()
     layer.cell = CELLS.index(options.cell)
-    layer.is_double = is_double
+    layer.numbers = numbers
     layer.T, layer.B, layer.I, layer.H = sizes
     layer.min_rows, layer.joint, layer.carry = options.min_rows, options.joint, options.carry
     layer.clears, layer.recompute = options.clears, recomputes(layer.I, layer.H)

@@ -10,7 +10,7 @@ from torch import Tensor
 from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call_inputs import check_call
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
-from rnnorm.kernels.cpu.c_struct import COMPUTED, describe, forward_shapes
+from rnnorm.kernels.cpu.c_struct import MULTIPLIED, computed, describe, forward_shapes
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
 from rnnorm.kernels.inputs import RESULTS, Inputs, Options, Results
@@ -42,6 +42,7 @@ def run_forward(
         RuntimeError: if another rank is missing (raised by torch.distributed).
     """
     results = allocate(inputs, options, save, distinct, rows is not None)
+    inputs = computed(inputs, options)
     exchange = None
     if rows is not None:
         exchange = Exchange(rows, results.moments, backward=False)
@@ -57,7 +58,7 @@ def allocate(
     inputs: Inputs, options: Options, save: bool, distinct: bool, exchanged: bool = False
 ) -> Results:
     """Return the results of a forward pass before it has run."""
-    new_empty, new_zeros = inputs.x.new_empty, inputs.x.new_zeros
+    new_empty, new_zeros = inputs.h0.new_empty, inputs.h0.new_zeros
     absent, shapes = new_empty(0), forward_shapes(inputs, options, save, exchanged)
     return Results._make(
         [
@@ -73,7 +74,7 @@ def allocate(
 def cpu_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Run the forward pass on ``Inputs``, ``Options`` and whether a backward pass follows."""
     inputs, options, save = forward_parts(contiguous(arguments))
-    check_call(inputs, options, COMPUTED)
+    check_call(inputs, options, MULTIPLIED)
     return tuple(run_forward(inputs, options, save, distinct=True))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
-from rnnorm.kernels.cpu.c_struct import COMPUTED
+from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED
 from rnnorm.kernels.cpu.forward import PASSES
 from rnnorm.kernels.inputs import CELLS, PLACES
 from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
@@ -35,7 +35,8 @@ def refuses(request: Request) -> str:
 def layer(call: LayerCall) -> LayerResult:
     """Run a layer as ``reference.layer`` does, or with ``rows`` as ``synchronized.layer`` does.
 
-    Half types are computed in float32; ``step`` is ignored, as none of these cells reads it.
+    Products of bfloat16 have float32 sums, and all else is float32, as is everything in float16;
+    ``step`` is ignored, as none of these cells reads it.
 
     Raises:
         MemoryError: if scratch memory could not be allocated.
@@ -43,9 +44,10 @@ def layer(call: LayerCall) -> LayerResult:
             (raised by torch.distributed).
     """
     wide = call.x.dtype if call.x.dtype in COMPUTED else torch.float32
+    narrow = call.x.dtype if call.x.dtype in MULTIPLIED else wide
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)
     options = options._replace(wants_all_c=call.all_states and options.has_c, clears=call.clears)
-    results = PASSES(inputs_of(call, narrow=wide, wide=wide), options, call.rows)
+    results = PASSES(inputs_of(call, narrow=narrow, wide=wide), options, call.rows)
     output, *state = [
         result if result.dtype == like.dtype else result.to(like.dtype)
         for result, like in zip(results.differentiable, (call.x, *call.state), strict=False)

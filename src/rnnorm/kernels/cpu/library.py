@@ -63,7 +63,7 @@ class Layer(ctypes.Structure):
 
     _fields_ = (
         ("cell", _INT),
-        ("is_double", _INT),
+        ("numbers", _INT),
         ("threads", _INT),
         ("T", _INT),
         ("B", _INT),
@@ -120,7 +120,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             "(pip install --force-reinstall --no-deps rnnorm; in a checkout pip install -e .)"
         )
     library.rnnorm_isa.restype = ctypes.c_char_p
-    library.rnnorm_isa.argtypes = ()
+    library.rnnorm_has_bfloat16.restype = ctypes.c_int
+    for function in (library.rnnorm_isa, library.rnnorm_has_bfloat16):
+        function.argtypes = ()
     for name in ("rnnorm_forward", "rnnorm_backward"):
         function = getattr(library, name)
         function.restype = ctypes.c_int
@@ -163,6 +165,11 @@ if hasattr(os, "register_at_fork"):
 def isa() -> str:
     """Return the instruction set of the build that runs here, empty without the library."""
     return "" if _LIBRARY is None else _LIBRARY.rnnorm_isa().decode()
+
+
+def multiplies_bfloat16() -> bool:
+    """Tell whether the build that runs here multiplies in bfloat16."""
+    return _LIBRARY is not None and bool(_LIBRARY.rnnorm_has_bfloat16())
 
 
 def address(tensor: Tensor | None) -> int | None:

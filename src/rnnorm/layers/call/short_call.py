@@ -18,7 +18,7 @@ from rnnorm.kernels.call import Request
 from rnnorm.kernels.call_inputs import check_shapes, options_of, sites_of
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu import library
-from rnnorm.kernels.cpu.c_struct import COMPUTED, place, without_tensors
+from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED, place, without_tensors
 from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
 from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Options, Sites
@@ -331,7 +331,8 @@ def _prepare(
     inputs = Inputs._make((x, x, h, c, *parameters, *_NO_CONSTANTS))
     check_shapes(inputs, options.gates, options.independent)
     none = (None,) * len(_NO_CONSTANTS)
-    struct = without_tensors((T, B, features, units), dtype is torch.float64, options, none)
+    numbers = MULTIPLIED.index(dtype)
+    struct = without_tensors((T, B, features, units), numbers, options, none)
     layer = library.Layer.from_buffer_copy(struct)
     place(layer, PARAMETERS, parameters)
     sites = (library.Population * len(populations))()
