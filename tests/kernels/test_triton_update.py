@@ -2,11 +2,13 @@
 
 import copy
 
+import emulated
 import pytest
 import torch
 from gpu_or_interpreter import DEVICE, INTERPRETED
 
 import rnnorm
+from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.kernels.triton import update as kernel
 from rnnorm.norm.population import Population
@@ -105,21 +107,26 @@ def test_steps_past_the_horizon_are_left_out(launches):
     assert all(int(population.rows.sum()) == 0 for population in sites.values())
 
 
-def test_a_step_of_training_is_one_launch_and_counts_as_a_change(launches):
+def test_a_step_of_training_is_one_launch_and_counts_as_a_change(launches, monkeypatch, tmp_path):
+    if INTERPRETED:
+        emulated.on_cpu(monkeypatch, tmp_path)
+    monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
     torch.manual_seed(0)
     layer = rnnorm.LSTM(3, 4, norm=rnnorm.BatchNorm(input="sequence"), device=DEVICE)
-    other = copy.deepcopy(layer)
+    fresh = copy.deepcopy(layer)
     x, lengths = torch.randn(5, 6, 3, device=DEVICE), [5, 5, 4, 4, 2, 1]
     before = layer.population_cell_l0.mean._version
     results = {}
-    for each, backend in ((layer, "triton"), (other, "reference")):
+    for backend in ("cuda", "triton", "reference"):
+        each = layer if backend == "cuda" else copy.deepcopy(fresh)
         torch.manual_seed(1)
         with rnnorm.use_backend(backend):
             each(x, lengths=lengths)
         results[backend] = dict(each.named_buffers())
-    # one row serves all steps of the input site
+    # one row serves all steps of the input site, and only "cuda" takes the launch
     assert launches == [["recurrent", "cell"]]
-    torch.testing.assert_close(results["triton"], results["reference"])
+    for backend in ("cuda", "triton"):
+        torch.testing.assert_close(results[backend], results["reference"])
     assert layer.population_cell_l0.mean._version > before
 
 
