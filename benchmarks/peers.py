@@ -72,7 +72,7 @@ def one_step(
     gamma_cell: Tensor,
     beta_cell: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """A step of Ba et al. 2016, eq. 20-22; the biases are in the input term."""
+    """Run a step of Ba et al. 2016, eq. 20-22; the biases are in the input term."""
     gates = x_term + layer_norm(h @ weight_hh.t(), gamma_recurrent.shape, gamma_recurrent)
     i, f, g, o = gates.chunk(4, 1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
@@ -90,7 +90,7 @@ def scripted_loop(
     gamma_cell: Tensor,
     beta_cell: Tensor,
 ) -> Tensor:
-    """The loop over time that TorchScript compiles."""
+    """Run the loop over time that TorchScript compiles."""
     h = torch.zeros_like(x_terms[0, :, : beta_cell.size(0)])
     c = h
     outputs: list[Tensor] = []
@@ -103,7 +103,7 @@ def scripted_loop(
 def loop(
     step: Callable[..., tuple[Tensor, Tensor]], x_terms: Tensor, *parameters: Tensor
 ) -> Tensor:
-    """A loop over time in Python."""
+    """Run a loop over time in Python."""
     h = c = torch.zeros_like(x_terms[0, :, : parameters[-1].size(0)])
     outputs = []
     for x_term in x_terms.unbind(0):
@@ -124,7 +124,7 @@ def by_hand(lstm: nn.RNNBase, x: Tensor, run: Callable[..., Tensor]) -> dict[str
 
 
 def with_torch(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
-    """The loop by hand, and what torch compiles of it."""
+    """Return the loop by hand, and what torch compiles of it."""
     # a function compiled for one shape would be compiled for any at the next
     torch.compiler.reset()
     compiled = partial(torch.compile, dynamic=False)
@@ -139,7 +139,7 @@ def with_torch(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
 
 
 def with_jax(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
-    """A scan over time, differentiated and compiled by JAX, with the weights as Flax has them."""
+    """Return a scan over time that JAX differentiates and compiles, with Flax's weights (in, out)."""
     import jax
     import jax.numpy as jnp
     from jax import lax, nn
@@ -175,7 +175,7 @@ def with_jax(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
 
 
 def with_keras(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
-    """A cell with Keras's LayerNormalization in Keras's RNN, differentiated and compiled by JAX."""
+    """Return Keras's RNN over a cell with its LayerNormalization, compiled by JAX."""
     import jax
     import jax.numpy as jnp
     from keras import layers, ops
@@ -251,14 +251,14 @@ def with_keras(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
 
 
 def with_torchrecurrent(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
-    """Its LSTM with peepholes; none of its cells has a layer norm."""
+    """Return torchrecurrent's LSTM with peepholes, as none of its cells has a layer norm."""
     import torchrecurrent
 
     layer = torchrecurrent.PeepholeLSTM(lstm.input_size, lstm.hidden_size)
     ours = rnnorm.LSTM(lstm.input_size, lstm.hidden_size, peephole="all")
 
     def named(parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Our names of its parameters, or of their gradients."""
+        """Return parameters or their gradients by the names that rnnorm gives them."""
         found = {f"{name.removeprefix('cells.0.')}_l0": part for name, part in parts.items()}
         peepholes = found.pop("weight_ph_l0").chunk(3)
         names = ("weight_ci_l0", "weight_cf_l0", "weight_co_l0")
@@ -272,12 +272,12 @@ def with_torchrecurrent(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
 
 
 def as_array(parameter: Tensor) -> Any:
-    """A parameter as an array, with a matrix as (in, out)."""
+    """Return a parameter as an array, a matrix as (in, out)."""
     return parameter.detach().t().contiguous().numpy().copy()
 
 
 def as_tensor(array: Any) -> Tensor:
-    """An array of JAX as a tensor."""
+    """Return an array of JAX as a tensor."""
     return torch.as_tensor(np.array(array))
 
 
@@ -292,7 +292,7 @@ EXTRAS = ("jax", "keras", "torchrecurrent")
 
 
 def build(shape: Shape) -> dict[str, Callable[[], Any]]:
-    """Every step by name, verified."""
+    """Return the step of every peer by name, after comparing its results with the reference's."""
     torch.manual_seed(0)
     x = torch.randn(shape[:3])
     lstm = rnnorm.LSTM(shape.I, shape.H, norm="layer")

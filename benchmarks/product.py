@@ -41,7 +41,7 @@ FLAGS_OF_ISA = {
         "-mprefer-vector-width=512",
     ],
 }
-# its float32 products are those of the build without bfloat16
+# the builds for bfloat16 compile float32 products as that for avx512 does
 FLAGS_OF_ISA["amx"] = FLAGS_OF_ISA["avx512_bf16"] = FLAGS_OF_ISA["avx512"]
 
 

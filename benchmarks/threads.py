@@ -1,21 +1,22 @@
-"""A training step on two threads that share units, or rows; and by a model of both on more cores.
+"""Time a training step on two threads that share units or rows, and model both on more cores.
 
     python benchmarks/threads.py
     python benchmarks/threads.py --shape 35x20x650x650
 
-The kernels give each thread units of 16. Rows of a layer without batch norm are independent too, so
-that groups of threads could have rows each, and add up their gradients of the weights. Groups are
-tried as two calls on half of the rows, in two Python threads, and compared with one call first.
+The kernels give each thread tiles of 16 units. Rows of a layer without batch norm are independent,
+so each group of threads could have some of the rows, and the groups add up their gradients of the
+weights. Two groups are timed as two calls on half of the rows, in two Python threads, whose results
+are first compared with those of one call.
 
 The model of R groups of U threads is
 
     time(R, U) = time of one thread with B / R rows * largest share of the units
                + barriers * cost(U) + time to add up R gradients / (R U)
 
-with every time measured here on one thread, and the cost of a barrier on two. On more threads each
-of them takes the barrier's counter in turn: the cost is assumed to grow with their number, and to
-be FARTHER times as much where threads have no cache in common. That every thread merges the
-statistics of all rows by itself is left out.
+with every time measured here on one thread, and the cost of a barrier on two. In a barrier the
+threads take a counter in turn, so its cost is assumed to grow with their number, and to be FARTHER
+times as high where threads have no cache in common. The model leaves out that every thread merges
+the statistics of all rows by itself.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ SHAPES = [
 ]
 CORES = (8, 16, 64)
 NORMS = ("layer", None)
-# barriers of a time step of both passes: by row, statistics of the terms and of c take one more
+# barriers of a time step in both passes: layer norm adds one for the terms and one for c to each
 BARRIERS = {"layer": 6, None: 2}
 # as in csrc/tiling.h
 TILE = 16
@@ -70,7 +71,7 @@ class Split(NamedTuple):
 
 
 def barrier_seconds(seconds: float, count: int = 1000) -> float:
-    """The shortest time of a barrier of two threads, measured for so many seconds."""
+    """Return the shortest time of a barrier of two threads, measured for so many seconds."""
     source = Path(__file__).with_suffix(".cpp")
     csrc = source.parents[1] / "csrc"
     with tempfile.TemporaryDirectory() as folder:
@@ -84,14 +85,14 @@ def barrier_seconds(seconds: float, count: int = 1000) -> float:
 
 
 def cost(team: int, of_two: float) -> float:
-    """The assumed seconds of a barrier of a team."""
+    """Return the assumed seconds of a barrier of a team of so many threads."""
     if team == 1:
         return 0.0
     return of_two * team / 2 * (FARTHER if team > NEAR else 1.0)
 
 
 def largest_share(hidden_size: int, team: int) -> float:
-    """The share of the units that the busiest thread of a team has, as csrc/tiling.h cuts them."""
+    """Return the share of the units that the busiest thread has, as csrc/tiling.h cuts them."""
     padded = padded_units(hidden_size)
     tiles = -(-hidden_size // TILE)
     starts = [(padded * rank + team * TILE // 2) // (team * TILE) for rank in range(team)]
@@ -100,7 +101,7 @@ def largest_share(hidden_size: int, team: int) -> float:
 
 
 def splits(shape: Shape, cores: int) -> Iterator[Split]:
-    """The ways to share a layer among cores, that of today first."""
+    """Yield the ways to share a layer among cores, the way of today first."""
     tiles = -(-shape.H // TILE)
     groups = 1
     while groups <= cores and (groups == 1 or shape.B // groups >= FEWEST_ROWS):
@@ -109,7 +110,7 @@ def splits(shape: Shape, cores: int) -> Iterator[Split]:
 
 
 def one_call(layer: nn.RNNBase, x: Tensor, threads: int = 1) -> Step:
-    """A training step on so many threads, which share units."""
+    """Return a training step that runs on so many threads, which share units."""
 
     def step() -> dict[str, Tensor]:
         torch.set_num_threads(threads)
@@ -140,13 +141,13 @@ class Halves:
 
     @staticmethod
     def timed(step: Step) -> tuple[dict[str, Tensor], float]:
-        """What a step returns, and the seconds that its thread was busy."""
+        """Return what a step returns, and the seconds that its thread was busy."""
         begin = time.thread_time()
         return step(), time.thread_time() - begin
 
 
 def shortest(steps: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """The shortest time of each step in turn: what other processes take is no time of threads."""
+    """Return the shortest time of each step, run in turn: other processes disturb longer ones."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -174,7 +175,7 @@ def measure(shape: Shape, norm: str | None, seconds: float, barrier: float) -> N
     added = shortest({name: partial(torch.sum, each, 0) for name, each in grads.items()}, 0.5)
 
     def model(split: Split) -> float:
-        """The seconds of a training step."""
+        """Return the seconds of a training step as the model has them."""
         group = str(split.groups)
         apart = 0.0 if split.groups == 1 else added[group] / (split.groups * split.team)
         waits = shape.T * BARRIERS[norm] * cost(split.team, barrier)

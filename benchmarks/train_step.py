@@ -93,7 +93,7 @@ def measure(
 
 
 def in_bfloat16(step: Step) -> dict[str, Tensor]:
-    # anew for each step, as a training enters it: casts of weights are kept within
+    # entered anew for each step, as in training: autocast keeps casts of weights until it is left
     with torch.autocast("cpu", torch.bfloat16):
         return step()
 
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=5.0, help="for each row")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
-    parser.add_argument("--autocast", action="store_true", help="both sides in bfloat16")
+    parser.add_argument("--autocast", action="store_true", help="autocast both to bfloat16")
     parser.add_argument("--out", type=Path, help="folder for train_step.csv and train_step.png")
     args = parser.parse_args()
     if unknown := set(args.what) - set(ROWS):

@@ -1,10 +1,10 @@
 #!/bin/sh
-# What only a GPU can show, the most wanted first, in less than ten minutes:
+# Makes the checks that need a GPU, the most important ones first, in less than ten minutes:
 #
 #     OUT=build/gpu PYTHON=python3 tools/gpu.sh
 #
-# PYTHON has torch for CUDA; the checkout needs no installation. Each part has its own time limit and its own file in OUT, and
-# goes on where another failed. The last lines say which parts did not pass.
+# PYTHON needs torch for CUDA; the checkout needs no installation. Each part has a time limit and a
+# log in OUT, and runs even if an earlier part failed. The last line names the parts that failed.
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-build/gpu}
 mkdir -p "$OUT"
@@ -30,7 +30,7 @@ tests() {
 part machine 60 "$PYTHON" -c "
 import rnnorm, torch
 print(torch.__version__, torch.cuda.get_device_name(), rnnorm.backends())"
-# one process, as their blocks have to be on the GPU at once
+# in one process, because all blocks of a kernel have to be on the GPU at once
 tests kernels 190 tests/kernels/test_cuda_kernels.py
 tests triton 120 -n 8 $(printf 'tests/kernels/test_triton_%s.py ' update look_up operators graphs)
 part check 110 "$PYTHON" -c "
