@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class UncoveredError(RuntimeError):
-    """A call that a kernel does not take, though it covers the layer."""
+    """Raised where a kernel covers a layer, but not this call of it, with too many rows, say."""
 
 
 def remembered(function: Callable[..., Result]) -> Callable[..., Result]:

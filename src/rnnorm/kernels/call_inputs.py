@@ -132,8 +132,8 @@ def check_call(
         options: options, not checked.
         dtypes: dtypes of x that the kernel takes.
         uniform: whether the kernel takes one norm for all sites, and no carry site.
-        plain: whether it takes no resets, peepholes and masks, and of the norms by row layer norm
-            over the cell's own blocks alone.
+        plain: whether the kernel takes neither resets, peepholes nor masks, and of the norms of
+            single rows only layer norm over the cell's own groups of gates.
 
     Raises:
         RuntimeError: if a tensor has another dtype, device or shape than the kernel reads, the

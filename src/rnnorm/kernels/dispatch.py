@@ -47,7 +47,8 @@ class Kernel:
         worse: says why a later kernel is better for a request, unless ``use_backend`` names this
             one; empty if none is.
         look_up: looks up the statistics of a layer's populations, by site, from a step on.
-        update: updates these by what the layer took, as ``norm.update.update`` does.
+        update: updates the populations by the statistics that the layer took, as
+            ``norm.update.update`` does.
         restarts: whether ``layer`` takes resets; where it does not, the layer gives each segment
             between resets a row of its own.
     """
@@ -238,7 +239,7 @@ def _choose(**asked: Any) -> int:
 
 
 def settled() -> bool:
-    """Tell whether nothing but a request decides which kernel runs it, if nothing is observed."""
+    """Tell whether a request alone picks its kernel: no backend is forced, and none is logged."""
     return _forced.get() is None and not _log.isEnabledFor(logging.INFO)
 
 

@@ -80,7 +80,7 @@ def initial_state(module: Sequence, rows: int, like: Tensor, batch: Batch | None
 def _learned(
     module: Sequence, shapes: Mapping[str, tuple[int, int, int]], batch: Batch | None
 ) -> list[Tensor]:
-    """Return the learned states, of these shapes by name."""
+    """Return the learned initial states, expanded to the shape of each state by name."""
     mean = None
     if module.learn_initial_state == "from_input":
         assert batch is not None

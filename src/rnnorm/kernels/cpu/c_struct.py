@@ -83,7 +83,7 @@ def _forward_shapes(
     return shapes
 
 
-#: ``_forward_shapes`` of sizes that are no symbols
+#: ``_forward_shapes`` with memory, for sizes that are integers and not symbols
 known_shapes = lru_cache(256)(_forward_shapes)
 
 
@@ -91,7 +91,7 @@ _BFLOAT16 = multiplies_bfloat16()
 
 
 def computed(inputs: Inputs, options: Options) -> Inputs:
-    """Return inputs in a dtype that is multiplied here, float32 where bfloat16 is not."""
+    """Return inputs whose x and weights are in float32 if the build cannot multiply bfloat16."""
     if inputs.x.dtype != torch.bfloat16 or (_BFLOAT16 and not options.independent):
         return inputs
     return inputs._replace(

@@ -22,7 +22,7 @@ from rnnorm.tracing import unobserved
 # what the backward pass reads, and what autograd saves of it
 _READ = (*Inputs._fields, "output")
 _SAVED = (*[name for name in _READ if name != "sizes"], "reserve")
-# the backward pass finds them by their addresses
+# results whose addresses the struct of the backward pass has already
 _UNREAD: list[Any] = [None] * (len(RESULTS) - 1)
 _RETURNED = ("x", "h0", "c0", "output", "h_n", "c_n")
 

@@ -35,8 +35,8 @@ def refuses(request: Request) -> str:
 def layer(call: LayerCall) -> LayerResult:
     """Run a layer as ``reference.layer`` does, or with ``rows`` as ``synchronized.layer`` does.
 
-    Products of bfloat16 have float32 sums, and all else is float32, as is everything in float16;
-    ``step`` is ignored, as none of these cells reads it.
+    A layer in bfloat16 multiplies in bfloat16, with float32 sums, and computes all else in float32.
+    A layer in float16 computes all in float32. None of these cells reads ``step``.
 
     Raises:
         MemoryError: if scratch memory could not be allocated.

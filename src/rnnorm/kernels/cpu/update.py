@@ -25,10 +25,10 @@ def update(
     """Update the population statistics of every site of a layer as ``norm.update.update`` does.
 
     Args:
-        populations: as there, likewise the others.
-        batch: as there.
-        counts: as there.
-        step: as there.
+        populations: populations by site.
+        batch: mean and biased variance ``(T, F)`` that each site took.
+        counts: number of rows behind the estimates of each site, ``(T,)`` or of all steps.
+        step: index of the first step.
     """
     own = {site: populations[site].rows_of(0, len(populations[site])) for site in batch}
     if all([_covers(populations[s], own[s], batch[s], counts[s]) for s in batch]):
@@ -51,9 +51,9 @@ def fill(
     """Describe the rows of a population from ``step`` on, or its one row, to the library.
 
     Args:
-        struct: filled except for what was taken and the counts behind that.
+        struct: struct of the library; its fields of taken statistics and counts are not written.
         population: the population.
-        own: all of its buffers, in their order.
+        own: all buffers of the population, in the order of ``BUFFERS``.
         step: index of the first step.
         steps: number of steps; those beyond the last row are left out.
     """

@@ -1,7 +1,7 @@
-"""The kernels in CUDA C++ alone, called as the reference is, and the layers that they compute.
+"""The kernels in CUDA C++ as a backend of their own: what they compute, and a layer run by them.
 
-The Triton kernels leave some calls to them, by what was measured. This is every call that they can
-run: what only they cover runs nowhere else on a GPU but in the reference.
+The loops in ``kernels/triton`` give these kernels the calls at which they were measured to be
+faster. As a backend they run every call that they can, also of layers that Triton's do not cover.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COVERAGE = Coverage(
     over=(None, "term", "gate"),
 )
 #: why only ``use_backend`` runs the kernels by themselves
-UNPROVEN = "what only it covers was never run on a GPU: rnnorm.use_backend('cuda') runs it"
+UNPROVEN = "its kernels have not run such layers on a GPU yet: use_backend('cuda') runs them"
 
 
 def refuses(request: Request) -> str:
@@ -39,7 +39,7 @@ def layer(call: LayerCall) -> LayerResult:
     """Run a layer as ``reference.layer`` does; these cells do not read ``step``.
 
     Raises:
-        UncoveredError: if the GPU, the rows or the units are none that the kernels take.
+        UncoveredError: if the kernels do not run on the GPU, or not so many rows or units.
     """
     # importing it imports Triton
     from rnnorm.kernels.triton.operators import CUDA_PASSES

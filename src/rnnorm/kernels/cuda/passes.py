@@ -48,7 +48,7 @@ def layout_of(inputs: Inputs, options: Options, *, back: bool, ragged: bool) -> 
 
 
 def asked_layout(inputs: Inputs, options: Options, *, back: bool) -> Layout:
-    """Return how a launch shares the work of a call that no other kernel is to run.
+    """Return how a launch shares the work of a call for which ``use_backend`` asks.
 
     Raises:
         UncoveredError: if the kernels do not run the call.

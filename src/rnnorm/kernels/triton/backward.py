@@ -109,7 +109,7 @@ def run_backward(
             )  # fmt: skip
         torch.mm(d_z[start : start + n], inputs.weight_hh, out=product[:n])
         later = n
-    # the first step, with an even number, wrote these buffers
+    # steps write the two buffers in turn, step 0 the first ones
     carried, carried_h = carries[0], carries_h[0]
 
     # the products below can use its memory

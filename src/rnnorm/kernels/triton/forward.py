@@ -59,7 +59,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
         cuda: whether the kernels in CUDA C++ run all steps.
 
     Raises:
-        UncoveredError: if the kernels in CUDA C++ do not run the call, and are to.
+        UncoveredError: if ``cuda`` is set and the kernels in CUDA C++ do not run the call.
     """
     plan = Plan(inputs, options, cuda=cuda)
     # no view, which would not take detach_()
@@ -92,7 +92,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     seen, earlier, weight = inputs.h0.to(narrow.dtype), 0, inputs.weight_hh.t()
     layout = plan.layout(back=False)
     if cuda and save:
-        # what cannot be differentiated is refused here
+        # refuse a call now if the kernels cannot run its backward pass
         plan.layout(back=True)
     for first, stop in plan.runs(layout, back=False):
         start, n = plan.starts[first], plan.sizes[first]

@@ -215,7 +215,7 @@ class _Cuda:
 
 def _is_copied(argument: Any) -> bool:
     """Tell whether a graph reads an argument from its own memory."""
-    # flags say where something is dropped or begins anew
+    # resets and masks of dropout are bool, and new at each call
     return isinstance(argument, Tensor) and (
         argument.is_floating_point() or argument.dtype == torch.bool
     )

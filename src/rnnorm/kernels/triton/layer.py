@@ -154,7 +154,7 @@ def update(
     counts: Mapping[str, Tensor | int],
     step: int,
 ) -> None:
-    """Update a layer's populations by a minibatch, in one launch unless a tracer looks on."""
+    """Update a layer's populations by a minibatch, in one launch if they are alike."""
     own = {site: populations[site] for site in batch if _has_rows(populations[site])}
     alike = {(each.momentum, len(each)) for each in own.values()}
     tensors = [m for site in own for m in batch[site]]

@@ -134,7 +134,11 @@ def _operators(name: str, *, cuda: bool) -> Passes:
 
 
 def _retried(run: Callable[[], Kept], inputs: Inputs, cuda: bool) -> Kept:
-    """Run a pass, once more by Triton's kernels if the GPU refuses one in CUDA C++."""
+    """Run a pass, once more by Triton's kernels if the GPU refuses one in CUDA C++.
+
+    Raises:
+        RefusedError: if the GPU refuses a kernel and ``cuda`` leaves no other.
+    """
     with as_in_cudnn(inputs.x.device, inputs.x.dtype):
         try:
             return run()

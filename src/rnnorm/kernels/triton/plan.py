@@ -124,10 +124,10 @@ class Plan:
         return list(pairwise(sorted({*starts, self.T})))
 
     def layout(self, *, back: bool) -> Layout | None:
-        """Return the layout of launches by ``rnnorm.kernels.cuda``, None if Triton's run.
+        """Return the layout of launches in CUDA C++, None if Triton's kernels run instead.
 
         Raises:
-            UncoveredError: if these kernels are asked for and do not run the call.
+            UncoveredError: if ``cuda`` is set and the kernels in CUDA C++ do not run the call.
         """
         if self.cuda:
             return passes.asked_layout(self.inputs, self.options, back=back)

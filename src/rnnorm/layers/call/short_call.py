@@ -1,4 +1,4 @@
-"""Calls of a layer over rows of one length on the CPU kernel, without what makes them slow."""
+"""The short way of a plain call on the CPU kernel, without most checks and operators of torch."""
 
 from __future__ import annotations
 
