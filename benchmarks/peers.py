@@ -139,7 +139,7 @@ def with_torch(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
 
 
 def with_jax(lstm: nn.RNNBase, x: Tensor) -> dict[str, Peer]:
-    """Return a scan over time that JAX differentiates and compiles, with Flax's weights (in, out)."""
+    """Return a scan over time that JAX differentiates and compiles, with weights as in Flax."""
     import jax
     import jax.numpy as jnp
     from jax import lax, nn
