@@ -10,7 +10,7 @@ constexpr int64_t amx_rows = 16;   // of a tile
 constexpr int64_t amx_pairs = 16;  // of bfloat16 numbers in a row of one
 
 #ifdef RNNORM_AMX_MODEL
-// the instructions in plain C++, for a test of what is made of them
+// the instructions in plain C++, to test the code that uses them on any processor
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored

@@ -1,5 +1,5 @@
-// what matrices are made of, and what a product takes of them at once: numbers, or where a build
-// multiplies in bfloat16 pairs of neighbours along k
+// what matrices are made of, and what a product takes of them at once: one number or, in a build
+// that multiplies in bfloat16, a pair of numbers that are neighbours along the summed index k
 #pragma once
 #include "vector.h"
 
@@ -25,7 +25,7 @@ constexpr bool paired = per_factor == 2;
 
 // the number of factors that k numbers fill, the last perhaps with a zero
 RNNORM_INLINE int64_t factors(int64_t k) { return (k + per_factor - 1) / per_factor; }
-// and of a row of x or h in their products, which AMX reads 16 at a time
+// the number of factors in a row of x or h as products read it: AMX reads 16 at a time
 RNNORM_INLINE int64_t row_factors(int64_t k) {
 #ifdef RNNORM_AMX
   return (factors(k) + 15) / 16 * 16;
@@ -37,7 +37,7 @@ RNNORM_INLINE int64_t row_factors(int64_t k) {
 template <class F>
 RNNORM_INLINE F load_factor(const F* p) {
   if constexpr (!paired) return *p;
-  // pairs lie wherever their numbers do
+  // a pair is aligned as a single bfloat16 number is
   F value;
   std::memcpy(&value, p, sizeof(F));
   return value;

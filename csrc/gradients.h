@@ -18,10 +18,10 @@ struct GradientProducts : Layer<Cell, T> {
   int64_t capacity;  // frames of the ring
   int64_t columns;   // columns of the gradient of h: P rounded up to whole vectors
   int64_t capacity_f;  // factors along the frames of the ring
-  int64_t steps_rows;  // rows of dz itself: where products take it in another form, of one step
+  int64_t steps_rows;  // rows of the ring of dz: one step's where products read a copy in bfloat16
   F *panel_t, *panel_i, *packed_x, *packed_h, *own_dz;
   T *ring_h, *grad_w_ih, *grad_w_hh, *grad_h, *block_x;
-  Stored<T>* stored_h;  // dz as products take it, by tile as the ring
+  Stored<T>* stored_h;  // dz in the type that products read, by tile as in the ring
   T *grad_seen, *own_row;  // gradient of the masked h; a row of h as its product has seen it
 
   explicit GradientProducts(const rnnorm_layer& args) : Base(args) {
@@ -48,14 +48,14 @@ struct GradientProducts : Layer<Cell, T> {
     own_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * H : 0);
   }
 
-  // room for a ring of dz as products take it: the ring itself where they take its numbers
+  // room for dz in the type that products read, which is the ring itself where the types are equal
   Stored<T>* take_stored(Arena& arena, T* ring) const {
     if constexpr (paired)
       return arena.take<Stored<T>>(G * P * capacity);
     else
       return ring;
   }
-  // stores n rows of a tile's dz from a row of the ring on for the products
+  // copies n rows of a tile's dz for the products, from a row of the ring on
   void store_rows(const T* dz, int64_t n, Units u, int64_t row, Stored<T>* ring) const {
     const int64_t C = G * u.width;
     if constexpr (paired) copy(dz, n * C, ring + G * u.first * capacity + row * C);

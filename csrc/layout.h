@@ -264,7 +264,8 @@ struct Layer {
   }
 
   // calls square(row of the weight, column of the tile, k) for whole squares of W, the first k
-  // below `whole`, else element(likewise) below `count`, over a tile's rows of a weight (G H, .)
+  // below `whole`, else element(row, column, k, whether the unit exists) below `count`, over a
+  // tile's rows of a weight (G H, .)
   template <class Square, class Element>
   void each_weight(int64_t whole, int64_t count, Units u, Square square, Element element) const {
     const int64_t squares = u.count == tile_units ? whole / widest<T> * widest<T> : 0;
