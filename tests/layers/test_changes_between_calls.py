@@ -380,3 +380,30 @@ def test_a_cell_sees_a_statistic_written(name, x):
     with rnnorm.use_backend("reference"):
         torch.testing.assert_close(after, cell(x[0]))
     assert not torch.allclose(after[0], before[0])
+
+
+@pytest.mark.parametrize("change", [None, parametrize_a_weight])
+@pytest.mark.parametrize(
+    ("norm", "dtype", "rows"),
+    [
+        ("batch", torch.float64, 6),
+        ("batch", torch.bfloat16, 6),
+        (rnnorm.BatchNorm(population="shared"), torch.float64, 6),
+        ("batch", torch.float64, 1),
+    ],
+    ids=["all", "bfloat16", "shared", "one row"],
+)
+@pytest.mark.filterwarnings("ignore:.*expected at least 2 active rows")
+def test_a_seed_gives_the_same_initial_noise_to_every_kernel(change, norm, dtype, rows):
+    torch.manual_seed(0)
+    layer = rnnorm.LSTM(3, 4, norm=norm, initial_noise=0.5, dtype=dtype)
+    layer(torch.randn(5, 6, 3, dtype=dtype))
+    if change:
+        change(layer)
+    x, drawn = torch.randn(5, rows, 3, dtype=dtype), []
+    for backend in ("reference", None):
+        torch.manual_seed(1)
+        with rnnorm.use_backend(backend) if backend else contextlib.nullcontext():
+            layer(x)
+        drawn.append(torch.rand(4))
+    assert torch.equal(*drawn)

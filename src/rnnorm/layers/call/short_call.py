@@ -184,15 +184,13 @@ def _call(
         return None
     if not training:
         module._warn(step is None and bool(given))
+    noise = 0.0
     if not given:
-        zeros = x.new_zeros(shape[-2:])
-        given = (zeros,) * states
+        given = (x.new_zeros(shape[-2:]),) * states
         noise = module.initial_noise if training and suffix else 0.0
-        if noise:
-            given = (torch.randn_like(zeros).mul_(noise), *given[1:])
     elif len(shape) > 2:
         given = tuple([s.squeeze(0) for s in given])
-    found = _run(known, module, x, given, suffix, step or 0)
+    found = _run(known, module, x, given, suffix, step or 0, noise)
     if found is not None:
         dispatch.calls["cpu"] += 1
     return found
@@ -232,9 +230,12 @@ def run(
 
 
 def _run(
-    known: _Layer, module: Any, x: Tensor, state: State, suffix: str, step: int
+    known: _Layer, module: Any, x: Tensor, state: State, suffix: str, step: int, noise: float = 0.0
 ) -> tuple[Tensor, State] | None:
-    """Run a layer of which ``known`` has the names, where nothing observes operators."""
+    """Run a layer of which ``known`` has the names, where nothing observes operators.
+
+    Unless ``noise`` is 0, a first state of this standard deviation takes the given one's place.
+    """
     (T, B, features), dtype = x.shape, x.dtype
     given = (x, *state)
     if B == 0 or dtype not in COMPUTED or not all([t.layout is torch.strided for t in given]):
@@ -275,6 +276,9 @@ def _run(
         if prepared is None:
             return None
         known.last = prepared
+    if noise:
+        # drawn last, as the usual call would draw it again
+        leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
     layer = library.Layer.from_buffer_copy(prepared.layer)
     constants = _NO_CONSTANTS
     if rows and differentiable:
