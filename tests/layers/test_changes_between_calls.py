@@ -407,3 +407,14 @@ def test_a_seed_gives_the_same_initial_noise_to_every_kernel(change, norm, dtype
             layer(x)
         drawn.append(torch.rand(4))
     assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize("make", [rnnorm.LSTM, rnnorm.GRUCell])
+def test_a_call_that_is_refused_adds_no_statistics(make):
+    torch.manual_seed(0)
+    layer, frame = make(3, 4, norm="batch", dtype=torch.float64), torch.randn(6, 3)
+    call = {"step": 4} if make is rnnorm.GRUCell else {}
+    x = frame if call else frame.expand(5, 6, 3)
+    with pytest.raises((RuntimeError, ValueError)):
+        layer(x, **call)
+    assert len(layer.get_submodule("population_input" + "_l0" * (not call))) == 1

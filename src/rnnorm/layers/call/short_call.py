@@ -245,9 +245,11 @@ def _run(
         # parametrizations, pruning and functional_call put other tensors in their place
         _layers[module].pop(suffix, None)
         return None
-    if any(map(Tensor.is_neg, given)) or not all([s.dtype is dtype and s.is_cpu for s in state]):
-        return None
     own = [p for p in parameters if p is not None]
+    # a call of another dtype than the weights is refused before statistics grow
+    alike = own[0].dtype is dtype and all([s.dtype is dtype and s.is_cpu for s in state])
+    if not alike or any(map(Tensor.is_neg, given)):
+        return None
     differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
     takes = module.training and bool(known.populations)
     populations: list[Any] = [module._modules[name] for name in known.populations.values()]
