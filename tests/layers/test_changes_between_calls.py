@@ -34,6 +34,11 @@ def put_other_data(layer):
     layer.weight_hh_l0.data = 2 * layer.weight_hh_l0.data
 
 
+def put_negative_data(layer):
+    # the same memory read with the other sign
+    layer.weight_hh_l0.data = torch._neg_view(layer.weight_hh_l0.data)
+
+
 def prune_a_weight(layer):
     prune.l1_unstructured(layer, "weight_ih_l0", 0.5)
 
@@ -88,6 +93,7 @@ def grow(layer):
 CHANGES = [
     write_data,
     put_other_data,
+    put_negative_data,
     prune_a_weight,
     drop_a_bias,
     write_a_statistic,

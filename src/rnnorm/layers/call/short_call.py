@@ -247,8 +247,7 @@ def _run(
         return None
     own = [p for p in parameters if p is not None]
     # a call of another dtype than the weights is refused before statistics grow
-    alike = own[0].dtype is dtype and all([s.dtype is dtype and s.is_cpu for s in state])
-    if not alike or any(map(Tensor.is_neg, given)):
+    if own[0].dtype is not dtype or not all([s.dtype is dtype and s.is_cpu for s in state]):
         return None
     differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
     takes = module.training and bool(known.populations)
@@ -266,6 +265,9 @@ def _run(
     rows = [] if takes else [population.own_rows(step, T) for population in populations]
     held = own + buffers
     if None in rows or not all(map(Tensor.is_contiguous, held)):
+        return None
+    if any(map(Tensor.is_neg, (*given, *held))):
+        # their memory holds other numbers
         return None
     x, h, *c = [t.contiguous() for t in given]
     leaves = (x, None, h, c[0] if c else None, *parameters)
@@ -331,7 +333,7 @@ def _prepare(
         if takes and any([b.is_inference() for b in (mean, var, counts, batches)]):
             return None
         read += mean, var
-    if not all([t.dtype is dtype and t.is_cpu for t in read]) or any(map(Tensor.is_neg, read)):
+    if not all([t.dtype is dtype and t.is_cpu for t in read]):
         return None
     options = known.options[takes]
     inputs = Inputs._make((x, x, h, c, *parameters, *_NO_CONSTANTS))
