@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize, prune
 
 import rnnorm
 from rnnorm.kernels import dispatch
+from rnnorm.layers.call import short_call
 
 
 class Twice(nn.Module):
@@ -424,3 +425,19 @@ def test_a_call_that_is_refused_adds_no_statistics(make):
     with pytest.raises((RuntimeError, ValueError)):
         layer(x, **call)
     assert len(layer.get_submodule("population_input" + "_l0" * (not call))) == 1
+
+
+def test_statistics_that_another_thread_grows_are_read_once(monkeypatch):
+    layer = trained().train()
+    population, prepare = layer.population_input_l0, short_call._prepare
+
+    def grow_meanwhile(*arguments):
+        before = dict(population._buffers)
+        population.resize(50)
+        prepared = prepare(*arguments)
+        population._buffers.update(before)
+        return prepared
+
+    monkeypatch.setattr(short_call, "_prepare", grow_meanwhile)
+    layer(torch.randn(5, 7, 3, dtype=torch.float64))
+    assert population.num_batches_tracked.tolist() == [2] * 5

@@ -255,14 +255,15 @@ def _run(
     if takes and (B == 1 or (T > 1 and any([population.shared for population in populations]))):
         # a row of several steps, or of one statistic over all frames
         return None
-    buffers: list[Any] = []
-    for population in populations:
-        if takes:
+    if takes:
+        for population in populations:
             population.grow(step + T)
-        buffers += map(population._buffers.get, BUFFERS)
+    rows = [] if takes else [population.own_rows(step, T) for population in populations]
+    # read once, and after their rows: another thread may grow them
+    each_own: list[list[Any]] = [list(map(p._buffers.get, BUFFERS)) for p in populations]
+    buffers = [buffer for each in each_own for buffer in each]
     if not all([type(buffer) is Tensor and buffer.is_cpu for buffer in buffers]):
         return None
-    rows = [] if takes else [population.own_rows(step, T) for population in populations]
     held = own + buffers
     if None in rows or not all(map(Tensor.is_contiguous, held)):
         return None
@@ -276,7 +277,7 @@ def _run(
     key = dtype, features, h.shape[1], taken, forms, addresses
     prepared = known.last
     if prepared is None or prepared.key != key:
-        prepared = _prepare(known, key, leaves, populations, step)
+        prepared = _prepare(known, key, leaves, populations, each_own, step)
         if prepared is None:
             return None
         known.last = prepared
@@ -292,8 +293,8 @@ def _run(
             constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, T)
             _place_constants(layer.site[k], mean, var, 0, len(mean))
     elif rows != prepared.rows:
-        for k, population, (start, stop) in zip(known.sites, populations, rows, strict=True):
-            _place_constants(layer.site[k], population.mean, population.var, start, stop)
+        for k, (mean, var, *_), (start, stop) in zip(known.sites, each_own, rows, strict=True):
+            _place_constants(layer.site[k], mean, var, start, stop)
         known.last = _Prepared(key, library.Layer.from_buffer_copy(layer), rows, None)
     call = DenseCall(layer, known.options[takes], constants)
     output, h_n, *c_n = call.run(leaves, differentiable)
@@ -312,7 +313,12 @@ def _place_constants(site: library.Site, mean: Tensor, var: Tensor, start: int, 
 
 
 def _prepare(
-    known: _Layer, key: tuple[Any, ...], leaves: Any, populations: list[Any], step: int
+    known: _Layer,
+    key: tuple[Any, ...],
+    leaves: Any,
+    populations: list[Any],
+    each_own: list[list[Any]],
+    step: int,
 ) -> _Prepared | None:
     """Make the structs of a call, or return None if the kernel could not read its tensors.
 
@@ -322,8 +328,7 @@ def _prepare(
     x, _, h, c, *parameters = leaves
     (T, B, features), dtype, units, takes = x.shape, x.dtype, h.shape[1], key[3] is not None
     read = [p for p in parameters if p is not None]
-    for k, population in zip(known.sites, populations, strict=True):
-        mean, var, counts, batches = [population._buffers[name] for name in BUFFERS]
+    for k, (mean, var, counts, batches) in zip(known.sites, each_own, strict=True):
         width = units * (1 if k == Sites._fields.index("cell") else known.options[takes].gates)
         shape = (mean.shape[0], width)
         if not mean.shape == var.shape == shape or not counts.shape == batches.shape == shape[:1]:
@@ -345,7 +350,7 @@ def _prepare(
     place(layer, PARAMETERS, parameters)
     sites = (library.Population * len(populations))()
     if takes:
-        for site, population in zip(sites, populations, strict=True):
-            fill(site, population, [population._buffers[n] for n in BUFFERS], step, T)
+        for site, population, own in zip(sites, populations, each_own, strict=True):
+            fill(site, population, own, step, T)
             site.count = B
     return _Prepared(key, layer, [], sites)
