@@ -1,6 +1,10 @@
 """A frame of a stream, one row with its state: ours and our frozen copy ÷ torch.nn's, verified.
 
-python benchmarks/stream.py
+    python benchmarks/stream.py
+    python benchmarks/stream.py --cells
+
+The second form takes a step of a one-step class on 16 rows with their state, in evaluation and in
+training (forward and backward): ours with batch and with layer norm ÷ torch.nn's.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from rnnorm.experiments.bench.timing import interleave, torch_threads
 
 FRAMES = 50
 SIZES = (8, 64, 128, 256)
+ROWS, CELL_SIZES = 16, (32, 512)
 
 
 @torch.no_grad()
@@ -54,22 +59,66 @@ def sides(cell: str, norm: str | None, size: int) -> dict[str, partial[dict[str,
     }
 
 
+def step_by_step(
+    cell: nn.Module, x: Tensor, state: Any, leaves: dict[str, nn.Parameter], **step: int
+) -> dict[str, Tensor]:
+    """The last h of steps that all begin at one state, and the gradients of its sum."""
+    grads: tuple[Tensor, ...] = ()
+    with torch.set_grad_enabled(bool(leaves)):
+        for frame in x:
+            found = cell(frame, state, **step)
+            h = found[0] if isinstance(found, tuple) else found
+            if leaves:
+                grads = torch.autograd.grad(h.sum(), list(leaves.values()))
+    return {"h": h.detach(), **dict(zip(leaves, grads, strict=True))}
+
+
+def cells(cell: str, size: int, train: bool) -> dict[str, partial[dict[str, Tensor]]]:
+    """The three cells to be compared, all with a given state."""
+    torch.manual_seed(0)
+    x, state = torch.randn(FRAMES, ROWS, size), torch.randn(2, ROWS, size).unbind()
+    hx = state if cell == "LSTM" else state[0]
+    found = {}
+    for norm in (None, "batch", "layer"):
+        name = f"{cell}Cell"
+        module = (
+            getattr(rnnorm, name)(size, size, norm=norm) if norm else getattr(nn, name)(size, size)
+        )
+        module(x[0])
+        module.train(train)
+        leaves = dict(module.named_parameters()) if train else {}
+        # a stream in evaluation says which step it is at
+        step = {"step": 0} if norm and not train else {}
+        found[norm or "torch.nn"] = run = partial(step_by_step, module, x, hx, leaves, **step)
+        if norm:
+            verify(f"{name} {size}", run, partial(on_backend, "reference", run))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--norm", default="batch")
+    parser.add_argument("--cells", action="store_true", help="steps of the one-step classes")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0, help="for each size")
     args = parser.parse_args()
     with torch_threads(args.threads):
         print(describe(machine()))
         for cell in ("LSTM", "GRU", "RNN"):
+            if args.cells:
+                for size in CELL_SIZES:
+                    for train in (False, True):
+                        what = f"{cell}Cell {size:4} {'training' if train else 'evaluation':10}"
+                        show(what, cells(cell, size, train), args.seconds)
+                continue
             for size in SIZES:
-                steps = sides(cell, args.norm, size)
-                for name, took in interleave(steps, args.seconds).items():
-                    print(
-                        f"{cell:4} {size:4} {name:9} {1e6 * took.seconds / FRAMES:8.1f} µs {took}",
-                        flush=True,
-                    )
+                show(f"{cell:4} {size:4}", sides(cell, args.norm, size), args.seconds)
+
+
+def show(what: str, steps: dict[str, partial[dict[str, Tensor]]], seconds: float) -> None:
+    """Time the sides of a comparison in turn and print their times of a frame."""
+    for name, took in interleave(steps, seconds).items():
+        print(f"{what} {name:9} {1e6 * took.seconds / FRAMES:8.1f} µs {took}", flush=True)
 
 
 if __name__ == "__main__":

@@ -325,7 +325,8 @@ struct Forward : Layer<Cell, T> {
       team.barrier();
       if (rank == 0) {
         const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0, n = a.sizes[t];
-        if (H && n > next)
+        // one step may write its output where h_n is wanted
+        if (H && n > next && a.h_n != a.output)
           std::memcpy(static_cast<T*>(a.h_n) + next * H, this->h_rows(t) + next * H,
                       size_t((n - next) * H) * sizeof(T));
       }

@@ -441,3 +441,18 @@ def test_statistics_that_another_thread_grows_are_read_once(monkeypatch):
     monkeypatch.setattr(short_call, "_prepare", grow_meanwhile)
     layer(torch.randn(5, 7, 3, dtype=torch.float64))
     assert population.num_batches_tracked.tolist() == [2] * 5
+
+
+@pytest.mark.parametrize("name", ["GRUCell", "LSTMCell"])
+def test_a_cell_sees_a_count_written_amid_its_steps(name, x):
+    torch.manual_seed(0)
+    cell = getattr(rnnorm, name)(3, 4, norm="batch", dtype=torch.float64)
+    for step in range(4):
+        cell(torch.randn(6, 3, dtype=torch.float64), step=step)
+    cell.eval()
+    before = [cell(x[0], step=step) for step in range(6)]
+    cell.population_input.num_batches_tracked.data[2] = 0
+    after = [cell(x[0], step=step) for step in range(6)]
+    with rnnorm.use_backend("reference"):
+        torch.testing.assert_close(after, [cell(x[0], step=step) for step in range(6)])
+    assert not torch.allclose(after[2][0], before[2][0])

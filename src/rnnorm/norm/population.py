@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -222,18 +222,29 @@ class Population(nn.Module):
         steps = self._apart(first, steps)
         return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
 
-    def own_rows(self, first: int, steps: int) -> tuple[int, int] | None:
+    def own_rows(
+        self, first: int, steps: int, batches: Sequence[int] | None = None
+    ) -> tuple[int, int] | None:
         """Return the first and the end of the rows that consecutive steps use, in order.
+
+        Args:
+            first: index of the first step.
+            steps: number of steps.
+            batches: the numbers of ``num_batches_tracked``, if they are at hand.
 
         Returns:
             None if one of these has no count, so that another row serves its step.
         """
-        batches = self._buffer("num_batches_tracked")
-        length = batches.size(0)
-        start, stop = min(first, length - 1), min(first + steps, length)
+        counts = self._buffer("num_batches_tracked")
+        length, stop = counts.size(0) if batches is None else len(batches), first + steps
+        # comparisons, which are faster than min
+        start, stop = first if first < length else length - 1, stop if stop < length else length
         if not (self.shared or self._filled):
-            counts = batches if stop - start == length else batches[start:stop]
-            if not all(counts.tolist()):
+            if batches is None:
+                batches = (counts if stop - start == length else counts[start:stop]).tolist()
+            else:
+                batches = batches[start:stop]
+            if not all(batches):
                 return None
         return start, stop
 

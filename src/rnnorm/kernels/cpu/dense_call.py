@@ -24,7 +24,6 @@ _READ = (*Inputs._fields, "output")
 _SAVED = (*[name for name in _READ if name != "sizes"], "reserve")
 # results whose addresses the struct of the backward pass has already
 _UNREAD: list[Any] = [None] * (len(RESULTS) - 1)
-_RETURNED = ("x", "h0", "c0", "output", "h_n", "c_n")
 
 
 class _Reserve(NamedTuple):
@@ -84,14 +83,23 @@ class DenseCall:
         layer: struct with the addresses of parameters and constants, which the call changes.
         options: options of both passes.
         constants: the inputs after ``Inputs.leaves``.
+        one_step: whether there is one step whose output nobody reads, so that h_n stands for it
+            where no backward pass follows.
     """
 
     sizes: Tensor
     reserve: Tensor
     parts: _Reserve
 
-    def __init__(self, layer: Layer, options: Options, constants: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self,
+        layer: Layer,
+        options: Options,
+        constants: Sequence[Tensor | None],
+        one_step: bool = False,
+    ) -> None:
         self.layer, self.options, self.constants = layer, options, constants
+        self.one_step = one_step
 
     def run(self, leaves: Sequence[Tensor | None], differentiable: bool) -> tuple[Tensor, ...]:
         """Run the forward pass; return output, h_n and, if there is one, c_n.
@@ -110,12 +118,17 @@ class DenseCall:
         layer, (T, B, features), units = self.layer, x.shape, h.shape[1]
         self.sizes = _sizes(T, B)
         self.parts = _reserve_of((T, B, features, units), self.options, save)
-        self.reserve = x.new_empty(self.parts.numbers)
-        layer.T, layer.B, layer.sizes = T, B, self.sizes.data_ptr()
-        output, h_n = x.new_empty((T, B, units)), torch.empty_like(h)
+        h_n = torch.empty_like(h)
+        output = h_n if self.one_step and not save else x.new_empty((T, B, units))
         c_n = None if c is None else torch.empty_like(c)
-        place(layer, _RETURNED, (x, h, c, output, h_n, c_n))
-        place_addresses(layer, self.parts.names, self.parts.addresses(self.reserve))
+        layer.T, layer.B, layer.sizes = T, B, self.sizes.data_ptr()
+        # field by field, which is faster than ``place``
+        layer.x, layer.h0, layer.output, layer.h_n = map(Tensor.data_ptr, (x, h, output, h_n))
+        if c_n is not None:
+            layer.c0, layer.c_n = c.data_ptr(), c_n.data_ptr()
+        if self.parts.numbers:
+            self.reserve = x.new_empty(self.parts.numbers)
+            place_addresses(layer, self.parts.names, self.parts.addresses(self.reserve))
         run("rnnorm_forward", layer)
         return (output, h_n) if c_n is None else (output, h_n, c_n)
 

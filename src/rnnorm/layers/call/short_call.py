@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import c_int64
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import unobserved
 
 _form = attrgetter("shape", "dtype", "is_cpu")
+_PLAIN = frozenset((Tensor,))
+# evaluation reads no count of rows
+_READ = tuple([name for name in BUFFERS if name != "rows"])
 _NO_CONSTANTS: list[Tensor | None] = [None] * (len(Inputs._fields) - LEAVES)
 
 
@@ -38,12 +42,14 @@ class _Prepared(NamedTuple):
         layer: the struct, with the addresses of parameters and of constants.
         rows: the first and the end of the rows of each population that serve as constants.
         sites: the populations that take a minibatch.
+        counts: the counts of minibatches of each population, read where they are.
     """
 
     key: tuple[Any, ...]
     layer: library.Layer
     rows: list[tuple[int, int]]
     sites: Any
+    counts: list[Any]
 
 
 class _Layer:
@@ -258,14 +264,12 @@ def _run(
     if takes:
         for population in populations:
             population.grow(step + T)
-    rows = [] if takes else [population.own_rows(step, T) for population in populations]
-    # read once, and after their rows: another thread may grow them
-    each_own: list[list[Any]] = [list(map(p._buffers.get, BUFFERS)) for p in populations]
+    # read once: another thread may grow them
+    names = BUFFERS if takes else _READ
+    each_own: list[list[Any]] = [list(map(p._buffers.get, names)) for p in populations]
     buffers = [buffer for each in each_own for buffer in each]
-    if not all([type(buffer) is Tensor and buffer.is_cpu for buffer in buffers]):
-        return None
     held = own + buffers
-    if None in rows or not all(map(Tensor.is_contiguous, held)):
+    if not _PLAIN.issuperset(map(type, buffers)) or not all(map(Tensor.is_contiguous, held)):
         return None
     if any(map(Tensor.is_neg, (*given, *held))):
         # their memory holds other numbers
@@ -281,6 +285,11 @@ def _run(
         if prepared is None:
             return None
         known.last = prepared
+    # counts may change where they are, so that each call reads them
+    at_hand = zip(() if takes else populations, () if takes else prepared.counts, strict=True)
+    rows = [population.own_rows(step, T, counts) for population, counts in at_hand]
+    if None in rows:
+        return None
     if noise:
         # drawn last, as the usual call would draw it again
         leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
@@ -295,8 +304,8 @@ def _run(
     elif rows != prepared.rows:
         for k, (mean, var, *_), (start, stop) in zip(known.sites, each_own, rows, strict=True):
             _place_constants(layer.site[k], mean, var, start, stop)
-        known.last = _Prepared(key, library.Layer.from_buffer_copy(layer), rows, None)
-    call = DenseCall(layer, known.options[takes], constants)
+        known.last = prepared._replace(layer=library.Layer.from_buffer_copy(layer), rows=rows)
+    call = DenseCall(layer, known.options[takes], constants, one_step=not suffix)
     output, h_n, *c_n = call.run(leaves, differentiable)
     if takes:
         increment_version(buffers)
@@ -327,17 +336,19 @@ def _prepare(
     """
     x, _, h, c, *parameters = leaves
     (T, B, features), dtype, units, takes = x.shape, x.dtype, h.shape[1], key[3] is not None
-    read = [p for p in parameters if p is not None]
-    for k, (mean, var, counts, batches) in zip(known.sites, each_own, strict=True):
+    read, at_hand = [p for p in parameters if p is not None], []
+    for k, (mean, var, *counts) in zip(known.sites, each_own, strict=True):
         width = units * (1 if k == Sites._fields.index("cell") else known.options[takes].gates)
         shape = (mean.shape[0], width)
-        if not mean.shape == var.shape == shape or not counts.shape == batches.shape == shape[:1]:
+        if not mean.shape == var.shape == shape:
             return None
-        if counts.dtype is not torch.int64 or batches.dtype is not torch.int64:
+        if not all([_form(n) == (shape[:1], torch.int64, True) for n in counts]):
             return None
-        if takes and any([b.is_inference() for b in (mean, var, counts, batches)]):
+        if takes and any([b.is_inference() for b in (mean, var, *counts)]):
             return None
         read += mean, var
+        # the key has their address
+        at_hand.append((c_int64 * len(mean)).from_address(counts[-1].data_ptr()))
     if not all([t.dtype is dtype and t.is_cpu for t in read]):
         return None
     options = known.options[takes]
@@ -353,4 +364,4 @@ def _prepare(
         for site, population, own in zip(sites, populations, each_own, strict=True):
             fill(site, population, own, step, T)
             site.count = B
-    return _Prepared(key, layer, [], sites)
+    return _Prepared(key, layer, [], sites, at_hand)
