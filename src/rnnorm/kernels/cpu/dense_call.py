@@ -126,7 +126,7 @@ class DenseCall:
         layer.x, layer.h0, layer.output, layer.h_n = map(Tensor.data_ptr, (x, h, output, h_n))
         if c_n is not None:
             layer.c0, layer.c_n = c.data_ptr(), c_n.data_ptr()
-        if self.parts.numbers:
+        if save or self.parts.names:
             self.reserve = x.new_empty(self.parts.numbers)
             place_addresses(layer, self.parts.names, self.parts.addresses(self.reserve))
         run("rnnorm_forward", layer)

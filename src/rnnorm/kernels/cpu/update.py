@@ -71,10 +71,12 @@ def _covers(population: Population, own: list[Tensor], taken: Moments, count: Te
     """Tell whether the library can read and write the tensors of a site's update."""
     mean, var, rows, batches = own
     given = [count] if isinstance(count, Tensor) else []
+    # a traced number of steps must not be read
+    if not unobserved([*own, *taken, *given]):
+        return False
     dtype, features, steps = mean.dtype, mean.shape[1], len(taken[0])
     return (
-        unobserved([*own, *taken, *given])
-        and all([t.is_cpu and t.is_contiguous() and not t.is_inference() for t in own])
+        all([t.is_cpu and t.is_contiguous() and not t.is_inference() for t in own])
         and dtype in COMPUTED
         and all([t.dtype is dtype and t.is_cpu and t.is_contiguous() for t in (var, *taken)])
         and rows.dtype is batches.dtype is torch.int64

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rnnorm.cells.cell import State
+from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.call.autocast import without_autocast
 from rnnorm.layers.call.one_layer import run_layer
@@ -110,7 +111,11 @@ def run_stack(
                 output = torch.cat(outputs, -1)
     # no slice unless needed: a view would not allow detach_()
     output = output if output.size(0) == steps else output[:steps]
-    if len(final) == 1 and kernel.name == "cpu" and (not torch.is_grad_enabled() or unobserved(())):
+    if (
+        len(final) == 1
+        and kernel.layer is cpu.layer
+        and (not torch.is_grad_enabled() or unobserved(()))
+    ):
         # in place, as the results are the kernel's own, and a view would not allow detach_()
         state = tuple([s.unsqueeze_(0) for s in final[0]])
     else:
