@@ -138,7 +138,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 def _fits(library: ctypes.CDLL) -> bool:
     """Tell whether the library has the functions that are called, and the struct ``Layer``."""
     size = getattr(library, "rnnorm_layer_size", None)
-    if size is None or not hasattr(library, "rnnorm_update"):
+    newer = ("rnnorm_update", "rnnorm_has_bfloat16")
+    if size is None or not all([hasattr(library, name) for name in newer]):
         return False
     size.restype, size.argtypes = _INT, ()
     return bool(size() == ctypes.sizeof(Layer))
