@@ -56,7 +56,10 @@ def asked_layout(inputs: Inputs, options: Options, *, back: bool) -> Layout:
     x = inputs.x
     gpu = persistent.gpu_or_why(x.device)
     if why := gpu if isinstance(gpu, str) else why_not(x.dtype, rectified=options.rectified):
-        raise UncoveredError(f"the kernels in CUDA C++ do not run this layer: {why}")
+        raise UncoveredError(
+            f"the kernels in CUDA C++ do not run this layer, because {why}: leave out "
+            "rnnorm.use_backend('cuda')"
+        )
     assert isinstance(gpu, Gpu)
     layout = _lay_out(gpu, inputs, options, back)
     if layout is None:
