@@ -178,7 +178,8 @@ RNNORM_INLINE Vec<float, W> within(Vec<float, W> x, float low, float high) {
                                   _mm512_maskz_max_ps(every, (__m512)least, (__m512)x));
 #endif
 #ifdef __AVX__
-  if constexpr (W == 8) return (V)_mm256_min_ps((__m256)most, _mm256_max_ps((__m256)least, (__m256)x));
+  if constexpr (W == 8)
+    return (V)_mm256_min_ps((__m256)most, _mm256_max_ps((__m256)least, (__m256)x));
 #endif
 #ifdef __SSE2__
   if constexpr (W == 4) return (V)_mm_min_ps((__m128)most, _mm_max_ps((__m128)least, (__m128)x));
