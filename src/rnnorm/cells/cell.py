@@ -29,9 +29,13 @@ class Weights(NamedTuple):
     own: Mapping[str, Tensor] = {}
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """Return ``x W^T``, computed in the dtype of the weight, in the dtype of ``x``."""
-    return linear(x.to(weight.dtype), weight).to(x.dtype)
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x W^T + b``, with the product in the dtype of the weight, in the dtype of ``x``."""
+    # each call of .to costs time, even where it changes nothing
+    if x.dtype is weight.dtype:
+        return linear(x, weight, bias)
+    narrow = linear(x.to(weight.dtype), weight).to(x.dtype)
+    return narrow if bias is None else narrow + bias
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -18,7 +19,8 @@ from rnnorm.kernels.call import LayerCall, LayerResult
 from rnnorm.norm.moments import BatchSite
 from rnnorm.norm.spec import Norm, field_of
 
-Site = Callable[[Tensor, int], Tensor]
+#: changes a term at a step; None leaves it as it is
+Site = Callable[[Tensor, int], Tensor] | None
 
 
 def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -> LayerResult:
@@ -63,31 +65,41 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
             sites[place] = partial(_mask, masked[place])
     zones = [masked.get(f"zoneout_{name}") for name in cell.states]
     zoned = any(zones)
+    t = 0
 
     def normalise(site: str, z: Tensor) -> Tensor:
-        if site not in sites:
-            raise ValueError(f"{cell}.sites must have {site!r}, for which its step asks")
-        return sites[site](z, t)
+        try:
+            change = sites[site]
+        except KeyError:
+            problem = f"{cell}.sites must have {site!r}, for which its step asks"
+            raise ValueError(problem) from None
+        return z if change is None else change(z, t)
 
-    weight = None if cell.reads_frames else weights.weight_ih
-    x_terms: Iterable[Tensor] = _input_terms(x, sizes, weight, wide)
-    ahead = "input" in batch and not cell.reads_frames
-    if ahead:
-        x_terms = batch["input"].terms(list(x_terms), whole)
+    # what the frames of all steps need is computed at once
+    frames = _active_frames(x, sizes).to(wide)
+    x_terms: Iterable[Tensor]
+    if cell.reads_frames:
+        x_terms = torch.split(frames, sizes)
+    elif "input" in batch:
+        x_terms = batch["input"].terms(product(frames, weights.weight_ih), sizes, whole)
+    elif "input" in norms:
+        x_terms = torch.split(normalise("input", product(frames, weights.weight_ih)), sizes)
+    else:
+        x_terms = torch.split(product(frames, weights.weight_ih, shifts.get("input")), sizes)
     weights = cell.prepare(weights)
     reset = None if call.reset is None else call.reset.unsqueeze(2)
     alike = isinstance(step, int) and reset is None
     ages: Sequence[int | Tensor] = range(step, step + T) if alike else ages_of(call).unbind(0)
+    active = B
     outputs: list[Tensor] = []
     steps: list[State] = []
     finished: list[State] = []
     for t, x_term in enumerate(x_terms):
         n = sizes[t]
-        if n < state[0].size(0):
+        if n < active:
             finished.append(tuple(s[n:] for s in state))
             state = tuple(s[:n] for s in state)
-        if not ahead and not cell.reads_frames:
-            x_term = normalise("input", x_term)
+            active = n
         if reset is not None:
             state = begin_anew(reset[t, :n], state)
         age = ages[t]
@@ -101,9 +113,9 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
             now = [None if zone is None else zone[t][:n] for zone in zones]
             state = zone_out(now, before, state)
             output = state[0] if output is first else output
-        outputs.append(output if n == B else pad(output, (0, 0, 0, B - n)))
+        outputs.append(output)
         if call.all_states:
-            steps.append(tuple(s if n == B else pad(s, (0, 0, 0, B - n)) for s in state))
+            steps.append(state)
 
     finished.append(state)
     state_n = tuple(
@@ -120,10 +132,10 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
                 )
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
     states = tuple(
-        torch.stack(each).to(dtype)
+        _stack(each, B).to(dtype)
         for each, dtype in zip(zip(*steps, strict=True), state_dtype, strict=False)
     )
-    return LayerResult(torch.stack(outputs).to(x.dtype), state_n, taken, states)
+    return LayerResult(_stack(outputs, B).to(x.dtype), state_n, taken, states)
 
 
 def ages_of(call: LayerCall) -> Tensor:
@@ -151,39 +163,36 @@ def fixed_sites(
     shifts: Mapping[str, Tensor],
 ) -> dict[str, Site]:
     """Return the sites that need no statistic over rows: a shift, or a row's own norm."""
-    sites: dict[str, Site] = {site: partial(_add, shifts.get(site)) for site in cell.sites}
+    sites: dict[str, Site] = dict.fromkeys(("input", *cell.sites, "hidden", "candidate"))
+    sites |= {site: partial(_add, shift) for site, shift in shifts.items() if site in sites}
     for site, own in cell.norms(norm).items():
         if not own.takes_statistics:
             widths = cell.widths(site, units, own)
             sites[site] = partial(_normalise_rows, own, widths, gamma[site], shifts.get(site))
-    return sites | dict.fromkeys(("hidden", "candidate"), _unmasked)
+    return sites
 
 
-def _input_terms(
-    x: Tensor, sizes: list[int], weight: Tensor | None, wide: torch.dtype
-) -> list[Tensor]:
-    """Compute ``W_x x_t`` of the active rows of every step, ``(n_t, gates * H)``, in one product.
-
-    Without a weight, the terms are the frames themselves.
-    """
+def _active_frames(x: Tensor, sizes: list[int]) -> Tensor:
+    """Return the frames of the active rows, step after step, ``(Σ n_t, I)``."""
     starts = [t for t in range(len(sizes)) if t == 0 or sizes[t] != sizes[t - 1]]
     frames = [
         x[start:stop, : sizes[start]].flatten(0, 1)
         for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)
     ]
-    term = torch.cat(frames) if len(frames) > 1 else frames[0]
-    term = term if weight is None else product(term, weight)
-    return list(torch.split(term.to(wide), sizes))
+    return torch.cat(frames) if len(frames) > 1 else frames[0]
 
 
-def _add(shift: Tensor | None, z: Tensor, t: int) -> Tensor:
+def _stack(terms: Sequence[Tensor], rows: int) -> Tensor:
+    """Stack terms ``(n_t, ·)`` of all steps to ``(T, rows, ·)``, with zeros where rows ended."""
+    if len(terms[-1]) == rows:
+        return torch.stack(list(terms))
+    blocks = [torch.stack(list(alike)) for _, alike in groupby(terms, len)]
+    return torch.cat([pad(block, (0, 0, 0, rows - block.size(1))) for block in blocks])
+
+
+def _add(shift: Tensor, z: Tensor, t: int) -> Tensor:
     """Add the shift of a site to a term."""
-    return z if shift is None else z + shift
-
-
-def _unmasked(z: Tensor, t: int) -> Tensor:
-    """Return a term where recurrent dropout has no mask."""
-    return z
+    return z + shift
 
 
 def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:

@@ -71,7 +71,10 @@ def layer(call: LayerCall) -> LayerResult:
     def normalise(by: Mapping[str, Moments], site: str, z: Tensor) -> Tensor:
         if site in masked:
             return z * masked[site]
-        return normalise_by(z, *by[site], shifts.get(site)) if site in by else sites[site](z, 0)
+        if site in by:
+            return normalise_by(z, *by[site], shifts.get(site))
+        change = sites[site]
+        return z if change is None else change(z, 0)
 
     ages = ages_of(call._replace(reset=None))
     frames: dict[str, Any] = {"age": ages}

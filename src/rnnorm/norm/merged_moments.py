@@ -78,24 +78,22 @@ class MergedSite(BatchSite):
             return self._by_constants(z, t)
         return self._merge(z, [t], self._rows[:, t : t + 1])
 
-    def terms(self, terms: list[Tensor], whole: bool) -> Iterable[Tensor]:
+    def terms(self, terms: Tensor, sizes: list[int], whole: bool) -> Iterable[Tensor]:
         """Normalise the terms of all steps at once."""
-        sizes = [len(term) for term in terms]
-        z = torch.cat(terms)
         if whole:
             rows = self._rows.sum(1, keepdim=True)
             few = int(rows.sum()) < self.min_rows
-            z = self._by_constants(z, 0) if few else self._merge(z, [0], rows)
+            z = self._by_constants(terms, 0) if few else self._merge(terms, [0], rows)
             return torch.split(z, sizes)
         # active rows never grow, so steps with enough of them come first
         enough = int((self._rows.sum(0) >= self.min_rows).sum())
         merged: list[Tensor] = []
         if enough:
-            z = z[: sum(sizes[:enough])]
+            z = terms[: sum(sizes[:enough])]
             z = self._merge(z, list(range(enough)), self._rows[:, :enough])
             merged = list(torch.split(z, sizes[:enough]))
-        late = range(enough, len(terms))
-        return [*merged, *[self._by_constants(terms[t], t) for t in late]]
+        late = list(enumerate(torch.split(terms, sizes)))[enough:]
+        return [*merged, *[self._by_constants(z, t) for t, z in late]]
 
     def _merge(self, z: Tensor, steps: list[int], rows: Tensor) -> Tensor:
         mine = rows[distributed.get_rank(self._ranks.group)].tolist()

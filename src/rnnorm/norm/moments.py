@@ -42,8 +42,12 @@ class BatchSite:
         steps: int = 1,
     ) -> None:
         self.gamma, self.shift, self.eps, self.min_rows = gamma, shift, eps, min_rows
-        self._steps, self._room = steps, list[Tensor]()
-        self._constants = constants and [m.unbind(0) for m in constants]
+        self._steps, self._room = steps, list[Moments]()
+        self._constants: list[Moments] = []
+        if constants is not None:
+            mean, var = constants
+            scale = scale_of(gamma, var, eps)
+            self._constants = list(zip(mean.unbind(0), scale.unbind(0), strict=True))
         self._taken: list[tuple[Tensor, Tensor, float]] = []
         self._asked: list[int] = []
 
@@ -51,7 +55,7 @@ class BatchSite:
         """Normalise ``z`` ``(n, F)``, the active rows of step t."""
         n = z.size(0)
         if self.min_rows is not None and n >= self.min_rows:
-            mean, var = self._zeros(z), self._zeros(z)
+            mean, var = self._zeros(z)
             # momentum 1 leaves the minibatch's mean and unbiased variance in the two tensors
             out = z
             # torch.batch_norm rejects zero features
@@ -62,43 +66,47 @@ class BatchSite:
             return out
         return self._by_constants(z, t)
 
-    def _zeros(self, z: Tensor) -> Tensor:
-        """Return zeros for a moment of ``z``; on a GPU each allocation would launch a kernel."""
+    def _zeros(self, z: Tensor) -> Moments:
+        """Return zeros for the moments of ``z``; on a GPU each allocation would launch a kernel."""
+        F = z.size(1)
         # vmap would lose values written into a view
-        if not z.size(1) or transformed():
-            return z.new_zeros(z.size(1))
+        if not F or transformed():
+            return z.new_zeros(F), z.new_zeros(F)
         if not self._room:
             # autograd takes these views for separate tensors, which is right: each is written to
-            room = z.new_zeros(2 * self._steps * z.size(1))
-            self._room = list(room.unsafe_split(z.size(1)))
+            views = z.new_zeros(2 * self._steps * F).unsafe_split(F)
+            self._room = list(zip(views[::2], views[1::2], strict=True))
         return self._room.pop()
 
-    def terms(self, terms: list[Tensor], whole: bool) -> Iterable[Tensor]:
+    def terms(self, terms: Tensor, sizes: list[int], whole: bool) -> Iterable[Tensor]:
         """Normalise the terms of all steps, which are known ahead.
 
         Args:
-            terms: ``(n_t, F)`` each.
+            terms: ``(Σ n_t, F)``.
+            sizes: number of rows n of each step.
             whole: whether one statistic over all rows of all steps is used.
         """
         if not whole:
-            return (self(z, t) for t, z in enumerate(terms))
-        return torch.split(self(torch.cat(terms), 0), [len(term) for term in terms])
+            return map(self, torch.split(terms, sizes), range(len(sizes)))
+        return torch.split(self(terms, 0), sizes)
 
     def _by_constants(self, z: Tensor, t: int) -> Tensor:
         self._asked.append(t)
         if self._taken:
             mean, var, bias = self._taken[-1]
-            var = var * bias
+            scale = scale_of(self.gamma, var * bias, self.eps)
         else:
-            if self._constants is None:
+            if not self._constants:
                 raise ValueError(
                     f"expected at least {self.min_rows} active rows where a site is normalised "
                     f"first, got {z.size(0)} in step {t} of the call, and no earlier step has a "
                     "statistic"
                 )
             # the last row serves all later steps
-            mean, var = (rows[min(t, len(rows) - 1)][: z.size(0)] for rows in self._constants)
-        return normalise_by(z, mean, scale_of(self.gamma, var, self.eps), self.shift)
+            mean, scale = self._constants[min(t, len(self._constants) - 1)]
+            if z.size(0) < mean.size(0):
+                mean, scale = mean[: z.size(0)], scale[: z.size(0)]
+        return normalise_by(z, mean, scale, self.shift)
 
     def repeated(self) -> bool:
         """Tell whether a cell has asked for the site twice at a step."""

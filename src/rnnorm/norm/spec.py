@@ -291,6 +291,8 @@ class RowNorm(Norm):
         self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
     ) -> Tensor:
         """Normalise each block of each row by its own statistics."""
+        if len(widths) == 1:
+            return self.normalise_block(z, gamma, shift)
         shifts = [None] * len(widths) if shift is None else torch.split(shift, widths)
         blocks = [
             self.normalise_block(block, scale, offset)
@@ -298,7 +300,7 @@ class RowNorm(Norm):
                 torch.split(z, widths, -1), torch.split(gamma, widths), shifts, strict=True
             )
         ]
-        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)
+        return torch.cat(blocks, -1)
 
     def normalise_block(self, z: Tensor, gamma: Tensor, shift: Tensor | None) -> Tensor:
         """Normalise each row ``z`` ``(n, N)`` by one statistic.
