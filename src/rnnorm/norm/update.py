@@ -84,14 +84,15 @@ def _update_one(population: Population, batch: Moments, counts: Tensor | int, st
 def _update_together(
     populations: Sequence[Population], batch: Sequence[Moments], count: Tensor | int, step: int
 ) -> bool:
-    """Update several populations on a GPU in few operators, and tell whether that was possible."""
+    """Update several populations in few operators, and tell whether that was possible."""
     means, variances = ([pair[k] for pair in batch] for k in range(2))
     momentum, horizon, steps = populations[0].momentum, len(populations[0]), means[0].size(0)
     alike = all([p.momentum == momentum and len(p) == horizon for p in populations])
     buffers = [buffer for p in populations for buffer in p.rows_of(0, horizon)]
     moments = [*means, *variances, *[b for b in buffers if b.is_floating_point()]]
     seen = [*moments, *buffers, count if isinstance(count, Tensor) else None]
-    if means[0].is_cpu or len({m.dtype for m in moments}) > 1:
+    # torch.amax refuses rows without features
+    if not means[0].numel() or len({m.dtype for m in moments}) > 1:
         return False
     if not (alike and momentum and unobserved(seen)):
         return False
@@ -116,7 +117,7 @@ def _update_unseen(
     count: Tensor | int,
     momentum: float,
 ) -> None:
-    """Update several populations on a GPU, without reading a number from it."""
+    """Update several populations; no number is read from a GPU."""
     own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
     # a mean that is not finite makes the variance so
     taken = [var.amax(1) < math.inf for var in variances]
