@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -216,5 +217,10 @@ class Cell:
     @staticmethod
     def preactivation(weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise) -> Tensor:
         """Return ``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` with a joint site."""
-        h = normalise("hidden", h)
-        return normalise("joint", x_term + normalise("recurrent", product(h, weights.weight_hh)))
+        h, weight = normalise("hidden", h), weights.weight_hh
+        if "recurrent" in getattr(normalise, "unchanged", ()) and h.dtype is weight.dtype:
+            # product and sum in one operator, where a kernel says that nothing stands between
+            z = torch.addmm(x_term, h, weight.t())
+        else:
+            z = x_term + normalise("recurrent", product(h, weight))
+        return normalise("joint", z)

@@ -75,6 +75,9 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
             raise ValueError(problem) from None
         return z if change is None else change(z, t)
 
+    unchanged = {site for site, change in sites.items() if change is None}
+    normalise.unchanged = unchanged  # type: ignore[attr-defined]
+
     # what the frames of all steps need is computed at once
     frames = _active_frames(x, sizes).to(wide)
     x_terms: Iterable[Tensor]
