@@ -39,6 +39,27 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return narrow if bias is None else narrow + bias
 
 
+def joined(
+    x_term: Tensor, h: Tensor, weight: Tensor, normalise: Normalise, which: str = ""
+) -> Tensor:
+    """Return ``x_term + BN(W h)``, or ``BN(x_term + W h) + b`` with a joint site.
+
+    Args:
+        x_term: the input term.
+        h: the state, or what is multiplied in its place.
+        weight: W.
+        normalise: as ``Cell.step`` gets it.
+        which: end of the names of the recurrent and the joint site, such as ``"_candidate"``.
+    """
+    site = "recurrent" + which
+    if site in getattr(normalise, "unchanged", ()) and h.dtype is weight.dtype:
+        # product and sum in one operator, where a kernel says that nothing stands between
+        z = torch.addmm(x_term, h, weight.t())
+    else:
+        z = x_term + normalise(site, product(h, weight))
+    return normalise("joint" + which, z)
+
+
 @dataclass(frozen=True)
 class Cell:
     """A recurrent cell: subclass it and write :meth:`step`, for :class:`Recurrent`.
@@ -217,10 +238,4 @@ class Cell:
     @staticmethod
     def preactivation(weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise) -> Tensor:
         """Return ``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` with a joint site."""
-        h, weight = normalise("hidden", h), weights.weight_hh
-        if "recurrent" in getattr(normalise, "unchanged", ()) and h.dtype is weight.dtype:
-            # product and sum in one operator, where a kernel says that nothing stands between
-            z = torch.addmm(x_term, h, weight.t())
-        else:
-            z = x_term + normalise("recurrent", product(h, weight))
-        return normalise("joint", z)
+        return joined(x_term, normalise("hidden", h), weights.weight_hh, normalise)

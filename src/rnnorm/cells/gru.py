@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights
+from rnnorm.cells.cell import Cell, Normalise, State, Weights, joined
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,11 @@ class GRU(Cell):
         normalise: Normalise,
     ) -> tuple[Tensor, State]:
         """Compute the step with ``n = tanh(BN(W_in x) + b_in + BN(W_hn (r h)) + b_hn)``."""
-        seen = normalise("hidden", h)
-        h_gates = normalise("recurrent", self.product(seen, weights.own["weight_gates"]))
-        r, z = torch.sigmoid(normalise("joint", x_gates + h_gates)).chunk(2, 1)
-        h_candidate = normalise(
-            "recurrent_candidate", self.product(r * seen, weights.own["weight_candidate"])
-        )
-        n = torch.tanh(normalise("joint_candidate", x_candidate + h_candidate))
-        n = normalise("candidate", n)
+        seen, own = normalise("hidden", h), weights.own
+        gates = joined(x_gates, seen, own["weight_gates"], normalise)
+        r, z = torch.sigmoid(gates).chunk(2, 1)
+        n = joined(x_candidate, r * seen, own["weight_candidate"], normalise, "_candidate")
+        n = normalise("candidate", torch.tanh(n))
         h = torch.lerp(n, h, z)
         return h, (h,)
 

@@ -38,7 +38,9 @@ class MIRNN(Cell):
         h_term = self.product(normalise("hidden", h), weights.weight_hh)
         h_term = normalise("recurrent", h_term)
         alpha, beta_1, beta_2 = (weights.own[name] for name in self.bounds)
-        both = alpha * x_term * h_term + beta_1 * h_term + beta_2 * x_term
+        # α Wx Uh + β_2 Wx as one product with Wx
+        factor = torch.addcmul(beta_2, alpha, h_term)
+        both = torch.addcmul(beta_1 * h_term, factor, x_term)
         h = torch.tanh(normalise("joint", both))
         return h, (h,)
 
