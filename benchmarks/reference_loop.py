@@ -271,6 +271,7 @@ def main() -> None:
     parser.add_argument("--shape", type=read_shape, action="append", help="TxBxIxH")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0, help="for each number")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     args = parser.parse_args()
     if unknown := set(args.rows) - set(ROWS):
         parser.error(f"{', '.join(unknown)} must be of {', '.join(ROWS)}")
@@ -283,12 +284,11 @@ def main() -> None:
                 for shape in (dense, *ragged):
                     if name == "BN-LSTM" and shape.B < 2:
                         continue
-                    found = [
-                        str(
-                            interleave(prepare(ROWS[name], shape, train), args.seconds)["reference"]
-                        )
-                        for train in (True, False)
-                    ]
+                    found = []
+                    for training in (True, False):
+                        steps = prepare(ROWS[name], shape, training)
+                        timings = interleave(steps, args.seconds, clock=args.clock)
+                        found.append(str(timings["reference"]))
                     print(f"{name:18} {shape!s:16} {found[0]:>20} {found[1]:>20}", flush=True)
 
 
