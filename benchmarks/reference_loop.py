@@ -32,7 +32,7 @@ SHAPES = [
     Shape(2, 8, 8, 8),
     Shape(100, 32, 40, 100),
     Shape(64, 16, 64, 512),
-    Shape(200, 1, 64, 256),
+    Shape(200, 2, 64, 256),
 ]
 State = tuple[Tensor, ...]
 #: a step by hand, given x_t's term, t and the states; the output is the first state
@@ -46,7 +46,7 @@ class Row(NamedTuple):
         layer: makes the layer of an input size and a number of units.
         by_hand: makes the step of the layer's parameters, which have the names of the first layer.
         states: number of states.
-        bias: whether the biases are added to the input terms: none, the input's or both.
+        biases: names of the biases that are added to the input terms.
     """
 
     layer: Callable[[int, int], nn.Module]
@@ -282,7 +282,8 @@ def main() -> None:
             for dense in args.shape or SHAPES:
                 ragged = [dense._replace(shortest=max(1, dense.T // 4))] * (dense.B > 8)
                 for shape in (dense, *ragged):
-                    if name == "BN-LSTM" and shape.B < 2:
+                    # statistics of a few rows are too steep to compare gradients
+                    if name == "BN-LSTM" and shape.B < 8:
                         continue
                     found = []
                     for training in (True, False):
