@@ -18,7 +18,7 @@ struct Backward : SiteGradients<Cell, T> {
 
   bool delayed;  // the gradient of W_x x is only known when all frames are done
   F* panel_x;
-  T *ring_x, *all_x, *own_x, *grad_c, *gate, *grad_cell, *own_c;
+  T *ring_x, *all_x, *own_x, *grad_states, *gate, *grad_cell, *own_c;
   Stored<T>* stored_x;
 
   explicit Backward(const rnnorm_layer& args) : Base(args) {
@@ -33,7 +33,7 @@ struct Backward : SiteGradients<Cell, T> {
     ring_x = apart ? arena.take<T>(G * P * steps_rows) : ring_h;
     stored_x = apart ? this->take_stored(arena, ring_x) : stored_h;
     all_x = arena.take<T>(delayed ? G * P * plan.frames : 0);
-    grad_c = arena.take<T>(Cell::has_cell ? B * P : 0);
+    grad_states = arena.take<T>(Cell::states * B * P);
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
     grad_cell = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? this->own_size() : 0);
@@ -69,15 +69,18 @@ struct Backward : SiteGradients<Cell, T> {
     if constexpr (Cell::has_cell) {
       s.gate = gate + this->own(u, rank);
       s.grad_cell = grad_cell + this->own(u, rank);
-      s.c_after = kept(a.saved_c, 1, u, t);
       s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
                 this->template affine<U, RNNORM_CELL>(t, u, rank), next_c};
-      s.grad_c = grad_c + B * u.first;
     }
     void* carried = this->carries() ? a.saved_carried : a.saved_c;
-    const T* c = !Cell::has_cell ? nullptr : t == 0 ? this->c_first + B * u.first
-                                                    : kept(carried, 1, u, t - 1);
-    this->template add_before<U>(s, u, t, rank, c);
+    for (int k = 0; k < Cell::states; ++k) {
+      State<T>& state = s.state[k];
+      state.before = t == 0 ? this->first_states + this->in_states(k, u)
+                            : this->kept_state(carried, k, u, t - 1);
+      state.after = this->kept_state(a.saved_c, k, u, t);
+      state.grad = grad_states + this->in_states(k, u);
+    }
+    this->template add_before<U>(s, u, t, rank);
     this->add_extra(s, u, t);
     return s;
   }
@@ -103,14 +106,15 @@ struct Backward : SiteGradients<Cell, T> {
                                     const_cast<T*>(s.cell.raw));
   }
 
-  // the gradient from h to the normalised c
+  // the gradient from h to the cell site's output
   template <int U>
   void to_cell(const Step<T>& s, Units u, int64_t t) const {
+    for (int k = 0; a.grad_all_c && k < Cell::states; ++k) {
+      const T* every = static_cast<const T*>(a.grad_all_c) + ((k * T_ + t) * B) * H + u.first;
+      for (int64_t r = 0; r < s.n; ++r)
+        for (int64_t j = 0; j < u.count; ++j) s.state[k].grad[r * U + j] += every[r * H + j];
+    }
     if constexpr (Cell::has_cell) {
-      if (const T* every = static_cast<const T*>(a.grad_all_c))
-        for (int64_t r = 0; r < s.n; ++r)
-          for (int64_t k = 0; k < u.count; ++k)
-            s.grad_c[r * U + k] += every[(t * B + r) * H + u.first + k];
       either(plan.fused, plan.extra, [&](auto fused, auto extra) {
         Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
       });
@@ -119,7 +123,7 @@ struct Backward : SiteGradients<Cell, T> {
     }
   }
 
-  // the gradient from the normalised c to the terms
+  // the gradient from the cell site's output to the terms
   template <int U>
   void to_terms(const Step<T>& s, Units u, int64_t t, int64_t rank) const {
     if constexpr (Cell::has_cell) {
@@ -129,12 +133,10 @@ struct Backward : SiteGradients<Cell, T> {
     either(plan.fused, plan.extra, [&](auto fused, auto extra) {
       Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
-    if constexpr (Cell::has_cell) {
-      this->template add_peepholes<U>(s, u);
-      const uint8_t* anew = this->anew(t);
-      for (int64_t r = 0; anew && r < s.n; ++r)
-        if (anew[r]) this->zero(s.grad_c + r * U, U);
-    }
+    if (Cell::has_cell) this->template add_peepholes<U>(s, u);
+    const uint8_t* anew = Cell::states ? this->anew(t) : nullptr;
+    for (int64_t r = 0; anew && r < s.n; ++r)
+      for (int k = 0; anew[r] && k < Cell::states; ++k) this->zero(s.state[k].grad + r * U, U);
     if (this->by_row(RNNORM_INPUT))
       this->template add_sums<RNNORM_INPUT, U>(t, s.grad_zx, s.x, u, s.n);
     if (this->across(RNNORM_HIDDEN, t))
@@ -239,7 +241,7 @@ struct Backward : SiteGradients<Cell, T> {
         this->zero(grad_w_hh + G * u.first * H, G * u.width * H);
       this->zero_sums(u);
       this->gather(a.grad_h_n, u, grad_h + u.first, B, columns);
-      if (Cell::has_cell) this->gather(a.grad_c_n, u, grad_c + B * u.first, B);
+      this->gather_states(a.grad_c_n, u, grad_states);
     });
     this->pack_weights(team, rank, from, to);
   }
@@ -299,7 +301,9 @@ struct Backward : SiteGradients<Cell, T> {
         this->unpack_columns(grad_w_hh + at * H, H, u, a.grad_weight_hh);
       this->scatter_sums(u);
       this->scatter(grad_h + u.first, u, a.grad_h0, B, columns);
-      if (Cell::has_cell) this->scatter(grad_c + B * u.first, u, a.grad_c0, B);
+      for (int k = 0; a.grad_c0 && k < Cell::states; ++k)
+        this->scatter(grad_states + this->in_states(k, u), u,
+                      static_cast<T*>(a.grad_c0) + k * B * H, B);
     }
   }
 

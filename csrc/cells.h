@@ -19,7 +19,8 @@ RNNORM_INLINE Vec<T, W> rectifier_gradient(Vec<T, W> y, Vec<T, W> dy) {
 
 struct Lstm {
   static constexpr int gates = 4;
-  static constexpr bool has_cell = true;
+  static constexpr int states = 1;            // beside h
+  static constexpr bool has_cell = true;      // whether the cell site normalises the first of these
   static constexpr bool separate = false;     // whether dz differs between the two products
   static constexpr bool skips = false;        // whether h passes a step without W_h
   static constexpr bool independent = false;  // whether W_h is a vector: W_h h is w * h
@@ -42,14 +43,14 @@ struct Lstm {
     L::each(s.n, [&](int64_t r, int u) {
       L::template fetch<C>(s.h, r, u);
       L::template fetch<C>(s.x, r, u);
-      const auto before = load<W>(s.c_before + r * U + u);
+      const auto before = load<W>(s.state[0].before + r * U + u);
       const auto i = sigmoid<W, T>(sum<T, U, Fused, Extra>(s, r, u, 0, RNNORM_PEEPHOLE_I, before));
       const auto f = sigmoid<W, T>(sum<T, U, Fused, Extra>(s, r, u, 1, RNNORM_PEEPHOLE_F, before));
       auto g = hyperbolic_tangent<W>(L::template both<C, Fused>(s, r, 2 * U + u));
       if (Extra) g *= L::drawn(s.candidate, s, r, u, T(1));
       const auto c = f * before + i * g;
       const auto o = sigmoid<W, T>(sum<T, U, Fused, Extra>(s, r, u, 3, RNNORM_PEEPHOLE_O, c));
-      store<W>(s.c_after + r * U + u, c);
+      store<W>(s.state[0].after + r * U + u, c);
       store<W>(s.gate + r * U + u, o);
     });
   }
@@ -65,10 +66,10 @@ struct Lstm {
       auto h = load<W>(s.gate + r * U + u) * y;
       if (Extra) {
         h = L::zone_h(s, r, u, h);
-        if (s.carry || s.zone_c.drawn) {
-          const auto c = s.carry ? normal : load<W>(s.c_after + r * U + u);
-          const auto before = load<W>(s.c_before + r * U + u);
-          store<W>(s.c_carried + r * U + u, L::mix(L::drawn(s.zone_c, s, r, u, T(0)), before, c));
+        if (s.carry || s.state[0].zone.drawn) {
+          const auto c = s.carry ? normal : load<W>(s.state[0].after + r * U + u);
+          const auto before = load<W>(s.state[0].before + r * U + u);
+          store<W>(s.state[0].carried + r * U + u, L::mix(L::drawn(s.state[0].zone, s, r, u, T(0)), before, c));
         }
       }
       store_some<W, T>(s.h_after + r * s.h_stride + u, h, s.units - u);
@@ -83,7 +84,7 @@ struct Lstm {
     L::each(s.n, [&](int64_t r, int u) {
       L::template fetch<C>(s.h, r, u);
       L::template fetch<C>(s.x, r, u);
-      const auto before = load<W>(s.c_before + r * U + u), c = load<W>(s.c_after + r * U + u);
+      const auto before = load<W>(s.state[0].before + r * U + u), c = load<W>(s.state[0].after + r * U + u);
       const auto i = sigmoid<W, T>(sum<T, U, Fused, Extra>(s, r, u, 0, RNNORM_PEEPHOLE_I, before));
       const auto f = sigmoid<W, T>(sum<T, U, Fused, Extra>(s, r, u, 1, RNNORM_PEEPHOLE_F, before));
       const auto g = hyperbolic_tangent<W>(L::template both<C, Fused>(s, r, 2 * U + u));
@@ -105,8 +106,8 @@ struct Lstm {
       store<W>(s.gate + r * U + u, f);
       auto into_cell = dh * o * (T(1) - y * y);
       if (Extra && s.carry) {
-        const auto carried = load<W>(s.grad_c + r * U + u);
-        into_cell += carried - carried * L::drawn(s.zone_c, s, r, u, T(0));
+        const auto carried = load<W>(s.state[0].grad + r * U + u);
+        into_cell += carried - carried * L::drawn(s.state[0].zone, s, r, u, T(0));
       }
       store<W>(s.grad_cell + r * U + u, into_cell);
     });
@@ -118,8 +119,8 @@ struct Lstm {
     constexpr int W = L::W, C = 4 * U;
     L::each(s.n, [&](int64_t r, int u) {
       T* dz = s.grad_zh + r * C + u;
-      const auto carried = load<W>(s.grad_c + r * U + u);
-      const auto stays = Extra ? carried * L::drawn(s.zone_c, s, r, u, T(0)) : carried;
+      const auto carried = load<W>(s.state[0].grad + r * U + u);
+      const auto stays = Extra ? carried * L::drawn(s.state[0].zone, s, r, u, T(0)) : carried;
       auto dc = load<W>(s.grad_cell + r * U + u);
       if (!Extra || !s.carry) dc += Extra ? carried - stays : carried;
       if (const T* weight = Extra ? s.peephole[RNNORM_PEEPHOLE_O] : nullptr)
@@ -134,7 +135,7 @@ struct Lstm {
       store<W>(dz, dz_i);
       store<W>(dz + U, dz_f);
       store<W>(dz + 2 * U, dc * load<W>(dz + 2 * U));
-      store<W>(s.grad_c + r * U + u, before);
+      store<W>(s.state[0].grad + r * U + u, before);
     });
   }
 };
@@ -143,6 +144,7 @@ struct Lstm {
 template <bool Both>
 struct Gru {
   static constexpr int gates = 3;
+  static constexpr int states = 0;
   static constexpr bool has_cell = false;
   static constexpr bool separate = !Both;
   static constexpr bool skips = true;
@@ -207,6 +209,7 @@ struct Gru {
 // h = (1 - z) n + z h, n = max(0, .)
 struct LiGru {
   static constexpr int gates = 2;
+  static constexpr int states = 0;
   static constexpr bool has_cell = false;
   static constexpr bool separate = false;
   static constexpr bool skips = true;
@@ -247,6 +250,7 @@ struct LiGru {
 template <bool Rectifier, bool Independent = false>
 struct Rnn {
   static constexpr int gates = 1;
+  static constexpr int states = 0;
   static constexpr bool has_cell = false;
   static constexpr bool separate = false;
   static constexpr bool skips = false;

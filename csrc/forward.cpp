@@ -17,7 +17,7 @@ struct Forward : Layer<Cell, T> {
   bool late;              // W_x x is computed just before its use
   int64_t steps_at_once;  // steps of one input product
   F *panel_x, *panel_h;
-  T *chunk, *c_now, *own_x, *own_h, *own_c, *made_c, *gate;
+  T *chunk, *states_now, *own_x, *own_h, *own_c, *made_states, *gate;
   bool shows;       // the recurrent product reads another array than the output: seen
   Stored<T>* seen;  // the h of two steps as their recurrent products see it
   T* inputs_anew;  // W_x x of the rows that begin anew, by thread
@@ -40,11 +40,12 @@ struct Forward : Layer<Cell, T> {
     panel_h = arena.take<F>(few || Cell::independent ? 0 : G * P * FH);
     const bool chunked = !late && (plan.fused ? !a.saved_h : !a.saved_x);
     chunk = arena.take<T>(chunked ? G * P * steps_at_once * B : 0);
-    c_now = arena.take<T>(Cell::has_cell && !a.saved_c ? P * B : 0);
+    states_now = arena.take<T>(a.saved_c ? 0 : Cell::states * P * B);
     own_x = arena.take<T>(late ? G * this->own_size() : 0);
     own_h = arena.take<T>(a.saved_h ? 0 : G * this->own_size());
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
-    made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
+    made_states =
+        arena.take<T>(this->carries() && !a.saved_c ? Cell::states * this->own_size() : 0);
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
@@ -127,7 +128,7 @@ struct Forward : Layer<Cell, T> {
     });
   }
 
-  // the equations of one tile up to c, or up to h in a cell without c
+  // the equations of one tile up to the state of the cell site, or up to h in a cell without one
   template <int U>
   void gates(Units u, int64_t t, int64_t rank, Units next, int64_t next_t) const {
     const int64_t n = a.sizes[t];
@@ -146,18 +147,18 @@ struct Forward : Layer<Cell, T> {
     });
     if constexpr (Cell::has_cell) {
       const rnnorm_site& c_site = a.site[RNNORM_CELL];
-      if (this->takes(c_site, t)) take_statistic<1, U>(c_site, s.c_after, n, u, t);
-      take_rows_of<U>(RNNORM_CELL, s.c_after, n, u);
+      if (this->takes(c_site, t)) take_statistic<1, U>(c_site, s.state[0].after, n, u, t);
+      take_rows_of<U>(RNNORM_CELL, s.state[0].after, n, u);
     }
   }
 
-  // the equations of one tile from c to h
+  // the equations of one tile from the state of the cell site to h, and the states to the caller
   template <int U>
   void output(Units u, int64_t t, int64_t rank) const {
+    const int64_t n = a.sizes[t];
     if constexpr (Cell::has_cell) {
-      const int64_t n = a.sizes[t];
       Step<T> s = tile_step<U>(u, t, rank);
-      const T* c = s.c_after;
+      const T* c = s.state[0].after;
       if (this->by_row(RNNORM_CELL)) {
         T* to = own_c + rank * B * tile_units;
         by_its_rows<U>(RNNORM_CELL, c, n, rank, to);
@@ -166,13 +167,16 @@ struct Forward : Layer<Cell, T> {
       s.cell = {c, this->template affine<U, RNNORM_CELL>(t, u, rank), nullptr};
       either(plan.extra,
              [&](auto extra) { Cell::template output<T, U, decltype(extra)::value>(s); });
+    }
+    for (int k = 0; k < Cell::states; ++k) {
+      const T* state = carried(k, u, t);
       const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
-      T* c_n = static_cast<T*>(a.c_n);
+      T* last = static_cast<T*>(a.c_n) + k * B * H;
       for (int64_t b = next; b < n; ++b)
-        std::memcpy(c_n + b * H + u.first, s.c_carried + b * U, size_t(u.count) * sizeof(T));
+        std::memcpy(last + b * H + u.first, state + b * U, size_t(u.count) * sizeof(T));
       if (T* every = static_cast<T*>(a.all_c))
         for (int64_t b = 0; b < n; ++b)
-          std::memcpy(every + (t * B + b) * H + u.first, s.c_carried + b * U,
+          std::memcpy(every + ((k * T_ + t) * B + b) * H + u.first, state + b * U,
                       size_t(u.count) * sizeof(T));
     }
   }
@@ -213,23 +217,23 @@ struct Forward : Layer<Cell, T> {
     s.units = u.count;
     s.h_after = static_cast<T*>(a.output) + t * B * H + u.first;
     s.h_stride = H;
-    if constexpr (Cell::has_cell) {
-      s.gate = gate + this->own(u, rank);
-      s.c_carried = carried(u, t);
-      s.c_after = !this->carries() ? s.c_carried
-                  : a.saved_c      ? kept(a.saved_c, 1, u, t)
-                                   : made_c + this->own(u, rank);
+    if (Cell::has_cell) s.gate = gate + this->own(u, rank);
+    for (int k = 0; k < Cell::states; ++k) {
+      State<T>& state = s.state[k];
+      state.before = t == 0 ? this->first_states + this->in_states(k, u) : carried(k, u, t - 1);
+      state.carried = carried(k, u, t);
+      state.after = !this->carries() ? state.carried
+                    : a.saved_c      ? this->kept_state(a.saved_c, k, u, t)
+                                     : made_states + k * this->own_size() + this->own(u, rank);
     }
-    const T* c = !Cell::has_cell ? nullptr : t == 0 ? this->c_first + B * u.first
-                                                    : carried(u, t - 1);
-    this->template add_before<U>(s, u, t, rank, c);
+    this->template add_before<U>(s, u, t, rank);
     this->add_extra(s, u, t);
     return s;
   }
-  // c as the step after t reads it
-  T* carried(Units u, int64_t t) const {
+  // state k as the step after t reads it
+  T* carried(int k, Units u, int64_t t) const {
     void* saved = this->carries() ? a.saved_carried : a.saved_c;
-    return saved ? kept(saved, 1, u, t) : c_now + B * u.first;
+    return saved ? this->kept_state(saved, k, u, t) : states_now + this->in_states(k, u);
   }
 
   // normalises a tile's rows by what merge_rows has left
@@ -358,16 +362,18 @@ struct Forward : Layer<Cell, T> {
     if (a.clears) rnnorm_prefer_huge_pages(a.output, T_ * B * H * int64_t(sizeof(T)));
     rnnorm_prefer_huge_pages(a.saved_x, G * kept);
     rnnorm_prefer_huge_pages(a.saved_h, G * kept);
-    rnnorm_prefer_huge_pages(a.saved_c, kept);
-    rnnorm_prefer_huge_pages(a.saved_carried, kept);
+    rnnorm_prefer_huge_pages(a.saved_c, Cell::states * kept);
+    rnnorm_prefer_huge_pages(a.saved_carried, Cell::states * kept);
   }
 
   // writes zeros after the end of rows
   void finish_rows(int64_t t) const {
     const int64_t n = a.sizes[t];
-    for (void* rows : {a.output, a.all_c})
-      if (rows && a.clears && H && n < B)
-        std::memset(static_cast<T*>(rows) + (t * B + n) * H, 0, size_t((B - n) * H) * sizeof(T));
+    if (!a.clears || !H || n == B) return;
+    for (int k = -1; k < (a.all_c ? Cell::states : 0); ++k) {
+      T* rows = k < 0 ? static_cast<T*>(a.output) : static_cast<T*>(a.all_c) + k * T_ * B * H;
+      std::memset(rows + (t * B + n) * H, 0, size_t((B - n) * H) * sizeof(T));
+    }
   }
 };
 

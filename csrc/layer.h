@@ -51,7 +51,8 @@ struct rnnorm_site {
 };
 
 // recurrent dropout at one place: the h that the recurrent product reads and the candidate are
-// multiplied by drawn * scale; for a state with zoneout this is the part that keeps its old value
+// multiplied by drawn * scale; for a state with zoneout this is the part that keeps its old value,
+// and the masks of all states beside h follow each other
 struct rnnorm_mask {
   const uint8_t* drawn;  // 0 or 1 for each unit, null where nothing is dropped
   int64_t step;          // elements from one step's to the next, 0 where all share them
@@ -77,21 +78,22 @@ struct rnnorm_layer {
   const int64_t* all_sizes;
   rnnorm_exchange exchange;
   int64_t joint;         // the hidden site is W_x x + W_h h
-  int64_t carry;         // the next step reads the normalised c
+  int64_t carry;         // the next step reads the output of the cell site
   int64_t clears;        // output and all_c are zero after the end of rows
   int64_t recompute;     // W_x x again in backward instead of keeping it
   rnnorm_site site[RNNORM_SITES];
-  const void *x, *h0, *c0;
+  const void *x, *h0;
+  const void* c0;        // (states beside h, B, H), as are c_n and the gradients of both
   const uint8_t* reset;  // (T, B), 1 where a row begins anew before the step, or null
   const void *weight_ih, *weight_hh, *bias_ih, *bias_hh;
   const void* peephole[RNNORM_PEEPHOLES];  // one weight a unit, null without
   rnnorm_mask mask[RNNORM_MASKS];
   void *output, *h_n, *c_n;
-  void* all_c;  // (T, B, H): c after every step, or null
+  void* all_c;  // (states beside h, T, B, H): those after every step, or null
   // what backward reads, by tile of hidden units (layout.h): room for every frame's W_x x, W_h h
-  // and c with the units rounded up; null where nothing is kept
+  // and states with the units rounded up; null where nothing is kept
   void *saved_x, *saved_h, *saved_c;
-  void* saved_carried;  // c as the next step reads it, where zoneout or carry makes it another
+  void* saved_carried;  // states as the next step reads them, if zoneout or carry changes any
   const void *grad_output, *grad_h_n, *grad_c_n, *grad_all_c;  // null for zeros
   void *grad_x, *grad_h0, *grad_c0;               // grad_x is null if unwanted
   void *grad_weight_ih, *grad_weight_hh, *grad_bias_ih, *grad_bias_hh;

@@ -45,9 +45,9 @@ struct Layer {
   int64_t last_good = -1;        // last step with a statistic of its own
   bool failed = false;           // whether an exchange has failed
   int64_t* offset;               // frames before step t
-  T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *affines[RNNORM_SITES], *peepholes, *c_first;
+  T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *affines[RNNORM_SITES], *peepholes, *first_states;
   T* own_weight;       // of an independent cell
-  T *anew_h, *anew_c;  // a tile of the step before, with zeros in rows that begin anew
+  T *anew_h, *anew_states;  // a tile of the step before, with zeros in rows that begin anew
   Stored<T>* whole_x;  // x with zeros at the end of each row, where factors need them
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
   struct RowSite {
@@ -73,10 +73,10 @@ struct Layer {
       affines[which] = arena.take<T>(a.threads * affine_room(which));
     }
     peepholes = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
-    c_first = arena.take<T>(Cell::has_cell ? B * P : 0);
+    first_states = arena.take<T>(Cell::states * B * P);
     own_weight = arena.take<T>(Cell::independent ? P : 0);
     anew_h = arena.take<T>(a.reset && passes() ? own_size() : 0);
-    anew_c = arena.take<T>(a.reset && Cell::has_cell ? own_size() : 0);
+    anew_states = arena.take<T>(a.reset ? Cell::states * own_size() : 0);
     whole_x = arena.take<Stored<T>>(FI * per_factor > I ? T_ * B * FI * per_factor : 0);
   }
 
@@ -112,6 +112,12 @@ struct Layer {
   T* kept(void* saved, int columns, Units u, int64_t t) const {
     return static_cast<T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
   }
+
+  T* kept_state(void* saved, int k, Units u, int64_t t) const {
+    return kept(saved, 1, u, t) + k * plan.frames * P;
+  }
+  // offset of a tile of state k in an array of (states, P, B) numbers
+  int64_t in_states(int k, Units u) const { return B * (k * P + u.first); }
 
   // active rows of all processes at step t
   int64_t all_rows(int64_t t) const { return (a.exchange ? a.all_sizes : a.sizes)[t]; }
@@ -158,10 +164,14 @@ struct Layer {
       rest[k] = 0;
     }
     if (Cell::independent) gather(a.weight_hh, u, own_weight + u.first, 1);
-    if (!Cell::has_cell) return;
-    for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
+    gather_states(a.c0, u, first_states);
+    for (int which = 0; Cell::has_cell && which < RNNORM_PEEPHOLES; ++which)
       gather(a.peephole[which], u, peepholes + which * P + u.first, 1);
-    gather(a.c0, u, c_first + B * u.first, B);
+  }
+  // a tile's units of all states beside h, (states, B, H)
+  void gather_states(const void* array, Units u, T* to) const {
+    for (int k = 0; k < Cell::states; ++k)
+      gather(array ? static_cast<const T*>(array) + k * B * H : nullptr, u, to + in_states(k, u), B);
   }
 
   // whether step t takes a statistic of its own over the rows of a site
@@ -338,9 +348,9 @@ struct Layer {
     }
     return to;
   }
-  // gives a tile the states before step t
+  // gives a tile the h before step t, and zeros for the states of rows that begin anew
   template <int U>
-  void add_before(Step<T>& s, Units u, int64_t t, int64_t rank, const T* c) const {
+  void add_before(Step<T>& s, Units u, int64_t t, int64_t rank) const {
     const bool some = anew(t);
     s.h_before = h_rows(t - 1) + u.first;
     s.h_before_stride = H;
@@ -348,7 +358,9 @@ struct Layer {
       s.h_before = seen_anew<U>(s.h_before, H, u, t, anew_h + own(u, rank));
       s.h_before_stride = U;
     }
-    if (Cell::has_cell) s.c_before = some ? seen_anew<U>(c, U, u, t, anew_c + own(u, rank)) : c;
+    for (int k = 0; some && k < Cell::states; ++k)
+      s.state[k].before = seen_anew<U>(s.state[k].before, U, u, t,
+                                       anew_states + k * own_size() + own(u, rank));
   }
 
   // gives a tile its peepholes and what recurrent dropout drew for step t
@@ -359,11 +371,14 @@ struct Layer {
       s.peephole[which] = a.peephole[which] ? peepholes + which * P + u.first : nullptr;
     s.candidate = tile_mask(RNNORM_CANDIDATE, u, t);
     s.zone_h = tile_mask(RNNORM_ZONE_H, u, t);
-    s.zone_c = tile_mask(RNNORM_ZONE_C, u, t);
+    for (int k = 0; k < Cell::states; ++k) s.state[k].zone = tile_mask(RNNORM_ZONE_C, u, t, k);
   }
-  Mask<T> tile_mask(int place, Units u, int64_t t) const {
+  // the k-th of the masks of one place
+  Mask<T> tile_mask(int place, Units u, int64_t t, int k = 0) const {
     const rnnorm_mask& mask = a.mask[place];
-    return {mask.drawn ? mask.drawn + t * mask.step + u.first : nullptr, mask.row, T(mask.scale)};
+    if (!mask.drawn) return {};
+    const int64_t all = (mask.step ? T_ : 1) * (mask.row ? B : 1) * H;
+    return {mask.drawn + k * all + t * mask.step + u.first, mask.row, T(mask.scale)};
   }
   // multiplies units of a row by the mask of step t's recurrent product
   void drop_hidden(const T* from, int64_t t, int64_t row, int64_t first, int64_t count,
@@ -387,7 +402,7 @@ struct Layer {
       to += n * C;
     }
   }
-  // whether the c that the next step reads is another than the new c
+  // whether the next step reads other states than the new ones
   bool carries() const { return a.carry || a.mask[RNNORM_ZONE_C].drawn; }
   // whether h also passes to the next step without W_h
   bool passes() const { return Cell::skips || a.mask[RNNORM_ZONE_H].drawn; }

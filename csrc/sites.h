@@ -89,7 +89,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
     for (int which = 0; which < RNNORM_PEEPHOLES; ++which) {
       if (!a.grad_peephole[which]) continue;
       const T *dz = s.grad_zh + gate[which] * U,
-              *c = which == RNNORM_PEEPHOLE_O ? s.c_after : s.c_before;
+              *c = which == RNNORM_PEEPHOLE_O ? s.state[0].after : s.state[0].before;
       T sum[U];
       T* const to[1] = {sum};
       column_sums<T, U, 1>(s.n, to, [&](int64_t r, int k, auto* value) {

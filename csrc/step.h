@@ -22,27 +22,39 @@ struct Mask {
   T scale;
 };
 
+// the most states of a cell beside h
+constexpr int most_states = 3;
+
+// a state beside h, tiles of n x U
+template <class T>
+struct State {
+  const T* before;    // zeros in rows that begin anew
+  T *after, *carried;  // the new state, and what the next step reads of it
+  T* grad;            // in: gradient from the next step; out: that for the step before
+  Mask<T> zone;
+};
+
 // one tile at one step; tiles are [row][column] with columns gate after gate, U each
 template <class T>
 struct Step {
   int64_t n;      // active rows
   int64_t units;  // number of the U units that exist
   Term<T> x, h, cell;
-  const T *h_before, *c_before;  // zeros in rows that begin anew
-  int64_t h_before_stride;       // from row to row of h_before
-  T *h_after, *c_after, *c_carried;  // the new c, and what the next step reads of it
-  int64_t h_stride;                  // from row to row of h, which has all units of the layer
+  const T* h_before;        // zeros in rows that begin anew
+  int64_t h_before_stride;  // from row to row of h_before
+  T* h_after;
+  int64_t h_stride;  // from row to row of h, which has all units of the layer
+  State<T> state[most_states];
   const T* peephole[RNNORM_PEEPHOLES];  // weights of the units, or null
-  Mask<T> candidate, zone_h, zone_c;
-  bool carry;  // the next step reads the normalised c
+  Mask<T> candidate, zone_h;
+  bool carry;  // the next step reads the normalised first state
   T* gate;  // scratch, n x U: kept for the second half of the step
 
   const T* grad_output;       // rows h_stride apart, or null
   const T* next_grad_output;  // the rows that are read next, for prefetching, or null
   T* grad_h;             // in: dh from the next step; out: the part of dh that skips W_h
   int64_t grad_h_stride;
-  T* grad_c;     // n x U; in: dc from the next step; out: dc for the step before
-  T* grad_cell;  // n x U: gradient of the normalised c, then its part of the gradient of c
+  T* grad_cell;  // n x U: gradient of the normalised state, then its part of that of the state
   T *grad_zx, *grad_zh;
 };
 
