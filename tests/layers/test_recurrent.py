@@ -41,6 +41,20 @@ class Frames(rnnorm.Cell):
         return h, (h,)
 
 
+@dataclass(frozen=True)
+class Heads(rnnorm.Cell):
+    """Two gates, whose units read the h of their own head alone."""
+
+    heads: int = 1
+    gates = (2,)
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h,) = state
+        z, n = self.preactivation(weights, x_term, h, normalise).chunk(2, 1)
+        h = torch.lerp(torch.tanh(n), h, torch.sigmoid(z))
+        return h, (h,)
+
+
 def layer(cell, *arguments, **options):
     torch.manual_seed(0)
     return rnnorm.Recurrent(cell, *arguments, dtype=torch.float64, **options)
@@ -286,3 +300,32 @@ def test_a_site_that_no_norm_has_is_refused(site):
 
     with pytest.raises(ValueError, match=f"sites must be of input, recurrent, .* got '{site}'"):
         layer(Misnamed(), 3, 4, norm="batch")
+
+
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_heads_are_blocks_of_one_recurrent_matrix(norm):
+    heads, whole = layer(Heads(3), 4, 6, norm=norm), layer(Heads(), 4, 6, norm=norm)
+    with torch.no_grad():
+        for name, parameter in heads.named_parameters():
+            if name == "weight_hh_l0":
+                assert parameter.shape == (12, 2)
+                gates = [torch.block_diag(*gate.chunk(3)) for gate in parameter.chunk(2)]
+                whole.weight_hh_l0.copy_(torch.cat(gates))
+            else:
+                whole.get_parameter(name).copy_(parameter)
+    x = torch.randn(5, 3, 4, dtype=torch.float64)
+    found, expected = heads(x)[0], whole(x)[0]
+    torch.testing.assert_close(found, expected)
+    of_heads, of_whole = (
+        torch.autograd.grad(output.square().sum(), one.weight_hh_l0)[0]
+        for output, one in ((found, heads), (expected, whole))
+    )
+    blocks = [
+        gate[2 * k : 2 * k + 2, 2 * k : 2 * k + 2] for gate in of_whole.chunk(2) for k in range(3)
+    ]
+    torch.testing.assert_close(of_heads, torch.cat(blocks))
+
+
+def test_units_that_heads_cannot_share_are_refused():
+    with pytest.raises(ValueError, match="multiple of the 3 heads of Heads, got 4"):
+        layer(Heads(3), 4, 4)

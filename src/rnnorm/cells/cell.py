@@ -60,6 +60,25 @@ def joined(
     return normalise("joint" + which, z)
 
 
+def product_of_heads(h: Tensor, weight: Tensor, heads: int) -> Tensor:
+    """Return the product of each head's units with its rows of a weight ``(gates * H, H / heads)``.
+
+    Computed in the dtype of the weight, in the dtype of ``h``.
+    """
+    if torch.overrides.has_torch_function((h, weight)):
+        # a trace notes the product as a whole
+        found: Tensor = torch.overrides.handle_torch_function(
+            product_of_heads, (h, weight), h, weight, heads
+        )
+        return found
+    units = weight.size(1)
+    seen = h.to(weight.dtype).reshape(-1, heads, units).transpose(0, 1)
+    rows = weight.reshape(-1, heads, units, units)
+    # (gates, heads, n, H / heads)
+    terms = torch.matmul(seen, rows.transpose(-1, -2))
+    return terms.permute(2, 0, 1, 3).flatten(1).to(h.dtype)
+
+
 @dataclass(frozen=True)
 class Cell:
     """A recurrent cell: subclass it and write :meth:`step`, for :class:`Recurrent`.
@@ -78,6 +97,8 @@ class Cell:
         bounds: lowest and highest value from which weights are drawn at first, uniformly, by name;
             by default those of torch.nn, ``-1/√H`` and ``1/√H``.
         states: names of the states, the output first; ``{name}_0`` is a learned initial state.
+        heads: number of heads. A unit reads the h of the units of its head alone, so that
+            ``weight_hh`` has ``H / heads`` columns.
         reads_frames: whether ``step`` gets the frame itself instead of the input term. The cell
             then computes the input products, which have no sequence scope.
     """
@@ -86,6 +107,7 @@ class Cell:
     dropouts: ClassVar[tuple[str, ...]] = ()
     bounds: ClassVar[Mapping[str, tuple[float, float]]] = {}
     states: ClassVar[tuple[str, ...]] = ("h",)
+    heads: ClassVar[int] = 1
     reads_frames: ClassVar[bool] = False
 
     @property
@@ -160,11 +182,19 @@ class Cell:
             input_size: features of a frame.
             hidden_size: units H.
             bias: whether there are biases.
+
+        Raises:
+            ValueError: if H is not a multiple of ``heads``.
         """
+        if hidden_size % self.heads:
+            raise ValueError(
+                f"hidden_size must be a multiple of the {self.heads} heads of {self.name}, got "
+                f"{hidden_size}"
+            )
         rows = sum(self.gates) * hidden_size
         shapes: dict[str, tuple[int, ...]] = {
             "weight_ih": (rows, input_size),
-            "weight_hh": (rows, hidden_size),
+            "weight_hh": (rows, hidden_size // self.heads),
         }
         return shapes | ({"bias_ih": (rows,), "bias_hh": (rows,)} if bias else {})
 
@@ -230,12 +260,21 @@ class Cell:
         """Return the number H of units, read from the shape of the weights."""
         return weights.weight_hh.size(0) // sum(self.gates)
 
-    @staticmethod
-    def product(x: Tensor, weight: Tensor) -> Tensor:
-        """Return ``x W^T`` in the weight's dtype; autocast narrows matrices named ``weight…``."""
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return ``x W^T`` in the weight's dtype; autocast narrows matrices named ``weight…``.
+
+        If the weight has the columns of one of several heads, each head multiplies its own units.
+        """
+        if self.heads > 1 and weight.size(1) * self.heads == x.size(1):
+            return product_of_heads(x, weight, self.heads)
         return product(x, weight)
 
-    @staticmethod
-    def preactivation(weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise) -> Tensor:
+    def preactivation(
+        self, weights: Weights, x_term: Tensor, h: Tensor, normalise: Normalise
+    ) -> Tensor:
         """Return ``x_term + BN(W_h h)``, or ``BN(x_term + W_h h) + b`` with a joint site."""
-        return joined(x_term, normalise("hidden", h), weights.weight_hh, normalise)
+        h = normalise("hidden", h)
+        if self.heads > 1:
+            term = self.product(h, weights.weight_hh)
+            return normalise("joint", x_term + normalise("recurrent", term))
+        return joined(x_term, h, weights.weight_hh, normalise)
