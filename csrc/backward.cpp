@@ -72,11 +72,11 @@ struct Backward : SiteGradients<Cell, T> {
       s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
                 this->template affine<U, RNNORM_CELL>(t, u, rank), next_c};
     }
-    void* carried = this->carries() ? a.saved_carried : a.saved_c;
     for (int k = 0; k < Cell::states; ++k) {
       State<T>& state = s.state[k];
       state.before = t == 0 ? this->first_states + this->in_states(k, u)
-                            : this->kept_state(carried, k, u, t - 1);
+                     : k == 0 && this->carries() ? kept(a.saved_carried, 1, u, t - 1)
+                                                 : this->kept_state(a.saved_c, k, u, t - 1);
       state.after = this->kept_state(a.saved_c, k, u, t);
       state.grad = grad_states + this->in_states(k, u);
     }
@@ -218,9 +218,8 @@ struct Backward : SiteGradients<Cell, T> {
       if (!delayed) this->pack_inputs(start, stop, rank, team.size());
       team.barrier();
       tiles.each(first, Cell::independent ? first : last, [&](auto width, Units u) {
-        this->template weight_gradient<decltype(width)::value>(
-            u, stored_h + G * u.first * capacity, offset[stop] - offset[start], packed_h, H, rank,
-            grad_w_hh);
+        this->template recurrent_weight_gradient<decltype(width)::value>(
+            u, offset[stop] - offset[start], rank);
       });
       if (!delayed) this->input_gradients(team, rank, stored_x, capacity, 0, start, stop);
       team.barrier();
@@ -238,7 +237,7 @@ struct Backward : SiteGradients<Cell, T> {
       if (Cell::independent)
         this->zero(grad_w_hh + u.first, u.width);
       else
-        this->zero(grad_w_hh + G * u.first * H, G * u.width * H);
+        this->zero(grad_w_hh + G * u.first * this->grad_rows, G * u.width * this->grad_rows);
       this->zero_sums(u);
       this->gather(a.grad_h_n, u, grad_h + u.first, B, columns);
       this->gather_states(a.grad_c_n, u, grad_states);
@@ -298,7 +297,7 @@ struct Backward : SiteGradients<Cell, T> {
       if (Cell::independent)
         this->scatter(grad_w_hh + u.first, u, a.grad_weight_hh, 1);
       else
-        this->unpack_columns(grad_w_hh + at * H, H, u, a.grad_weight_hh);
+        this->unpack_recurrent(u);
       this->scatter_sums(u);
       this->scatter(grad_h + u.first, u, a.grad_h0, B, columns);
       for (int k = 0; a.grad_c0 && k < Cell::states; ++k)

@@ -9,7 +9,7 @@ template <class Cell, class T>
 struct Forward : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
-      Base::P, Base::FI, Base::FH, Base::kept;
+      Base::P, Base::FI, Base::FH, Base::FR, Base::head, Base::kept;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
 
@@ -17,7 +17,7 @@ struct Forward : Layer<Cell, T> {
   bool late;              // W_x x is computed just before its use
   int64_t steps_at_once;  // steps of one input product
   F *panel_x, *panel_h;
-  T *chunk, *states_now, *own_x, *own_h, *own_c, *made_states, *gate;
+  T *chunk, *states_now, *own_x, *own_h, *own_c, *made_c, *gate;
   bool shows;       // the recurrent product reads another array than the output: seen
   Stored<T>* seen;  // the h of two steps as their recurrent products see it
   T* inputs_anew;  // W_x x of the rows that begin anew, by thread
@@ -37,15 +37,14 @@ struct Forward : Layer<Cell, T> {
   void take(Arena& arena) {
     Base::take(arena);
     panel_x = arena.take<F>(few ? 0 : G * P * FI);
-    panel_h = arena.take<F>(few || Cell::independent ? 0 : G * P * FH);
+    panel_h = arena.take<F>(few || Cell::independent ? 0 : G * P * FR);
     const bool chunked = !late && (plan.fused ? !a.saved_h : !a.saved_x);
     chunk = arena.take<T>(chunked ? G * P * steps_at_once * B : 0);
     states_now = arena.take<T>(a.saved_c ? 0 : Cell::states * P * B);
     own_x = arena.take<T>(late ? G * this->own_size() : 0);
     own_h = arena.take<T>(a.saved_h ? 0 : G * this->own_size());
     gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
-    made_states =
-        arena.take<T>(this->carries() && !a.saved_c ? Cell::states * this->own_size() : 0);
+    made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
@@ -82,7 +81,7 @@ struct Forward : Layer<Cell, T> {
       T* to = plan.fused ? h : x;
       if (!few) this->template input_product<U>(t, stop, u, panel_x + G * u.first * FI, to);
       for (int64_t i = t; few && i < stop; to += G * U * a.sizes[i++])
-        dots<U>(this->x_rows(i), I, a.sizes[i], a.weight_ih, I, u, to, false);
+        dots<U>(this->x_rows(i), I, a.sizes[i], a.weight_ih, I, H, u, to, false);
       if (plan.whole && this->takes(*x_site, t)) {
         take_statistic<G, U>(*x_site, x, plan.frames, u, 0);
       } else if (plan.ahead) {
@@ -99,10 +98,9 @@ struct Forward : Layer<Cell, T> {
     if constexpr (Cell::independent)
       scaled<U>(before, n, u, h, plan.fused);
     else if (few)
-      dots<U>(before, seen_stride(), n, a.weight_hh, H, u, h, plan.fused);
+      dots<U>(before, seen_stride(), n, a.weight_hh, head, head, u, h, plan.fused);
     else
-      product<T, C>({reinterpret_cast<const F*>(before), FH, 1, 1, FH, 0}, n,
-                    panel_h + G * u.first * FH, h, C, plan.fused);
+      recurrent_product<C>(before, n, u, h);
     // a product with the state before would spread its NaN
     for (int64_t r = 0; anew && r < n; ++r) {
       if (!anew[r]) continue;
@@ -116,6 +114,14 @@ struct Forward : Layer<Cell, T> {
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
     if (this->takes(*h_site, t)) take_statistic<G, U>(*h_site, h, n, u, t);
     take_rows_of<U>(RNNORM_HIDDEN, h, n, u);
+  }
+
+  template <int C>
+  void recurrent_product(const Stored<T>* before, int64_t n, Units u, T* h) const {
+    const auto seen = this->read_by(u);
+    product<T, C>({reinterpret_cast<const F*>(before + seen.first), FH, 1, 1,
+                   row_factors(seen.count), 0},
+                  n, panel_h + G * u.first * FR, h, C, plan.fused);
   }
 
   // a tile's part of the statistics of a site's rows
@@ -222,9 +228,9 @@ struct Forward : Layer<Cell, T> {
       State<T>& state = s.state[k];
       state.before = t == 0 ? this->first_states + this->in_states(k, u) : carried(k, u, t - 1);
       state.carried = carried(k, u, t);
-      state.after = !this->carries() ? state.carried
-                    : a.saved_c      ? this->kept_state(a.saved_c, k, u, t)
-                                     : made_states + k * this->own_size() + this->own(u, rank);
+      state.after = k || !this->carries() ? state.carried
+                    : a.saved_c           ? kept(a.saved_c, 1, u, t)
+                                          : made_c + this->own(u, rank);
     }
     this->template add_before<U>(s, u, t, rank);
     this->add_extra(s, u, t);
@@ -232,8 +238,8 @@ struct Forward : Layer<Cell, T> {
   }
   // state k as the step after t reads it
   T* carried(int k, Units u, int64_t t) const {
-    void* saved = this->carries() ? a.saved_carried : a.saved_c;
-    return saved ? this->kept_state(saved, k, u, t) : states_now + this->in_states(k, u);
+    if (k == 0 && this->carries() && a.saved_carried) return kept(a.saved_carried, 1, u, t);
+    return a.saved_c ? this->kept_state(a.saved_c, k, u, t) : states_now + this->in_states(k, u);
   }
 
   // normalises a tile's rows by what merge_rows has left
@@ -275,16 +281,21 @@ struct Forward : Layer<Cell, T> {
       }
   }
 
-  // n rows, `stride` apart, times the rows of a weight (G H, K) that belong to a tile
+  // n rows, `stride` apart, times the rows of a weight (G H, K) that belong to a tile; each `units`
+  // of these multiply K numbers of their own
   template <int U>
   void dots(const Stored<T>* rows, int64_t stride, int64_t n, const void* weight, int64_t K,
-            Units u, T* to, bool accumulate) const {
+            int64_t units, Units u, T* to, bool accumulate) const {
     // zeros at units that do not exist
     if (u.count < U && !accumulate) std::memset(to, 0, size_t(n * G * U) * sizeof(T));
-    for (int g = 0; g < G; ++g)
-      unpacked_product<T>(rows, stride, n,
-                          static_cast<const Stored<T>*>(weight) + (g * H + u.first) * K, u.count,
-                          K, to + g * U, G * U, accumulate);
+    const auto* w = static_cast<const Stored<T>*>(weight);
+    for (int64_t j = 0, count; j < u.count; j += count) {
+      const int64_t first = u.first + j, part = first < units ? 0 : first / units;
+      count = smaller(u.count - j, (part + 1) * units - first);
+      for (int g = 0; g < G; ++g)
+        unpacked_product<T>(rows + part * K, stride, n, w + (g * H + first) * K, count, K,
+                            to + g * U + j, G * U, accumulate);
+    }
   }
 
   // takes a tile's mean and biased variance, or for exchange the sum of squares
@@ -306,7 +317,7 @@ struct Forward : Layer<Cell, T> {
       if (few) return;
       this->template pack_columns<C>(a.weight_ih, I, u, panel_x + G * u.first * FI);
       if (!Cell::independent)
-        this->template pack_columns<C>(a.weight_hh, H, u, panel_h + G * u.first * FH);
+        this->template pack_recurrent<C>(u, panel_h + G * u.first * FR);
     });
     if (shows) team.barrier();
     for (int64_t t = 0; t < T_; ++t) {
@@ -363,7 +374,7 @@ struct Forward : Layer<Cell, T> {
     rnnorm_prefer_huge_pages(a.saved_x, G * kept);
     rnnorm_prefer_huge_pages(a.saved_h, G * kept);
     rnnorm_prefer_huge_pages(a.saved_c, Cell::states * kept);
-    rnnorm_prefer_huge_pages(a.saved_carried, Cell::states * kept);
+    rnnorm_prefer_huge_pages(a.saved_carried, kept);
   }
 
   // writes zeros after the end of rows

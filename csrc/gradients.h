@@ -9,7 +9,8 @@ template <class Cell, class T>
 struct GradientProducts : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
-      Base::P;
+      Base::P, Base::head;
+  using typename Base::Span;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
   static constexpr int packed = Block<T, G * int(tile_units)>::R;  // rows of h^T at a time
@@ -18,6 +19,7 @@ struct GradientProducts : Layer<Cell, T> {
   int64_t capacity;  // frames of the ring
   int64_t columns;   // columns of the gradient of h: P rounded up to whole vectors
   int64_t capacity_f;  // factors along the frames of the ring
+  int64_t grad_rows;   // rows of a tile's gradient of W_h: whole blocks of packed_h
   int64_t steps_rows;  // rows of the ring of dz: one step's where products read a copy in bfloat16
   F *panel_t, *panel_i, *packed_x, *packed_h, *own_dz;
   T *ring_h, *grad_w_ih, *grad_w_hh, *grad_h, *block_x;
@@ -29,6 +31,8 @@ struct GradientProducts : Layer<Cell, T> {
     capacity = larger(B, smaller(plan.frames, chunk_rows));
     capacity_f = factors(capacity);
     steps_rows = paired ? B : capacity;
+    // a part of h may begin and end within a block of packed_h
+    grad_rows = head == H ? H : this->FR + packed;
   }
 
   void take(Arena& arena) {
@@ -40,7 +44,7 @@ struct GradientProducts : Layer<Cell, T> {
     packed_x = arena.take<F>(quotient_up(I, packed) * packed * capacity_f);
     packed_h = arena.take<F>(Cell::independent ? 0 : quotient_up(H, packed) * packed * capacity_f);
     grad_w_ih = arena.take<T>(G * P * I);
-    grad_w_hh = arena.take<T>(Cell::independent ? P : G * P * H);
+    grad_w_hh = arena.take<T>(Cell::independent ? P : G * P * grad_rows);
     grad_h = arena.take<T>(B * columns);
     block_x = arena.take<T>(a.grad_x ? 64 * capacity : 0);
     own_dz = arena.take<F>(a.threads * own_dz_size());
@@ -64,12 +68,21 @@ struct GradientProducts : Layer<Cell, T> {
   // a thread's columns [from, to) of W_h, and its share of W_x's, for in_panels
   void pack_weights(Team& team, int64_t rank, int64_t from, int64_t to) const {
     each_panel(from, Cell::independent ? from : to, [&](int64_t start, auto width) {
-      this->template pack_rows<decltype(width)::value>(a.weight_hh, H, start,
-                                                       panel_t + factors(G * P) * start);
+      constexpr int N = decltype(width)::value;
+      this->template pack_rows<N>(a.weight_hh, head, head, readers(start, N), start,
+                                  panel_t + factors(G * P) * start);
     });
     if (a.grad_x)
       for (int64_t column = 64 * rank; column < I; column += 64 * team.size())
-        this->template pack_rows<64>(a.weight_ih, I, column, panel_i + factors(G * P) * column);
+        this->template pack_rows<64>(a.weight_ih, I, H, {0, tiles.count}, column,
+                                     panel_i + factors(G * P) * column);
+  }
+  // the tiles with units that read some of the h of `count` units
+  Span readers(int64_t first, int64_t count) const {
+    if (head == H) return {0, tiles.count};
+    const int64_t begin = first / head * head / tile_units,
+                  end = quotient_up(smaller(first + count, H), head) * head;
+    return {begin, quotient_up(end, tile_units) - begin};
   }
 
   // columns [first, last) of dR W_h at step t, from the panels packed by pack_rows
@@ -82,9 +95,10 @@ struct GradientProducts : Layer<Cell, T> {
         own_gradient(tiles[i], t, row, rank);
     } else {
       each_panel(first, last, [&](int64_t start, auto width) {
-        this->template in_panels<decltype(width)::value>(
-            stored_h, capacity, row, a.sizes[t], panel_t + factors(G * P) * start, to + start,
-            columns, passes && !plan.masked);
+        constexpr int N = decltype(width)::value;
+        this->template in_panels<N>(stored_h, capacity, row, a.sizes[t], readers(start, N),
+                                    panel_t + factors(G * P) * start, to + start, columns,
+                                    passes && !plan.masked);
       });
     }
     const int64_t real = larger(0, smaller(H, last) - first);
@@ -110,21 +124,22 @@ struct GradientProducts : Layer<Cell, T> {
       body(first, Width<16>{});
   }
 
-  // the number of tiles from this one on that are packed together
-  int64_t tiles_together(int64_t tile) const {
-    const int64_t full = P / tile_units;
+  // the number of tiles before `last`, from this one on, that are packed together
+  int64_t tiles_together(int64_t tile, int64_t last) const {
+    const int64_t full = smaller(P / tile_units, last);
     return tile < full ? smaller(panel_tiles, full - tile) : 1;
   }
 
-  // to (n x N) = or += rows of dZ, tile after tile, times a panel (G P x N)
+  // to (n x N) = or += rows of dZ, tile after tile of those `among` all, times a panel (G P x N)
   template <int N>
-  void in_panels(const Stored<T>* dz, int64_t rows, int64_t row, int64_t n, const F* panel, T* to,
-                 int64_t stride, bool accumulate) const {
+  void in_panels(const Stored<T>* dz, int64_t rows, int64_t row, int64_t n, Span among,
+                 const F* panel, T* to, int64_t stride, bool accumulate) const {
     // without hidden units no product writes the sum
     if (P == 0 && !accumulate)
       for (int64_t r = 0; r < n; ++r) zero(to + r * stride, N);
-    for (int64_t tile = 0, count; tile < tiles.count; tile += count) {
-      count = tiles_together(tile);
+    const int64_t last = among.first + among.count;
+    for (int64_t tile = among.first, count; tile < last; tile += count) {
+      count = tiles_together(tile, last);
       const Units u = tiles[tile];
       const int64_t C = G * u.width, first = G * u.first;
       const auto* from = reinterpret_cast<const F*>(dz + first * rows + C * row);
@@ -134,26 +149,32 @@ struct GradientProducts : Layer<Cell, T> {
     }
   }
 
-  // packs N columns of a weight (G H, K) from `first` on for in_panels
+  // packs N columns of a weight (G H, K) from `first` on for in_panels; each `units` of a gate's
+  // rows have K columns of their own, and zeros in those of others
   template <int N>
-  void pack_rows(const void* weight, int64_t K, int64_t first, F* panel) const {
+  void pack_rows(const void* weight, int64_t K, int64_t units, Span among, int64_t first,
+                 F* panel) const {
     constexpr int64_t S = slice<T, N>;
     const auto* w = static_cast<const Stored<T>*>(weight);
-    for (int64_t tile = 0, count; tile < tiles.count; tile += count) {
-      count = tiles_together(tile);
+    const int64_t last = among.first + among.count;
+    panel += factors(G * tile_units * among.first) * N;
+    for (int64_t tile = among.first, count; tile < last; tile += count) {
+      count = tiles_together(tile, last);
       for (int64_t column = first; column < first + N; column += S) {
-        const int64_t real = larger(0, smaller(S, K - column));
         for (int64_t i = tile; i < tile + count; ++i) {
           const Units u = tiles[i];
           for (int g = 0; g < G; ++g)
             for (int64_t k = 0; k < u.width; k += per_factor, panel += S) {
-              const Stored<T>* row = w + (g * H + u.first + k) * K + column;
+              const int64_t unit = u.first + k, begin = unit < units ? 0 : unit / units * K;
+              const int64_t from = larger(column, begin),
+                            real = smaller(column + S, begin + K) - from;
+              const Stored<T>* row = w + (g * H + unit) * K + from - begin;
               std::memset(panel, 0, S * sizeof(F));
               if constexpr (paired)
                 pair_up(k < u.count ? row : nullptr, k + 1 < u.count ? row + K : nullptr, real,
                         panel);
-              else if (k < u.count)
-                std::memcpy(panel, row, size_t(real) * sizeof(F));
+              else if (k < u.count && real > 0)
+                std::memcpy(panel + from - column, row, size_t(real) * sizeof(F));
             }
         }
       }
@@ -295,20 +316,44 @@ struct GradientProducts : Layer<Cell, T> {
     return room - factors(frames) * C;
   }
 
-  // adds the gradient of a tile's rows of a weight, from frames packed by pack_frames
+  // adds the gradient of a tile's rows of W_h
   template <int U>
-  void weight_gradient(Units u, const Stored<T>* dz, int64_t frames, const F* activations,
-                       int64_t K, int64_t rank, T* grad) const {
+  void recurrent_weight_gradient(Units u, int64_t frames, int64_t rank) const {
+    const Span seen = this->read_by(u);
+    this->template weight_gradient<U>(stored_h + G * u.first * capacity, frames, packed_h,
+                                      whole_blocks(seen.first), seen.first + seen.count, rank,
+                                      grad_w_hh + G * u.first * grad_rows);
+  }
+  static constexpr int64_t whole_blocks(int64_t k) { return k / packed * packed; }
+  // copies the gradient of a tile's rows of W_h to the caller's array
+  void unpack_recurrent(Units u) const {
+    const Span seen = this->read_by(u);
+    const int64_t C = G * u.width, begin = whole_blocks(seen.first);
+    const T* panel = grad_w_hh + G * u.first * grad_rows;
+    if (paired || seen.count == head)
+      return this->unpack_columns(panel + (seen.first - begin) * C, head, u, a.grad_weight_hh);
+    this->each_unit(u, [&](int64_t unit, int64_t j, int64_t first) {
+      for (int g = 0; g < G; ++g)
+        for (int64_t k = 0; k < head; ++k)
+          static_cast<T*>(a.grad_weight_hh)[(g * H + unit) * head + k] =
+              panel[(first - begin + k) * C + g * u.width + j];
+    });
+  }
+
+  // adds the gradient of a tile's rows of a weight at the columns [first, last), from frames packed
+  // by pack_frames
+  template <int U>
+  void weight_gradient(const Stored<T>* dz, int64_t frames, const F* activations, int64_t first,
+                       int64_t last, int64_t rank, T* to) const {
     constexpr int C = G * U;
     const F* panel = this->template as_panel<U>(dz, frames, own_dz + rank * own_dz_size());
     const auto* next = reinterpret_cast<const F*>(dz + frames * C);
-    T* to = grad + G * u.first * K;
-    for (int64_t k = 0; k < K; k += packed, to += packed * C) {
+    for (int64_t k = first; k < last; k += packed, to += packed * C) {
       // the sums that come next are not in cache
       for (int64_t at = 0; at < packed * C; at += 64 / int64_t(sizeof(T)))
         __builtin_prefetch(to + packed * C + at, 1);
       product<T, C>({activations + k * capacity_f, 1, packed, 1, factors(frames), 0},
-                    smaller(packed, K - k), panel, to, C, true, next);
+                    smaller(packed, last - k), panel, to, C, true, next);
     }
   }
 
@@ -319,20 +364,21 @@ struct GradientProducts : Layer<Cell, T> {
     const int64_t begin = tiles.share(rank, team.size()), end = tiles.share(rank + 1, team.size());
     tiles.each(begin, end, [&](auto width, Units u) {
       this->template weight_gradient<decltype(width)::value>(
-          u, dz + G * (u.first * rows + row * u.width), frames, packed_x, I, rank, grad_w_ih);
+          dz + G * (u.first * rows + row * u.width), frames, packed_x, 0, I, rank,
+          grad_w_ih + G * u.first * I);
     });
     if (!a.grad_x) return;
     const int64_t first = frames * rank / team.size(), last = frames * (rank + 1) / team.size();
-    T* block = block_x + 64 * first;
+    T* some_x = block_x + 64 * first;
     for (int64_t column = 0; column < I && first < last; column += 64) {
-      in_panels<64>(dz, rows, row + first, last - first, panel_i + factors(G * P) * column, block,
-                    64, false);
+      in_panels<64>(dz, rows, row + first, last - first, {0, tiles.count},
+                    panel_i + factors(G * P) * column, some_x, 64, false);
       const int64_t width = smaller(64, I - column);
       int64_t t = start, frame = 0;
       for (int64_t r = first; r < last; ++r) {
         while (frame + a.sizes[t] <= r) frame += a.sizes[t++];
         auto* to = static_cast<Stored<T>*>(a.grad_x) + (t * B + r - frame) * I + column;
-        copy(block + (r - first) * 64, width, to);
+        copy(some_x + (r - first) * 64, width, to);
       }
     }
   }

@@ -51,8 +51,7 @@ struct rnnorm_site {
 };
 
 // recurrent dropout at one place: the h that the recurrent product reads and the candidate are
-// multiplied by drawn * scale; for a state with zoneout this is the part that keeps its old value,
-// and the masks of all states beside h follow each other
+// multiplied by drawn * scale; for a state with zoneout this is the part that keeps its old value
 struct rnnorm_mask {
   const uint8_t* drawn;  // 0 or 1 for each unit, null where nothing is dropped
   int64_t step;          // elements from one step's to the next, 0 where all share them
@@ -71,6 +70,9 @@ struct rnnorm_layer {
   int64_t numbers;
   int64_t threads;
   int64_t T, B, I, H;
+  // 1 or more: a unit reads the h of the units of its head alone, so that weight_hh is
+  // (G H, H / heads); 1 with bfloat16 and in an independent cell
+  int64_t heads;
   const int64_t* sizes;  // active rows of each step, non-increasing
   int64_t min_rows;      // fewest rows a statistic is taken of, negative to take none
   // where the rows of several processes have common statistics, else null: those of all at each
@@ -93,7 +95,8 @@ struct rnnorm_layer {
   // what backward reads, by tile of hidden units (layout.h): room for every frame's W_x x, W_h h
   // and states with the units rounded up; null where nothing is kept
   void *saved_x, *saved_h, *saved_c;
-  void* saved_carried;  // states as the next step reads them, if zoneout or carry changes any
+  // c, the first state beside h, as the next step reads it, where zoneout or carry makes it another
+  void* saved_carried;
   const void *grad_output, *grad_h_n, *grad_c_n, *grad_all_c;  // null for zeros
   void *grad_x, *grad_h0, *grad_c0;               // grad_x is null if unwanted
   void *grad_weight_ih, *grad_weight_hh, *grad_bias_ih, *grad_bias_hh;

@@ -42,6 +42,8 @@ struct Layer {
   const Tiling tiles;
   const int64_t T_, B, I, H, P;  // P: H rounded up to whole tiles
   const int64_t FI, FH;          // factors of a row of x and of h in their products
+  const int64_t head;            // units of a head, which read each other's h alone
+  int64_t FR;                    // factors of the most units of h that a tile reads
   int64_t last_good = -1;        // last step with a statistic of its own
   bool failed = false;           // whether an exchange has failed
   int64_t* offset;               // frames before step t
@@ -61,7 +63,8 @@ struct Layer {
 
   explicit Layer(const rnnorm_layer& args)
       : a(args), plan(args), tiles(args.H), T_(args.T), B(args.B), I(args.I), H(args.H),
-        P(tiles.padded), FI(row_factors(I)), FH(row_factors(H)) {
+        P(tiles.padded), FI(row_factors(I)), FH(row_factors(H)), head(H / args.heads), FR(0) {
+    for (int64_t i = 0; i < tiles.count; ++i) FR = larger(FR, row_factors(read_by(tiles[i]).count));
     if (a.min_rows >= 0)
       for (int64_t t = 0; t < T_ && all_rows(t) >= a.min_rows; ++t) last_good = t;
   }
@@ -287,6 +290,35 @@ struct Layer {
         for (int64_t k = squares; k < count; ++k) element(row + j, column + j, k, j < u.count);
     }
   }
+  // the units of h that a tile's units read
+  struct Span {
+    int64_t first, count;
+  };
+  Span read_by(Units u) const {
+    if (head == H) return {0, H};
+    const int64_t first = u.first / head * head;
+    return {first, quotient_up(u.first + u.count, head) * head - first};
+  }
+  // calls body(unit, place in the tile, first unit of its head) for a tile's units
+  template <class Body>
+  void each_unit(Units u, Body body) const {
+    for (int64_t j = 0; j < u.count; ++j)
+      body(u.first + j, j, (u.first + j) / head * head);
+  }
+  // packs the rows of W_h that belong to a tile, with zeros where a unit does not read
+  template <int C>
+  void pack_recurrent(Units u, F* panel) const {
+    const Span seen = read_by(u);
+    if (paired || seen.count == head) return pack_columns<C>(a.weight_hh, head, u, panel);
+    const auto* w = static_cast<const F*>(a.weight_hh);
+    std::memset(panel, 0, size_t(seen.count) * C * sizeof(F));
+    each_unit(u, [&](int64_t unit, int64_t j, int64_t first) {
+      for (int g = 0; g < G; ++g)
+        for (int64_t k = 0; k < head; ++k)
+          panel[in_panel<T, C>(seen.count, first - seen.first + k, g * u.width + j)] =
+              w[(g * H + unit) * head + k];
+    });
+  }
   // packs the rows of a weight that belong to a tile as a panel of C columns
   template <int C>
   void pack_columns(const void* weight, int64_t K, Units u, F* panel) const {
@@ -371,14 +403,11 @@ struct Layer {
       s.peephole[which] = a.peephole[which] ? peepholes + which * P + u.first : nullptr;
     s.candidate = tile_mask(RNNORM_CANDIDATE, u, t);
     s.zone_h = tile_mask(RNNORM_ZONE_H, u, t);
-    for (int k = 0; k < Cell::states; ++k) s.state[k].zone = tile_mask(RNNORM_ZONE_C, u, t, k);
+    s.state[0].zone = tile_mask(RNNORM_ZONE_C, u, t);
   }
-  // the k-th of the masks of one place
-  Mask<T> tile_mask(int place, Units u, int64_t t, int k = 0) const {
+  Mask<T> tile_mask(int place, Units u, int64_t t) const {
     const rnnorm_mask& mask = a.mask[place];
-    if (!mask.drawn) return {};
-    const int64_t all = (mask.step ? T_ : 1) * (mask.row ? B : 1) * H;
-    return {mask.drawn + k * all + t * mask.step + u.first, mask.row, T(mask.scale)};
+    return {mask.drawn ? mask.drawn + t * mask.step + u.first : nullptr, mask.row, T(mask.scale)};
   }
   // multiplies units of a row by the mask of step t's recurrent product
   void drop_hidden(const T* from, int64_t t, int64_t row, int64_t first, int64_t count,
@@ -402,7 +431,7 @@ struct Layer {
       to += n * C;
     }
   }
-  // whether the next step reads other states than the new ones
+  // whether the next step reads another than the new state c, the first beside h
   bool carries() const { return a.carry || a.mask[RNNORM_ZONE_C].drawn; }
   // whether h also passes to the next step without W_h
   bool passes() const { return Cell::skips || a.mask[RNNORM_ZONE_H].drawn; }

@@ -198,7 +198,7 @@ bool run(const Case& c, int64_t threads) {
   const Pass forward = sizeof(S) == 2 ? rnnorm_forward_pairs : rnnorm_forward;
   const Pass backward = sizeof(S) == 2 ? rnnorm_backward_pairs : rnnorm_backward;
   a.threads = threads;
-  a.T = c.T, a.B = c.B, a.I = c.I, a.H = c.H;
+  a.T = c.T, a.B = c.B, a.I = c.I, a.H = c.H, a.heads = 1;
   a.sizes = sizes.data();
   a.min_rows = c.training ? 3 : -1;
   if (c.exchanged) a.all_sizes = sizes.data(), a.exchange = exchange<T>;

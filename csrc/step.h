@@ -29,9 +29,9 @@ constexpr int most_states = 3;
 template <class T>
 struct State {
   const T* before;    // zeros in rows that begin anew
-  T *after, *carried;  // the new state, and what the next step reads of it
+  T *after, *carried;  // the new state, and what the next step reads: another of the first alone
   T* grad;            // in: gradient from the next step; out: that for the step before
-  Mask<T> zone;
+  Mask<T> zone;       // of the first alone
 };
 
 // one tile at one step; tiles are [row][column] with columns gate after gate, U each

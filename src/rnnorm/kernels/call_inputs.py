@@ -24,6 +24,7 @@ from rnnorm.kernels.inputs import (
     Results,
     Sites,
     independent,
+    joined,
 )
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import CELL_SITES, LayerNorm, Norm, RowNorm, field_of
@@ -37,9 +38,10 @@ def sites_of(active: Collection[str]) -> tuple[str, str, str]:
 
 
 @remembered
-def _forms(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int, bool]:
-    """Return the names of the sites, the number of gates, and whether W_h is a vector."""
-    return sites_of(cell.active_sites(norm)), sum(cell.gates), independent(cell)
+def _forms(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int, int | None]:
+    """Return the names of the sites, the number of gates, and that of heads, None for a vector."""
+    heads = None if independent(cell) else cell.heads
+    return sites_of(cell.active_sites(norm)), sum(cell.gates), heads
 
 
 def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
@@ -56,10 +58,10 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
         ]
 
     x, batch_sizes, weights, masks = call.x, call.batch_sizes, call.weights, call.masks
-    h0, *c0 = call.state
+    h0, c0 = call.state[0], joined(call.state[1:])
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
-    sites, gates, vector = _forms(call.cell, call.norm)
+    sites, gates, heads = _forms(call.cell, call.norm)
     statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
     x, weight_ih, weight_hh = ready(narrow, (x, weights.weight_ih, weights.weight_hh))
     others = [
@@ -70,7 +72,7 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
         call.beta.get(sites[2]),
         *[m.detach() if m is not None and m.requires_grad else m for m in statistics],
     ]
-    h0, c0, *others = ready(wide, (h0, c0[0] if c0 else None, *others))
+    h0, c0, *others = ready(wide, (h0, c0, *others))
     dropped: Sequence[Tensor | None] = NO_MASKS
     if masks:
         drawn = [masks[place].drawn if place in masks else None for place in PLACES]
@@ -80,20 +82,21 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
     reset = None if call.reset is None else call.reset.contiguous()
     given = (x, batch_sizes, h0, c0, weight_ih, weight_hh, *others, *dropped, reset)
     inputs = Inputs._make(given)
-    check_shapes(inputs, gates, vector)
+    check_shapes(inputs, gates, heads)
     return inputs
 
 
-def check_shapes(inputs: Inputs, gates: int, vector: bool) -> None:
+def check_shapes(inputs: Inputs, gates: int, heads: int | None) -> None:
     """Refuse parameters and statistics beyond whose end the kernel would read.
 
     Raises:
         RuntimeError: if one has another shape than in a layer of ``gates`` gates with the units of
-            ``h0``, whose recurrent weight may be a ``vector``.
+            ``h0`` in ``heads``; None is for a recurrent weight that is a vector.
     """
     (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
     gates *= units
-    matrices = ((gates, inputs.x.size(2)), (units,) if vector else (gates, units))
+    recurrent = (units,) if heads is None else (gates, units // heads)
+    matrices = ((gates, inputs.x.size(2)), recurrent)
     row, unit = (gates,), (units,)
     shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit)
     for name, given, shape in zip(PARAMETERS, inputs.parameters, shapes, strict=True):
@@ -185,12 +188,12 @@ def check_call(
             raise RuntimeError(
                 f"{name} must be {dtype} on {device}, got {tensor.dtype} on {tensor.device}"
             )
-    check_shapes(inputs, options.gates, options.independent)
+    check_shapes(inputs, options.gates, options.heads)
     (T, B), units = x.shape[:2], inputs.h0.size(1)
     for name, tensor, shape in (
         ("sizes", inputs.sizes, (T,)),
         ("h0", inputs.h0, (B, units)),
-        ("c0", inputs.c0, (B, units)),
+        ("c0", inputs.c0, (*options.several, B, units)),
         ("reset", inputs.reset, (T, B)),
     ):
         if tensor is not None and tensor.shape != shape:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell
@@ -32,7 +33,22 @@ CELL_OF_NAME: Mapping[str, Cell] = {name: alike[0] for name, alike in CELLS.item
 
 def independent(cell: Cell) -> bool:
     """Tell whether a cell's recurrent weight is a vector."""
-    return len(cell.weights(1, 1, False)["weight_hh"]) == 1
+    return len(cell.weights(1, cell.heads, False)["weight_hh"]) == 1
+
+
+def joined(states: Sequence[Tensor]) -> Tensor | None:
+    """Return the states beside h as ``Inputs.c0``: the one state, several stacked, or None."""
+    return torch.stack(list(states)) if len(states) > 1 else states[0] if states else None
+
+
+def separated(states: Tensor | None, dimensions: int) -> tuple[Tensor, ...]:
+    """Return the states, of ``dimensions`` each, that ``joined`` has put together."""
+    if states is None:
+        return ()
+    if states.dim() == dimensions:
+        return (states,)
+    # not unbind, whose views no caller could change in place
+    return tuple([states[k] for k in range(len(states))])
 
 
 class Sites(NamedTuple):
@@ -46,6 +62,8 @@ class Sites(NamedTuple):
 class Inputs(NamedTuple):
     """The tensors that both passes take: contiguous, of one type, ``sizes`` int64.
 
+    ``c0`` is the state beside h ``(B, H)``, or several ``(states, B, H)``. So are c_n, all_c and
+    the gradients of these.
     Constants are ``(R, 1, F)`` or ``(R, B, F)``, the last of at most T serving all later steps,
     None where no step can need them. Masks are bool ``(T, B, H)`` with T and B or ones, ``reset``
     is bool ``(T, B)``. A tensor that the cell or the layer does not have is None.
@@ -289,9 +307,24 @@ class Options(NamedTuple):
         return {"": len(self.gate_blocks), "term": 1, "gate": self.gates}[over]
 
     @property
+    def more_states(self) -> int:
+        """The number of states beside h."""
+        return len(CELL_OF_NAME[self.cell].states) - 1
+
+    @property
     def has_c(self) -> bool:
-        """Tell whether the cell has a state c."""
-        return "c" in CELL_OF_NAME[self.cell].states
+        """Tell whether the cell has states beside h, the first of which is c."""
+        return self.more_states > 0
+
+    @property
+    def several(self) -> tuple[int, ...]:
+        """The first dimension of c0, c_n and all_c; none where they are of one state."""
+        return (self.more_states,) if self.more_states > 1 else ()
+
+    @property
+    def heads(self) -> int | None:
+        """The number of heads whose units read each other's h, None if W_h is a vector."""
+        return None if self.independent else CELL_OF_NAME[self.cell].heads
 
     @property
     def separate(self) -> bool:

@@ -239,8 +239,10 @@ def gradients(
     Raises:
         RuntimeError: if the gradient of a result has another form than the result.
     """
-    all_c = results.output if ctx.options.wants_all_c else None
-    likes = (results.output, inputs.h0, inputs.c0, all_c)
+    output = results.output
+    every = output.expand(*ctx.options.several, *output.shape)
+    all_c = every if ctx.options.wants_all_c else None
+    likes = (output, inputs.h0, inputs.c0, all_c)
     # a result that the layer does not have has no gradient either
     grads = [None if like is None else g for g, like in zip(grads, likes, strict=True)]
     for name, grad, like in zip(_UPSTREAM_NAMES, grads, likes, strict=True):

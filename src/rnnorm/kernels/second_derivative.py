@@ -11,7 +11,16 @@ from torch import Tensor
 from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
-from rnnorm.kernels.inputs import CELLS, PEEPHOLES, PLACES, Gradients, Inputs, Options
+from rnnorm.kernels.inputs import (
+    CELLS,
+    PEEPHOLES,
+    PLACES,
+    Gradients,
+    Inputs,
+    Options,
+    joined,
+    separated,
+)
 from rnnorm.norm.presets import resolve
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, RMSNorm
 
@@ -28,12 +37,14 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     own = {name: weight for name, weight in peepholes.items() if weight is not None}
     call = LayerCall(
         next(
-            cell for cell in CELLS[options.cell] if own.keys() <= cell.weights(1, 1, False).keys()
+            cell
+            for cell in CELLS[options.cell]
+            if own.keys() <= cell.weights(1, cell.heads, False).keys()
         ),
         norm,
         inputs.x.to(wide),
         inputs.sizes,
-        (inputs.h0,) if inputs.c0 is None else (inputs.h0, inputs.c0),
+        (inputs.h0, *separated(inputs.c0, 2)),
         Weights(
             inputs.weight_ih.to(wide),
             inputs.weight_hh.to(wide),
@@ -58,9 +69,11 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
         all_states=options.wants_all_c,
     )
     result = reference.layer(call)
+    h_n, *more = result.state
     # without c there is no c_n
-    final = result.state if options.has_c else (*result.state, result.output)
-    return (result.output, *final, *result.states[1:])
+    c_n, all_c = joined(more), joined(result.states[1:])
+    found = (result.output, h_n, result.output if c_n is None else c_n)
+    return found if all_c is None else (*found, all_c)
 
 
 def _spec(site: str, scope: str, eps: float) -> Norm:

@@ -43,11 +43,11 @@ def forward_shapes(
     """Return the shapes of ``Results``; an absent tensor has no elements.
 
     For a norm by row the moments are each frame's mean and one over its standard deviation. Saved
-    are ``W_x x``, ``W_h h``, ``c`` and, where zoneout or the carry site makes it another, the
-    carried c of every frame, tile after tile of hidden units. ``exchanged`` statistics are those
-    of several processes.
+    are ``W_x x``, ``W_h h``, all states beside h and, where zoneout or the carry site makes it
+    another, the carried c of every frame, tile after tile of hidden units. ``exchanged`` statistics
+    are those of several processes.
     """
-    sizes = (*inputs.x.shape, inputs.weight_hh.shape[-1])
+    sizes = (*inputs.x.shape, inputs.h0.shape[-1])
     carried = inputs.mask_zoneout_c is not None or options.carry
     # a size of traced code may be a symbol
     find = known_shapes if {*map(type, sizes)} == {int} else _forward_shapes
@@ -60,9 +60,10 @@ def _forward_shapes(
     """Return ``forward_shapes`` for ``sizes`` T, B, input size and H."""
     T, B, input_size, H = sizes
     scopes = options.by_site
-    gates, has_c = options.gates, options.has_c
-    shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (B, H) if has_c else (0,)]
-    shapes.append((T, B, H) if options.wants_all_c else (0,))
+    gates, more = options.gates, options.more_states
+    several = (more,) if more > 1 else ()
+    shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (*several, B, H) if more else (0,)]
+    shapes.append((*several, T, B, H) if options.wants_all_c else (0,))
     for site, scope in zip(scopes._fields, scopes, strict=True):
         shape: tuple[int, ...] = (0,)
         if scope.startswith(("row", "rms")):
@@ -78,7 +79,7 @@ def _forward_shapes(
     keeps_x = scopes.input == "sequence" or (save and not fused and not again)
     shapes.append((T * B, gates * padded_units(H)) if keeps_x else (0,))
     shapes.append((T * B, gates * padded_units(H)) if save else (0,))
-    shapes.append((T * B, padded_units(H)) if save and has_c else (0,))
+    shapes.append((*several, T * B, padded_units(H)) if save and more else (0,))
     shapes.append((T * B, padded_units(H)) if save and carried else (0,))
     return shapes
 
@@ -92,7 +93,7 @@ _BFLOAT16 = multiplies_bfloat16()
 
 def computed(inputs: Inputs, options: Options) -> Inputs:
     """Return inputs whose x and weights are in float32 if the build cannot multiply bfloat16."""
-    if inputs.x.dtype != torch.bfloat16 or (_BFLOAT16 and not options.independent):
+    if inputs.x.dtype != torch.bfloat16 or (_BFLOAT16 and options.heads == 1):
         return inputs
     return inputs._replace(
         x=inputs.x.float(),
@@ -162,7 +163,7 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
         options: options of both passes.
         results: results of the forward pass, see ``forward_shapes``.
     """
-    sizes = (*inputs.x.shape, inputs.weight_hh.shape[-1])
+    sizes = (*inputs.x.shape, inputs.h0.shape[-1])
     others = tuple([None if t is None else t.shape for t in inputs.without_gradients])
     layer = Layer.from_buffer_copy(
         without_tensors(sizes, MULTIPLIED.index(inputs.x.dtype), options, others)
@@ -190,6 +191,7 @@ def without_tensors(
     layer.cell = CELLS.index(options.cell)
     layer.numbers = numbers
     layer.T, layer.B, layer.I, layer.H = sizes
+    layer.heads = options.heads or 1
     layer.min_rows, layer.joint, layer.carry = options.min_rows, options.joint, options.carry
     layer.clears, layer.recompute = options.clears, recomputes(layer.I, layer.H)
     of_sites = zip(layer.site, options.by_site, options.eps, others[:6:2], strict=True)

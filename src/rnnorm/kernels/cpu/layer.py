@@ -9,7 +9,7 @@ from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED
 from rnnorm.kernels.cpu.forward import PASSES
-from rnnorm.kernels.inputs import CELLS, PLACES
+from rnnorm.kernels.inputs import CELLS, PLACES, separated
 from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
 
 #: the layers that the kernel computes
@@ -48,12 +48,17 @@ def layer(call: LayerCall) -> LayerResult:
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)
     options = options._replace(wants_all_c=call.all_states and options.has_c, clears=call.clears)
     results = PASSES(inputs_of(call, narrow=narrow, wide=wide), options, call.rows)
+    final, every = (results.c_n, results.all_c) if options.has_c else (None, None)
     output, *state = [
         result if result.dtype == like.dtype else result.to(like.dtype)
-        for result, like in zip(results.differentiable, (call.x, *call.state), strict=False)
+        for result, like in zip(
+            (results.output, results.h_n, *separated(final, 2)),
+            (call.x, *call.state),
+            strict=True,
+        )
     ]
     states: tuple[Tensor, ...] = ()
     if call.all_states:
-        every = (output, results.all_c) if options.has_c else (output,)
-        states = tuple([s.to(like.dtype) for s, like in zip(every, call.state, strict=True)])
+        found = (output, *separated(every, 3))
+        states = tuple([s.to(like.dtype) for s, like in zip(found, call.state, strict=True)])
     return LayerResult(output, tuple(state), taken_of(call, results), states)

@@ -69,6 +69,7 @@ class Layer(ctypes.Structure):
         ("B", _INT),
         ("I", _INT),
         ("H", _INT),
+        ("heads", _INT),
         ("sizes", _POINTER),
         ("min_rows", _INT),
         ("all_sizes", _POINTER),

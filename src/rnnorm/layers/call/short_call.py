@@ -22,7 +22,15 @@ from rnnorm.kernels.cpu import library
 from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED, place, without_tensors
 from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
-from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Options, Sites
+from rnnorm.kernels.inputs import (
+    LEAVES,
+    PARAMETERS,
+    Inputs,
+    Options,
+    Sites,
+    joined,
+    separated,
+)
 from rnnorm.layers.call.checks import LAST_STEP
 from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import unobserved
@@ -275,7 +283,7 @@ def _run(
         # their memory holds other numbers
         return None
     x, h, *c = [t.contiguous() for t in given]
-    leaves = (x, None, h, c[0] if c else None, *parameters)
+    leaves = (x, None, h, joined(c), *parameters)
     taken = (step, T, B, [population.momentum for population in populations]) if takes else None
     forms, addresses = list(map(_form, held)), list(map(Tensor.data_ptr, held))
     key = dtype, features, h.shape[1], taken, forms, addresses
@@ -310,7 +318,7 @@ def _run(
     if takes:
         increment_version(buffers)
         call.update(prepared.sites, known.taken)
-    return output, (h_n, *c_n)
+    return output, (h_n, *(c_n if len(c) < 2 else separated(c_n[0], 2)))
 
 
 def _place_constants(site: library.Site, mean: Tensor, var: Tensor, start: int, stop: int) -> None:
@@ -353,7 +361,7 @@ def _prepare(
         return None
     options = known.options[takes]
     inputs = Inputs._make((x, x, h, c, *parameters, *_NO_CONSTANTS))
-    check_shapes(inputs, options.gates, options.independent)
+    check_shapes(inputs, options.gates, options.heads)
     none = (None,) * len(_NO_CONSTANTS)
     numbers = MULTIPLIED.index(dtype)
     struct = without_tensors((T, B, features, units), numbers, options, none)
