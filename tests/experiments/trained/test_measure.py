@@ -97,6 +97,45 @@ def test_statistics_are_estimated_on_as_many_rows_as_the_recipe_takes(tiny, tmp_
     assert sum(rows) == every
 
 
+SHARED = "--model.norm_options.population=shared"
+
+
+def test_statistics_shared_by_all_steps_can_be_estimated_for_a_trained_model(tiny, trained):
+    run = trained("bn", tiny)
+    per_step, _ = measure(run.folder, estimate=True)
+    shared, batch = measure(run.folder, estimate=True, overrides=[SHARED])
+    assert shared.metrics["test/loss"] != per_step.metrics["test/loss"]
+    # statistics of each minibatch are per step in any case
+    assert batch.metrics == measure(run.folder, statistics="batch")[0].metrics
+    again = measure(run.folder, estimate=True, overrides=["--model.norm_options.horizon=30"])
+    assert again[0].metrics["test/loss"] != shared.metrics["test/loss"]
+
+
+def test_statistics_of_another_kind_need_an_estimate(tiny, trained):
+    run = trained("bn", tiny)
+    with pytest.raises(ValueError, match=r"population.*; rnnorm test --estimate takes other"):
+        measure(run.folder, overrides=[SHARED])
+    with pytest.raises(ValueError, match=r"trained otherwise: .*gamma"):
+        measure(run.folder, estimate=True, overrides=[SHARED, "--model.norm_options.gamma=1"])
+
+
+def test_a_shorter_horizon_is_read_out_of_the_statistics_of_a_run(tiny, trained):
+    run = trained("bn", tiny)
+    ours, short, long = (
+        measure(run.folder, statistics="population", overrides=overrides)[0].metrics["test/loss"]
+        for overrides in ([], *([f"--model.norm_options.horizon={n}"] for n in (10, 1000)))
+    )
+    assert short != ours == pytest.approx(long, rel=1e-6)
+
+
+def test_the_unit_of_a_score_may_differ_from_that_of_training(characters):
+    nats, bits = (
+        measure(characters.folder, statistics="population", overrides=overrides)[0].metrics
+        for overrides in (["--model.unit=nats"], [])
+    )
+    assert nats["test/loss"] == pytest.approx(bits["test/bits_per_character"] * 0.693147, rel=1e-5)
+
+
 def test_the_sampling_error_is_that_of_the_test_rows(tiny, trained):
     run = trained("bn", tiny)
     measured = measure(run.folder)

@@ -24,6 +24,7 @@ from rnnorm.experiments.training.checkpoint import (
 )
 from rnnorm.experiments.training.folder import rebuild
 from rnnorm.experiments.training.run_names import BEST, checkpoint_of, is_run
+from rnnorm.norm.population import BUFFERS, Population
 
 # options that may differ between training and use
 _FREE = (
@@ -35,12 +36,16 @@ _FREE = (
     "eval_length",
     "eval_size",
     "limit",
+    "norm_options.horizon",
     "seed",
     "statistics",
     "test_by",
     "train_size",
+    "unit",
     "val_by",
 )
+# options that may also differ where the population statistics are taken again
+_ESTIMATED = ("norm_options.population",)
 _TRAINING = re.compile(
     r"--(optimizer\b|lr_scheduler\b|trainer\.(max|min|gradient|accumulate_grad|limit_train|limit_val"
     r"|overfit|val_check|check_val|log_every|devices\b|num_nodes\b|strategy\b))"
@@ -83,6 +88,7 @@ def load_trained(
     data_dir: str | Path | None = None,
     scale: str | None = None,
     overrides: Sequence[str] = (),
+    estimate: bool = False,
 ) -> Trained:
     """Build a training's model and data, and load the weights; the data are not read.
 
@@ -93,6 +99,8 @@ def load_trained(
         data_dir: where the data set's files are.
         scale: the scale it was trained at, for a checkpoint outside its run folder.
         overrides: options of LightningCLI.
+        estimate: whether the caller takes the population statistics again: those of the checkpoint
+            are left out then, and need not fit.
 
     Raises:
         OverrideError: if an option of training is given for a run folder or its checkpoint.
@@ -109,10 +117,23 @@ def load_trained(
         experiment, _ = rebuild(folder, recipe, scale, options)
     else:
         experiment = Experiment(read_recipe(str(run), scale or "paper").config, options)
-    check_same(state, experiment.model, experiment.datamodule, checkpoint, free=_FREE)
-    load_weights(experiment.model, state, checkpoint)
-    own = is_run(folder) and checkpoint.resolve().parent == (folder / "checkpoints").resolve()
-    return Trained(experiment, state, checkpoint, folder if own else None)
+    model, data = experiment.model, experiment.datamodule
+    check_same(state, model, data, checkpoint, free=(*_FREE, *_ESTIMATED))
+    if estimate:
+        own = model.state_dict()
+        for name, module in model.named_modules():
+            if isinstance(module, Population):
+                entries = [f"{name}.{buffer}" for buffer in BUFFERS]
+                state["state_dict"].update((entry, own[entry]) for entry in entries)
+    else:
+        try:
+            check_same(state, model, data, checkpoint, free=_FREE)
+        except ValueError as error:
+            remedy = "rnnorm test --estimate takes other population statistics"
+            raise ValueError(f"{error}; {remedy}") from None
+    load_weights(model, state, checkpoint)
+    inside = is_run(folder) and checkpoint.resolve().parent == (folder / "checkpoints").resolve()
+    return Trained(experiment, state, checkpoint, folder if inside else None)
 
 
 @dataclass(frozen=True)

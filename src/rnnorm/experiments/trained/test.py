@@ -69,7 +69,12 @@ def measure(
         FileNotFoundError: if the checkpoint is missing, or ``data_dir`` lacks files.
     """
     experiment, state, path, folder = load_trained(
-        run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides
+        run,
+        checkpoint,
+        data_dir=data_dir,
+        scale=scale,
+        overrides=overrides,
+        estimate=estimate,
     )
     experiment.set_up("test")
     experiment.datamodule.load_state_dict(data_state(state, experiment.datamodule))

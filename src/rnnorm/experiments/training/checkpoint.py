@@ -229,7 +229,8 @@ def check_same(
         model: the model that the checkpoint should be of.
         datamodule: the data that the checkpoint should be of.
         path: the checkpoint's file, for the message.
-        free: arguments of the model or the data that may differ.
+        free: arguments of the model or the data that may differ; ``"norm_options.horizon"`` is an
+            entry of an argument.
 
     Raises:
         ValueError: if an argument differs, or the checkpoint's arguments are not a dict.
@@ -246,7 +247,14 @@ def check_same(
         other += [
             f"{part}.init_args.{n} was {trained[n]!r} and is {now[n]!r}"
             for n in names
-            if trained[n] != now[n]
+            if _fixed(n, trained[n], free) != _fixed(n, now[n], free)
         ]
     if other:
         raise ValueError(f"{path} was trained otherwise: {'; '.join(other)}")
+
+
+def _fixed(name: str, value: Any, free: Collection[str]) -> Any:
+    """Return the value of an argument without the entries that may differ; None if none is left."""
+    if not isinstance(value, dict):
+        return value
+    return {key: entry for key, entry in value.items() if f"{name}.{key}" not in free} or None
