@@ -9,6 +9,7 @@ from typing import Any
 
 from rnnorm.experiments.comparing.table import with_deviation
 from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.trained.curve import trained_at
 from rnnorm.experiments.trained.outcome import Outcome, score_in
 from tools.results.picture import curves_of, scores_of
 from tools.results.recorded import Recorded, models_of, read_recorded
@@ -38,6 +39,7 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
     outcomes = [run.outcome for run in table.runs]
     named = models_of(outcomes)
     models = list(named.values())
+    trained = {id(r.outcome): trained_at(r.curve, r.outcome.best_step) for r in table.runs}
     parts = [f"## {table.title}"]
     if outcomes:
         metrics = dict.fromkeys(outcome.metric for outcome in outcomes)
@@ -45,7 +47,7 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
         note = " Of several seeds, their mean and standard deviation." if several else ""
         listed = "; ".join(metrics)
         parts.append(f"{listed[:1].upper()}{listed[1:]}.{note}")
-        parts.append(_table([_scores(seeds, table.scale) for seeds in models]))
+        parts.append(_table([_scores(seeds, table.scale, trained) for seeds in models]))
     if lengths := _lengths(named):
         parts += ["Against the length of the test windows:", lengths]
     if scores_of(table):
@@ -80,7 +82,9 @@ def _recipe(seeds: Sequence[Outcome], scale: str | None) -> str:
     return f"`{one.label}`" + (f" ({'; '.join(how)})" if how else "")
 
 
-def _scores(seeds: Sequence[Outcome], scale: str | None) -> dict[str, str]:
+def _scores(
+    seeds: Sequence[Outcome], scale: str | None, trained: Mapping[int, float | None]
+) -> dict[str, str]:
     one = seeds[0]
     best = [o for o in seeds if o.best is not None]
     at = f" ({', '.join(str(o.best_epoch) for o in best)})" if best else ""
@@ -94,6 +98,7 @@ def _scores(seeds: Sequence[Outcome], scale: str | None) -> dict[str, str]:
         "ours, batch statistics": _spread(o.ours("batch") for o in seeds),
         "test loss, nats": _spread(o.tested("population").get("test/loss") for o in seeds),
         "best validation (epoch)": _spread(o.in_papers_unit(o.best) for o in best) + at,
+        "in training, same epoch": _spread(trained[id(o)] for o in seeds),
         "steps": f"{_steps(seeds)}",
     }
 

@@ -103,7 +103,10 @@ def record(run: str | Path, folder: Path) -> Path:
         "curve": {
             "steps": curve.steps,
             "epochs": curve.epochs,
-            "values": [float(f"{v:.5g}") for v in curve.values],
+            **{
+                name: [float(f"{v:.5g}") for v in getattr(curve, name)]
+                for name in ("values", "trained")
+            },
         },
     }
     apart = (*outcome.changes, *([] if outcome.seed is None else [f"seed{outcome.seed}"]))

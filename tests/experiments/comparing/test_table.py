@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import inf, nan
 
 from rnnorm.experiments.comparing.table import comparison_table
@@ -30,6 +31,14 @@ def test_scores_costs_and_time_to_the_best_of_the_first_model():
         ["LN-LSTM", "10.0 ± 0.0", "10.0 ± 0.0", "30", "200.0", "not reached"],
     ]
     assert "2 seeds" in table[-1]
+
+
+def test_training_scores_have_a_column_where_runs_kept_them():
+    kept = [replace(c, trained=[30.0, 60.0, 70.0 + c.seed]) for c in CURVES[:2]]
+    head, lstm, bn, *_ = comparison_table([*kept, *CURVES[2:]], ACCURACY).splitlines()
+    assert cells(head)[2] == "in training"
+    assert cells(lstm)[3] == "71.5 ± 0.7"
+    assert cells(bn)[3] == "30"
 
 
 def test_one_slow_training_does_not_change_the_cost_of_a_step():

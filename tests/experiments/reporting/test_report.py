@@ -159,11 +159,12 @@ def test_an_override_is_text(runs, tmp_path, name):
 def test_the_score_comes_first_and_columns_without_a_value_are_left_out(page):
     headings, first, second = page.rows
     assert headings == [
-        *("run", "best validation accuracy, %", "the paper", "epochs", "steps", "seconds")
+        *("run", "best validation accuracy, %", "training accuracy, % in that epoch"),
+        *("the paper", "epochs", "steps", "seconds"),
     ]
-    assert first[2].startswith("87.25")
-    assert first[3:5] == ["2", "6"]
-    assert second[2] == "–"
+    assert first[3].startswith("87.25")
+    assert first[4:6] == ["2", "6"]
+    assert second[3] == "–"
     paper = "Paper: none, the recipe of arXiv 1603.09025 on digits of scikit-learn"
     assert second[0] == f"demo/digits-lstmpermuted digits, 64 steps of 1 pixel, LSTM. {paper}"
 
@@ -199,7 +200,7 @@ def test_figures_have_ids_of_their_own_a_title_and_a_description(page):
         assert {svg["aria-labelledby"], svg["aria-describedby"]} <= set(page.ids)
     assert (
         '<desc id="figure-1-description">validation accuracy, % against training steps: '
-        "demo/digits-bn, demo/digits-lstm</desc>"
+        "demo/digits-bn, demo/digits-lstm, in training</desc>"
     ) in page.text
 
 

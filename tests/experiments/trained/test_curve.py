@@ -30,6 +30,24 @@ def test_a_run_is_read_as_it_is_shown(tmp_path):
     assert read_curve(tmp_path, ACCURACY, "mine", 3) == replace(curve, diverged=2)
 
 
+def test_training_scores_stand_beside_the_validation_of_their_step(tmp_path):
+    lines = [
+        "step,epoch,seconds,name,value",
+        "2,0,0.500,val/accuracy,0.125",
+        "4,0,1.500,val/accuracy,0.25",
+        "4,0,1.500,train_epoch/accuracy,0.5",
+    ]
+    (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
+    curve = read_curve(tmp_path, ACCURACY, "mine", 3)
+    assert math.isnan(curve.trained[0])
+    assert curve.trained[1] == 50.0
+    assert as_csv([curve], ACCURACY).splitlines() == [
+        'model,seed,step,seconds,"validation accuracy, %","training accuracy, %"',
+        "mine,3,3,0.500,12.5,nan",
+        "mine,3,5,1.500,25,50",
+    ]
+
+
 def test_a_run_without_a_validation_has_no_points(tmp_path):
     assert read_curve(tmp_path, ACCURACY, "mine", 3) == Curve("mine", 3, [], [], [])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ class Look(NamedTuple):
 # colours that the colour-blind can distinguish
 COLOURS = ("#767676", "#c8442c", "#2467a8", "#2c8a57", "#8a4fa3")
 _LOOKS = [Look(colour, dashes) for dashes in ("-", "--", ":", "-.") for colour in COLOURS]
+_TRAINED: Any = {"linestyle": (0, (1, 1.5)), "linewidth": 1.4}
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 11,
@@ -159,6 +161,8 @@ def draw_curves(
 ) -> None:
     """Draw the mean over each model's seeds, and a band from lowest to highest, on axes.
 
+    A dotted line is the mean of the training scores, where all seeds kept them.
+
     Args:
         axes: the axes.
         curves: curves of one or several models.
@@ -171,6 +175,11 @@ def draw_curves(
         if own := [c for c in whole if getattr(c, against)]:
             own, mean = at_shared_steps(own), mean_curve(own)
             _line(axes, getattr(mean, against), mean.values, own, model, looks[model])
+            trained = zip(getattr(mean, against), mean.trained, strict=False)
+            if ended := [point for point in trained if math.isfinite(point[1])]:
+                axes.plot(*zip(*ended, strict=True), color=looks[model].colour, **_TRAINED)
+    if any(c.trained for c in curves):
+        axes.plot([], [], color="#444444", label="in training", **_TRAINED)
     axes.set(
         xlabel=against if against == "epochs" else f"training {against}", ylabel=as_text(label)
     )

@@ -28,7 +28,9 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
         goal = best(means[first], score)
         note = f"; {number(goal, score)} is the best of {first}'s mean curve"
     reached = "" if goal is None else f"reaches {number(goal, score)} after"
-    rows = [("", f"validation {score.label}", "best", "steps", "ms per step", reached)]
+    rows: list[tuple[str, ...]] = [
+        ("", f"validation {score.label}", "best", "in training", "steps", "ms per step", reached)
+    ]
     for model, own in models.items():
         mean = means[model]
         milliseconds = [1000 * c.seconds[-1] / c.steps[-1] for c in own if c.steps]
@@ -37,12 +39,16 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
                 model,
                 spread([c.values[-1] for c in whole[model] if c.values], score) + _diverged(own),
                 spread([best(c, score) for c in whole[model] if c.values], score),
+                spread([c.trained[-1] for c in whole[model] if c.trained], score),
                 f"{mean.steps[-1]}" if mean.steps else "",
                 f"{statistics.median(milliseconds):.1f}" if milliseconds else "",
                 "" if goal is None else _reaches(mean, score, goal),
             )
         )
     seeds = len({c.seed for c in curves})
+    if not any(c.trained for c in curves):
+        # runs of older versions kept no training scores
+        rows = [(*row[:3], *row[4:]) for row in rows]
     each = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
     note = f"{each}, at the last validation and at the best one{note}"
     return "\n".join([*text_table(rows, "   "), "", note])

@@ -47,6 +47,8 @@ class RecurrentModel(lightning.LightningModule):
             ``processes.loss_weight``.
         reinforces: whether the loss has a term that trains an HMLSTM's sampled boundaries, which
             pass no gradient.
+        logged: what the last training step logged as ``train/NAME``: by ``NAME`` the mean and the
+            number of its terms, for :class:`rnnorm.experiments.training.metrics.TrainingScores`.
 
     Raises:
         ValueError: if boundaries are sampled that the loss would not train, a size or a number of
@@ -88,6 +90,7 @@ class RecurrentModel(lightning.LightningModule):
         if not 0 <= (rate := self.hparams.get("dropout", 0.0)) <= 1:
             raise ValueError(f"dropout must be from 0 to 1, got {rate}")
         self.sampling_error = SamplingError()
+        self.logged: dict[str, tuple[Tensor, int]] = {}
         self.make_layer = partial(
             recurrent,
             cell,
@@ -103,6 +106,9 @@ class RecurrentModel(lightning.LightningModule):
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log a mean over ``batch_size`` terms, over all processes if there are several."""
+        part, _, of = name.partition("/")
+        if part == "train":
+            self.logged[of] = torch.as_tensor(value).detach(), options["batch_size"]
         if processes.count() > 1:
             if self.training and isinstance(value, Tensor):
                 value = value.detach() * processes.loss_weight(options["batch_size"])
@@ -124,6 +130,10 @@ class RecurrentModel(lightning.LightningModule):
         self.log(f"{part}/{self.score.name}", mean, prog_bar=part != "train", batch_size=count)
         if part == "test":
             self.log_sampling_error(sums, torch.ones_like(sums) if terms is None else terms)
+
+    def epoch_scores(self, means: dict[str, float]) -> dict[str, float]:
+        """Return an epoch's training scores, given the mean over its terms of each logged value."""
+        return means
 
     def log_sampling_error(self, sums: Tensor, terms: Tensor) -> None:
         """Update and log the :class:`SamplingError` of the test score with a minibatch's rows."""

@@ -30,7 +30,10 @@ def curve_pictures(
 ) -> list[Picture]:
     """Draw validation scores against steps and against seconds."""
     several = len({c.seed for c in curves}) > 1
-    caption = "Mean over the seeds, band from lowest to highest." if several else ""
+    notes = ["Mean over the seeds, band from lowest to highest."] if several else []
+    if any(c.trained for c in curves):
+        notes.append("Dotted: the score in training, over the minibatches of each epoch.")
+    caption = " ".join(notes)
 
     def panel(against: str) -> Picture:
         label = f"validation {score.label}"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.comparing.entry import Entry, refuse_incomparable
 from rnnorm.experiments.comparing.table import spread
-from rnnorm.experiments.trained.curve import Curve, best, by_model
+from rnnorm.experiments.trained.curve import Curve, best, by_model, trained_at
 from rnnorm.experiments.trained.measurement import Statistics
 from rnnorm.experiments.trained.outcome import Outcome
 from rnnorm.experiments.training.score import SAMPLING_ERROR, Score
@@ -132,6 +132,10 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
             return ours(entry, nan) if curve.values else Cell()
         return ours(entry, entry.score.in_unit(outcome.best), f"epoch {outcome.best_epoch}")
 
+    def training(entry: Entry, outcome: Outcome, curve: Curve) -> Cell:
+        value = trained_at(curve, outcome.best_step)
+        return Cell() if value is None else ours(entry, value)
+
     def paper(outcome: Outcome) -> Cell:
         return Cell() if outcome.number is None else Cell(f"{outcome.number:.4g}", outcome.metric)
 
@@ -142,6 +146,7 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
         Column(scores("test"), tested("population")),
         Column(f"{scores('test')}, batch statistics", tested("batch")),
         Column(scores("best validation"), [validated(*training) for training in trainings]),
+        Column(f"{scores('training')} in that epoch", [training(*each) for each in trainings]),
         Column("the paper", [paper(o) for _, o, _ in trainings]),
         Column("epochs", [Cell(f"{o.epochs}") for _, o, _ in trainings]),
         Column("steps", [steps(o, curve) for _, o, curve in trainings]),

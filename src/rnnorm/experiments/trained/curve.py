@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rnnorm.experiments.training.metrics import DIVERGED, Point, read_metrics
+from rnnorm.experiments.training.metrics import DIVERGED, EPOCH, Point, read_metrics
 from rnnorm.experiments.training.score import Score
 
 #: fields of a curve that hold one entry per point
-POINTS = ("steps", "seconds", "values", "epochs")
+POINTS = ("steps", "seconds", "values", "epochs", "trained")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Curve:
         epochs: epochs until each point.
         diverged: the epoch, counted from 1, in which something was not finite and the training
             ended; 0 if none.
+        trained: the training score of the epoch that ends at each point, NaN where none ends; empty
+            if the run kept none.
     """
 
     model: str
@@ -40,11 +42,12 @@ class Curve:
     values: list[float]
     epochs: list[float] = field(default_factory=list)
     diverged: int = 0
+    trained: list[float] = field(default_factory=list)
 
     def at(self, points: Iterable[int]) -> Curve:
         """Return a copy of the curve with the points at the given indices."""
         chosen = list(points)
-        # an older record has no seconds or epochs
+        # an older record has no seconds, epochs or training scores
         kept: dict[str, Any] = {
             name: [own[i] for i in chosen] for name in POINTS if (own := getattr(self, name))
         }
@@ -70,6 +73,7 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
     metrics = read_metrics(folder / "metrics.csv")
     points = metrics.get(f"val/{score.name}", [])
     # exact where each epoch is validated at its end
+    trained = {point.step: point.value for point in metrics.get(EPOCH + score.name, [])}
     an_epoch = max(((point.step + 1) / (point.epoch + 1) for point in points), default=1.0)
     return Curve(
         model,
@@ -79,6 +83,9 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
         values=[score.in_unit(point.value) for point in points],
         epochs=[round((point.step + 1) / an_epoch, 6) for point in points],
         diverged=metrics[DIVERGED][0].epoch + 1 if DIVERGED in metrics else 0,
+        trained=[score.in_unit(trained.get(point.step, math.nan)) for point in points]
+        if trained
+        else [],
     )
 
 
@@ -92,6 +99,13 @@ def best_point(folder: Path, score: Score) -> Point | None:
     finite = [point for point in points if math.isfinite(point.value)]
     choose = max if score.mode == "max" else min
     return choose(finite, key=lambda point: point.value, default=None)
+
+
+def trained_at(curve: Curve, step: int | None) -> float | None:
+    """Return the training score of the epoch that ended after ``step`` steps, None without one."""
+    found = dict(zip(curve.steps, curve.trained, strict=False))
+    value = math.nan if step is None else found.get(step, math.nan)
+    return None if math.isnan(value) else value
 
 
 def at_shared_steps(curves: Sequence[Curve]) -> list[Curve]:
@@ -142,8 +156,13 @@ def as_csv(curves: Sequence[Curve], score: Score) -> str:
     """Format the points of all curves as CSV text, one point per line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("model", "seed", "step", "seconds", f"validation {score.label}"))
+    # runs of older versions kept no training scores
+    parts = ("validation", "training") if any(c.trained for c in curves) else ("validation",)
+    labels = [f"{part} {score.label}" for part in parts]
+    writer.writerow(("model", "seed", "step", "seconds", *labels))
     for c in curves:
-        for step, seconds, value in zip(c.steps, c.seconds, c.values, strict=True):
-            writer.writerow((c.model, c.seed, step, f"{seconds:.3f}", f"{value:.5g}"))
+        trained = c.trained or [math.nan] * len(c.steps)
+        for step, seconds, *scores in zip(c.steps, c.seconds, c.values, trained, strict=True):
+            shown = [f"{value:.5g}" for value in scores[: len(parts)]]
+            writer.writerow((c.model, c.seed, step, f"{seconds:.3f}", *shown))
     return text.getvalue()

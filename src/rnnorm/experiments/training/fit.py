@@ -38,7 +38,7 @@ from rnnorm.experiments.training.folder import (
 )
 from rnnorm.experiments.training.keep import ACCUMULATING, KeepLastAndBest
 from rnnorm.experiments.training.machine import Places
-from rnnorm.experiments.training.metrics import MetricsFile
+from rnnorm.experiments.training.metrics import MetricsFile, TrainingScores
 from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
 from rnnorm.experiments.training.resume import (
     FREE,
@@ -162,6 +162,7 @@ def fit(
                 RandomState(),
                 StepsOnPlateau(),
                 Places(),
+                TrainingScores(),
                 *([] if quiet else shown),
                 *callbacks,
                 AccumulateAsScheduled(),

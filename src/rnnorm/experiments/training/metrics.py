@@ -1,4 +1,4 @@
-"""Log one line for every number in one CSV file that only grows."""
+"""Log one line for every number in one CSV file, and the training scores of each epoch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
+from torch import Tensor
 
 from rnnorm.experiments.data.text_file import as_text
 from rnnorm.experiments.files import unpack, write_whole
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.clock import Clock
 
 COLUMNS = ("step", "epoch", "seconds", "name", "value")
+#: what stands before the name of a training score of a whole epoch
+EPOCH = "train_epoch/"
 # name of the number that a diverged training logs
 DIVERGED = "diverged"
 # most bytes, two million lines: each takes ten times its size in memory
@@ -87,6 +92,69 @@ class MetricsFile(Logger):
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
         """Ignore hyper-parameters, which the run folder's ``config.yaml`` holds."""
+
+
+class TrainingScores(Callback):
+    """Logs the training scores of each epoch, as the means over the terms of its minibatches.
+
+    They are of the passes that training makes anyway: each minibatch with the weights, the dropout,
+    the noise and the batch statistics of its step. A model's ``logged`` holds those of a step, and
+    its ``epoch_scores`` turns the means into scores; a model without them has none.
+    """
+
+    def __init__(self) -> None:
+        # tensors that are still on their device: to read one would wait for the step
+        self._pending: list[tuple[str, Tensor, int]] = []
+        self._sums: dict[str, tuple[float, int]] = {}
+        # whether the sums are of all minibatches of the epoch so far
+        self._whole = False
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Note that an epoch begins: one that is resumed from an older checkpoint has no sums."""
+        if batch_idx == 0:
+            self._whole = True
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Take over what the step has logged."""
+        logged: Any = getattr(pl_module, "logged", {})
+        self._pending += [(name, *each) for name, each in logged.items() if each[1]]
+        logged.clear()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the scores of the epoch's minibatches."""
+        sums = self._totals()
+        if sums and self._whole:
+            means = {name: total / terms for name, (total, terms) in sums.items()}
+            model: Any = pl_module
+            for name, value in model.epoch_scores(means).items():
+                model.log(f"{EPOCH}{name}", value)
+        self._sums, self._whole = {}, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums of the epoch's minibatches so far, over all processes."""
+        sums = {name: list(each) for name, each in self._totals().items()}
+        return {"sums": sums, "whole": self._whole}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the sums; the first of several processes has them all."""
+        self._whole = state_dict["whole"]
+        if processes.is_first():
+            self._sums = {name: tuple(each) for name, each in state_dict["sums"].items()}
+
+    def _totals(self) -> dict[str, tuple[float, int]]:
+        """Return the sum and the number of the terms of each value, over all processes."""
+        for name, mean, terms in self._pending:
+            total, before = self._sums.get(name, (0.0, 0))
+            self._sums[name] = total + float(mean) * terms, before + terms
+        self._pending = []
+        every = processes.gather(self._sums)
+        found = {name: [one[name] for one in every if name in one] for one in every for name in one}
+        return {
+            name: (sum(total for total, _ in of), sum(terms for _, terms in of))
+            for name, of in found.items()
+        }
 
 
 def read_metrics(path: str | Path) -> dict[str, list[Point]]:

@@ -253,6 +253,12 @@ class LanguageModel(RecurrentModel):
         batch = batch._replace(x=batch.x.to(self.device))
         self._read_on("statistics", batch)
 
+    def epoch_scores(self, means: dict[str, float]) -> dict[str, float]:
+        """Return an epoch's mean cross-entropy, and the score that it makes."""
+        likelihood = Likelihood(self.hparams["unit"])
+        likelihood.update(torch.tensor(means["loss"]), 1)
+        return means | {self.score.name: float(likelihood.compute())}
+
     def evaluate(self, name: str, batch: Window) -> None:
         """Log the likelihood of a minibatch."""
         loss, symbols = self._loss(name, batch), batch.predictions
