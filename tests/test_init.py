@@ -28,6 +28,7 @@ FUNCTIONS = [
     init.identity_,
     init.cooijmans2016_,
     init.cooijmans2016_by_gate_,
+    init.cooijmans2016_draft_,
     init.laurent2015_,
 ]
 PIXELS = [init.cooijmans2016_, init.cooijmans2016_by_gate_]
@@ -97,7 +98,15 @@ def test_cooijmans_has_the_identity_in_the_candidate_alone(layer, candidate, fun
     ]
 
 
-@pytest.mark.parametrize("function", PIXELS)
+def test_the_first_versions_words_have_the_identity_in_every_gate():
+    lstm = init.cooijmans2016_draft_(rnnorm.LSTM(3, 4))
+    for block in blocks(lstm, "weight_hh"):
+        assert torch.equal(block, torch.eye(4))
+    for block in blocks(lstm, "weight_ih"):
+        torch.testing.assert_close(block.T @ block, torch.eye(3))
+
+
+@pytest.mark.parametrize("function", [*PIXELS, init.cooijmans2016_draft_])
 def test_cooijmans_biases_are_zero_but_for_the_forget_gate(function):
     lstm = function(rnnorm.LSTM(3, 4))
     total = (lstm.bias_ih_l0 + lstm.bias_hh_l0).detach()

@@ -278,6 +278,26 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
 
 
 @torch.no_grad()
+def cooijmans2016_draft_(layer: Layer) -> Layer:
+    """Initialise by the words of the first version of Cooijmans et al. 2016.
+
+    Recurrent weights: the identity for every gate, where :func:`cooijmans2016_` has it for the
+    candidate alone. All other weights: an orthogonal matrix for each gate. Biases: zero, but 1 for
+    the forget gate of an LSTM.
+
+    Args:
+        layer: its weights and biases are changed; peepholes, γ and β are not.
+
+    Raises:
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if a weight or bias is pruned or parametrized.
+    """
+    orthogonal_(layer)
+    _each_gate(layer, "weight_hh", nn.init.eye_)
+    return _forget_gate_open(layer)
+
+
+@torch.no_grad()
 def laurent2015_(layer: Layer) -> Layer:
     """Initialise as Laurent et al. 2015 do for speech: Glorot uniform per gate, zero biases.
 

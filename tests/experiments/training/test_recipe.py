@@ -40,6 +40,11 @@ NUMBERS = {
     "krueger2015/ptb-char-norm-stabilizer": 1.48,
     "krueger2016/ptb-char-zoneout": 1.297,
     "semeniuta2016/ptb-char": 1.382,
+    "wu2016/ptb-char-mi-rnn": 1.39,
+    "le2015/smnist-rnn": 35.0,
+    "le2015/smnist-irnn": 97.0,
+    "le2015/pmnist-rnn": 35.0,
+    "le2015/pmnist-irnn": 82.0,
     "chung2016/ptb-char-hm-lstm-sampling": 1.3,
     "chung2016/ptb-char-hm-lstm-soft": 1.29,
     "chung2016/ptb-char-hm-lstm-step": 1.28,
@@ -114,7 +119,7 @@ def test_the_papers_numbers():
         assert str(number) in lines[name]
 
 
-@pytest.mark.parametrize("name", [name for name in NUMBERS if "mnist" in name])
+@pytest.mark.parametrize("name", [n for n in NUMBERS if "cooijmans2016" in n and "mnist" in n])
 def test_the_papers_settings_for_pixels(name):
     config = read_recipe(name).config
     assert config["trainer"]["gradient_clip_val"] == 1
@@ -250,10 +255,74 @@ def test_a_layer_norm_twin_differs_in_the_norm_alone(twin, plain):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in NUMBERS if n.endswith(("-lstm", "-rnn")) and "/cnn-" not in n]
+    "name",
+    [
+        name
+        for name in NUMBERS
+        if name.endswith(("-lstm", "-rnn")) and not name.startswith(("le2015/", "wu2016/"))
+        if "/cnn-" not in name
+    ],
 )
 def test_every_plain_recipe_has_a_layer_norm_twin(name):
     assert name in PLAIN.values()
+
+
+JOINT = {"norm_options": {"input": None, "recurrent": None, "joint": "frame"}}
+FLOORED = {
+    "class_path": "rnnorm.experiments.training.optimizer.FlooredRMSprop",
+    "init_args": {"lr": 0.001, "alpha": 0.9, "floor": 1e-5},
+}
+DECAY = {"init_args": {"alpha": 0.9, "momentum": 0.0}}
+ONE_CHANGE = {
+    "demo/digits-joint": ("demo/digits-bn", "model", {"init_args": JOINT}),
+    "demo/digits-joint-no-cell": ("demo/digits-joint", "model", {"cell": None}),
+    "demo/digits-bn-no-cell": ("demo/digits-bn", "model", {"cell": None}),
+    "demo/digits-bn-gamma-1.0": ("demo/digits-bn", "model", {"gamma": 1.0}),
+    "demo/digits-joint-gamma-1.0": ("demo/digits-joint", "model", {"gamma": 1.0}),
+    "glinskis2017/separate-joint": ("glinskis2017/separate", "model", {"init_args": JOINT}),
+    "glinskis2017/separate-no-cell": ("glinskis2017/separate", "model", {"cell": None}),
+    "glinskis2017/separate-gamma-1.0": ("glinskis2017/separate", "model", {"gamma": 1.0}),
+    "glinskis2017/separate-min-rows-16": ("glinskis2017/separate", "model", {"min_rows": 16}),
+    "cooijmans2016/smnist-lstm-floored": ("cooijmans2016/smnist-lstm", "optimizer", FLOORED),
+    "cooijmans2016/smnist-bn-floored": ("cooijmans2016/smnist-bn", "optimizer", FLOORED),
+    **{
+        f"cooijmans2016/ptb-char-{norm}-draft-decay": (
+            *(f"cooijmans2016/ptb-char-{norm}-draft", "optimizer", DECAY),
+        )
+        for norm in ("lstm", "bn")
+    },
+    **{
+        f"cooijmans2016/{order}-bn-identity": (
+            *(f"cooijmans2016/{order}-bn", "model"),
+            {"init_args": {"init": "cooijmans2016_draft"}},
+        )
+        for order in ("smnist", "pmnist")
+    },
+}
+
+
+@pytest.mark.parametrize("name", ONE_CHANGE)
+def test_recipes_that_show_one_thing_differ_in_it_alone(name):
+    base, part, change = ONE_CHANGE[name]
+    one, two = read_recipe(name).config, read_recipe(base).config
+    if not change.keys() & {"init_args", "class_path"}:
+        change = {"init_args": {"norm_options": change}}
+    expected = two | {part: merged(two[part], change)}
+    assert one == expected
+
+
+def merged(base, change):
+    if not isinstance(base, dict) or "class_path" in change:
+        return change
+    return base | {key: merged(base.get(key), value) for key, value in change.items()}
+
+
+def test_the_setting_of_figure_3_is_the_same_with_and_without_the_norm():
+    one, two = (read_recipe(f"laurent2015/appendix-a-{name}-figure3") for name in ("rnn", "bn"))
+    assert one.config["optimizer"] == two.config["optimizer"]
+    assert one.config["optimizer"]["init_args"] == {"lr": 7.8e-4, "momentum": 0.5}
+    assert one.config["data"] == two.config["data"]
+    assert one.config["data"]["init_args"]["batch_size"] == 64
 
 
 @pytest.mark.parametrize("gamma", [0.3, 0.5, 0.7, 1.0])

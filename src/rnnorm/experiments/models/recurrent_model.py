@@ -25,7 +25,8 @@ class RecurrentModel(lightning.LightningModule):
     (:meth:`evaluate`).
 
     Args:
-        cell: ``"LSTM"``, ``"GRU"``, ``"RNN"``, ``"ClockworkRNN"`` or ``"HMLSTM"``.
+        cell: ``"LSTM"``, ``"GRU"``, ``"RNN"``, ``"LiGRU"``, ``"IndRNN"``, ``"MIRNN"``,
+            ``"ClockworkRNN"`` or ``"HMLSTM"``.
         norm: the normalisation: None, ``"batch"``, ``"layer"``, ``"rms"``, or a preset's name.
         norm_options: fields of the norm's spec, such as :class:`rnnorm.BatchNorm`, to change.
         hidden_size: units of a layer, in each direction.
@@ -64,7 +65,9 @@ class RecurrentModel(lightning.LightningModule):
 
     def __init__(
         self,
-        cell: Literal["LSTM", "GRU", "RNN", "ClockworkRNN", "HMLSTM"] = "LSTM",
+        cell: Literal[
+            "LSTM", "GRU", "RNN", "LiGRU", "IndRNN", "MIRNN", "ClockworkRNN", "HMLSTM"
+        ] = "LSTM",
         norm: str | None = None,
         norm_options: dict[str, Any] | None = None,
         hidden_size: int = 100,
