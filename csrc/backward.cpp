@@ -299,7 +299,7 @@ struct Backward : SiteGradients<Cell, T> {
       else
         this->unpack_recurrent(u);
       this->scatter_sums(u);
-      this->scatter(grad_h + u.first, u, a.grad_h0, B, columns);
+      if (a.grad_h0) this->scatter(grad_h + u.first, u, a.grad_h0, B, columns);
       for (int k = 0; a.grad_c0 && k < Cell::states; ++k)
         this->scatter(grad_states + this->in_states(k, u), u,
                       static_cast<T*>(a.grad_c0) + k * B * H, B);

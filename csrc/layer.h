@@ -98,7 +98,7 @@ struct rnnorm_layer {
   // c, the first state beside h, as the next step reads it, where zoneout or carry makes it another
   void* saved_carried;
   const void *grad_output, *grad_h_n, *grad_c_n, *grad_all_c;  // null for zeros
-  void *grad_x, *grad_h0, *grad_c0;               // grad_x is null if unwanted
+  void *grad_x, *grad_h0, *grad_c0;               // null if unwanted
   void *grad_weight_ih, *grad_weight_hh, *grad_bias_ih, *grad_bias_hh;
   void* grad_peephole[RNNORM_PEEPHOLES];
 };
