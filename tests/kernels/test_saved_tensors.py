@@ -93,10 +93,11 @@ SAME = {
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])
 @pytest.mark.parametrize("same", [*SAME, "save_on_cpu"])
-def test_what_a_hook_returns_in_the_same_form_is_right(same, norm):
+@pytest.mark.parametrize("lengths", [None, [4, 4, 4, 3, 2, 1]], ids=("dense", "padded"))
+def test_what_a_hook_returns_in_the_same_form_is_right(same, norm, lengths):
     torch.manual_seed(0)
     layer = rnnorm.LSTM(3, 5, norm=norm, initial_noise=0.0)
-    x, lengths = torch.randn(4, 6, 3), [4, 4, 4, 3, 2, 1]
+    x = torch.randn(4, 6, 3)
 
     def gradients():
         output, _ = layer(x, lengths=None if same == "the other sign" else lengths)

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn.utils import parametrizations
 
 import rnnorm
+from rnnorm.kernels import dispatch
 
 # torch.nn's calls know no step
 pytestmark = pytest.mark.filterwarnings("ignore:hx was given without step")
@@ -296,6 +297,32 @@ def test_a_normalised_cell_has_gradients_of_both_orders(cell_name, norm):
 
     assert gradcheck(run, (x, *states))
     assert gradgradcheck(run, (x, *states))
+
+
+@pytest.mark.parametrize("wanted", ["", "x", "h", "c", "xhc"])
+def test_a_step_has_the_gradients_that_are_wanted(cell_name, norm, wanted, close):
+    def gradients(of_kernel):
+        torch.manual_seed(0)
+        cell = getattr(rnnorm, cell_name)(3, 4, norm=norm, **F64)
+        given = [torch.randn(5, 3 if k == "x" else 4, **F64) for k in "xhc"]
+        given = [t.requires_grad_(k in wanted) for k, t in zip("xhc", given, strict=True)]
+        x, *states = given
+        found = parts(cell(x, tuple(states) if cell_name == "LSTMCell" else states[0]))
+        weights = torch.randn(2, 5, 4, **F64)
+        loss = sum((w * part).sum() for w, part in zip(weights, found, strict=False))
+        if of_kernel:
+            # the kernel reads a copy of the state, which a user may change
+            found[0].detach().zero_()
+        loss.backward()
+        return [t.grad for t in (*given, *cell.parameters())]
+
+    with rnnorm.use_backend("reference"):
+        expected = gradients(of_kernel=False)
+    before = dispatch.calls["cpu"]
+    found = gradients(of_kernel=True)
+    assert dispatch.calls["cpu"] == before + 1
+    assert [g is None for g in found] == [g is None for g in expected]
+    close([g for g in found if g is not None], [g for g in expected if g is not None])
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "0", torch.tensor([-1, 0, 0, 0, 0])], ids=repr)

@@ -179,6 +179,20 @@ def test_too_few_rows_within_a_transform_are_counted():
         torch.func.grad(loss)(dict(layer.named_parameters()))
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_a_transform_has_left_behind_is_taken_as_it_is(recorded):
+    cell, left = rnnorm.LSTMCell(3, 4, norm="layer", **F64), []
+
+    def loss(x):
+        left.append(x.sin())
+        return x.sum()
+
+    x = draw()[0]
+    torch.func.grad(loss)(x)
+    with torch.set_grad_enabled(recorded):
+        torch.testing.assert_close(cell(left[0])[0], cell(x.sin())[0])
+
+
 def test_rows_at_different_ages_under_vmap(layer):
     x, ages = draw(), torch.tensor([[0, 1, 2, 3], [3, 0, 0, 5]])
     state = (torch.zeros(1, 4, 4, **F64),) * 2

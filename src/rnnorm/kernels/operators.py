@@ -137,8 +137,8 @@ def contiguous(arguments: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([t.contiguous() if isinstance(t, Tensor) else t for t in arguments])
 
 
-# a kernel reads memory without checking these
-_form = attrgetter("shape", "dtype", "device", "layout")
+#: what a kernel relies on of a tensor whose memory it reads
+form = attrgetter("shape", "dtype", "device", "layout")
 #: explains why a saved tensor may have changed
 CHANGED = (
     "a hook on saved tensors returned it (torch.autograd.graph.saved_tensors_hooks), or it was "
@@ -147,27 +147,27 @@ CHANGED = (
 )
 
 
-def _in_words(form: tuple[Any, ...]) -> str:
-    shape, dtype, device, layout = form
+def _in_words(of_tensor: tuple[Any, ...]) -> str:
+    shape, dtype, device, layout = of_tensor
     return f"{dtype} {tuple(shape)} on {device}, {layout}"
 
 
 def keep(ctx: Any, tensors: Sequence[Tensor | None]) -> None:
     """Save tensors for a backward pass, which gets them from ``kept``."""
     ctx.save_for_backward(*tensors)
-    ctx.forms = list(map(_form, [t for t in tensors if t is not None]))
+    ctx.forms = list(map(form, [t for t in tensors if t is not None]))
 
 
 def kept(ctx: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    """Return the tensors that ``keep`` saved, made contiguous.
+    """Return the tensors that ``keep`` saved, which have the first of the names, made contiguous.
 
     Raises:
         RuntimeError: if one has another shape, dtype, device or layout than when it was saved.
     """
     tensors: tuple[Any, ...] = ctx.saved_tensors
     held = [t for t in tensors if t is not None]
-    if (forms := list(map(_form, held))) != ctx.forms:
-        saved = [name for name, t in zip(names, tensors, strict=True) if t is not None]
+    if (forms := list(map(form, held))) != ctx.forms:
+        saved = [name for name, t in zip(names, tensors, strict=False) if t is not None]
         for name, now, before in zip(saved, forms, ctx.forms, strict=True):
             if now != before:
                 raise RuntimeError(
@@ -205,7 +205,7 @@ def check_results(
             continue
         if (tensor.shape, tensor.dtype, tensor.device) != (tuple(shape), dtype, device):
             raise RuntimeError(
-                f"{name} must be {dtype} {tuple(shape)} on {device}, got {_in_words(_form(tensor))}"
+                f"{name} must be {dtype} {tuple(shape)} on {device}, got {_in_words(form(tensor))}"
             )
 
 
@@ -217,6 +217,28 @@ def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Inputs,
         with torch.no_grad():
             results = Results(*forward(*inputs, *ctx.options, True))
     return inputs, results
+
+
+def checked_upstream(
+    grads: Sequence[Tensor | None], forms: Sequence[tuple[Any, ...] | None]
+) -> list[Tensor | None]:
+    """Return the gradients of the first results as a kernel reads them.
+
+    Args:
+        grads: gradients of output, h_n, c_n and all_c, or of the first of these.
+        forms: form of each result, None where ``grads`` has None.
+
+    Raises:
+        RuntimeError: if the gradient of a result has another form than the result.
+    """
+    for name, grad, expected in zip(_UPSTREAM_NAMES, grads, forms, strict=False):
+        # autograd does not check what a hook on a node returns
+        if grad is not None and expected is not None and form(grad) != expected:
+            raise RuntimeError(
+                f"{name} must be {_in_words(expected)}, got {_in_words(form(grad))}: a hook on "
+                "grad_fn has to return gradients of the form of those that it was given"
+            )
+    return [None if g is None else g.resolve_neg().contiguous() for g in grads]
 
 
 def gradients(
@@ -245,14 +267,7 @@ def gradients(
     likes = (output, inputs.h0, inputs.c0, all_c)
     # a result that the layer does not have has no gradient either
     grads = [None if like is None else g for g, like in zip(grads, likes, strict=True)]
-    for name, grad, like in zip(_UPSTREAM_NAMES, grads, likes, strict=True):
-        # autograd does not check what a hook on a node returns
-        if grad is not None and like is not None and _form(grad) != _form(like):
-            raise RuntimeError(
-                f"{name} must be {_in_words(_form(like))}, got {_in_words(_form(grad))}: a hook on "
-                "grad_fn has to return gradients of the form of those that it was given"
-            )
-    upstream = [None if g is None else g.resolve_neg().contiguous() for g in grads]
+    upstream = checked_upstream(grads, [None if like is None else form(like) for like in likes])
     wanted = ctx.needs_input_grad
     # x is the first input, and sizes, which have no gradient, the second
     x, *rest = backward(inputs, results, upstream, ctx.options, wanted[0])

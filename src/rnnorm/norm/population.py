@@ -152,8 +152,10 @@ class Population(nn.Module):
                 replica of torch.nn.DataParallel, or if the CPU's memory runs out.
             torch.OutOfMemoryError: if a GPU's memory runs out.
         """
-        needed = steps if self.horizon is None else min(steps, self.horizon)
-        if needed <= len(self):
+        length, needed = self._buffers["mean"].size(0), steps  # type: ignore[union-attr]
+        if self.horizon is not None and needed > self.horizon:
+            needed = self.horizon
+        if needed <= length:
             return
         if getattr(self, "_is_replica", False):
             raise RuntimeError(
@@ -235,12 +237,12 @@ class Population(nn.Module):
         Returns:
             None if one of these has no count, so that another row serves its step.
         """
-        counts = self._buffer("num_batches_tracked")
-        length, stop = counts.size(0) if batches is None else len(batches), first + steps
+        length, stop = len(self) if batches is None else len(batches), first + steps
         # comparisons, which are faster than min
         start, stop = first if first < length else length - 1, stop if stop < length else length
         if not (self.shared or self._filled):
             if batches is None:
+                counts = self._buffer("num_batches_tracked")
                 batches = (counts if stop - start == length else counts[start:stop]).tolist()
             else:
                 batches = batches[start:stop]

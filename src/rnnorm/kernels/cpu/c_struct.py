@@ -135,21 +135,22 @@ _OFFSETS = _offsets()
 
 
 @cache
-def _slots_of(names: tuple[str, ...]) -> list[int]:
+def slots_of(names: tuple[str, ...]) -> list[int]:
+    """Return the indices in ``slots`` of the addresses of tensors of a pass."""
     return [_OFFSETS[name] // 8 for name in names]
+
+
+def slots(layer: Layer) -> ctypes.Array[ctypes.c_int64]:
+    """Return the fields of the struct as an array in the same memory."""
+    return _Slots.from_buffer(layer)
 
 
 def place(layer: Layer, names: tuple[str, ...], tensors: Iterable[Tensor | None]) -> None:
     """Write the addresses of tensors of a pass into the struct, except for those that are None."""
-    place_addresses(layer, names, [None if t is None else t.data_ptr() for t in tensors])
-
-
-def place_addresses(layer: Layer, names: tuple[str, ...], addresses: Iterable[int | None]) -> None:
-    """Write addresses of tensors of a pass into the struct, except for those that are None."""
-    slots = _Slots.from_buffer(layer)
-    for slot, address in zip(_slots_of(names), addresses, strict=True):
-        if address is not None:
-            slots[slot] = address
+    fields = slots(layer)
+    for slot, tensor in zip(slots_of(names), tensors, strict=True):
+        if tensor is not None:
+            fields[slot] = tensor.data_ptr()
 
 
 _TENSORS = (*Inputs._fields, *RESULTS)

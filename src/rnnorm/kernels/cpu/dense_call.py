@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,18 +12,28 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels.cpu.backward import GRADIENTS
-from rnnorm.kernels.cpu.c_struct import known_shapes, place, place_addresses
+from rnnorm.kernels.cpu.c_struct import known_shapes, place, slots, slots_of
 from rnnorm.kernels.cpu.forward import PASSES
 from rnnorm.kernels.cpu.library import Layer, Population, run, update
-from rnnorm.kernels.inputs import DIFFERENTIABLE, RESULTS, Gradients, Inputs, Options, Results
-from rnnorm.kernels.operators import allocate_gradients, gradients, keep, kept
+from rnnorm.kernels.inputs import (
+    DIFFERENTIABLE,
+    LEAVES,
+    PARAMETERS,
+    RESULTS,
+    Inputs,
+    Options,
+    Results,
+)
+from rnnorm.kernels.operators import checked_upstream, form, kept
 from rnnorm.tracing import unobserved
 
-# what the backward pass reads, and what autograd saves of it
-_READ = (*Inputs._fields, "output")
-_SAVED = (*[name for name in _READ if name != "sizes"], "reserve")
-# results whose addresses the struct of the backward pass has already
-_UNREAD: list[Any] = [None] * (len(RESULTS) - 1)
+# what autograd saves of a call: the leaves, which have gradients, and what else there is
+_LEAVES = tuple([name for name in Inputs._fields[:LEAVES] if name != "sizes"])
+_SAVED = (*_LEAVES, "reserve", "output", *Inputs._fields[LEAVES:])
+# no c after every step is returned
+_RETURNED = DIFFERENTIABLE.index("all_c")
+_GRADIENTS = tuple([name for name in GRADIENTS if name != "grad_all_c"])
+_PARAMETERS, _LEFT = _LEAVES.index(PARAMETERS[0]), len(_LEAVES)
 
 
 class _Reserve(NamedTuple):
@@ -31,43 +41,50 @@ class _Reserve(NamedTuple):
 
     Args:
         numbers: how many it has.
-        names: names of the results.
-        starts: index of the first number of each result.
+        starts: index of the first number of each result, by its name.
         shapes: shape of each result.
+        places: for each result, where the struct has its address, and the result's first byte.
     """
 
     numbers: int
-    names: tuple[str, ...]
-    starts: tuple[int, ...]
+    starts: dict[str, int]
     shapes: tuple[tuple[int, ...], ...]
+    places: tuple[tuple[int, int], ...]
 
-    def addresses(self, reserve: Tensor) -> list[int]:
-        """Return the addresses of the results, in the order of their names."""
-        first, size = reserve.data_ptr(), reserve.element_size()
-        return [first + size * start for start in self.starts]
-
-    def results(self, output: Tensor, reserve: Tensor) -> Results:
+    def results(self, reserve: Tensor, output: Tensor | None) -> Results:
         """Return the results as an operator takes them."""
-        parts = zip(self.names, self.starts, self.shapes, strict=True)
-        held = {name: reserve[at : at + prod(shape)].view(shape) for name, at, shape in parts}
+        parts = zip(self.starts.items(), self.shapes, strict=True)
+        held = {name: reserve[at : at + prod(shape)].view(shape) for (name, at), shape in parts}
+        if output is not None:
+            held["output"] = output
         # no backward pass reads h_n, c_n and all_c
         absent = {name: reserve.new_empty(0) for name in RESULTS if name not in held}
-        return Results(**absent | held | {"output": output})
+        return Results(**absent | held)
 
 
 @lru_cache(256)
-def _reserve_of(sizes: tuple[int, ...], options: Options, save: bool) -> _Reserve:
+def _reserve_of(
+    sizes: tuple[int, ...], options: Options, save: bool, one_step: bool, bytes_each: int
+) -> _Reserve:
     shapes = known_shapes(sizes, options, save, False, options.carry)
+    # a user may change h_n, which is all that one step returns of its output
+    returned = DIFFERENTIABLE[1:] if save and one_step else DIFFERENTIABLE
     held = {
         name: shape
         for name, shape in zip(RESULTS, shapes, strict=True)
-        if name not in DIFFERENTIABLE and shape != (0,)
+        if name not in returned and shape != (0,)
     }
     starts = [0]
     for shape in held.values():
         # whole cache lines
         starts.append(starts[-1] + -(-prod(shape) // 16) * 16)
-    return _Reserve(starts[-1], tuple(held), tuple(starts[:-1]), tuple(held.values()))
+    places = [
+        (slot, start * bytes_each)
+        for slot, start in zip(slots_of(tuple(held)), starts, strict=False)
+    ]
+    return _Reserve(
+        starts[-1], dict(zip(held, starts, strict=False)), tuple(held.values()), tuple(places)
+    )
 
 
 @lru_cache(64)
@@ -82,12 +99,12 @@ class DenseCall:
     Args:
         layer: struct with the addresses of parameters and constants, which the call changes.
         options: options of both passes.
-        constants: the inputs after ``Inputs.leaves``.
-        one_step: whether there is one step whose output nobody reads, so that h_n stands for it
-            where no backward pass follows.
+        forms: forms of the parameters that there are.
+        constants: the inputs after ``Inputs.leaves``, empty if all of them are None.
+        sizes: T, B, input size and H.
+        one_step: whether there is one step, whose output is h_n alone.
     """
 
-    sizes: Tensor
     reserve: Tensor
     parts: _Reserve
 
@@ -95,42 +112,50 @@ class DenseCall:
         self,
         layer: Layer,
         options: Options,
+        forms: list[tuple[Any, ...]],
         constants: Sequence[Tensor | None],
+        sizes: tuple[int, int, int, int],
         one_step: bool = False,
     ) -> None:
-        self.layer, self.options, self.constants = layer, options, constants
-        self.one_step = one_step
+        self.layer, self.options, self.forms, self.constants = layer, options, forms, constants
+        self.sizes, self.one_step = sizes, one_step
 
-    def run(self, leaves: Sequence[Tensor | None], differentiable: bool) -> tuple[Tensor, ...]:
-        """Run the forward pass; return output, h_n and, if there is one, c_n.
+    def run(self, leaves: Sequence[Any], differentiable: bool) -> tuple[Tensor, ...]:
+        """Run the forward pass; return output unless of one step, h_n and, if there is one, c_n.
 
         Args:
-            leaves: ``Inputs.leaves`` with None for ``sizes``, contiguous and already checked.
+            leaves: ``Inputs.leaves`` with None for ``sizes``, contiguous and already checked, no
+                wrappers of torch.func; x of one step is ``(B, I)``.
             differentiable: whether autograd has to record the pass.
         """
-        if differentiable:
-            return _DenseLayer.apply(*leaves, self)  # type: ignore[no-any-return,no-untyped-call]
-        return self.forward(leaves, False)
+        if not differentiable:
+            return self.forward(leaves, False)
+        return _record(*leaves, self)  # type: ignore[no-any-return, no-untyped-call]
 
     def forward(self, leaves: Sequence[Any], save: bool) -> tuple[Tensor, ...]:
         """Run the forward pass without autograd."""
         x, _, h, c, *_ = leaves
-        layer, (T, B, features), units = self.layer, x.shape, h.shape[1]
-        self.sizes = _sizes(T, B)
-        self.parts = _reserve_of((T, B, features, units), self.options, save)
+        layer, (T, B, _, units) = self.layer, self.sizes
+        layer.T, layer.B, layer.sizes = T, B, _sizes(T, B).data_ptr()
         h_n = torch.empty_like(h)
-        output = h_n if self.one_step and not save else x.new_empty((T, B, units))
-        c_n = None if c is None else torch.empty_like(c)
-        layer.T, layer.B, layer.sizes = T, B, self.sizes.data_ptr()
+        results = (h_n,) if self.one_step else (x.new_empty((T, B, units)), h_n)
         # field by field, which is faster than ``place``
-        layer.x, layer.h0, layer.output, layer.h_n = map(Tensor.data_ptr, (x, h, output, h_n))
-        if c_n is not None:
+        layer.x, layer.h0, layer.h_n = x.data_ptr(), h.data_ptr(), h_n.data_ptr()
+        layer.output = results[0].data_ptr()
+        if c is not None:
+            c_n = torch.empty_like(c)
+            results = (*results, c_n)
             layer.c0, layer.c_n = c.data_ptr(), c_n.data_ptr()
-        if save or self.parts.names:
-            self.reserve = x.new_empty(self.parts.numbers)
-            place_addresses(layer, self.parts.names, self.parts.addresses(self.reserve))
+        self.parts = parts = _reserve_of(
+            self.sizes, self.options, save, self.one_step, x.element_size()
+        )
+        if parts.places:
+            self.reserve = x.new_empty(parts.numbers)
+            first, of_layer = self.reserve.data_ptr(), slots(layer)
+            for slot, at in parts.places:
+                of_layer[slot] = first + at
         run("rnnorm_forward", layer)
-        return (output, h_n) if c_n is None else (output, h_n, c_n)
+        return results
 
     def update(self, sites: ctypes.Array[Population], names: Sequence[tuple[str, str]]) -> None:
         """Take the statistics of the forward pass into population statistics.
@@ -139,10 +164,11 @@ class DenseCall:
             sites: the populations, without what was taken.
             names: names of the mean and the variance taken at each site.
         """
-        taken = dict(zip(self.parts.names, self.parts.addresses(self.reserve), strict=True))
-        sites = type(sites).from_buffer_copy(sites)
+        first, size = self.reserve.data_ptr(), self.reserve.element_size()
+        starts, sites = self.parts.starts, type(sites).from_buffer_copy(sites)
         for site, (mean, var) in zip(sites, names, strict=True):
-            site.taken_mean, site.taken_var = taken[mean], taken[var]
+            site.taken_mean = first + size * starts[mean]
+            site.taken_var = first + size * starts[var]
         update(sites, self.reserve.dtype is torch.float64)
 
 
@@ -155,8 +181,8 @@ class _DenseLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
         """Run the forward pass."""
-        *leaves, call = arguments
-        results = call.forward(leaves, True)
+        x, none, h, c, *parameters, call = arguments
+        results = call.forward((x, none, h, c), True)
         # not the call itself, which holds the reserve longer than the backward pass needs it
         ctx.layer, ctx.options, ctx.sizes, ctx.parts = (
             call.layer,
@@ -164,7 +190,13 @@ class _DenseLayer(torch.autograd.Function):
             call.sizes,
             call.parts,
         )
-        keep(ctx, (leaves[0], *leaves[2:], *call.constants, results[0], call.reserve))
+        others = (call.reserve, None if call.one_step else results[0], *call.constants)
+        saved = (x, h, c, *parameters, *others)
+        ctx.save_for_backward(*saved)
+        given = (x, h) if c is None else (x, h, c)
+        made = [t for t in others if t is not None]
+        ctx.forms = [*map(form, given), *call.forms, *map(form, made)]
+        ctx.addresses = [t.data_ptr() for t in saved if t is not None]
         ctx.set_materialize_grads(False)
         return results
 
@@ -176,30 +208,43 @@ class _DenseLayer(torch.autograd.Function):
             RuntimeError: if a saved tensor or the gradient of a result has another form than in
                 the forward pass.
         """
-        x, *others, output, reserve = kept(ctx, _SAVED)
-        inputs = Inputs(x, ctx.sizes, *others)
-        grads = (*grads, *[None] * (len(DIFFERENTIABLE) - len(grads)))
-        if torch.is_grad_enabled() or not unobserved((*inputs, output, reserve, *grads)):
-            return (*PASSES.gradients(ctx, inputs, ctx.parts.results(output, reserve), grads), None)
+        tensors = kept(ctx, _SAVED)
+        output = tensors[_LEFT + 1]
+        if output is None:
+            # a step returns h_n in its place
+            grads = (None, *grads)
+        held = [t for t in tensors if t is not None]
+        usual = torch.is_grad_enabled() or not unobserved((*held, *grads))
+        # hooks on saved tensors may have put others in their place
+        if usual or list(map(Tensor.data_ptr, held)) != ctx.addresses:
+            return _usual_gradients(ctx, tensors, grads)
+        forms = (None if output is None else form(output), *ctx.forms[1:3])
+        upstream = checked_upstream(grads, forms)
+        # sizes, the second leaf, are not saved
+        wanted = [wants for k, wants in enumerate(ctx.needs_input_grad[:LEAVES]) if k != 1]
+        found = [
+            # the kernel can leave out x and the states alone
+            torch.empty_like(t) if t is not None and (wants or k >= _PARAMETERS) else None
+            for k, (t, wants) in enumerate(zip(tensors, wanted, strict=False))
+        ]
         # another backward pass may have other gradients
         layer = Layer.from_buffer_copy(ctx.layer)
-        place_addresses(layer, ctx.parts.names, ctx.parts.addresses(reserve))
-        results = Results(output, *_UNREAD)
-        return (*gradients(ctx, inputs, results, grads, partial(_backward, layer)), None)
+        place(layer, _GRADIENTS, (*upstream, *[None] * (_RETURNED - len(upstream)), *found))
+        run("rnnorm_backward", layer)
+        x, *rest = [g if wants else None for g, wants in zip(found, wanted, strict=True)]
+        return (x, None, *rest, None)
 
 
-def _backward(
-    layer: Layer,
-    inputs: Inputs,
-    results: Results,
-    upstream: Sequence[Tensor | None],
-    options: Options,
-    wants_x: bool,
-) -> Gradients:
-    """Run the backward pass, as ``run_backward`` does, with the struct of the forward pass."""
-    grads = allocate_gradients(inputs, wants_x, distinct=False)
-    # hooks on saved tensors may have put others in their place
-    place(layer, _READ, (*inputs, results.output))
-    place(layer, GRADIENTS, (*upstream, *grads))
-    run("rnnorm_backward", layer)
-    return grads
+# Function.apply without its look for transforms of torch.func, and for what these have left behind
+_record = super(torch.autograd.Function, _DenseLayer).apply
+
+
+def _usual_gradients(ctx: Any, tensors: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
+    """Return the gradients as the usual call does, whose backward pass makes its own struct."""
+    (x, *leaves), (reserve, output, *constants) = tensors[:_LEFT], tensors[_LEFT:]
+    T, B, features, _ = ctx.sizes
+    others = constants or [None] * (len(Inputs._fields) - LEAVES)
+    inputs = Inputs(x.view(T, B, features), _sizes(T, B), *leaves, *others)
+    grads = (*grads, *[None] * (len(DIFFERENTIABLE) - len(grads)))
+    grad_x, *rest = PASSES.gradients(ctx, inputs, ctx.parts.results(reserve, output), grads)
+    return (None if grad_x is None else grad_x.view(x.shape), *rest, None)

@@ -192,9 +192,11 @@ def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
         BaseException: if ``exchange`` raised it.
     """
     assert _LIBRARY is not None
-    # a thread owns 16 units, or 64 features of the input's gradient
-    shares = max(1, -(-layer.H // 16), -(-layer.I // 64))
-    layer.threads = 1 if _forked else min(torch.get_num_threads(), shares)
+    threads = 1 if _forked else torch.get_num_threads()
+    if threads > 1:
+        # a thread owns 16 units, or 64 features of the input's gradient
+        threads = min(threads, max(1, -(-layer.H // 16), -(-layer.I // 64)))
+    layer.threads = threads
     raised: list[BaseException] = []
     if exchange is not None:
         layer.all_sizes = address(exchange.sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from ctypes import c_int64
 from functools import cached_property
 from operator import attrgetter
@@ -31,12 +32,17 @@ from rnnorm.kernels.inputs import (
     joined,
     separated,
 )
+from rnnorm.kernels.operators import form
 from rnnorm.layers.call.checks import LAST_STEP
 from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import unobserved
 
-_form = attrgetter("shape", "dtype", "is_cpu")
+# the address says whether memory is of the CPU
+_form = attrgetter("shape", "dtype")
 _PLAIN = frozenset((Tensor,))
+_STRIDED = torch.strided
+# what a transform of torch.func has left behind has no memory of its own
+_unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 # evaluation reads no count of rows
 _READ = tuple([name for name in BUFFERS if name != "rows"])
 _NO_CONSTANTS: list[Tensor | None] = [None] * (len(Inputs._fields) - LEAVES)
@@ -48,6 +54,7 @@ class _Prepared(NamedTuple):
     Args:
         key: these forms and addresses, and what else the structs depend on.
         layer: the struct, with the addresses of parameters and of constants.
+        forms: forms of the parameters, as the backward pass compares them.
         rows: the first and the end of the rows of each population that serve as constants.
         sites: the populations that take a minibatch.
         counts: the counts of minibatches of each population, read where they are.
@@ -55,6 +62,7 @@ class _Prepared(NamedTuple):
 
     key: tuple[Any, ...]
     layer: library.Layer
+    forms: list[tuple[Any, ...]]
     rows: list[tuple[int, int]]
     sites: Any
     counts: list[Any]
@@ -102,6 +110,10 @@ class _Layer:
         return {
             takes: options_of(self.cell, self.norm, 2 if takes else None) for takes in (True, False)
         }
+
+    def warned(self, module: Any) -> bool:
+        """Tell whether it was looked whether each population has a statistic."""
+        return all([module._modules[name]._checked for name in self.populations.values()])
 
     def runs(self, x: Tensor, training: bool, one_step: bool) -> bool:
         """Tell whether the CPU kernel is chosen for a dense call, if ``dispatch.settled``."""
@@ -156,10 +168,11 @@ def one_step(module: Any, input: Any, hx: Any, step: Any) -> Any:
     if type(input) is not Tensor or input.is_nested or input.dim() != 2:
         return None
     shape = (input.shape[0], module.hidden_size)
-    found = _call(module, "", input.unsqueeze(0), hx, step, shape)
+    found = _call(module, "", input, hx, step, shape)
     if found is None:
         return None
-    return found[1] if len(found[1]) > 1 else found[1][0]
+    state = found[1]
+    return state if len(state) > 1 else state[0]
 
 
 def _call(
@@ -170,7 +183,7 @@ def _call(
     Args:
         module: the layer.
         suffix: suffix of the parameters' names.
-        x: the input ``(T, B, ·)``.
+        x: the input ``(T, B, ·)``, of a one-step class ``(B, ·)``.
         hx: as given by the user.
         step: as given by the user.
         shape: shape of a state that is given.
@@ -183,21 +196,22 @@ def _call(
     if not unobserved((x, *given)):
         return None
     usual = (
-        x.shape[2] != module.input_size
+        x.shape[-1] != module.input_size
         or x.shape[0] == 0
         or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
         or (hx is not None and [s.shape for s in given] != [shape] * states)
         or torch.is_autocast_enabled("cpu")
         or not dispatch.settled()
-        or (training and module.synchronized())
+        or (training and module.ranks is not None and module.synchronized())
     )
     if usual:
         return None
     known = _known(module, suffix)
     if not known.runs(x, training, one_step=not suffix):
         return None
-    if not training:
-        module._warn(step is None and bool(given))
+    streams = step is None and bool(given)
+    if not training and (streams or not known.warned(module)):
+        module._warn(streams)
     noise = 0.0
     if not given:
         given = (x.new_zeros(shape[-2:]),) * states
@@ -212,10 +226,10 @@ def _call(
 
 def _known(module: Any, suffix: str) -> _Layer:
     """Return the names that a layer's call needs."""
-    layers = _layers.setdefault(module, {})
-    known = layers.get(suffix)
+    layers = _layers.get(module)
+    known = None if layers is None else layers.get(suffix)
     if known is None or known.cell is not module.cell or known.norm is not module.norm:
-        known = layers[suffix] = _Layer(module, suffix)
+        known = _layers.setdefault(module, {})[suffix] = _Layer(module, suffix)
     return known
 
 
@@ -240,6 +254,7 @@ def run(
     """
     if type(step) is not int or not unobserved((x, *state)):
         return None
+    x = x if suffix else x.squeeze(0)
     return _run(_known(module, suffix), module, x, state, suffix, step)
 
 
@@ -250,18 +265,21 @@ def _run(
 
     Unless ``noise`` is 0, a first state of this standard deviation takes the given one's place.
     """
-    (T, B, features), dtype = x.shape, x.dtype
+    dtype, (T, B, features) = x.dtype, x.shape if suffix else (1, *x.shape)
     given = (x, *state)
-    if B == 0 or dtype not in COMPUTED or not all([t.layout is torch.strided for t in given]):
+    if B == 0 or dtype not in COMPUTED:
         return None
-    parameters: list[Any] = [module._parameters.get(name) for name in known.parameters]
+    for tensor in given:
+        if tensor.dtype is not dtype or not tensor.is_cpu or tensor.layout is not _STRIDED:
+            return None
+    parameters: list[Any] = list(map(module._parameters.get, known.parameters))
     if list(map(type, parameters)) != known.kinds:
         # parametrizations, pruning and functional_call put other tensors in their place
         _layers[module].pop(suffix, None)
         return None
     own = [p for p in parameters if p is not None]
     # a call of another dtype than the weights is refused before statistics grow
-    if own[0].dtype is not dtype or not all([s.dtype is dtype and s.is_cpu for s in state]):
+    if own[0].dtype is not dtype:
         return None
     differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
     takes = module.training and bool(known.populations)
@@ -274,35 +292,37 @@ def _run(
             population.grow(step + T)
     # read once: another thread may grow them
     names = BUFFERS if takes else _READ
-    each_own: list[list[Any]] = [list(map(p._buffers.get, names)) for p in populations]
-    buffers = [buffer for each in each_own for buffer in each]
+    buffers: list[Any] = [p._buffers.get(name) for p in populations for name in names]
     held = own + buffers
     if not _PLAIN.issuperset(map(type, buffers)) or not all(map(Tensor.is_contiguous, held)):
         return None
     if any(map(Tensor.is_neg, (*given, *held))):
         # their memory holds other numbers
         return None
-    x, h, *c = [t.contiguous() for t in given]
+    x, h, *c = [_unwrap_if_dead(t).contiguous() for t in given]
     leaves = (x, None, h, joined(c), *parameters)
     taken = (step, T, B, [population.momentum for population in populations]) if takes else None
     forms, addresses = list(map(_form, held)), list(map(Tensor.data_ptr, held))
     key = dtype, features, h.shape[1], taken, forms, addresses
     prepared = known.last
     if prepared is None or prepared.key != key:
-        prepared = _prepare(known, key, leaves, populations, each_own, step)
+        each_own = list(_by_population(buffers, names))
+        prepared = _prepare(known, key, (T, B), leaves, populations, each_own, step)
         if prepared is None:
             return None
         known.last = prepared
-    # counts may change where they are, so that each call reads them
-    at_hand = zip(() if takes else populations, () if takes else prepared.counts, strict=True)
-    rows = [population.own_rows(step, T, counts) for population, counts in at_hand]
-    if None in rows:
-        return None
+    rows: list[Any] = []
+    if not takes:
+        # counts may change where they are, so that each call reads them
+        at_hand = zip(populations, prepared.counts, strict=True)
+        rows = [population.own_rows(step, T, counts) for population, counts in at_hand]
+        if None in rows:
+            return None
     if noise:
         # drawn last, as the usual call would draw it again
         leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
     layer = library.Layer.from_buffer_copy(prepared.layer)
-    constants = _NO_CONSTANTS
+    constants: list[Tensor | None] = []
     if rows and differentiable:
         # a training step may change the buffers before the backward pass reads them
         constants = list(_NO_CONSTANTS)
@@ -310,15 +330,25 @@ def _run(
             constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, T)
             _place_constants(layer.site[k], mean, var, 0, len(mean))
     elif rows != prepared.rows:
+        each_own = list(_by_population(buffers, names))
         for k, (mean, var, *_), (start, stop) in zip(known.sites, each_own, rows, strict=True):
             _place_constants(layer.site[k], mean, var, start, stop)
         known.last = prepared._replace(layer=library.Layer.from_buffer_copy(layer), rows=rows)
-    call = DenseCall(layer, known.options[takes], constants, one_step=not suffix)
-    output, h_n, *c_n = call.run(leaves, differentiable)
+    sizes = T, B, features, h.shape[1]
+    call = DenseCall(layer, known.options[takes], prepared.forms, constants, sizes, not suffix)
+    output, *states = call.run(leaves, differentiable)
     if takes:
         increment_version(buffers)
         call.update(prepared.sites, known.taken)
-    return output, (h_n, *(c_n if len(c) < 2 else separated(c_n[0], 2)))
+    if len(c) > 1:
+        states[-1:] = separated(states[-1], 2)
+    return output, (*states,) if suffix else (output, *states)
+
+
+def _by_population(buffers: list[Any], names: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield the buffers of each population, which has as many as there are names."""
+    for start in range(0, len(buffers), len(names)):
+        yield buffers[start : start + len(names)]
 
 
 def _place_constants(site: library.Site, mean: Tensor, var: Tensor, start: int, stop: int) -> None:
@@ -332,6 +362,7 @@ def _place_constants(site: library.Site, mean: Tensor, var: Tensor, start: int, 
 def _prepare(
     known: _Layer,
     key: tuple[Any, ...],
+    frames: tuple[int, int],
     leaves: Any,
     populations: list[Any],
     each_own: list[list[Any]],
@@ -343,14 +374,15 @@ def _prepare(
         RuntimeError: if a parameter has another shape than the layer's.
     """
     x, _, h, c, *parameters = leaves
-    (T, B, features), dtype, units, takes = x.shape, x.dtype, h.shape[1], key[3] is not None
+    (T, B), (dtype, features, units, taken, *_) = frames, key
+    takes = taken is not None
     read, at_hand = [p for p in parameters if p is not None], []
     for k, (mean, var, *counts) in zip(known.sites, each_own, strict=True):
         width = units * (1 if k == Sites._fields.index("cell") else known.options[takes].gates)
         shape = (mean.shape[0], width)
         if not mean.shape == var.shape == shape:
             return None
-        if not all([_form(n) == (shape[:1], torch.int64, True) for n in counts]):
+        if not all([_form(n) == (shape[:1], torch.int64) and n.is_cpu for n in counts]):
             return None
         if takes and any([b.is_inference() for b in (mean, var, *counts)]):
             return None
@@ -360,6 +392,7 @@ def _prepare(
     if not all([t.dtype is dtype and t.is_cpu for t in read]):
         return None
     options = known.options[takes]
+    x = x.view(T, B, features)
     inputs = Inputs._make((x, x, h, c, *parameters, *_NO_CONSTANTS))
     check_shapes(inputs, options.gates, options.heads)
     none = (None,) * len(_NO_CONSTANTS)
@@ -372,4 +405,5 @@ def _prepare(
         for site, population, own in zip(sites, populations, each_own, strict=True):
             fill(site, population, own, step, T)
             site.count = B
-    return _Prepared(key, layer, [], sites, at_hand)
+    forms = [form(p) for p in parameters if p is not None]
+    return _Prepared(key, layer, forms, [], sites, at_hand)
