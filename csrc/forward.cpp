@@ -9,7 +9,7 @@ template <class Cell, class T>
 struct Forward : Layer<Cell, T> {
   using Base = Layer<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
-      Base::P, Base::FI, Base::FH, Base::FR, Base::head, Base::kept;
+      Base::P, Base::FI, Base::FH, Base::FR, Base::head, Base::two_h, Base::kept;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
 
@@ -47,6 +47,8 @@ struct Forward : Layer<Cell, T> {
     made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
+    two_h = arena.take<T>(a.narrow ? 2 * B * H : 0);
+    if (!a.narrow) two_h = nullptr;
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
     this->take_rows(arena, RNNORM_INPUT, steps_at_once * B);
     this->take_rows(arena, RNNORM_HIDDEN, B);
@@ -192,7 +194,9 @@ struct Forward : Layer<Cell, T> {
   Stored<T>* seen_rows(int64_t t) const { return seen + t % 2 * B * seen_stride(); }
   int64_t seen_stride() const { return FH * per_factor; }
   void show(Units u, int64_t t) const {
-    if (!shows || t == T_) return;
+    for (int64_t b = 0; two_h && t > 0 && b < a.sizes[t - 1]; ++b)
+      copy_units(this->h_rows(t - 1) + b * H + u.first, u, narrow_rows(t) + b * H + u.first);
+    if (!shows || t == T_ || before_rows(t) != seen_rows(t)) return;
     for (int64_t b = 0; b < a.sizes[t]; ++b) {
       const T* h = this->h_rows(t - 1) + b * H + u.first;
       T masked[tile_units];
@@ -201,19 +205,27 @@ struct Forward : Layer<Cell, T> {
         h = masked;
       }
       Stored<T>* to = seen_rows(t) + b * seen_stride() + u.first;
-      if (u.count == tile_units)
-        copy(h, tile_units, to);
-      else
-        copy(h, u.count, to);
+      copy_units(h, u, to);
       // zeros beyond the last unit
       const int64_t left = seen_stride() - H;
       if (u.first + u.count == H && left) std::memset(to + u.count, 0, size_t(left) * sizeof(*to));
     }
   }
+  static void copy_units(const T* from, Units u, Stored<T>* to) {
+    if (u.count == tile_units)
+      copy(from, tile_units, to);
+    else
+      copy(from, u.count, to);
+  }
+  // the narrow output of the step before t
+  Stored<T>* narrow_rows(int64_t t) const {
+    return static_cast<Stored<T>*>(a.output) + (t - 1) * B * H;
+  }
   const Stored<T>* before_rows(int64_t t) const {
     if constexpr (!paired)
       if (!plan.masked) return this->h_rows(t - 1);
-    return seen_rows(t);
+    // rows that end at an odd unit are not whole factors
+    return two_h && t > 0 && !plan.masked && seen_stride() == H ? narrow_rows(t) : seen_rows(t);
   }
 
   template <int U>
@@ -221,7 +233,7 @@ struct Forward : Layer<Cell, T> {
     Step<T> s{};
     s.n = a.sizes[t];
     s.units = u.count;
-    s.h_after = static_cast<T*>(a.output) + t * B * H + u.first;
+    s.h_after = this->h_after(t) + u.first;
     s.h_stride = H;
     if (Cell::has_cell) s.gate = gate + this->own(u, rank);
     for (int k = 0; k < Cell::states; ++k) {
@@ -370,7 +382,7 @@ struct Forward : Layer<Cell, T> {
   void prefer_huge_pages() const {
     const int64_t kept = plan.frames * P * int64_t(sizeof(T));
     // of padding that is not cleared, most pages are never touched
-    if (a.clears) rnnorm_prefer_huge_pages(a.output, T_ * B * H * int64_t(sizeof(T)));
+    if (a.clears) rnnorm_prefer_huge_pages(a.output, T_ * B * H * output_bytes());
     rnnorm_prefer_huge_pages(a.saved_x, G * kept);
     rnnorm_prefer_huge_pages(a.saved_h, G * kept);
     rnnorm_prefer_huge_pages(a.saved_c, Cell::states * kept);
@@ -381,11 +393,15 @@ struct Forward : Layer<Cell, T> {
   void finish_rows(int64_t t) const {
     const int64_t n = a.sizes[t];
     if (!a.clears || !H || n == B) return;
-    for (int k = -1; k < (a.all_c ? Cell::states : 0); ++k) {
-      T* rows = k < 0 ? static_cast<T*>(a.output) : static_cast<T*>(a.all_c) + k * T_ * B * H;
-      std::memset(rows + (t * B + n) * H, 0, size_t((B - n) * H) * sizeof(T));
-    }
+    const auto clear = [&](void* rows, int64_t bytes) {
+      std::memset(static_cast<char*>(rows) + (t * B + n) * H * bytes, 0,
+                  size_t((B - n) * H * bytes));
+    };
+    clear(a.output, output_bytes());
+    for (int k = 0; a.all_c && k < Cell::states; ++k)
+      clear(static_cast<T*>(a.all_c) + k * T_ * B * H, sizeof(T));
   }
+  int64_t output_bytes() const { return a.narrow ? sizeof(Stored<T>) : sizeof(T); }
 };
 
 }  // namespace

@@ -83,6 +83,7 @@ struct rnnorm_layer {
   int64_t carry;         // the next step reads the output of the cell site
   int64_t clears;        // output and all_c are zero after the end of rows
   int64_t recompute;     // W_x x again in backward instead of keeping it
+  int64_t narrow;        // output is of the type of x, where no backward pass follows
   rnnorm_site site[RNNORM_SITES];
   const void *x, *h0;
   const void* c0;        // (states beside h, B, H), as are c_n and the gradients of both

@@ -49,6 +49,7 @@ struct Layer {
   int64_t* offset;               // frames before step t
   T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *affines[RNNORM_SITES], *peepholes, *first_states;
   T* own_weight;       // of an independent cell
+  T* two_h = nullptr;  // the h of two steps, if the output is narrower
   T *anew_h, *anew_states;  // a tile of the step before, with zeros in rows that begin anew
   Stored<T>* whole_x;  // x with zeros at the end of each row, where factors need them
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
@@ -361,7 +362,11 @@ struct Layer {
     return static_cast<const Stored<T>*>(a.x) + t * B * I;
   }
   const T* h_rows(int64_t t) const {
-    return t < 0 ? static_cast<const T*>(a.h0) : static_cast<const T*>(a.output) + t * B * H;
+    return t < 0 ? static_cast<const T*>(a.h0) : h_after(t);
+  }
+  // where step t writes its h: the output, or in turn one of two steps in scratch memory
+  T* h_after(int64_t t) const {
+    return two_h ? two_h + t % 2 * B * H : static_cast<T*>(a.output) + t * B * H;
   }
 
   // the flags of the rows that begin anew before step t, null if none does

@@ -10,6 +10,7 @@ from problems import CELLS, DROPOUTS, MORE_CELLS, MORE_NORMS, PEEPHOLES, Problem
 import rnnorm
 from rnnorm.kernels import reference
 from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cpu import library
 
 SHAPES = {
     "one-row-one-step": ((1, 1, 1, 1), None),
@@ -82,6 +83,35 @@ def test_few_rows_without_gradient(cell, norm, rows, width):
         found, _ = problem.run(cpu.layer, halves)
     for got, want in zip(found, expected, strict=True):
         torch.testing.assert_close(got.double(), want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("lengths", [None, [7, 5, 5, 2]], ids=("dense", "padded"))
+@pytest.mark.parametrize(
+    "dropout", [None, rnnorm.SequenceDropout(hidden=0.5), rnnorm.Zoneout(cell=0)]
+)
+@pytest.mark.parametrize("hidden_size", [5, 38, 64])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_a_narrow_output_is_the_wide_one_rounded(monkeypatch, name, hidden_size, dropout, lengths):
+    layer = getattr(rnnorm, name)(3, hidden_size, norm="layer", recurrent_dropout=dropout)
+    x, reset = torch.randn(7, 4, 3), torch.rand(7, 4) < 0.2
+
+    def results():
+        torch.manual_seed(0)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            output, state = layer(x, lengths=lengths, reset=None if lengths else reset)
+        return [output, *(state if name == "LSTM" else [state])]
+
+    def record(*arguments):
+        written.append(narrow.forward(*arguments).output.dtype)
+        return narrow.forward(*arguments)
+
+    written, narrow = [], cpu.NARROW_PASSES
+    monkeypatch.setattr(cpu, "NARROW_PASSES", narrow._replace(forward=record))
+    found = results()
+    assert written == [torch.bfloat16 if library.multiplies_bfloat16() else torch.float32]
+    monkeypatch.setattr(cpu, "NARROW_PASSES", cpu.PASSES)
+    assert all(map(torch.equal, found, results()))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])

@@ -169,6 +169,7 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
     layer = Layer.from_buffer_copy(
         without_tensors(sizes, MULTIPLIED.index(inputs.x.dtype), options, others)
     )
+    layer.narrow = results.output.dtype == torch.bfloat16
     place(layer, _TENSORS, (*inputs, *results))
     return layer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ def run_forward(
     save: bool,
     rows: ActiveRows | None = None,
     distinct: bool = False,
+    narrow: bool = False,
 ) -> Results:
     """Run the forward pass, without autograd.
 
@@ -33,6 +35,7 @@ def run_forward(
         save: whether a backward pass follows.
         rows: the active rows of all ranks, if statistics are taken over these.
         distinct: whether each absent result is a separate tensor, as an operator's must be.
+        narrow: whether the output may be of the dtype of x where no backward pass follows.
 
     Returns:
         tensors of the shapes that ``c_struct.forward_shapes`` lists.
@@ -43,6 +46,8 @@ def run_forward(
     """
     results = allocate(inputs, options, save, distinct, rows is not None)
     inputs = computed(inputs, options)
+    if narrow and not save and inputs.x.dtype != results.output.dtype:
+        results = results._replace(output=inputs.x.new_empty(results.output.shape))
     exchange = None
     if rows is not None:
         exchange = Exchange(rows, results.moments, backward=False)
@@ -86,3 +91,5 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 #: both passes of the CPU kernel
 PASSES = Passes(run_forward, run_backward, cpu_forward, cpu_backward)
 PASSES.make_differentiable()
+#: the same, whose output is of the dtype of x in a call that nothing observes or differentiates
+NARROW_PASSES = PASSES._replace(forward=partial(run_forward, narrow=True))

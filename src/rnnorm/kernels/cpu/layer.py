@@ -8,7 +8,7 @@ from torch import Tensor
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED
-from rnnorm.kernels.cpu.forward import PASSES
+from rnnorm.kernels.cpu.forward import NARROW_PASSES, PASSES
 from rnnorm.kernels.inputs import CELLS, PLACES, separated
 from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
 
@@ -47,7 +47,9 @@ def layer(call: LayerCall) -> LayerResult:
     narrow = call.x.dtype if call.x.dtype in MULTIPLIED else wide
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)
     options = options._replace(wants_all_c=call.all_states and options.has_c, clears=call.clears)
-    results = PASSES(inputs_of(call, narrow=narrow, wide=wide), options, call.rows)
+    # states after every step are in a wider dtype than the output
+    passes = PASSES if call.all_states or narrow is wide else NARROW_PASSES
+    results = passes(inputs_of(call, narrow=narrow, wide=wide), options, call.rows)
     final, every = (results.c_n, results.all_c) if options.has_c else (None, None)
     output, *state = [
         result if result.dtype == like.dtype else result.to(like.dtype)

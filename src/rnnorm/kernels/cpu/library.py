@@ -78,6 +78,7 @@ class Layer(ctypes.Structure):
         ("carry", _INT),
         ("clears", _INT),
         ("recompute", _INT),
+        ("narrow", _INT),
         ("site", Site * 3),
         *_pointers("x h0 c0 reset weight_ih weight_hh bias_ih bias_hh"),
         ("peephole", _POINTER * 3),
