@@ -1,0 +1,112 @@
+"""A cell's equations as a graph, from which compiled kernels are generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+#: a gate of the input term, of the recurrent term, and of their sum; a state of the step before; a
+#: weight with one number for each unit; a number
+LEAVES = ("x", "h", "both", "state", "weight", "number")
+#: sites with one gate's columns: recurrent dropout of the candidate, and norms of a state
+SITES = ("candidate", "cell", "carry")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+#: pointwise operators, by torch's names
+OPERATORS = (
+    *("add", "sub", "mul", "div", "neg", "abs", "sqrt", "exp", "log", "log1p"),
+    *("sigmoid", "tanh", "relu", "minimum", "maximum", "clamp_min", "clamp_max"),
+    *("lerp", "where", *COMPARISONS),
+)
+
+
+class Node(NamedTuple):
+    """One value of a step, H columns wide.
+
+    Attributes:
+        name: a leaf, a site or an operator.
+        inputs: the nodes that it is computed from, by their places in the graph.
+        value: gate of a term, index of a state, name of a weight, or number, of a leaf.
+    """
+
+    name: str
+    inputs: tuple[int, ...] = ()
+    value: int | float | str | None = None
+
+
+class Nodes(list[Node]):
+    """Nodes in the making: each comes after its inputs, and once."""
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        super().__init__()
+        self._places: dict[tuple[object, ...], int] = {}
+        for node in nodes:
+            self.place(*node)
+
+    def place(
+        self, name: str, inputs: tuple[int, ...] = (), value: int | float | str | None = None
+    ) -> int:
+        """Return the place of a node, which is added unless it is there."""
+        if name in ("add", "mul") and inputs[0] > inputs[1]:
+            inputs = inputs[1], inputs[0]
+        # -0.0 equals 0.0, and is another number
+        place = self._places.setdefault((name, inputs, repr(value)), len(self))
+        if place == len(self):
+            self.append(Node(name, inputs, value))
+        return place
+
+    def needed(self, results: Iterable[int], stops: Iterable[int] = ()) -> set[int]:
+        """Return the nodes that results are computed from, with them, not looking behind stops."""
+        found: set[int] = set()
+        ends = set(stops)
+        left = list(results)
+        while left:
+            place = left.pop()
+            if place not in found:
+                found.add(place)
+                if place not in ends:
+                    left += self[place].inputs
+        return found
+
+
+class Graph(NamedTuple):
+    """The equations of one step.
+
+    Attributes:
+        nodes: what the next states are computed from, inputs first.
+        states: place of each next state; the first is the output.
+        gates: number of gates in each block, as in ``Cell.gates``.
+        sites: the sites that the step asks for, sorted, ``"hidden"`` and ``"candidate"`` too.
+        product: name of the weight of the recurrent product, empty without a product.
+        independent: whether that weight is a vector.
+    """
+
+    nodes: tuple[Node, ...]
+    states: tuple[int, ...]
+    gates: tuple[int, ...]
+    sites: tuple[str, ...]
+    product: str
+    independent: bool
+
+    @property
+    def key(self) -> str:
+        """Return a text that two graphs share if they are the same equations."""
+        return repr(tuple(self))
+
+    def leaves(self, name: str) -> list[int]:
+        """Return the places of the leaves, or the sites, of one name."""
+        return [place for place, node in enumerate(self.nodes) if node.name == name]
+
+    @property
+    def weights(self) -> list[str]:
+        """Return the names of the weights that have one number for each unit."""
+        return [str(self.nodes[place].value) for place in self.leaves("weight")]
+
+    @property
+    def separate(self) -> bool:
+        """Tell whether the two terms are read apart, so that their gradients differ."""
+        return bool(self.leaves("x") or self.leaves("h"))
+
+    @property
+    def skips(self) -> bool:
+        """Tell whether h reaches the next step without the recurrent product."""
+        return any(self.nodes[place].value == 0 for place in self.leaves("state"))

@@ -1,0 +1,195 @@
+"""The trace of a cell's step, and the derivative that is made of it."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch.nn import functional
+
+from rnnorm.cells.cell import Cell, Weights
+from rnnorm.cells.clockwork import ClockworkRNN
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.hmlstm import HMLSTM
+from rnnorm.cells.lstm import LSTM
+from rnnorm.cells.mirnn import MIRNN
+from rnnorm.kernels.equations.derivative import adjoints
+from rnnorm.kernels.equations.graph import Nodes
+from rnnorm.kernels.equations.trace import TraceError, trace
+from rnnorm.kernels.inputs import CELLS
+
+BUILT_IN = [cell for alike in CELLS.values() for cell in alike]
+
+
+def values_of(nodes, leaf):
+    """Return the value of every node, in torch; ``leaf`` gives those of leaves."""
+    values = []
+    for name, inputs, value in nodes:
+        given = [values[place] for place in inputs]
+        if name == "number":
+            values.append(torch.tensor(value, dtype=torch.float64))
+        elif not inputs:
+            values.append(leaf(name, value))
+        elif name in ("candidate", "cell", "carry"):
+            values.append(given[0])
+        elif name.startswith("clamp"):
+            values.append(getattr(torch, name)(given[0], given[1].item()))
+        else:
+            values.append(getattr(torch, name)(*given))
+    return values
+
+
+@pytest.mark.parametrize("cell", BUILT_IN, ids=str)
+def test_a_trace_computes_what_the_step_computes(cell):
+    H, n = 5, 3
+    torch.manual_seed(0)
+    shapes = cell.weights(2, H, True)
+    tensors = {k: torch.randn(shape, dtype=torch.float64) for k, shape in shapes.items()}
+    own = {k: tensors.pop(k) for k in [*tensors] if k not in Weights._fields}
+    weights = Weights(**tensors, own=own)
+    x = torch.randn(n, sum(cell.gates) * H, dtype=torch.float64)
+    state = tuple(torch.randn(n, H, dtype=torch.float64) for _ in cell.states)
+    graph = trace(cell)
+    w = weights.weight_hh
+    h = state[0] * w if graph.independent else functional.linear(state[0], w)
+    terms = {"x": x, "h": h, "both": x + h}
+
+    def leaf(name, value):
+        if name in terms:
+            return terms[name].chunk(sum(cell.gates), 1)[value]
+        return state[value] if name == "state" else own[value]
+
+    values = values_of(graph.nodes, leaf)
+    _, after = cell.step(weights, x, state, lambda site, z: z, 0)
+    for place, wanted in zip(graph.states, after, strict=True):
+        torch.testing.assert_close(values[place], wanted)
+
+
+def test_a_trace_knows_what_kernels_need():
+    lstm, gru = trace(LSTM("all")), trace(GRU())
+    assert lstm.weights == ["weight_ci", "weight_cf", "weight_co"]
+    assert lstm.sites == ("candidate", "carry", "cell", "hidden", "joint", "recurrent")
+    assert (lstm.separate, lstm.skips, lstm.gates) == (False, False, (4,))
+    assert (gru.separate, gru.skips, gru.gates) == (True, True, (2, 1))
+    assert trace(LSTM()).key == trace(LSTM(), 7).key != trace(LSTM("output")).key
+
+
+@dataclass(frozen=True)
+class Own(Cell):
+    """A cell whose h is ``made`` of its two terms, h and weights."""
+
+    made: object = None
+    sites = ("input", "recurrent", "joint", "cell")
+
+    def weights(self, input_size, hidden_size, bias):
+        """Return the weights, with a vector."""
+        return super().weights(input_size, hidden_size, bias) | {"u": (hidden_size,)}
+
+    def step(self, weights, x_term, state, normalise, t):
+        """Compute a step."""
+        (h,) = state
+        term = self.product(normalise("hidden", h), weights.weight_hh)
+        h = self.made(x_term, term, h, weights, normalise, t)
+        return h, (h,)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda x, z, h, w, n, t: x if (z > 0).any() else z, "any of a tensor has no rule"),
+        (lambda x, z, h, w, n, t: x if z > 0 else z, "decides by a value"),
+        (lambda x, z, h, w, n, t: torch.erf(x + z), "erf has no rule"),
+        (lambda x, z, h, w, n, t: x + z * t, "reads t"),
+        (lambda x, z, h, w, n, t: x + z * torch.rand(1), "a tensor that is no weight"),
+        (lambda x, z, h, w, n, t: x + z + Cell.product(x, w.weight_hh), "not weight_hh with h"),
+        (lambda x, z, h, w, n, t: z + Cell.product(h, w.weight_hh), "more than one recurrent"),
+        (lambda x, z, h, w, n, t: n("recurrent", n("recurrent", z)) + x, "'recurrent' twice"),
+        (lambda x, z, h, w, n, t: n("recurrent", z) * z + x, "beside its normalised term"),
+        (lambda x, z, h, w, n, t: n("joint", x + z) * z, "beside their normalised sum"),
+        (lambda x, z, h, w, n, t: n("joint", x * z), "the site 'joint' is not one of"),
+        (lambda x, z, h, w, n, t: n("other", x + z), "the site 'other' is not one of"),
+        (lambda x, z, h, w, n, t: x + z * z.size(0), "number of rows"),
+        (lambda x, z, h, w, n, t: (x + z)[:, :3], "not whole gates"),
+        (lambda x, z, h, w, n, t: (x + z)[:1], "row by row"),
+        (lambda x, z, h, w, n, t: x + (z > 0), "computes with a comparison"),
+        (lambda x, z, h, w, n, t: (x + z) ** 2.5, "a power other than"),
+        (lambda x, z, h, w, n, t: functional.relu(x + z, inplace=True), "in place"),
+        (lambda x, z, h, w, n, t: (x + z).relu_(), "relu_ of a tensor has no rule"),
+        (lambda x, z, h, w, n, t: float(x), "a number out of a tensor"),
+        (lambda x, z, h, w, n, t: 1.0, "not H columns wide"),
+        (lambda x, z, h, w, n, t: x.missing(z), "missing of a tensor has no rule"),
+        (lambda x, z, h, w, n, t: [][0], "raised IndexError"),
+    ],
+)
+def test_what_a_trace_cannot_say_is_refused_with_its_reason(made, reason):
+    with pytest.raises(TraceError, match=reason):
+        trace(Own(made))
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (MIRNN(), "'joint'"),
+        (GRU(False), "a matrix beside the recurrent product"),
+        (LSTM("full"), "weight_ci"),
+        (ClockworkRNN((1, 2)), "reads_frames"),
+        (HMLSTM(), "reads_frames"),
+    ],
+    ids=str,
+)
+def test_built_in_cells_beyond_the_class_are_refused(cell, reason):
+    with pytest.raises(TraceError, match=reason):
+        trace(cell)
+
+
+NAN = math.nan
+A = torch.tensor([-2.0, -0.5, 0.0, 0.5, 0.5, 1.0, 3.0, 25.0, NAN, 1.0], dtype=torch.float64)
+B = torch.tensor([-1.0, -0.5, 0.0, 0.5, 2.0, -1.0, 0.3, 30.0, 1.0, NAN], dtype=torch.float64)
+OPERATORS = {
+    "sum": lambda a, b: a + 2 * b - 1,
+    "difference": lambda a, b: 1 - a - b,
+    "product": lambda a, b: a * b * a,
+    "quotient": lambda a, b: a / (b * b + 1) + 1 / (a * a + 1),
+    "negation": lambda a, b: -a,
+    "sigmoid": lambda a, b: torch.sigmoid(a),
+    "tanh": lambda a, b: a.tanh(),
+    "relu": lambda a, b: torch.relu(a) + functional.relu(b),
+    "exp": lambda a, b: torch.exp(a) * b,
+    "log": lambda a, b: torch.log(a * a + 0.5),
+    "log1p": lambda a, b: torch.log1p(a * a),
+    "sqrt": lambda a, b: torch.sqrt(a * a + 0.25) + torch.rsqrt(b * b + 1),
+    "abs": lambda a, b: abs(a) + b.abs(),
+    "minimum": lambda a, b: torch.minimum(a, b),
+    "maximum": lambda a, b: torch.maximum(a, b),
+    "where": lambda a, b: torch.where(a < b, a * a, b) + torch.where(a >= 0.5, b, 0.0),
+    "lerp": lambda a, b: torch.lerp(a, b, torch.sigmoid(a)),
+    "addcmul": lambda a, b: torch.addcmul(a, a, b, value=0.5),
+    "square": lambda a, b: a.square() + torch.reciprocal(b * b + 1),
+    "logsigmoid": lambda a, b: functional.logsigmoid(a),
+    "softplus": lambda a, b: functional.softplus(a),
+    "silu": lambda a, b: functional.silu(a),
+    "clamp": lambda a, b: a.clamp(-0.5, 1.0) + torch.clamp(b, min=0.5) + torch.clamp(b, max=2),
+    "pow": lambda a, b: a**3 + torch.pow(b * b + 1, -2) + (a * a + 1) ** 0.5,
+    "rsub": lambda a, b: torch.rsub(a, b),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_has_the_value_and_derivative_of_torch(name):
+    function = OPERATORS[name]
+    graph = trace(Own(lambda x, z, h, w, n, t: function(x, h) + 0 * z))
+    nodes = Nodes(graph.nodes)
+    seed = nodes.place("grad")
+    found = adjoints(nodes, {graph.states[0]: seed})
+    a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+    wanted = function(a, b)
+    grad = torch.linspace(0.5, 1.5, len(A), dtype=torch.float64)
+    gradients = torch.autograd.grad(wanted, (a, b), grad, allow_unused=True)
+    leaves = {"x": A, "state": B, "grad": grad, "h": torch.zeros_like(A)}
+    values = values_of(nodes, lambda leaf, _: leaves[leaf])
+    torch.testing.assert_close(values[graph.states[0]], wanted.detach(), equal_nan=True)
+    for leaf, gradient in zip(("x", "state"), gradients, strict=True):
+        place = next((p for p, n in enumerate(graph.nodes) if n.name == leaf), None)
+        if gradient is not None:
+            assert place is not None
+            torch.testing.assert_close(values[found[place]], gradient, equal_nan=True)
