@@ -47,7 +47,8 @@ venv: $(STAMP)
 # the demo needs neither the tools of tests nor those of docs
 $(DEMO): extras = experiments
 $(STAMP): extras = experiments,dev,docs
-$(DEMO) $(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h)
+$(DEMO) $(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*.py src/rnnorm/cells/*.py \
+	src/rnnorm/kernels/equations/*.py src/rnnorm/kernels/cpu/generate.py src/rnnorm/kernels/cpu/statements.py)
 	@test -n "$(PYTHON)" || { echo "rnnorm needs Python 3.10 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "Setting up .venv: $(TORCH), then what rnnorm[$(extras)] needs, then its C++ kernels are compiled"
 	$(PYTHON) -m venv .venv
@@ -104,12 +105,12 @@ wheel: venv
 
 # the C++ kernels under AddressSanitizer and UBSan, and under ThreadSanitizer
 sanitize:
-	csrc/sanitize.sh address "$(CURDIR)/build/sanitize"
-	csrc/sanitize.sh thread "$(CURDIR)/build/sanitize"
+	PYTHON="$(PYTHON)" csrc/sanitize.sh address "$(CURDIR)/build/sanitize"
+	PYTHON="$(PYTHON)" csrc/sanitize.sh thread "$(CURDIR)/build/sanitize"
 
 # the C++ kernels for aarch64 in an emulator, where both are installed
 aarch64:
-	csrc/sanitize.sh aarch64 "$(CURDIR)/build/sanitize"
+	PYTHON="$(PYTHON)" csrc/sanitize.sh aarch64 "$(CURDIR)/build/sanitize"
 
 # GPUs need Triton 3.6, whose interpreter fails with numpy 2.5: "only 0-dimensional arrays ..."
 $(TRITON)/.installed: Makefile pyproject.toml | venv

@@ -82,6 +82,9 @@ struct Backward : SiteGradients<Cell, T> {
     }
     this->template add_before<U>(s, u, t, rank);
     this->add_extra(s, u, t);
+    for (int which = 0; which < Cell::weights; ++which)
+      s.grad_peephole[which] =
+          a.grad_peephole[which] ? this->sum_peephole + which * P + u.first : nullptr;
     return s;
   }
   // the memory for the gradient of a tile's W_x x
@@ -133,7 +136,6 @@ struct Backward : SiteGradients<Cell, T> {
     either(plan.fused, plan.extra, [&](auto fused, auto extra) {
       Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
-    if (Cell::has_cell) this->template add_peepholes<U>(s, u);
     const uint8_t* anew = Cell::states ? this->anew(t) : nullptr;
     for (int64_t r = 0; anew && r < s.n; ++r)
       for (int k = 0; anew[r] && k < Cell::states; ++k) this->zero(s.state[k].grad + r * U, U);

@@ -76,7 +76,7 @@ struct Layer {
       for (T** p : {gamma, shift}) p[which] = arena.take<T>(gates_of(which) * P);
       affines[which] = arena.take<T>(a.threads * affine_room(which));
     }
-    peepholes = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
+    peepholes = arena.take<T>(Cell::weights * P);
     first_states = arena.take<T>(Cell::states * B * P);
     own_weight = arena.take<T>(Cell::independent ? P : 0);
     anew_h = arena.take<T>(a.reset && passes() ? own_size() : 0);
@@ -169,7 +169,7 @@ struct Layer {
     }
     if (Cell::independent) gather(a.weight_hh, u, own_weight + u.first, 1);
     gather_states(a.c0, u, first_states);
-    for (int which = 0; Cell::has_cell && which < RNNORM_PEEPHOLES; ++which)
+    for (int which = 0; which < Cell::weights; ++which)
       gather(a.peephole[which], u, peepholes + which * P + u.first, 1);
   }
   // a tile's units of all states beside h, (states, B, H)
@@ -404,7 +404,7 @@ struct Layer {
   void add_extra(Step<T>& s, Units u, int64_t t) const {
     if (!plan.extra) return;
     s.carry = a.carry;
-    for (int which = 0; which < RNNORM_PEEPHOLES; ++which)
+    for (int which = 0; which < Cell::weights; ++which)
       s.peephole[which] = a.peephole[which] ? peepholes + which * P + u.first : nullptr;
     s.candidate = tile_mask(RNNORM_CANDIDATE, u, t);
     s.zone_h = tile_mask(RNNORM_ZONE_H, u, t);

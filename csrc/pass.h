@@ -46,17 +46,17 @@ template <template <class, class> class Direction>
 int run_layer(const rnnorm_layer& a) {
   switch (a.cell) {
     case RNNORM_LSTM: return run_cell<Direction, Lstm>(a);
-    case RNNORM_GRU: return run_cell<Direction, Gru<false>>(a);
-    case RNNORM_GRU_BOTH: return run_cell<Direction, Gru<true>>(a);
+    case RNNORM_GRU: return run_cell<Direction, Gru>(a);
+    case RNNORM_GRU_BOTH: return run_cell<Direction, GruBoth>(a);
     case RNNORM_LIGRU: return run_cell<Direction, LiGru>(a);
-    case RNNORM_RNN_TANH: return run_cell<Direction, Rnn<false>>(a);
+    case RNNORM_RNN_TANH: return run_cell<Direction, RnnTanh>(a);
 #ifdef RNNORM_PAIRS
     // an independent cell multiplies h by no matrix
-    default: return run_cell<Direction, Rnn<true>>(a);
+    default: return run_cell<Direction, RnnRelu>(a);
 #else
-    case RNNORM_RNN_RELU: return run_cell<Direction, Rnn<true>>(a);
-    case RNNORM_INDRNN_TANH: return run_cell<Direction, Rnn<false, true>>(a);
-    default: return run_cell<Direction, Rnn<true, true>>(a);
+    case RNNORM_RNN_RELU: return run_cell<Direction, RnnRelu>(a);
+    case RNNORM_INDRNN_TANH: return run_cell<Direction, IndRnnTanh>(a);
+    default: return run_cell<Direction, IndRnnRelu>(a);
 #endif
   }
 }

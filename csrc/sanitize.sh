@@ -28,7 +28,10 @@ case $kind in
     flags=(-O2 -Wall -Wextra -ffp-contract=fast -fopenmp) ;;
   *) echo "the kind must be address, thread or aarch64, got $kind" >&2; exit 2 ;;
 esac
-common=(-std=gnu++17 -fno-math-errno -fno-trapping-math)
+# a folder of its own, as kinds may be built at once
+mkdir -p "$folder/equations-$kind"
+"${PYTHON:-python3}" -B generate.py "$folder/equations-$kind/cells.h"
+common=(-std=gnu++17 -I. "-I$folder/equations-$kind" -fno-math-errno -fno-trapping-math)
 pids=() objects=()
 # compile NAME SOURCE [OPTION ...]
 compile() {

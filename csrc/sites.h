@@ -21,7 +21,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
     Base::take(arena);
     for (int which = 0; which < RNNORM_SITES; ++which)
       for (T** p : {total, total_dot}) p[which] = arena.take<T>(this->gates_of(which) * P);
-    sum_peephole = arena.take<T>(Cell::has_cell ? RNNORM_PEEPHOLES * P : 0);
+    sum_peephole = arena.take<T>(Cell::weights * P);
   }
 
   void zero_sums(Units u) const {
@@ -30,7 +30,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
       for (T* p : {total[which], total_dot[which]})
         this->zero(p + gates * u.first, gates * u.width);
     }
-    for (int which = 0; Cell::has_cell && which < RNNORM_PEEPHOLES; ++which)
+    for (int which = 0; which < Cell::weights; ++which)
       this->zero(sum_peephole + which * P + u.first, u.width);
   }
 
@@ -82,24 +82,6 @@ struct SiteGradients : GradientProducts<Cell, T> {
     return static_cast<T*>(a.site[Which].sums) + 2 * t * Base::gates_of(Which) * H;
   }
 
-  // the sums for the gradients of the peepholes
-  template <int U>
-  void add_peepholes(const Step<T>& s, Units u) const {
-    const int gate[] = {0, 1, 3};
-    for (int which = 0; which < RNNORM_PEEPHOLES; ++which) {
-      if (!a.grad_peephole[which]) continue;
-      const T *dz = s.grad_zh + gate[which] * U,
-              *c = which == RNNORM_PEEPHOLE_O ? s.state[0].after : s.state[0].before;
-      T sum[U];
-      T* const to[1] = {sum};
-      column_sums<T, U, 1>(s.n, to, [&](int64_t r, int k, auto* value) {
-        constexpr int W = largest_power(U, widest<T>);
-        value[0] = load<W>(dz + r * G * U + k) * load<W>(c + r * U + k);
-      });
-      for (int k = 0; k < U; ++k) sum_peephole[which * P + u.first + k] += sum[k];
-    }
-  }
-
   // the gradient of a site's input from that of its output; adds its sums unless add_sums did
   template <int Which, int U>
   void through(int64_t t, int64_t rank, const T* dy, const Term<T>& z, Units u, int64_t n,
@@ -148,7 +130,7 @@ struct SiteGradients : GradientProducts<Cell, T> {
       const int gates = this->gates_of(which);
       this->scatter(total_dot[which] + gates * u.first, u, a.site[which].grad_gamma, gates);
     }
-    for (int which = 0; Cell::has_cell && which < RNNORM_PEEPHOLES; ++which)
+    for (int which = 0; which < Cell::weights; ++which)
       this->scatter(sum_peephole + which * P + u.first, u, a.grad_peephole[which], 1);
   }
 };

@@ -56,6 +56,7 @@ struct Step {
   int64_t grad_h_stride;
   T* grad_cell;  // n x U: gradient of the normalised state, then its part of that of the state
   T *grad_zx, *grad_zh;
+  T* grad_peephole[RNNORM_PEEPHOLES];  // sums over all steps and rows, or null
 };
 
 template <class T, int U>
@@ -68,6 +69,26 @@ struct Tile {
   static RNNORM_INLINE void each(int64_t rows, Body body) {
     for (int u = 0; u < U; u += W)
       for (int64_t r = 0; r < rows; ++r) body(r, u);
+  }
+
+  // as each, with N sums over the rows, which are added to those of the weights' gradients
+  template <int N, class Body>
+  static RNNORM_INLINE void each(const Step<T>& s, Body body) {
+    if constexpr (N == 0) {
+      each(s.n, [&](int64_t r, int u) { body(r, u, nullptr); });
+    } else {
+      for (int u = 0; u < U; u += W) {
+        V sum[N] = {};
+        for (int64_t start = 0; start < s.n; start += partial_rows) {
+          const int64_t stop = start + partial_rows < s.n ? start + partial_rows : s.n;
+          V partial[N] = {};
+          for (int64_t r = start; r < stop; ++r) body(r, u, partial);
+          for (int k = 0; k < N; ++k) sum[k] += partial[k];
+        }
+        for (int k = 0; k < N; ++k)
+          if (s.grad_peephole[k]) add_to(s.grad_peephole[k] + u, sum[k]);
+      }
+    }
   }
 
   template <int C>
@@ -94,42 +115,67 @@ struct Tile {
   static RNNORM_INLINE V mix(V kept, V before, V fresh) {
     return kept * before + (T(1) - kept) * fresh;
   }
-  static RNNORM_INLINE V zone_h(const Step<T>& s, int64_t row, int column, V fresh) {
-    if (!s.zone_h.drawn) return fresh;
-    const V before = load_some<W>(s.h_before + row * s.h_before_stride + column, s.units - column);
-    return mix(drawn(s.zone_h, s, row, column, T(0)), before, fresh);
+
+  static RNNORM_INLINE V h_before(const Step<T>& s, int64_t row, int column) {
+    return load_some<W>(s.h_before + row * s.h_before_stride + column, s.units - column);
+  }
+  static RNNORM_INLINE V h_after(const Step<T>& s, int64_t row, int column) {
+    return load_some<W>(s.h_after + row * s.h_stride + column, s.units - column);
+  }
+  // what recurrent dropout multiplies the candidate by
+  template <bool Extra>
+  static RNNORM_INLINE V kept(const Step<T>& s, int64_t row, int column) {
+    return Extra ? drawn(s.candidate, s, row, column, T(1)) : all<W>(T(1));
+  }
+  // z, and what a weight that may be absent multiplies
+  template <bool Extra>
+  static RNNORM_INLINE V plus_seen(const Step<T>& s, int which, int column, V z, V seen) {
+    const T* weight = Extra ? s.peephole[which] : nullptr;
+    return weight ? z + load<W>(weight + column) * seen : z;
   }
 
-  // stores h = (1 - z) n + z h, n masked by recurrent dropout
   template <bool Extra>
-  static RNNORM_INLINE void interpolate(const Step<T>& s, int64_t row, int column, V n, V z) {
-    if (Extra) n *= drawn(s.candidate, s, row, column, T(1));
-    const V before = load_some<W>(s.h_before + row * s.h_before_stride + column, s.units - column);
-    V h = n + z * (before - n);
-    if (Extra) h = zone_h(s, row, column, h);
+  static RNNORM_INLINE void store_h(const Step<T>& s, int64_t row, int column, V h) {
+    if (Extra && s.zone_h.drawn)
+      h = mix(drawn(s.zone_h, s, row, column, T(0)), h_before(s, row, column), h);
     store_some<W, T>(s.h_after + row * s.h_stride + column, h, s.units - column);
   }
+  // stores what the next step reads of the first state, where that is another than the new one
+  static RNNORM_INLINE void carry(const Step<T>& s, int64_t row, int column, V normal) {
+    const State<T>& state = s.state[0];
+    if (!s.carry && !state.zone.drawn) return;
+    const int64_t at = row * U + column;
+    const V fresh = s.carry ? normal : load<W>(state.after + at);
+    store<W>(state.carried + at,
+             mix(drawn(state.zone, s, row, column, T(0)), load<W>(state.before + at), fresh));
+  }
 
-  // the gradients of n and of the sum within the gate z; what skips W_h is left in grad_h
-  struct Interpolation {
-    V n, z;
+  // the gradient from the next step of the first state: what is of the new one, and what is of the
+  // one before by zoneout
+  struct Carried {
+    V fresh, stays;
   };
   template <bool Extra>
-  static RNNORM_INLINE Interpolation interpolation(const Step<T>& s, int64_t row, int column, V n,
-                                                   V z) {
-    const V before = load_some<W>(s.h_before + row * s.h_before_stride + column, s.units - column);
-    const V dh = grad_output<Extra>(s, row, column);
-    T* grad_h = s.grad_h + row * s.grad_h_stride + column;
-    V skips = dh * z, into_n = dh * (T(1) - z);
-    if (Extra) {
-      const V kept = drawn(s.candidate, s, row, column, T(1));
-      into_n *= kept;
-      n *= kept;
-      if (s.zone_h.drawn) skips += load<W>(grad_h);
-    }
-    store<W>(grad_h, skips);
-    return {into_n, dh * (before - n) * z * (T(1) - z)};
+  static RNNORM_INLINE Carried carried(const Step<T>& s, int64_t row, int column) {
+    const V grad = load<W>(s.state[0].grad + row * U + column);
+    if (!Extra) return {grad, V{}};
+    const V stays = grad * drawn(s.state[0].zone, s, row, column, T(0));
+    return {grad - stays, stays};
   }
+  template <bool Extra>
+  static RNNORM_INLINE void grad_before(const Step<T>& s, int64_t row, int column, V grad,
+                                        V stays) {
+    if (Extra) grad += stays;
+    store<W>(s.state[0].grad + row * U + column, grad);
+  }
+  // leaves the gradient of h that skips W_h, beside the share of zoneout or More of the same
+  template <bool Extra, bool More>
+  static RNNORM_INLINE void skip(const Step<T>& s, int64_t row, int column, V grad) {
+    T* to = s.grad_h + row * s.grad_h_stride + column;
+    if (More || (Extra && s.zone_h.drawn)) grad += load<W>(to);
+    store<W>(to, grad);
+  }
+  static RNNORM_INLINE void add_to(T* to, V value) { store<W>(to, load<W>(to) + value); }
 
   // prefetches the data of the next tile while this one is computed
   template <int C>

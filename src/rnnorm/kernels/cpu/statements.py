@@ -1,0 +1,122 @@
+"""Statements of C++ that compute the nodes of a cell's equations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rnnorm.kernels.equations.graph import COMPARISONS, Nodes
+
+# beside a vector a number is T(..)
+_COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
+_ARITHMETIC = {
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "mul": "{} * {}",
+    "div": "{} / {}",
+    **dict(zip(COMPARISONS, _COMPARED, strict=True)),
+}
+# of csrc/functions.h
+_FUNCTIONS = {
+    "neg": "-{}",
+    "abs": "magnitude<W, T>({})",
+    "sqrt": "square_root<W, T>({})",
+    "exp": "power_of_e<W, T>({})",
+    "log": "logarithm<W, T>({})",
+    "log1p": "logarithm_of_more<W, T>({})",
+    "sigmoid": "sigmoid<W, T>({})",
+    "tanh": "hyperbolic_tangent<W>({})",
+    "relu": "rectifier<W, T>({})",
+    "minimum": "minimum<W, T>({}, {})",
+    "maximum": "maximum<W, T>({}, {})",
+    "clamp_min": "{0} < {1} ? {1} : {0}",
+    "clamp_max": "{0} > {1} ? {1} : {0}",
+    "lerp": "{0} + {2} * ({1} - {0})",
+    "where": "{} ? {} : {}",
+    "candidate": "{} * L::template kept<Extra>(s, r, u)",
+}
+# of csrc/step.h
+_LEAVES = {
+    "x": ("x{}", "L::template term<C>(s.x, r, {} * U + u)"),
+    "h": ("h{}", "L::template term<C>(s.h, r, {} * U + u)"),
+    "both": ("z{}", "L::template both<C, Fused>(s, r, {} * U + u)"),
+    "site": ("normal", "L::template term<U>(s.cell, r, u)"),
+}
+
+
+def number(value: object) -> str:
+    """Return a number of the type T."""
+    text = repr(value).removesuffix(".0")
+    named = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
+    return f"T({named.get(text, text)})"
+
+
+class Statements:
+    """The body of a loop over rows and vectors of units, in which each node is computed once.
+
+    Args:
+        nodes: the equations.
+        weights: names of the weights of units, in the order of ``rnnorm_layer.peephole``.
+        optional: whether each of these may be absent.
+        loads: expressions that load nodes, which are not computed then.
+    """
+
+    def __init__(
+        self, nodes: Nodes, weights: list[str], optional: bool, loads: Mapping[int, str]
+    ) -> None:
+        self.nodes, self.weights, self.optional, self.loads = nodes, weights, optional, dict(loads)
+        self.lines: list[str] = []
+        self.names: dict[int, str] = {}
+
+    def value(self, place: int) -> str:
+        """Return the name of a node, after the statements that compute it."""
+        name, _, value = self.nodes[place]
+        if name == "number":
+            return f"all<W>({number(value)})"
+        if place not in self.names:
+            leaf = _LEAVES.get(name, ("v" + str(place), ""))[0]
+            kind = "auto" if name in COMPARISONS else "V"
+            expression = self.loads.get(place) or self.expression(place)
+            self.names[place] = f"before{value}" if name == "state" else leaf.format(value)
+            self.lines.append(f"const {kind} {self.names[place]} = {expression};")
+        return self.names[place]
+
+    def expression(self, place: int) -> str:
+        """Return the expression of a node, after the statements that compute its inputs."""
+        name, inputs, value = self.nodes[place]
+        if name in _LEAVES:
+            return _LEAVES[name][1].format(value)
+        if name == "state":
+            state = f"load<W>(s.state[{int(value or 0) - 1}].before + r * U + u)"
+            return state if value else "L::h_before(s, r, u)"
+        if name == "weight":
+            return f"load<W>(s.peephole[{self.weights.index(str(value))}] + u)"
+        seen = self._seen(place) if self.optional and name in ("add", "mul") else ""
+        if seen:
+            return seen
+        arithmetic = _ARITHMETIC.get(name, "")
+        bare = [arithmetic and self.nodes[i].name == "number" for i in inputs]
+        if all(bare):
+            bare = [False] * len(inputs)
+        parts = [
+            number(self.nodes[i].value) if scalar else self.value(i)
+            for i, scalar in zip(inputs, bare, strict=True)
+        ]
+        return (arithmetic or _FUNCTIONS[name]).format(*parts)
+
+    def _seen(self, place: int) -> str:
+        """Return a sum with the product of a weight that may be absent, if a node is one."""
+        name, inputs, _ = self.nodes[place]
+        for part in (place,) if name == "mul" else inputs[::-1]:
+            factors = self.nodes[part].inputs
+            weight = [i for i in factors if self.nodes[i].name == "weight"]
+            if self.nodes[part].name != "mul" or not weight or part in self.names:
+                continue
+            slot = self.weights.index(str(self.nodes[weight[0]].value))
+            start = "V{}" if name == "mul" else self.value(sum(inputs) - part)
+            factor = self.value(sum(factors) - weight[0])
+            return f"L::template plus_seen<Extra>(s, {slot}, u, {start}, {factor})"
+        return ""
+
+    def store(self, where: str, place: int | None) -> None:
+        """Store a node, or zeros where it is None."""
+        self.lines.append(f"store<W>({where}, {'V{}' if place is None else self.value(place)});")
