@@ -156,7 +156,7 @@ RNNORM_INLINE Vec<T, W> logarithm(Vec<T, W> x) {
   using V = Vec<T, W>;
   using N = typename Lanes<T, W>::bits;
   constexpr bool narrow = sizeof(T) == 4;
-  constexpr int digits = narrow ? 23 : 52, bias = narrow ? 127 : 1023;
+  constexpr int digits = narrow ? 23 : 52;
   const T least = narrow ? T(1.17549435e-38) : T(2.2250738585072014e-308);
   const T scale = narrow ? T(1 << 25) : T(int64_t(1) << 54);
   // numbers without a leading one

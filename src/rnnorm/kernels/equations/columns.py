@@ -1,0 +1,306 @@
+"""What stands for the tensors of a step while it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rnnorm.kernels.equations.graph import COMPARISONS
+
+if TYPE_CHECKING:
+    from rnnorm.kernels.equations.trace import Step
+
+
+class TraceError(Exception):
+    """The reason why the equations of a cell cannot be told from a trace of its step."""
+
+
+def kind_of(value: object) -> str:
+    """Name a value that a trace cannot hold."""
+    if type(value).__name__ in ("Tensor", "Parameter"):
+        return "a tensor that is no weight of the cell"
+    return f"a value of type {type(value).__name__}"
+
+
+class Opaque:
+    """A value that a step may hand on, and not compute with."""
+
+    reason = ""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TraceError(self.reason)
+
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = _refuse
+    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __mod__ = __floordiv__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+    __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise TraceError(self.reason)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse a function of torch."""
+        raise TraceError(cls.reason)
+
+
+class Age(Opaque):
+    """The index of the step."""
+
+    reason = "it reads t"
+
+
+class _Rows(Opaque):
+    """The number of rows."""
+
+    reason = "it reads the number of rows"
+
+
+class Matrix(Opaque):
+    """A weight that is no vector of units."""
+
+    reason = "it computes with a matrix beside the recurrent product"
+
+    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        self.name, self.shape, self.dtype = name, shape, _DTYPE
+
+    def size(self, dim: int) -> int:
+        """Return the size of one dimension."""
+        return self.shape[dim]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note a function of torch whose first argument is a matrix."""
+        return Columns.__torch_function__(func, types, args, kwargs)
+
+
+_DTYPE, _DEVICE, _ROWS = object(), object(), _Rows()
+
+
+class Columns:
+    """What a step computes, as nodes: one for each H columns."""
+
+    __slots__ = ("columns", "rank", "step")
+    dtype, device = _DTYPE, _DEVICE
+
+    def __init__(self, step: Step, columns: Sequence[int], rank: int = 2) -> None:
+        self.step, self.columns, self.rank = step, tuple(columns), rank
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note a function of torch, by its name."""
+        name = func.__name__
+        if name not in _FUNCTIONS:
+            raise TraceError(f"torch's {name} has no rule")
+        return _FUNCTIONS[name](*args, **(kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in _FUNCTIONS:
+            raise TraceError(f"{name} of a tensor has no rule")
+        return partial(_FUNCTIONS[name], self)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Return the number of rows, which is not known, and of columns."""
+        return (*(_ROWS,) * (self.rank - 1), len(self.columns) * self.step.H)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or the size of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return self.rank
+
+    def to(self, dtype: object) -> Columns:
+        """Return these columns, in the dtype that all have."""
+        if dtype not in (_DTYPE, _DEVICE):
+            raise TraceError("it changes a dtype or a device")
+        return self
+
+    def __bool__(self) -> bool:
+        raise TraceError("it decides by a value")
+
+    def __float__(self) -> float:
+        raise TraceError("it takes a number out of a tensor")
+
+    __int__ = __index__ = item = tolist = __float__
+    __hash__ = object.__hash__
+
+    def __iter__(self) -> Any:
+        raise TraceError("it reads a tensor row by row")
+
+    def __getitem__(self, index: object) -> Columns:
+        columns = index[-1] if isinstance(index, tuple) else index
+        rows = index[:-1] if isinstance(index, tuple) else ()
+        if len(rows) != self.rank - 1 or any([r != slice(None) and r is not ... for r in rows]):
+            raise TraceError("it reads a tensor row by row")
+        if not isinstance(columns, slice) or columns.step not in (None, 1):
+            raise TraceError("it reads single columns")
+        start, stop, _ = columns.indices(len(self.columns) * self.step.H)
+        return self._part(start, stop)
+
+    def _part(self, start: int, stop: int) -> Columns:
+        """Return some of these columns, which must be whole gates."""
+        H = self.step.H
+        if start % H or stop % H or not start < stop <= len(self.columns) * H:
+            raise TraceError("it reads columns that are not whole gates")
+        return Columns(self.step, self.columns[start // H : stop // H], self.rank)
+
+    def __neg__(self) -> Columns:
+        return self.step.pointwise("neg", self)
+
+    def __abs__(self) -> Columns:
+        return self.step.pointwise("abs", self)
+
+    def __pow__(self, power: object) -> Columns:
+        return _pow(self, power)
+
+    def __matmul__(self, weight: object) -> NoReturn:
+        raise TraceError("it has a product that is not Cell.product of h and weight_hh")
+
+
+def _pointwise(name: str) -> Callable[..., Columns]:
+    """Return a function of torch that is one operator."""
+
+    def function(*operands: Any) -> Columns:
+        step = next(o.step for o in operands if isinstance(o, Columns))
+        return step.pointwise(name, *operands)
+
+    return function
+
+
+def _reflected(function: Callable[..., Columns]) -> Callable[..., Columns]:
+    return lambda a, b: function(b, a)
+
+
+_add, _sub, _mul, _div = map(_pointwise, ("add", "sub", "mul", "div"))
+for _symbol, _function in (("add", _add), ("sub", _sub), ("mul", _mul), ("truediv", _div)):
+    setattr(Columns, f"__{_symbol}__", _function)
+    setattr(Columns, f"__r{_symbol}__", _reflected(_function))
+for _name in COMPARISONS:
+    setattr(Columns, f"__{_name}__", _pointwise(_name))
+
+
+def _scaled(function: Callable[..., Columns]) -> Callable[..., Columns]:
+    """Return ``a + alpha b`` or ``a - alpha b`` of a sum or difference."""
+    return lambda a, b, alpha=1: function(a, b if alpha == 1 else _mul(b, alpha))
+
+
+def _split(z: Columns, size: int | Sequence[int], dim: int = 0) -> tuple[Columns, ...]:
+    if dim not in (-1, z.rank - 1):
+        raise TraceError("it splits the rows of a tensor")
+    width = z.shape[-1]
+    if isinstance(size, int):
+        size = [min(size, width - start) for start in range(0, width, size)]
+    if sum(size) != width:
+        raise TraceError(f"it splits {width} columns into {sum(size)}")
+    ends = [sum(size[: k + 1]) for k in range(len(size))]
+    return tuple([z._part(end - own, end) for own, end in zip(size, ends, strict=True)])
+
+
+def _chunk(z: Columns, chunks: int, dim: int = 0) -> tuple[Columns, ...]:
+    return _split(z, -(-z.shape[-1] // chunks), dim)
+
+
+def _cat(parts: Sequence[Columns], dim: int = 0) -> Columns:
+    if dim not in (-1, parts[0].rank - 1):
+        raise TraceError("it joins the rows of tensors")
+    return Columns(parts[0].step, [c for z in parts for c in z.columns], parts[0].rank)
+
+
+def _linear(x: Columns, weight: object, bias: Columns | None = None) -> Columns:
+    product = x.step.recurrent(x, weight)
+    return product if bias is None else _add(product, bias)
+
+
+def _pow(x: Columns, power: object) -> Columns:
+    if power == 0.5:
+        return _pointwise("sqrt")(x)
+    if power not in (-2, -1, 1, 2, 3, 4):
+        raise TraceError(f"it has a power other than -2, -1, 0.5, 1, 2, 3 and 4: {power}")
+    # a number is one of these
+    times: int = abs(power)
+    result = x
+    for _ in range(times - 1):
+        result = _mul(result, x)
+    return result if times == power else _div(1.0, result)
+
+
+def _clamp(x: Columns, min: float | None = None, max: float | None = None) -> Columns:
+    for name, bound in (("clamp_min", min), ("clamp_max", max)):
+        if isinstance(bound, Columns):
+            raise TraceError("it clamps by a tensor")
+        x = x if bound is None else x.step.pointwise(name, x, bound)
+    return x
+
+
+def _softplus(x: Columns, beta: float = 1, threshold: float = 20) -> Columns:
+    z = x if beta == 1 else _mul(x, beta)
+    smooth = _log1p(_exp(z))
+    return _where(_gt(z, threshold), x, smooth if beta == 1 else _div(smooth, beta))
+
+
+def _log_sigmoid(x: Columns) -> Columns:
+    below = _lt(x, 0.0)
+    return _sub(_where(below, x, 0.0), _log1p(_exp(_where(below, x, _neg(x)))))
+
+
+def _full_like(number: float) -> Callable[[Columns], Columns]:
+    return lambda z: Columns(z.step, [z.step.place("number", (), number)] * len(z.columns), z.rank)
+
+
+def _in_place(function: Callable[..., Columns]) -> Callable[..., Columns]:
+    def out_of_place(x: Columns, inplace: bool = False) -> Columns:
+        if inplace:
+            raise TraceError("it computes in place")
+        return function(x)
+
+    return out_of_place
+
+
+_exp, _log1p, _sigmoid = map(_pointwise, ("exp", "log1p", "sigmoid"))
+_where, _gt, _lt, _neg = map(_pointwise, ("where", "gt", "lt", "neg"))
+# by their names in torch
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{
+        name: _pointwise(name)
+        for name in ("neg", "abs", "sqrt", "exp", "log", "log1p", *COMPARISONS)
+    },
+    **{
+        name: _pointwise(name)
+        for name in ("sigmoid", "tanh", "minimum", "maximum", "lerp", "where")
+    },
+    **dict.fromkeys(("special_expit",), _sigmoid),
+    **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), _mul),
+    **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), _div),
+    **dict.fromkeys(("add", "__add__", "__radd__"), _scaled(_add)),
+    **dict.fromkeys(("sub", "subtract", "__sub__"), _scaled(_sub)),
+    **dict.fromkeys(("rsub", "__rsub__"), lambda a, b, alpha=1: _scaled(_sub)(b, a, alpha)),
+    "relu": _in_place(_pointwise("relu")),
+    "silu": _in_place(lambda x: _mul(x, _sigmoid(x))),
+    "square": lambda x: _mul(x, x),
+    "reciprocal": lambda x: _div(1.0, x),
+    "rsqrt": lambda x: _div(1.0, _pointwise("sqrt")(x)),
+    "pow": _pow,
+    "addcmul": lambda a, b, c, value=1: _scaled(_add)(a, _mul(b, c), value),
+    "clamp": _clamp,
+    "clamp_min": lambda x, min: _clamp(x, min),
+    "clamp_max": lambda x, max: _clamp(x, None, max),
+    "softplus": _softplus,
+    "log_sigmoid": _log_sigmoid,
+    "zeros_like": _full_like(0.0),
+    "ones_like": _full_like(1.0),
+    "split": _split,
+    "split_with_sizes": _split,
+    "chunk": _chunk,
+    "cat": _cat,
+    "concat": _cat,
+    "linear": _linear,
+}
