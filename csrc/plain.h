@@ -54,7 +54,7 @@ class Layer {
     h_n = moved(a.h0, a.B * a.H);
     c_n = moved(a.c0, a.B * a.H);
     weight_ih = moved(a.weight_ih, F * a.I, true);
-    weight_hh = moved(a.weight_hh, independent(a.cell) ? a.H : F * a.H, true);
+    weight_hh = moved(a.weight_hh, recurrent_weights(a), true);
     bias_ih = moved(a.bias_ih, F);
     bias_hh = moved(a.bias_hh, F);
     for (int k = 0; k < RNNORM_SITES; ++k)
@@ -67,6 +67,10 @@ class Layer {
     if (a.min_rows >= 0)
       while (last_good + 1 < a.T && a.sizes[last_good + 1] >= a.min_rows) ++last_good;
     run();
+  }
+
+  static int64_t recurrent_weights(const rnnorm_layer& a) {
+    return independent(a.cell) ? a.H : gates_of(a.cell) * a.H * (a.H / a.heads);
   }
 
   // a number of x, of a weight, or of the gradient of one
@@ -106,11 +110,14 @@ class Layer {
     return m.drawn[t * m.step + k / a.H * m.row + k % a.H] ? m.scale : 0;
   }
 
-  // adds rows (n, K) times the transpose of weight (F, K)
-  void product(const double* rows, int64_t n, int64_t K, const Numbers& weight, double* to) const {
+  // adds rows (n, heads * K) times the transpose of weight (F, K): a unit reads its head alone
+  void product(const double* rows, int64_t n, int64_t K, const Numbers& weight, double* to,
+               int64_t heads = 1) const {
     for (int64_t b = 0; b < n; ++b)
-      for (int64_t f = 0; f < F; ++f)
-        for (int64_t k = 0; k < K; ++k) to[b * F + f] += rows[b * K + k] * weight[f * K + k];
+      for (int64_t f = 0; f < F; ++f) {
+        const double* seen = rows + b * heads * K + f % a.H / (a.H / heads) * K;
+        for (int64_t k = 0; k < K; ++k) to[b * F + f] += seen[k] * weight[f * K + k];
+      }
   }
 
   void normalise(int which, Numbers& z, int64_t n, int64_t t) const {
@@ -181,7 +188,8 @@ class Layer {
       for (int64_t k = 0; k < n * a.H; ++k) seen[k] *= mask(RNNORM_SEEN, t, k, 1);
       for (int64_t k = 0; independent(a.cell) && k < n * a.H; ++k)
         h_term[k] = seen[k] * weight_hh[k % a.H];
-      if (!independent(a.cell)) product(seen.data(), n, a.H, weight_hh, h_term.data());
+      if (!independent(a.cell))
+        product(seen.data(), n, a.H / a.heads, weight_hh, h_term.data(), a.heads);
       if (a.joint)
         for (int64_t k = 0; k < n * F; ++k) h_term[k] += x_term[k], x_term[k] = 0;
       normalise(RNNORM_HIDDEN, h_term, n, t);

@@ -122,7 +122,7 @@ bool agrees(const rnnorm_layer& a) {
   add(a.grad_h0, a.B * a.H);
   add(a.grad_c0, a.B * a.H);
   add(a.grad_weight_ih, F * a.I, true);
-  add(a.grad_weight_hh, plain::independent(a.cell) ? a.H : F * a.H, true);
+  add(a.grad_weight_hh, plain::Layer<T>::recurrent_weights(a), true);
   add(a.grad_bias_ih, F);
   add(a.grad_bias_hh, F);
   for (int k = 0; k < RNNORM_SITES; ++k) {
@@ -177,7 +177,7 @@ bool both_ways(Pass pass, const rnnorm_layer& a) {
 
 struct Case {
   int64_t cell, T, B, I, H, scopes[RNNORM_SITES], joint, ragged, training, own_age, peepholes,
-      masks, exchanged, over, carry, resets, all_c;
+      masks, exchanged, over, carry, resets, all_c, heads;
 };
 
 // a layer whose x and weights are of type S, all else of type T
@@ -198,7 +198,7 @@ bool run(const Case& c, int64_t threads) {
   const Pass forward = sizeof(S) == 2 ? rnnorm_forward_pairs : rnnorm_forward;
   const Pass backward = sizeof(S) == 2 ? rnnorm_backward_pairs : rnnorm_backward;
   a.threads = threads;
-  a.T = c.T, a.B = c.B, a.I = c.I, a.H = c.H, a.heads = 1;
+  a.T = c.T, a.B = c.B, a.I = c.I, a.H = c.H, a.heads = c.heads;
   a.sizes = sizes.data();
   a.min_rows = c.training ? 3 : -1;
   if (c.exchanged) a.all_sizes = sizes.data(), a.exchange = exchange<T>;
@@ -238,7 +238,7 @@ bool run(const Case& c, int64_t threads) {
   a.h0 = memory.numbers(c.B * c.H);
   a.c0 = has_c ? memory.numbers(c.B * c.H) : nullptr;
   a.weight_ih = stored.numbers(F * c.I);
-  const int64_t recurrent = plain::independent(c.cell) ? c.H : F * c.H;
+  const int64_t recurrent = plain::Layer<T>::recurrent_weights(a);
   a.weight_hh = stored.numbers(recurrent);
   a.bias_ih = memory.numbers(F);
   a.bias_hh = memory.numbers(F);
@@ -309,12 +309,15 @@ int main(int count, char** arguments) {
           if ((cell == RNNORM_GRU && p[3]) || cases++ % stride) continue;
           // no equation has peepholes beside a normalised carry
           const int64_t carry = cell == RNNORM_LSTM && p[2] && below(2);
+          const int64_t threads = 1 + runs % 3;
+          const bool halves = runs % 4 == 2 && !plain::independent(cell);
+          const int64_t drawn = halves || plain::independent(cell) ? 1 : 1 + below(4);
+          const int64_t heads = s[3] % drawn ? 1 : drawn;
           const Case c{cell, s[0], s[1], s[2], s[3], {p[0], p[1], cell == RNNORM_LSTM ? p[2] : 0},
                        p[3], options & 1, options >> 1 & 1, options >> 2 & 1,
                        options >> 3 && !carry ? below(4) : 0, options >> 3 ? below(16) : 0,
-                       options >> 1 & 1 && below(2), below(3), carry, below(2), below(2)};
-          const int64_t threads = 1 + runs % 3;
-          const bool halves = runs % 4 == 2 && !plain::independent(cell);
+                       options >> 1 & 1 && below(2), below(3), carry, below(2), below(2),
+                       heads};
           const bool good = halves     ? run<float, uint16_t>(c, threads)
                             : runs % 2 ? run<double, double>(c, threads)
                                        : run<float, float>(c, threads);
