@@ -18,6 +18,27 @@ from rnnorm.kernels.equations.graph import Nodes
 from rnnorm.kernels.equations.trace import TraceError, trace
 from rnnorm.kernels.inputs import CELLS
 
+
+@dataclass(frozen=True)
+class SLSTM(Cell):
+    """The cell of Beck et al. 2024, with an exponential input gate."""
+
+    heads: int = 4
+    gates = (4,)
+    states = ("h", "c", "n", "m")
+
+    def step(self, weights, x_term, state, normalise, t):
+        """Compute a step."""
+        h, c, n, m = state
+        i, f, z, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
+        f = functional.logsigmoid(f) + m
+        m = torch.maximum(f, i)
+        i, f = torch.exp(i - m), torch.exp(f - m)
+        c, n = f * c + i * torch.tanh(z), f * n + i
+        h = torch.sigmoid(o) * c / n
+        return h, (h, c, n, m)
+
+
 BUILT_IN = [cell for alike in CELLS.values() for cell in alike]
 
 
@@ -39,7 +60,7 @@ def values_of(nodes, leaf):
     return values
 
 
-@pytest.mark.parametrize("cell", BUILT_IN, ids=str)
+@pytest.mark.parametrize("cell", [*BUILT_IN, SLSTM(1), SLSTM(5)], ids=str)
 def test_a_trace_computes_what_the_step_computes(cell):
     H, n = 5, 3
     torch.manual_seed(0)
@@ -51,7 +72,7 @@ def test_a_trace_computes_what_the_step_computes(cell):
     state = tuple(torch.randn(n, H, dtype=torch.float64) for _ in cell.states)
     graph = trace(cell)
     w = weights.weight_hh
-    h = state[0] * w if graph.independent else functional.linear(state[0], w)
+    h = state[0] * w if graph.independent else cell.product(state[0], w)
     terms = {"x": x, "h": h, "both": x + h}
 
     def leaf(name, value):
@@ -72,6 +93,18 @@ def test_a_trace_knows_what_kernels_need():
     assert (lstm.separate, lstm.skips, lstm.gates) == (False, False, (4,))
     assert (gru.separate, gru.skips, gru.gates) == (True, True, (2, 1))
     assert trace(LSTM()).key == trace(LSTM(), 7).key != trace(LSTM("output")).key
+
+
+def test_a_trace_has_all_states_and_the_heads():
+    graph = trace(SLSTM(3))
+    assert (len(graph.states), graph.heads, graph.product) == (4, 3, "weight_hh")
+    assert graph.key != trace(SLSTM(1)).key
+
+
+def test_a_product_of_other_heads_than_the_cells_is_refused():
+    shapes = {"weight_ih": (64, 1), "weight_hh": (64, 16)}
+    with pytest.raises(TraceError, match="which is not that of gates"):
+        trace(SLSTM(2), 16, shapes)
 
 
 @dataclass(frozen=True)
@@ -101,8 +134,8 @@ class Own(Cell):
         (lambda x, z, h, w, n, t: torch.erf(x + z), "erf has no rule"),
         (lambda x, z, h, w, n, t: x + z * t, "reads t"),
         (lambda x, z, h, w, n, t: x + z * torch.rand(1), "a tensor that is no weight"),
-        (lambda x, z, h, w, n, t: x + z + Cell.product(x, w.weight_hh), "not weight_hh with h"),
-        (lambda x, z, h, w, n, t: z + Cell.product(h, w.weight_hh), "more than one recurrent"),
+        (lambda x, z, h, w, n, t: x + z + Cell().product(x, w.weight_hh), "not weight_hh with h"),
+        (lambda x, z, h, w, n, t: z + Cell().product(h, w.weight_hh), "more than one recurrent"),
         (lambda x, z, h, w, n, t: n("recurrent", n("recurrent", z)) + x, "'recurrent' twice"),
         (lambda x, z, h, w, n, t: n("recurrent", z) * z + x, "beside its normalised term"),
         (lambda x, z, h, w, n, t: n("joint", x + z) * z, "beside their normalised sum"),

@@ -303,4 +303,5 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "cat": _cat,
     "concat": _cat,
     "linear": _linear,
+    "product_of_heads": lambda h, weight, heads: _linear(h, weight),
 }

@@ -78,6 +78,7 @@ class Graph(NamedTuple):
         sites: the sites that the step asks for, sorted, ``"hidden"`` and ``"candidate"`` too.
         product: name of the weight of the recurrent product, empty without a product.
         independent: whether that weight is a vector.
+        heads: number of heads, whose units read each other's h alone.
     """
 
     nodes: tuple[Node, ...]
@@ -86,6 +87,7 @@ class Graph(NamedTuple):
     sites: tuple[str, ...]
     product: str
     independent: bool
+    heads: int
 
     @property
     def key(self) -> str:

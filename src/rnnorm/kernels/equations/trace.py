@@ -13,18 +13,19 @@ __all__ = ["TraceError", "trace"]
 
 
 def trace(
-    cell: Cell, hidden_size: int = 16, shapes: Mapping[str, tuple[int, ...]] | None = None
+    cell: Cell, hidden_size: int | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> Graph:
     """Return the equations of ``cell.step``.
 
     Args:
         cell: the cell.
-        hidden_size: number H of units.
+        hidden_size: number H of units; by default 16 for each head.
         shapes: shapes of the weights by name; by default those of a layer with biases.
 
     Raises:
         TraceError: if the step is more than one recurrent product and pointwise operators.
     """
+    hidden_size = 16 * cell.heads if hidden_size is None else hidden_size
     if cell.reads_frames:
         raise TraceError("its step computes the input products (reads_frames)")
     if cell.state_sizes(hidden_size) != (hidden_size,) * len(cell.states):
@@ -83,7 +84,7 @@ class Step(Nodes):
             raise TraceError("it has a product that is not of h and a matrix of the cell")
         if not self._is_h(h.columns) or weight.name != "weight_hh":
             raise TraceError(f"it has a product of {weight.name} that is not weight_hh with h")
-        if weight.shape != (self.gates * self.H, self.H):
+        if weight.shape != (self.gates * self.H, self.H // self.cell.heads):
             raise TraceError(f"weight_hh has the shape {weight.shape}, which is not that of gates")
         if self.product:
             raise TraceError("it has more than one recurrent product")
@@ -197,4 +198,5 @@ class Step(Nodes):
             tuple(sorted(self.asked)),
             self.product,
             self.independent,
+            self.cell.heads,
         )
