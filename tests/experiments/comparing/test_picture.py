@@ -4,7 +4,7 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from rnnorm.experiments.comparing.picture import draw, draw_curves, styled_figure
+from rnnorm.experiments.comparing.picture import draw, draw_curves, looks_of, styled_figure
 from rnnorm.experiments.trained.curve import Curve
 
 # what matplotlib, XML and a legend would take for something else
@@ -77,3 +77,29 @@ def test_a_name_is_drawn_as_it_is(tmp_path, kind):
 def test_the_picture_is_of_the_kind_that_its_name_says(tmp_path, name, start):
     draw(CURVES, tmp_path / name, label="accuracy, %", title="Two", goal=45)
     assert (tmp_path / name).read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        ["LSTM", "BN-LSTM", "LN-LSTM"],
+        ["demo/digits-bn", "demo/digits-ln", "demo/digits-lstm"],
+        ["a.yaml, norm=layer", "a.yaml, norm=batch", "lstm.yaml"],
+    ],
+)
+def test_a_norm_has_one_colour_wherever_its_model_stands(models):
+    looks = looks_of(models)
+    assert list(looks) == models
+    by_norm = {
+        next(norm for norm in ("batch", "layer", "bn", "ln", "lstm") if norm in name.lower()): look
+        for name, look in looks.items()
+    }
+    demo = looks_of(["LSTM", "BN-LSTM", "LN-LSTM"])
+    expected = {"lstm": "LSTM", "bn": "BN-LSTM", "batch": "BN-LSTM"}
+    for norm, look in by_norm.items():
+        assert look == demo[expected.get(norm, "LN-LSTM")]
+
+
+def test_models_of_one_norm_have_looks_of_their_own():
+    looks = looks_of([f"pmnist-bn-gamma-{n}" for n in range(30)])
+    assert len(set(looks.values())) == 20

@@ -12,6 +12,7 @@ import browser
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.reporting.figures import example_pictures
 from rnnorm.experiments.reporting.report import report
+from rnnorm.experiments.reporting.table import Cell, fold
 from rnnorm.experiments.trained.load import read_trained_run
 from rnnorm.experiments.trained.measurement import Measurement, keep_measurements
 from rnnorm.experiments.trained.outcome import read_outcome
@@ -208,10 +209,10 @@ def test_a_model_has_one_colour(page):
     def drawn(title):
         return page.text.partition(f'-title">{title}')[2].partition("</svg>")[0]
 
-    assert "--model-1" in drawn("demo/digits-bn: population mean of rnn.cell_l0")
-    assert "--model-2" not in drawn("demo/digits-bn: population mean of rnn.cell_l0")
+    assert "--model-2" in drawn("demo/digits-bn: population mean of rnn.cell_l0")
+    assert "--model-1" not in drawn("demo/digits-bn: population mean of rnn.cell_l0")
     for title in ("demo/digits-lstm: spectral norm", "E[tanh&#x27;]", "Gradient norms of the tr"):
-        assert "--model-2" in drawn(title)
+        assert "--model-1" in drawn(title)
 
 
 def test_without_seeds_nothing_is_said_of_them(page):
@@ -286,13 +287,15 @@ def test_images_have_no_score_by_length(page):
     assert not any("test length" in caption for caption in page.captions)
 
 
-def test_seeds_of_a_recipe_are_told_apart(runs, tmp_path):
+def test_seeds_of_a_recipe_share_a_row_and_are_folded_under_it(runs, tmp_path):
     other = tmp_path / "other"
     fit("demo/digits-lstm", run_dir=other, overrides=[*DIGITS, "--seed_everything=2"], quiet=True)
     page = Page(report([runs / "lstm", other], tmp_path / "page.html").read_text(encoding="utf-8"))
-    names = [row[0].split("permuted")[0] for row in page.rows[1:]]
-    assert all(name.startswith("demo/digits-lstm, ") for name in names)
-    assert [name.rpartition(", ")[2] for name in names] == ["seed 1", "seed 2"]
+    (_, only) = page.rows
+    assert only[0].startswith("demo/digits-lstm")
+    assert "2 seeds" in only[0]
+    assert only[0].index("seed 1: best validation") < only[0].index("seed 2: best validation")
+    assert " ± " in only[1]
     assert "Mean over the seeds, band from lowest to highest." in " ".join(page.captions)
     assert "Mean and standard deviation of 2 seeds." in page.notes[0]
     assert sum("spectral norm" in caption for caption in page.captions) == 1
@@ -379,3 +382,11 @@ def test_a_folder_that_is_no_run_is_named(capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["report", str(tmp_path)])
     assert f"{tmp_path} is a folder without runs" in capsys.readouterr().err
+
+
+def test_cells_of_seeds_are_their_mean_and_deviation():
+    assert fold([Cell("1", "epoch 3"), Cell("3", "epoch 5")]) == Cell("2 ± 1.4")
+    assert fold([Cell("25"), Cell("25")]) == Cell("25")
+    assert fold([Cell("1.5", "bits"), Cell()]) == Cell("1.5", "bits; 1 of 2 seeds")
+    assert fold([Cell(), Cell()]) == Cell()
+    assert fold([Cell("nan"), Cell("2")]).value == "nan"

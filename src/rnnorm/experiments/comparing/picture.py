@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,8 +119,38 @@ def refuse_name(path: str | Path) -> None:
 
 
 def looks_of(models: Iterable[str]) -> dict[str, Look]:
-    """Assign a look to each model, in the order of the names."""
-    return dict(zip(dict.fromkeys(models), itertools.cycle(_LOOKS)))
+    """Assign a look to each model: the usual one of its norm, in whatever order the models come.
+
+    A model whose name tells no norm, or not the first one of its norm, gets the next look that is
+    not a usual one of these models.
+    """
+    names = dict.fromkeys(models)
+    looks: dict[str, Look] = {}
+    for name in names:
+        usual = _usual(name)
+        if usual is not None and usual not in looks.values():
+            looks[name] = usual
+    free = [look for look in _LOOKS if look not in looks.values()] or _LOOKS
+    left = zip([name for name in names if name not in looks], itertools.cycle(free))
+    looks |= dict(left)
+    return {name: looks[name] for name in names}
+
+
+# words of a model's name that tell its norm, in the order of the looks; the first of them decides
+_NORMS = (
+    (re.compile(r"norm=(?:batch|cooijmans|laurent|joint|carry)"), 1),
+    (re.compile(r"norm=(?:layer|ba2016|rms)"), 2),
+    (re.compile(r"\bbn(?![a-z])|batch"), 1),
+    (re.compile(r"\bln(?![a-z])|layer"), 2),
+    (re.compile(r"lstm|gru|rnn|baseline"), 0),
+)
+
+
+def _usual(model: str) -> Look | None:
+    """Return the look of the norm that a model's name tells, None if it tells none."""
+    # the paper in front of a recipe's name is not of its norm
+    name = model.rpartition("/")[2].lower() if "norm=" not in model else model.lower()
+    return next((_LOOKS[place] for pattern, place in _NORMS if pattern.search(name)), None)
 
 
 def as_text(words: str) -> str:

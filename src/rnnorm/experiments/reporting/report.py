@@ -27,7 +27,7 @@ from rnnorm.experiments.reporting.figures import (
     statistics_pictures,
 )
 from rnnorm.experiments.reporting.pictures import NAMES, SHADES, Picture, in_page
-from rnnorm.experiments.reporting.table import columns, headline
+from rnnorm.experiments.reporting.table import columns, fold, headline
 from rnnorm.experiments.trained.curve import Curve, best_point, read_curve
 from rnnorm.experiments.trained.load import read_trained_run
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome, read_unsaved
@@ -132,8 +132,10 @@ def _page(
     sections: Mapping[str, Sequence[Picture]],
 ) -> str:
     entries = [entry for entry, _, _ in trainings]
-    several = len({e.seed for e in entries}) > 1
     table = columns(trainings)
+    rows_of: dict[str, list[int]] = {}
+    for i, entry in enumerate(entries):
+        rows_of.setdefault(entry.model, []).append(i)
     left_out: dict[str, list[str]] = {}
     number = itertools.count(1)
     shown: dict[str, list[tuple[Picture, Markup]]] = {}
@@ -153,12 +155,17 @@ def _page(
         headings=[column.heading for column in table],
         rows=[
             (
-                f"{e.model}, seed {e.seed}" if several else e.model,
-                NAMES[looks[e.model].colour],
-                o,
-                cells,
+                model,
+                NAMES[looks[model].colour],
+                outcome,
+                [fold([column.cells[i] for i in own]) for column in table],
+                [
+                    (entries[i].seed, [(c.heading, c.cells[i]) for c in table if c.cells[i].value])
+                    for i in own
+                ],
             )
-            for (e, o, _), *cells in zip(trainings, *(c.cells for c in table), strict=True)
+            for model, own in rows_of.items()
+            for _, outcome, _ in [trainings[own[0]]]
         ],
         untested=any(not o.tested() for _, o, _ in trainings),
         sections=shown,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, nan
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from rnnorm.experiments.comparing.budget import Budget
@@ -103,6 +103,22 @@ class Column(NamedTuple):
 
     heading: str
     cells: list[Cell]
+
+
+def fold(cells: Sequence[Cell]) -> Cell:
+    """Return one cell for the seeds of a model: mean and standard deviation of their numbers."""
+    found = [cell for cell in cells if cell.value]
+    if not found:
+        return Cell()
+    values = [float(cell.value) for cell in found]
+    notes = list(dict.fromkeys(cell.note for cell in found))
+    # what differs from seed to seed stands in the rows of the seeds
+    note = notes[0] if len(notes) == 1 else ""
+    if len(found) < len(cells):
+        note = "; ".join([*([note] if note else []), f"{len(found)} of {len(cells)} seeds"])
+    if len(set(values)) == 1 or not all(map(isfinite, values)):
+        return Cell(f"{fmean(values):.4g}" if len(found) > 1 else found[0].value, note)
+    return Cell(f"{fmean(values):.4g} ± {stdev(values):.2g}", note)
 
 
 def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
