@@ -1,4 +1,4 @@
-"""Models as ONNX files, which run without rnnorm."""
+"""Models as files that run without rnnorm: ONNX, and C for microcontrollers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
+from rnnorm.export.c_source import CStream as CStream
+from rnnorm.export.c_source import c as c
 from rnnorm.model.freeze import freeze
 from rnnorm.tracing import for_onnx
 

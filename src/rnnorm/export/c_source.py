@@ -1,0 +1,177 @@
+"""A frozen layer as a stream in C99: one file and its header, without a library or allocation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rnnorm.export.c_text import Source
+from rnnorm.export.stream import Stream, check_layer, read, run
+from rnnorm.model.freeze import freeze
+
+# a larger difference in float64 is another function; few frames, since a recurrence may enlarge
+# rounding from step to step
+_TOLERANCE = 1e-6
+_FRAMES = 64
+
+
+class CStream(NamedTuple):
+    """Cost of a stream in C, and its difference from the layer.
+
+    Args:
+        flash: bytes of its constants; the code comes on top.
+        ram: bytes of the state of one stream.
+        stack: bytes of the stack in a call, without those of ``expf`` and ``tanhf``.
+        multiplications: multiplications of matrices in a frame, in 8 bits where quantised.
+        error: root mean square of the difference from the layer, relative to the outputs'.
+        largest_error: largest absolute difference.
+    """
+
+    flash: int
+    ram: int
+    stack: int
+    multiplications: int
+    error: float
+    largest_error: float
+
+
+def c(
+    frozen: nn.Module,
+    path: str | Path,
+    quantize: Literal["int8"] | None = None,
+    *,
+    linear: nn.Linear | None = None,
+    frames: Tensor | None = None,
+) -> CStream:
+    """Write a layer in evaluation as a stream in C99: a file and, beside it, its header.
+
+    The header declares ``NAME_reset`` and ``NAME_frame``, where NAME is that of the file. A
+    stream is what a frozen copy of the layer computes from ``step=0`` on, one frame after the
+    other. The code needs ``expf``, ``tanhf``, ``sqrtf`` and, in 8 bits, ``lrintf`` of C's library,
+    and no memory besides the state that the caller holds and the stack.
+
+    With ``"int8"`` the weights are whole numbers of 8 bits with a scale for each row. What they
+    are multiplied with, a frame or h, is rounded to 8 bits at each step by its own largest value,
+    so that no data are needed to choose scales. States, norms and gates are float.
+
+    Args:
+        frozen: an RNN, LSTM or GRU of rnnorm with any number of layers, norm and learned initial
+            states; a frozen copy is exported. Bidirectional layers, projections, peepholes,
+            zoneout, initial states from the input and another ``reset_after`` are refused.
+        path: path of the file, ``NAME.c``; its name is a name in C.
+        quantize: None for float, or ``"int8"``.
+        linear: applied to each output of the layer, such as the last layer of a classifier; the
+            stream then returns its results.
+        frames: input of the layer on which the difference is measured, such as real sequences of
+            equal length; by default 4 rows of 64 frames of unit noise.
+
+    Returns:
+        what the stream costs, and its difference from the layer; both also stand in the file. The
+        difference is that of the same arithmetic in PyTorch, not of a compiled program.
+
+    Raises:
+        TypeError: if ``frozen``, ``linear`` or ``frames`` is of another type.
+        ValueError: if an option of the layer is refused, a value is not finite in float32, or
+            ``quantize``, the name of the file or the size of ``linear`` does not fit.
+        RuntimeError: if the layer computes another function than its parameters say, as with
+            hooks, or frames do not fit it.
+        FileNotFoundError: if the folder of ``path`` does not exist.
+    """
+    path = Path(path)
+    check_layer(frozen)
+    _check(frozen, path, quantize, linear, frames)
+    # in float64 a difference is an error, and no rounding
+    layer: Any = freeze(frozen).cpu().double()
+    last = None if linear is None else freeze(linear).cpu().double()
+    stream = read(layer, last)
+    source = Source(stream, path.stem, quantize == "int8")
+    with torch.autocast("cpu", enabled=False):
+        errors = _measure(layer, last, stream, frames, quantize == "int8")
+    costs = CStream(*source.costs(), *errors)
+    comment = [
+        f"{type(layer).__name__}({layer.extra_repr()})"
+        + ("" if linear is None else f", then Linear({linear.extra_repr()})"),
+        "One frame after the other; written by rnnorm.export.c.",
+        "",
+        f"flash: {costs.flash} bytes of constants, besides 1 to 2 KiB of code",
+        f"RAM: {costs.ram} bytes for each stream, in {path.stem}_state",
+        f"stack: {costs.stack} bytes at most, besides that of expf and tanhf",
+        f"a frame: {costs.multiplications} multiplications of matrices in "
+        f"{'float' if quantize is None else '8 bits'}, besides those of norms and gates, and "
+        f"{source.functions()}",
+        f"difference from the layer, on {'noise' if frames is None else 'frames of its data'}: "
+        f"{costs.error:.2e} of its outputs (root mean square), {costs.largest_error:.2e} at most",
+    ]
+    texts = {path.with_suffix(".h"): source.header(), path: source.text(comment)}
+    partial = {file: file.with_name(f"{file.name}.partial") for file in texts}
+    try:
+        for file, text in texts.items():
+            partial[file].write_text(f"{text}\n", encoding="utf-8")
+        for file in texts:
+            partial[file].replace(file)
+    finally:
+        for file in texts:
+            partial[file].unlink(missing_ok=True)
+    return costs
+
+
+def _check(frozen: Any, path: Path, quantize: object, linear: object, frames: object) -> None:
+    """Refuse arguments that do not fit, as ``c`` says."""
+    if quantize not in (None, "int8"):
+        raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
+    name = path.stem
+    if path.suffix != ".c" or not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name):
+        raise ValueError(
+            "path must end with a name in C and .c, of letters, digits and underscores, as in "
+            f"stream.c, got {path.name!r}"
+        )
+    if linear is not None:
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"linear must be a torch.nn.Linear, got {type(linear).__name__}")
+        if linear.in_features != frozen.hidden_size:
+            raise ValueError(
+                f"linear must have {frozen.hidden_size} inputs, as many as the layer has outputs, "
+                f"got {linear.in_features}"
+            )
+    if frames is not None:
+        if not isinstance(frames, Tensor):
+            raise TypeError(f"frames must be a tensor, got {type(frames).__name__}")
+        if not frames.numel() or not frames.isfinite().all():
+            raise ValueError("frames must be finite values, one frame or more")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"path must be in a folder that exists, got {path}")
+
+
+@torch.no_grad()
+def _measure(
+    layer: Any, last: nn.Linear | None, stream: Stream, frames: Tensor | None, quantised: bool
+) -> tuple[float, float]:
+    """Return the relative and the largest difference of the stream's arithmetic from a layer.
+
+    Raises:
+        RuntimeError: if the stream computes another function than the layer.
+    """
+    if frames is None:
+        generator, size = torch.Generator("cpu").manual_seed(0), (_FRAMES, 4, layer.input_size)
+        frames = torch.randn(size, generator=generator, device="cpu")
+        frames = frames.transpose(0, 1) if layer.batch_first else frames
+    x = frames.detach().cpu().double()
+    want = layer(x)[0]
+    want = want if last is None else last(want)
+    if x.dim() == 2:
+        x, want = x.unsqueeze(1), want.unsqueeze(1)
+    elif layer.batch_first:
+        x, want = x.transpose(0, 1), want.transpose(0, 1)
+    size = want.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    apart = (run(stream, x[:_FRAMES]) - want[:_FRAMES]).square().mean().sqrt() / size
+    if not apart <= _TOLERANCE:
+        raise RuntimeError(
+            f"the layer's outputs differ by {apart:.1e} of their size from what its parameters say:"
+            " remove its forward hooks, and those of linear, first"
+        )
+    difference = run(stream, x.float(), quantised).double() - want
+    return float(difference.square().mean().sqrt() / size), float(difference.abs().max())
