@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,3 +73,14 @@ def test_export_and_stream(tmp_path):
     said = run(tmp_path, "export_and_stream.py", "--minibatches", 60)
     assert "streamed as in one pass: True" in said
     assert float(said.splitlines()[-1].split()[-1]) < 0.2
+
+
+def test_keyword_spotter(data, tmp_path):
+    if not (data / "fsdd").is_dir():
+        pytest.skip("RNNORM_DATA has no fsdd/")
+    arguments = ("--data-dir", data, "--epochs", 2)
+    said = run(tmp_path, "keyword_spotter.py", *arguments)
+    scores = [float(line.split()[-1]) for line in said.splitlines() if "accuracy" in line]
+    assert min(scores) > 0.75
+    assert max(scores) - min(scores) < 0.05
+    assert len(scores) == (3 if shutil.which("cc") else 1)
