@@ -14,10 +14,6 @@
 
 #include "layer.h"
 
-// see pass.h and layout.h
-extern "C" void* rnnorm_scratch(int64_t bytes);
-extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
-
 #define DECLARE(isa)                                         \
   extern "C" int rnnorm_forward_##isa(const rnnorm_layer*);  \
   extern "C" int rnnorm_backward_##isa(const rnnorm_layer*); \
@@ -119,8 +115,15 @@ struct Scratch {
 thread_local Scratch scratch;
 thread_local int passes = 0;  // passes that run: an exchange may start another one
 
-int run(int (*Passes::*direction)(const rnnorm_layer*), const rnnorm_layer* layer) {
-  const auto pass = (layer->numbers == RNNORM_BFLOAT16 ? build.bfloat16 : build.passes).*direction;
+const Passes& passes_for(const rnnorm_layer* layer) {
+  return layer->numbers == RNNORM_BFLOAT16 ? build.bfloat16 : build.passes;
+}
+
+}  // namespace
+
+extern "C" {
+
+int rnnorm_run(int (*pass)(const rnnorm_layer*), const rnnorm_layer* layer) {
   if (passes) {
     // a nested pass has its own memory and one thread: the threads of the outer pass wait
     Scratch outer;
@@ -138,19 +141,19 @@ int run(int (*Passes::*direction)(const rnnorm_layer*), const rnnorm_layer* laye
   return failed;
 }
 
-}  // namespace
-
-extern "C" {
-
 int64_t rnnorm_layer_size() { return sizeof(rnnorm_layer); }
 
 const char* rnnorm_isa() { return build.name; }
 
 int rnnorm_has_bfloat16() { return build.bfloat16.forward != nullptr; }
 
-int rnnorm_forward(const rnnorm_layer* layer) { return run(&Passes::forward, layer); }
+int rnnorm_forward(const rnnorm_layer* layer) {
+  return rnnorm_run(passes_for(layer).forward, layer);
+}
 
-int rnnorm_backward(const rnnorm_layer* layer) { return run(&Passes::backward, layer); }
+int rnnorm_backward(const rnnorm_layer* layer) {
+  return rnnorm_run(passes_for(layer).backward, layer);
+}
 
 void rnnorm_update(const rnnorm_population* of, int64_t sites, int64_t is_double) {
   build.update(of, sites, is_double);

@@ -4,6 +4,10 @@
 
 #define RNNORM_API __attribute__((visibility("default")))
 
+namespace rnnorm {
+class Team;
+}
+
 extern "C" {
 
 enum {
@@ -133,4 +137,15 @@ RNNORM_API int rnnorm_has_bfloat16();
 
 // the instruction set in use, or null if RNNORM_CPU_ISA names one that is unknown or absent
 RNNORM_API const char* rnnorm_isa();
+
+// runs a pass of a cell that was compiled at run time, as rnnorm_forward runs those of this library
+RNNORM_API int rnnorm_run(int (*pass)(const rnnorm_layer*), const rnnorm_layer*);
+
+// for passes: scratch of the calling thread, kept for the next call; null if memory ran out
+RNNORM_API void* rnnorm_scratch(int64_t bytes);
+// asks for huge pages for new memory: faults on small ones can take as long as the arithmetic
+RNNORM_API void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
+// calls the task once for each rank; a pool of standard threads belongs to its calling thread
+RNNORM_API void rnnorm_run_team(int64_t threads, void (*task)(void*, rnnorm::Team&, int64_t),
+                                void* body);
 }

@@ -1,11 +1,13 @@
 // the layout of weights, of the statistics of a step and of scratch memory
 #pragma once
+// a user's cell, rnnorm::Own for numbers of the type RNNORM_OWN, is compiled at its first use
+#ifdef RNNORM_OWN
+#include "own.h"
+#else
 #include "cells.h"
+#endif
 #include "plan.h"
 #include "team.h"
-
-// asks for huge pages for new memory: faults on small ones can take as long as the arithmetic
-extern "C" void rnnorm_prefer_huge_pages(void* block, int64_t bytes);
 
 namespace rnnorm {
 namespace {
@@ -63,8 +65,9 @@ struct Layer {
   RowSite row_site[RNNORM_SITES];
 
   explicit Layer(const rnnorm_layer& args)
-      : a(args), plan(args), tiles(args.H), T_(args.T), B(args.B), I(args.I), H(args.H),
-        P(tiles.padded), FI(row_factors(I)), FH(row_factors(H)), head(H / args.heads), FR(0) {
+      : a(args), plan(args, Cell::separate), tiles(args.H), T_(args.T), B(args.B), I(args.I),
+        H(args.H), P(tiles.padded), FI(row_factors(I)), FH(row_factors(H)),
+        head(H / args.heads), FR(0) {
     for (int64_t i = 0; i < tiles.count; ++i) FR = larger(FR, row_factors(read_by(tiles[i]).count));
     if (a.min_rows >= 0)
       for (int64_t t = 0; t < T_ && all_rows(t) >= a.min_rows; ++t) last_good = t;

@@ -4,8 +4,10 @@
 #include "subnormals.h"
 #include "threads.h"
 
-// scratch of the calling thread, kept for the next call; null if memory ran out
-extern "C" void* rnnorm_scratch(int64_t bytes);
+#ifdef RNNORM_OWN
+extern "C" RNNORM_API int RNNORM_FORWARD(const rnnorm_layer*);
+extern "C" RNNORM_API int RNNORM_BACKWARD(const rnnorm_layer*);
+#endif
 
 namespace rnnorm {
 namespace {
@@ -44,6 +46,9 @@ int run_cell(const rnnorm_layer& a) {
 
 template <template <class, class> class Direction>
 int run_layer(const rnnorm_layer& a) {
+#ifdef RNNORM_OWN
+  return run_pass<Direction<Own, RNNORM_OWN>>(a);
+#else
   switch (a.cell) {
     case RNNORM_LSTM: return run_cell<Direction, Lstm>(a);
     case RNNORM_GRU: return run_cell<Direction, Gru>(a);
@@ -59,6 +64,7 @@ int run_layer(const rnnorm_layer& a) {
     default: return run_cell<Direction, IndRnnRelu>(a);
 #endif
   }
+#endif
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ struct Plan {
   int64_t frames;  // sum of sizes
   int64_t all_frames;  // sum of sizes over all processes
 
-  Plan(const rnnorm_layer& a) {
-    const bool apart = a.site[RNNORM_INPUT].scope || a.cell == RNNORM_GRU ||
+  // `separate` as in csrc/cells.h
+  Plan(const rnnorm_layer& a, bool separate) {
+    const bool apart = a.site[RNNORM_INPUT].scope || separate ||
                        (a.site[RNNORM_HIDDEN].scope && !a.joint);
     fused = !apart;
     whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;

@@ -1,4 +1,4 @@
-#include "team.h"
+#include "threads.h"
 
 #include <thread>
 
@@ -47,3 +47,10 @@ void Team::barrier() {
 }
 
 }  // namespace rnnorm
+
+#ifndef RNNORM_STANDARD_THREADS
+extern "C" void rnnorm_run_team(int64_t threads, void (*task)(void*, rnnorm::Team&, int64_t),
+                                void* body) {
+  rnnorm::run_team(threads, [&](rnnorm::Team& team, int64_t rank) { task(body, team, rank); });
+}
+#endif

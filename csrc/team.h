@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <mutex>
 
+#include "layer.h"
+
 namespace rnnorm {
 
 // the barrier spins for a moment, then sleeps. OpenMP's barrier spins for milliseconds at every
 // step, on cores that other processes need
-class Team {
+class RNNORM_API Team {
  public:
   explicit Team(int64_t size);
   ~Team();

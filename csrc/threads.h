@@ -2,12 +2,9 @@
 #pragma once
 #include "team.h"
 
-#ifdef RNNORM_STANDARD_THREADS
-
-// calls the task once for each rank; each calling thread keeps a pool of its own
-extern "C" void rnnorm_run_team(int64_t threads, void (*task)(void*, rnnorm::Team&, int64_t),
-                                void* body);
-
+// a cell that is compiled at its first use has the threads of the library that the package brings
+#if defined(RNNORM_STANDARD_THREADS) || defined(RNNORM_OWN)
+#define RNNORM_THREADS_ELSEWHERE
 #else
 #include <omp.h>
 #endif
@@ -15,7 +12,7 @@ extern "C" void rnnorm_run_team(int64_t threads, void (*task)(void*, rnnorm::Tea
 namespace rnnorm {
 namespace {
 
-#ifdef RNNORM_STANDARD_THREADS
+#ifdef RNNORM_THREADS_ELSEWHERE
 
 template <class Body>
 void run_team(int64_t threads, Body body) {
