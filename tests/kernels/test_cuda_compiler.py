@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rnnorm.kernels import run_time_compilation
 from rnnorm.kernels.cuda import compiler
 
 SOURCE = """
@@ -35,7 +36,7 @@ class Counting:
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     folder = tmp_path / "cache" / "kernels"
-    monkeypatch.setenv(compiler.FOLDER, str(folder))
+    monkeypatch.setenv(run_time_compilation.FOLDER, str(folder))
     return folder
 
 
@@ -171,7 +172,7 @@ def test_a_user_without_a_home_compiles_each_time(nvrtc, monkeypatch, caplog):
     def homeless():
         raise RuntimeError("Could not determine home directory.")
 
-    for name in (compiler.FOLDER, "XDG_CACHE_HOME"):
+    for name in (run_time_compilation.FOLDER, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     with caplog.at_level(logging.INFO, "rnnorm"):
@@ -181,12 +182,12 @@ def test_a_user_without_a_home_compiles_each_time(nvrtc, monkeypatch, caplog):
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
-    assert compiler.cache_folder() == tmp_path / "cache" / "kernels"
-    monkeypatch.delenv(compiler.FOLDER)
+    assert run_time_compilation.cache_folder("cuda") == tmp_path / "cache" / "kernels"
+    monkeypatch.delenv(run_time_compilation.FOLDER)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiler.cache_folder() == tmp_path / "rnnorm" / "cuda"
+    assert run_time_compilation.cache_folder("cuda") == tmp_path / "rnnorm" / "cuda"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert compiler.cache_folder() == Path.home() / ".cache" / "rnnorm" / "cuda"
+    assert run_time_compilation.cache_folder("cuda") == Path.home() / ".cache" / "rnnorm" / "cuda"
 
 
 def test_writers_and_readers_at_once_see_whole_files(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -10,14 +9,12 @@ import importlib.util
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-#: environment variable: the folder that keeps compiled kernels
-FOLDER = "RNNORM_CACHE"
+from rnnorm.kernels.run_time_compilation import cache_folder, first_errors, write
 
 # a change of a cached file's layout needs another number
 _FORMAT = 1
@@ -25,8 +22,6 @@ _MAGIC = b"rnnorm cubin\n"
 _DIGEST = hashlib.sha256().digest_size
 
 _SUCCESS = 0
-# of an error's log
-_LINES = 10
 
 _log = logging.getLogger("rnnorm")
 
@@ -109,7 +104,7 @@ class Nvrtc:
             if code != _SUCCESS:
                 raise RuntimeError(
                     f"NVRTC {self.version} cannot compile a kernel with {' '.join(options)} "
-                    f"({self._name(code)}):\n{_head(self._output('ProgramLog', program))}"
+                    f"({self._name(code)}):\n{first_errors(self._output('ProgramLog', program))}"
                 )
             return self._output("CUBIN", program)
         finally:
@@ -129,13 +124,6 @@ class Nvrtc:
 
     def _name(self, code: int) -> str:
         return str(self._library.nvrtcGetErrorString(code).decode())
-
-
-def _head(log: bytes) -> str:
-    """Return the lines of a log from its first error on, at most ten."""
-    lines = log.rstrip(b"\0").decode(errors="replace").strip().splitlines()
-    first = next((k for k, line in enumerate(lines) if "error" in line), 0)
-    return "\n".join(lines[first : first + _LINES])
 
 
 def _check_architecture(nvrtc: Nvrtc, architecture: str) -> None:
@@ -183,17 +171,6 @@ def _candidates() -> Iterator[str]:
             yield str(installed)
 
 
-def cache_folder() -> Path:
-    """Return the folder of compiled kernels, which may be deleted at any time.
-
-    Raises:
-        RuntimeError: if no environment variable names the folder and the user has no home.
-    """
-    if given := os.environ.get(FOLDER):
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rnnorm" / "cuda"
-
-
 def _digest(key: str, cubin: bytes) -> bytes:
     return hashlib.sha256(key.encode() + cubin).digest()
 
@@ -201,7 +178,7 @@ def _digest(key: str, cubin: bytes) -> bytes:
 def _cached(key: str) -> bytes | None:
     """Return a cubin from the cache, None if the cache has no whole file for it."""
     try:
-        data = (cache_folder() / f"{key}.cubin").read_bytes()
+        data = (cache_folder("cuda") / f"{key}.cubin").read_bytes()
     except (OSError, RuntimeError):
         return None
     digest, cubin = data[len(_MAGIC) :][:_DIGEST], data[len(_MAGIC) + _DIGEST :]
@@ -212,17 +189,6 @@ def _cached(key: str) -> bytes | None:
 def _store(key: str, cubin: bytes) -> None:
     """Write a cubin to the cache, where other processes may read or write the same file."""
     try:
-        folder = cache_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # readable by this user alone
-        handle, temporary = tempfile.mkstemp(suffix=".part", dir=folder)
-        try:
-            with open(handle, "wb") as file:
-                file.write(_MAGIC + _digest(key, cubin) + cubin)
-            os.replace(temporary, folder / f"{key}.cubin")
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        write(cache_folder("cuda") / f"{key}.cubin", _MAGIC + _digest(key, cubin) + cubin)
     except (OSError, RuntimeError) as error:
         _log.info("a compiled CUDA kernel is not kept for the next process: %s", error)
