@@ -16,8 +16,8 @@ from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 
 #: by the name in ``Options``, the cells that ``Inputs`` and ``Options`` can describe, from fewer
-#: weights to more
-CELLS: Mapping[str, tuple[Cell, ...]] = {
+#: weights to more; ``add_own`` adds others
+CELLS: dict[str, tuple[Cell, ...]] = {
     "LSTM": (LSTM(), LSTM("output"), LSTM("all")),
     "GRU": (GRU(),),
     "GRU_BOTH": (GRU("both"),),
@@ -28,7 +28,16 @@ CELLS: Mapping[str, tuple[Cell, ...]] = {
     "IndRNN_RELU": (IndRNN(),),
 }
 #: one cell of each name, for what its options do not change
-CELL_OF_NAME: Mapping[str, Cell] = {name: alike[0] for name, alike in CELLS.items()}
+CELL_OF_NAME: dict[str, Cell] = {name: alike[0] for name, alike in CELLS.items()}
+#: cells that the package's own build computes
+BUILT_IN = tuple([cell for alike in CELLS.values() for cell in alike])
+#: with which the names of cells begin that are compiled at run time
+OWN = "own-"
+
+
+def add_own(name: str, cell: Cell) -> None:
+    """Make a cell that is compiled at run time known by its name in ``Options``."""
+    CELLS[name], CELL_OF_NAME[name] = (cell,), cell
 
 
 def independent(cell: Cell) -> bool:
@@ -330,6 +339,11 @@ class Options(NamedTuple):
     def separate(self) -> bool:
         """Tell whether a gate reads its input and recurrent term apart, each with its own bias."""
         return "joint" not in CELL_OF_NAME[self.cell].sites
+
+    @property
+    def own(self) -> bool:
+        """Tell whether the cell was compiled at run time."""
+        return self.cell.startswith(OWN)
 
     @property
     def independent(self) -> bool:

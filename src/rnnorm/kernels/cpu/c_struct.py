@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels.cpu.library import (
-    CELLS,
     KINDS,
     OVER,
     Layer,
     Mask,
     Site,
     multiplies_bfloat16,
+    number_of,
 )
 from rnnorm.kernels.inputs import PEEPHOLES, PLACES, RESULTS, Inputs, Options, Results, Sites
 
@@ -93,7 +93,8 @@ _BFLOAT16 = multiplies_bfloat16()
 
 def computed(inputs: Inputs, options: Options) -> Inputs:
     """Return inputs whose x and weights are in float32 if the build cannot multiply bfloat16."""
-    if inputs.x.dtype != torch.bfloat16 or (_BFLOAT16 and options.heads == 1):
+    multiplied = _BFLOAT16 and options.heads == 1 and not options.own
+    if inputs.x.dtype != torch.bfloat16 or multiplied:
         return inputs
     return inputs._replace(
         x=inputs.x.float(),
@@ -190,7 +191,7 @@ def without_tensors(
         others: shapes of the constants, the masks and ``reset``.
     """
     layer = Layer()
-    layer.cell = CELLS.index(options.cell)
+    layer.cell = number_of(options.cell)
     layer.numbers = numbers
     layer.T, layer.B, layer.I, layer.H = sizes
     layer.heads = options.heads or 1

@@ -129,6 +129,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         function = getattr(library, name)
         function.restype = ctypes.c_int
         function.argtypes = (ctypes.POINTER(Layer),)
+    library.rnnorm_run.restype = ctypes.c_int
+    library.rnnorm_run.argtypes = (_POINTER, ctypes.POINTER(Layer))
     library.rnnorm_update.restype = None
     library.rnnorm_update.argtypes = (ctypes.c_void_p, _INT, _INT)
     if library.rnnorm_isa() is None:
@@ -140,7 +142,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 def _fits(library: ctypes.CDLL) -> bool:
     """Tell whether the library has the functions that are called, and the struct ``Layer``."""
     size = getattr(library, "rnnorm_layer_size", None)
-    newer = ("rnnorm_update", "rnnorm_has_bfloat16")
+    newer = ("rnnorm_update", "rnnorm_has_bfloat16", "rnnorm_run")
     if size is None or not all([hasattr(library, name) for name in newer]):
         return False
     size.restype, size.argtypes = _INT, ()
@@ -148,6 +150,8 @@ def _fits(library: ctypes.CDLL) -> bool:
 
 
 _LIBRARY, UNAVAILABLE = _load()
+#: path of the library, with which cells are linked that are compiled at run time
+PATH = None if _LIBRARY is None else Path(_LIBRARY._name).absolute()
 if UNAVAILABLE and os.environ.get("RNNORM_REQUIRE_CPU") == "1":
     raise ImportError(f"RNNORM_REQUIRE_CPU=1, but the CPU kernels are missing: {UNAVAILABLE}")
 
@@ -163,6 +167,43 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def forked() -> bool:
+    """Tell whether this process is the child of a fork that has loaded no other program."""
+    return _forked
+
+
+# names of the cells that were compiled at run time, and by the number of a name and the type of
+# numbers the addresses of the passes
+_own_names: list[str] = []
+_own_passes: dict[tuple[int, int], dict[str, int]] = {}
+
+
+def number_of(cell: str) -> int:
+    """Return the number of a cell in the struct, by its name in ``Options``."""
+    return CELLS.index(cell) if cell in CELLS else len(CELLS) + _own_names.index(cell)
+
+
+def add_own(cell: str, numbers: int, path: Path) -> None:
+    """Load the passes of a cell that was compiled at run time.
+
+    Args:
+        cell: name of the cell in ``Options``.
+        numbers: 0 for float, 1 for double.
+        path: path of the library that has them.
+
+    Raises:
+        OSError: if the library cannot be loaded.
+    """
+    own = ctypes.CDLL(str(path))
+    if cell not in _own_names:
+        _own_names.append(cell)
+    # a library that was loaded is never unloaded
+    _own_passes[number_of(cell), numbers] = {
+        f"rnnorm_{each}": ctypes.cast(getattr(own, f"rnnorm_own_{each}"), _POINTER).value or 0
+        for each in ("forward", "backward")
+    }
 
 
 def isa() -> str:
@@ -190,6 +231,7 @@ def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
 
     Raises:
         MemoryError: if scratch memory could not be allocated.
+        RuntimeError: if the cell was not compiled for the layer's numbers.
         BaseException: if ``exchange`` raised it.
     """
     assert _LIBRARY is not None
@@ -202,7 +244,12 @@ def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
     if exchange is not None:
         layer.all_sizes = address(exchange.sizes)
         layer.exchange = _EXCHANGE(lambda *which: _attempt(exchange, which, raised))
-    failed = getattr(_LIBRARY, name)(ctypes.byref(layer))
+    if layer.cell < len(CELLS):
+        failed = getattr(_LIBRARY, name)(ctypes.byref(layer))
+    elif passes := _own_passes.get((layer.cell, layer.numbers)):
+        failed = _LIBRARY.rnnorm_run(passes[name], ctypes.byref(layer))
+    else:
+        raise RuntimeError("the cell was not compiled for numbers of this dtype: call its layer")
     if raised:
         raise raised.pop()
     if failed:
