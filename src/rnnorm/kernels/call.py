@@ -194,9 +194,13 @@ class Coverage:
 
     def refuses(self, request: Request) -> str:
         """Say why the kernel does not compute a request, empty if it does."""
+        if not listed(request.cell, self.cells):
+            return f"it has no {request.cell}"
+        return self.refuses_beside_cell(request)
+
+    def refuses_beside_cell(self, request: Request) -> str:
+        """Say why the kernel does not compute a request, whatever cell it has."""
         cell = request.cell
-        if not listed(cell, self.cells):
-            return f"it has no {cell}"
         if request.dtype not in DTYPES:
             return f"it has no {request.dtype}"
         if request.projected:

@@ -13,12 +13,14 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import reference, scan, synchronized
 from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed, remembered
 from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cpu import own_cell
 from rnnorm.kernels.cpu import update as cpu_update
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.cuda import layer as cuda
@@ -230,7 +232,7 @@ def _choose(**asked: Any) -> int:
     request, forced = Request(**asked, exported=exporting()), _forced.get()
     if forced is not None:
         index = KERNELS.index(_forced_kernel(forced, request))
-    elif request.device.type != "cpu" or not settled() or not unobserved(()):
+    elif request.device.type != "cpu" or not settled(request.cell) or not unobserved(()):
         index = _first_accepting(*request)
     else:
         index = _remembered(*request)
@@ -238,9 +240,13 @@ def _choose(**asked: Any) -> int:
     return index
 
 
-def settled() -> bool:
-    """Tell whether a request alone picks its kernel: no backend is forced, and none is logged."""
-    return _forced.get() is None and not _log.isEnabledFor(logging.INFO)
+def settled(cell: Cell) -> bool:
+    """Tell whether a request alone picks its kernel, and is not logged.
+
+    Neither is so under ``use_backend``, and not for a user's cell, whose equations may change.
+    """
+    quiet = _forced.get() is None and not _log.isEnabledFor(logging.INFO)
+    return quiet and own_cell.built_in(cell)
 
 
 def kernel_of(request: Request) -> Kernel:
@@ -261,17 +267,41 @@ def _forced_kernel(name: str, request: Request) -> Kernel:
 
 def _first_accepting(*fields: Any) -> int:
     """Return the index of the first kernel that accepts a request; the reference accepts all."""
-    request, passed_over = Request(*fields), []
+    request = Request(*fields)
+    index, passed_over = _try(request)
+    if _log.isEnabledFor(logging.INFO) and (text := str(request)) not in _logged:
+        # as text, since a user's cell may not be hashable
+        _logged.add(text)
+        reasons = "; ".join([f"{name}: {why}" for name, why in passed_over.items()])
+        _log.info("%s runs on %s (%s)", text, KERNELS[index].name, reasons or "first")
+    return index
+
+
+def _try(request: Request) -> tuple[int, dict[str, str]]:
+    """Return the index of the first kernel that accepts a request, and why others before do not."""
+    passed_over: dict[str, str] = {}
     for index, kernel in enumerate(KERNELS):  # noqa: B007
         why = kernel.unavailable or kernel.refuses(request) or kernel.worse(request)
         if not why:
             break
-        passed_over.append(f"{kernel.name}: {why}")
-    if _log.isEnabledFor(logging.INFO) and (text := str(request)) not in _logged:
-        # as text, since a user's cell may not be hashable
-        _logged.add(text)
-        _log.info("%s runs on %s (%s)", text, kernel.name, "; ".join(passed_over) or "first")
-    return index
+        passed_over[kernel.name] = why
+    return index, passed_over
+
+
+def explain(**asked: Any) -> tuple[str, dict[str, str]]:
+    """Return the name of the kernel that ``choose`` returns, and why those before it do not run.
+
+    Nothing is counted, logged or compiled.
+
+    Raises:
+        RuntimeError: as ``choose``.
+    """
+    request = Request(**asked, exported=exporting())
+    with own_cell.only_asked():
+        if (forced := _forced.get()) is not None:
+            return _forced_kernel(forced, request).name, {}
+        index, passed_over = _try(request)
+    return KERNELS[index].name, passed_over
 
 
 _remembered = remembered(_first_accepting)

@@ -19,8 +19,8 @@ class Recurrent(Sequence):
 
     Write the equations of a step (:class:`Cell`), and get what :class:`LSTM` has: layers,
     directions, packing, ``lengths``, every norm and scope, statistics per step, streams,
-    :func:`update_bn`, double backward and ``torch.export``. It runs in plain PyTorch, on any
-    device.
+    :func:`update_bn`, double backward and ``torch.export``. On a CPU the cell is compiled at its
+    first call where it can be (:func:`explain` says why not); elsewhere it runs in plain PyTorch.
 
     Args:
         cell: the equations, their sites and weights.

@@ -44,9 +44,14 @@ class _EmptiedError(CompilationError):
     """Raised where the cache was deleted while a cell was compiled into it."""
 
 
+def switched_off() -> bool:
+    """Tell whether the environment leaves users' cells uncompiled."""
+    return os.environ.get(SWITCH) == "0"
+
+
 def unavailable() -> str:
     """Say why no cell can be compiled on this machine, empty if one can."""
-    if os.environ.get(SWITCH) == "0":
+    if switched_off():
         return f"{SWITCH}=0 leaves it uncompiled"
     if library.PATH is None:
         return library.UNAVAILABLE
@@ -386,7 +391,7 @@ def _run_in_thread(
         for process, log in zip(running, logs, strict=True):
             if process.poll():
                 raise CompilationError(
-                    f"{process.args[0]} failed ({process.returncode}):\n"  # type: ignore[index]
+                    f"{commands[0][0]} failed ({process.returncode}):\n"
                     f"{first_errors(log.read_bytes())}"
                 )
     finally:

@@ -7,14 +7,15 @@ from torch import Tensor
 
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
+from rnnorm.kernels.cpu import own_cell
 from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED
 from rnnorm.kernels.cpu.forward import NARROW_PASSES, PASSES
-from rnnorm.kernels.inputs import CELLS, PLACES, separated
+from rnnorm.kernels.inputs import BUILT_IN, PLACES, separated
 from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
 
 #: the layers that the kernel computes
 COVERAGE = Coverage(
-    [cell for alike in CELLS.values() for cell in alike],
+    BUILT_IN,
     dict.fromkeys((BatchNorm, LayerNorm, RMSNorm), SITES),
     PLACES,
     over=(None, "term", "gate"),
@@ -29,7 +30,9 @@ def refuses(request: Request) -> str:
         return f"it runs on the CPU, not on {request.device.type}"
     if request.exported == "onnx":
         return "onnx has no such operator"
-    return COVERAGE.refuses(request)
+    if own_cell.built_in(request.cell):
+        return COVERAGE.refuses(request)
+    return COVERAGE.refuses_beside_cell(request) or own_cell.refuses(request)
 
 
 def layer(call: LayerCall) -> LayerResult:
@@ -43,6 +46,8 @@ def layer(call: LayerCall) -> LayerResult:
         RuntimeError: if a parameter has another shape than the layer's, or another rank is missing
             (raised by torch.distributed).
     """
+    if not own_cell.built_in(call.cell):
+        call = own_cell.described(call)
     wide = call.x.dtype if call.x.dtype in COMPUTED else torch.float32
     narrow = call.x.dtype if call.x.dtype in MULTIPLIED else wide
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)

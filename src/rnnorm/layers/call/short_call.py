@@ -19,7 +19,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.call_inputs import check_shapes, options_of, sites_of
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import library
+from rnnorm.kernels.cpu import library, own_cell
 from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED, place, without_tensors
 from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
@@ -201,7 +201,7 @@ def _call(
         or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
         or (hx is not None and [s.shape for s in given] != [shape] * states)
         or torch.is_autocast_enabled("cpu")
-        or not dispatch.settled()
+        or not dispatch.settled(module.cell)
         or (training and module.ranks is not None and module.synchronized())
     )
     if usual:
@@ -252,7 +252,7 @@ def run(
         RuntimeError: if a parameter has another shape than the layer's, or a population cannot
             grow.
     """
-    if type(step) is not int or not unobserved((x, *state)):
+    if type(step) is not int or not unobserved((x, *state)) or not own_cell.built_in(module.cell):
         return None
     x = x if suffix else x.squeeze(0)
     return _run(_known(module, suffix), module, x, state, suffix, step)

@@ -1,0 +1,173 @@
+"""How fast a cell of your own is: the table of docs/own-cell.md.
+
+An LSTM and a GRU written as cells of one's own are timed beside the built-in ones, and a minimal
+gated unit beside the reference kernel and a loop written by hand. Rivals take turns in one process.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+import rnnorm
+
+
+class LSTM(rnnorm.Cell):
+    gates = (4,)
+    states = ("h", "c")
+    sites = ("input", "recurrent", "joint", "cell")
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c = state
+        i, f, g, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(normalise("cell", c))
+        return h, (h, c)
+
+
+class GRU(rnnorm.Cell):
+    gates = (2, 1)
+    sites = ("input", "recurrent")
+
+    def shifts(self, weights, sites):
+        return {"input": weights.bias_ih, "recurrent": weights.bias_hh}
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h,) = state
+        x_r, x_z, x_n = x_term.chunk(3, 1)
+        term = normalise("recurrent", self.product(h, weights.weight_hh))
+        h_r, h_z, h_n = term.chunk(3, 1)
+        n = torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
+        h = torch.lerp(n, h, torch.sigmoid(x_z + h_z))
+        return h, (h,)
+
+
+class MinimalGatedUnit(rnnorm.Cell):
+    """A forget gate that is the update gate, too (Zhou et al. 2016)."""
+
+    gates = (1, 1)
+    sites = ("input", "recurrent")
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h,) = state
+        x_f, x_n = x_term.chunk(2, 1)
+        h_f, h_n = normalise("recurrent", self.product(h, weights.weight_hh)).chunk(2, 1)
+        f = torch.sigmoid(x_f + h_f)
+        h = torch.lerp(h, torch.tanh(x_n + f * h_n), f)
+        return h, (h,)
+
+
+class ByHand(nn.Module):
+    """The minimal gated unit as a loop over time, without any norm."""
+
+    def __init__(self, like: rnnorm.Recurrent) -> None:
+        super().__init__()
+        self.load = like
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        w = self.load
+        terms = torch.nn.functional.linear(x, w.weight_ih_l0, w.bias_ih_l0 + w.bias_hh_l0)
+        h, outputs = x.new_zeros(x.size(1), w.hidden_size), []
+        for x_term in terms:
+            x_f, x_n = x_term.chunk(2, 1)
+            h_f, h_n = (h @ w.weight_hh_l0.T).chunk(2, 1)
+            f = torch.sigmoid(x_f + h_f)
+            h = torch.lerp(h, torch.tanh(x_n + f * h_n), f)
+            outputs.append(h)
+        return torch.stack(outputs), h
+
+
+def time_rivals(rivals: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Return each rival's median time in ms, taken in turns."""
+    for run in rivals.values():
+        run()
+        run()
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or min(map(len, times.values())) < 5:
+        for name, run in rivals.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: 1e3 * median(each) for name, each in times.items()}
+
+
+def call(model: nn.Module, x: Tensor, training: bool, backend: str = "") -> Callable[[], object]:
+    """Return a training step's forward and backward pass, or an evaluation."""
+
+    def run() -> None:
+        with torch.set_grad_enabled(training):
+            output = model(x)[0]
+            if training:
+                output.sum().backward()
+                model.zero_grad()
+
+    def forced() -> None:
+        with rnnorm.use_backend(backend):
+            run()
+
+    return forced if backend else run
+
+
+def main() -> None:
+    """Print a line for each cell, norm and mode."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--shape",
+        type=int,
+        nargs=4,
+        default=[100, 32, 64, 256],
+        metavar="N",
+        help="steps, rows, inputs, units",
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each line")
+    options = parser.parse_args()
+    T, B, features, units = options.shape
+    torch.set_num_threads(1)
+    x = torch.randn(T, B, features)
+    for norm in (None, "batch", "layer"):
+        for name, cell in (("LSTM", LSTM()), ("GRU", GRU())):
+            built_in = getattr(rnnorm, name)(features, units, norm=norm, initial_noise=0.0)
+            mine = rnnorm.Recurrent(cell, features, units, norm=norm, initial_noise=0.0)
+            mine.load_state_dict(built_in.state_dict())
+            for training in (True, False):
+                for model in (built_in, mine):
+                    model.train(training or norm is None)
+                taken = time_rivals(
+                    {
+                        "built in": call(built_in, x, training, "cpu"),
+                        "own": call(mine, x, training, "cpu"),
+                    },
+                    options.seconds,
+                )
+                ratio = taken["own"] / taken["built in"]
+                print(
+                    f"{name:6}{norm or 'none':8}{'train' if training else 'eval':7}"
+                    f"built in {taken['built in']:8.2f} ms  own {taken['own']:8.2f} ms  "
+                    f"ratio {ratio:.3f}",
+                    flush=True,
+                )
+    mine = rnnorm.Recurrent(MinimalGatedUnit(), features, units)
+    for training in (True, False):
+        taken = time_rivals(
+            {
+                "own": call(mine, x, training),
+                "reference": call(mine, x, training, "reference"),
+                "by hand": call(ByHand(mine), x, training),
+            },
+            options.seconds,
+        )
+        print(
+            f"MGU   none    {'train' if training else 'eval':7}"
+            + "  ".join(f"{name} {ms:.2f} ms" for name, ms in taken.items()),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

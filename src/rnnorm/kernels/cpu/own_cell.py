@@ -1,0 +1,340 @@
+"""Users' cells on the CPU kernel: traced at each call, and compiled at their first one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from rnnorm.cells.cell import Cell, Weights
+from rnnorm.kernels import reference
+from rnnorm.kernels.call import LayerCall, Mask, Request, listed
+from rnnorm.kernels.cpu import compiler, library
+from rnnorm.kernels.cpu.generate import header
+from rnnorm.kernels.equations.graph import Graph
+from rnnorm.kernels.equations.graph_cell import GraphCell
+from rnnorm.kernels.equations.trace import TraceError, trace
+from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
+from rnnorm.norm.spec import CELL_SITES, Norm
+from rnnorm.tracing import constant
+
+# so many different equations of one cell are compiled
+_MOST = 4
+_CHANGES = f"its equations are others at each call, or have been {_MOST} others before"
+# what the kernel's frame has as the base class has it
+_OF_THE_FRAME = (*("active_sites", "blocks", "norms", "prepare", "state_sizes", "units", "widths"),)
+# by type, the name in C++ and the number in the struct
+_TYPES = {torch.float64: ("double", 1)}
+_FLOAT = ("float", 0)
+
+
+@dataclass
+class _Known:
+    """What is known of a user's cell, which is kept alive so that no other gets its id.
+
+    Args:
+        cell: the cell.
+        keys: keys of the equations that it has had.
+        compared: by key and the norm's id, why they are refused for what ``step`` computes, and
+            the norm.
+        forms: by key, the norm's id and masked places, why they are refused for their form, and
+            the norm.
+    """
+
+    cell: Cell
+    keys: set[str] = field(default_factory=set)
+    compared: dict[tuple[str, int], tuple[str, Norm | None]] = field(default_factory=dict)
+    forms: dict[tuple[str, int, tuple[str, ...]], tuple[str, Norm | None]] = field(
+        default_factory=dict
+    )
+
+
+_known: dict[int, _Known] = {}
+# by key: the graph as a cell, and by number of a type why it was not compiled, empty if it was
+_cells: dict[str, GraphCell] = {}
+_compiled: dict[tuple[str, int], str] = {}
+_lock = threading.RLock()
+_only_asked: ContextVar[bool] = ContextVar("rnnorm_only_asked", default=False)
+
+
+class _Chosen(threading.local):
+    """The cell and its graph for which the kernel was chosen last in this thread."""
+
+    cell: Cell | None = None
+    graph: GraphCell | None = None
+
+
+_chosen = _Chosen()
+
+
+def _after_fork() -> None:
+    """Make a lock of its own for a forked process: a thread that it lacks may hold the other."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def only_asked() -> Iterator[None]:
+    """Compile nothing and run no step within the context: a cell that may be compiled counts."""
+    token = _only_asked.set(True)
+    try:
+        yield
+    finally:
+        _only_asked.reset(token)
+
+
+def refuses(request: Request) -> str:
+    """Say why a user's cell does not run on the kernel, empty once it is compiled and loaded."""
+    cell = request.cell
+    try:
+        why = _refuses(cell, request)
+    except TraceError as error:
+        why = str(error)
+    return f"it does not compile {cell.name}: {why}" if why else ""
+
+
+def _refuses(cell: Cell, request: Request) -> str:
+    """Say why a user's cell is not compiled, empty once it is.
+
+    Raises:
+        TraceError: if its step is more than the kernel's frame computes.
+    """
+    if compiler.switched_off():
+        return compiler.unavailable()
+    if request.exported:
+        return "a program goes to other machines"
+    graph = trace(cell)
+    key = graph.key
+    ready = _compiled.get((key, _type_of(request.dtype)[1])) == ""
+    if not ready and (why := compiler.unavailable()):
+        return why
+    with _lock:
+        if _only_asked.get():
+            return _form_refused(graph, request) or _known_to_refuse(key, request)
+        known = _known.get(id(cell))
+        if known is None:
+            if len(_known) >= 1024:
+                _known.clear()
+            known = _known[id(cell)] = _Known(cell)
+        form = key, id(request.norm), request.masked
+        if form not in known.forms:
+            known.forms[form] = _form_refused(graph, request), request.norm
+        why = known.forms[form][0] or _behaviour_refused(known, graph, key, request.norm)
+        why = why or _compile(graph, key, request)
+    if not why:
+        _chosen.cell, _chosen.graph = cell, _cells[key]
+    return why
+
+
+def _type_of(dtype: torch.dtype) -> tuple[str, int]:
+    """Return the type in C++ and its number in the struct of a layer's numbers."""
+    return _TYPES.get(dtype, _FLOAT)
+
+
+def _form_refused(graph: Graph, request: Request) -> str:
+    """Say why the kernel's frame does not run equations as a request asks, empty if it does."""
+    cell = request.cell
+    kind = type(cell)
+    for name in _OF_THE_FRAME:
+        allowed = name in ("prepare", "units") and graph.independent
+        if getattr(kind, name) is not getattr(Cell, name) and not allowed:
+            return f"it has {name} of its own"
+    if len(graph.states) > 2:
+        return f"it has {len(graph.states)} states, of which the kernel has two at most"
+    vectors = _vectors(graph)
+    if len(vectors) > len(PEEPHOLES):
+        return f"it has {len(vectors)} weights by unit, of which the kernel has three at most"
+    if unknown := [name for name in vectors if name.partition("[")[0] in Weights._fields]:
+        return f"its step reads {unknown[0]}, which the kernel adds to a term"
+    active = cell.active_sites(request.norm)
+    if {*active} != {*_cell_of(graph).active_sites(request.norm)}:
+        return f"its sites are not those of its step, {', '.join(_cell_of(graph).sites)}"
+    asked = {"input", *graph.sites}
+    for site in active:
+        if site not in asked:
+            return f"its step does not ask for the site {site!r}, which is normalised"
+    if len(graph.states) < 2 and (found := [site for site in active if site in CELL_SITES]):
+        return f"it has no state beside h for the site {found[0]!r}"
+    for place in ("hidden", "candidate"):
+        if place in request.masked and place not in asked:
+            return f"its step does not ask for {place!r}, which recurrent dropout masks"
+    return ""
+
+
+def _known_to_refuse(key: str, request: Request) -> str:
+    """Say why calls before have not run a cell, empty if there were none or they have."""
+    known = _known.get(id(request.cell))
+    if known is None:
+        return ""
+    if len(known.keys) > _MOST:
+        return _CHANGES
+    compared = known.compared.get((key, id(request.norm)), ("", None))[0]
+    return compared or _compiled.get((key, _type_of(request.dtype)[1]), "")
+
+
+def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None) -> str:
+    """Say why a trace does not stand for the calls of ``step``, empty if it does.
+
+    The trace is repeated where it is new, and is compared with ``step`` on random numbers.
+    """
+    cell = known.cell
+    if key not in known.keys and len(known.keys) <= _MOST:
+        if trace(cell).key != key:
+            # of a random number, say
+            known.keys |= {str(k) for k in range(_MOST + 1)}
+        known.keys.add(key)
+    if len(known.keys) > _MOST:
+        return _CHANGES
+    pair = key, id(norm)
+    if pair not in known.compared:
+        known.compared[pair] = _compare(cell, _cell_of(graph), norm), norm
+    return known.compared[pair][0]
+
+
+def _cell_of(graph: Graph) -> GraphCell:
+    """Return the graph as a cell, and make it known to the kernel's two passes."""
+    key = graph.key
+    if key not in _cells:
+        vectors = _vectors(graph)
+        name = OWN + hashlib.sha256(key.encode()).hexdigest()[:32]
+        cell = GraphCell(name, graph, vectors, PEEPHOLES[: len(vectors)])
+        add_own(name, cell)
+        _cells[key] = cell
+    return _cells[key]
+
+
+def _vectors(graph: Graph) -> tuple[str, ...]:
+    """Return the graph's names of the weights by unit that multiply no h in a product."""
+    return tuple([name for name in graph.weights if name != graph.product])
+
+
+def _compile(graph: Graph, key: str, request: Request) -> str:
+    """Compile and load a cell, unless it is; say why it cannot be, empty if it can."""
+    name, number = _type_of(request.dtype)
+    at = key, number
+    if at not in _compiled:
+        cell = _cell_of(graph)
+        what = f"the cell {request.cell.name} ({name})"
+        try:
+            text = header(graph)
+            for attempt in range(3):
+                path = compiler.compile(text, name, what)
+                try:
+                    library.add_own(cell.option, number, path)
+                    break
+                except OSError:
+                    # the cache was emptied in between
+                    if path.exists() or attempt == 2:
+                        raise
+        except (compiler.CompilationError, OSError) as error:
+            if library.forked():
+                return str(error)
+            _compiled[at] = str(error)
+        else:
+            _compiled[at] = ""
+    return _compiled[at]
+
+
+@constant
+def built_in(cell: Cell) -> bool:
+    """Tell whether the package's own build computes a cell."""
+    return listed(cell, BUILT_IN)
+
+
+@constant
+def _graph_of(cell: Cell) -> GraphCell:
+    """Return the graph, as a cell, for which the kernel was chosen for a user's cell."""
+    chosen = _chosen.graph if _chosen.cell is cell else None
+    return _cell_of(trace(cell)) if chosen is None else chosen
+
+
+def described(call: LayerCall) -> LayerCall:
+    """Return the call of a user's cell as one of its graph, with the kernel's names of weights."""
+    return described_by(_graph_of(call.cell), call)
+
+
+def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
+    """Return a call as one of a graph, with the kernel's names of weights."""
+    units = call.state[0].size(1)
+    given = call.weights._asdict() | dict(call.weights.own)
+    own: dict[str, Tensor] = {}
+    for vector, name in zip(cell.vectors, cell.names, strict=True):
+        weight, _, gate = vector.partition("[")
+        first = int(gate[:-1] or 0) * units
+        own[name] = given[weight][first : first + units] if gate else given[weight]
+    shifts = _shifts(call.cell, call.weights, call.cell.active_sites(call.norm), cell.graph)
+    weights = Weights(given["weight_ih"], given[cell.graph.product], *shifts, own=own)
+    return call._replace(cell=cell, weights=weights)
+
+
+def _shifts(
+    cell: Cell, weights: Weights, active: tuple[str, ...], graph: Graph
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return what a cell adds to its input or joint term, and to its recurrent term.
+
+    Raises:
+        TraceError: if it adds to another term, or to one that is normalised again.
+    """
+    first: list[Tensor] = []
+    second: Tensor | None = None
+    for site, shift in cell.shifts(weights, active).items():
+        if (site in active and site in CELL_SITES) or (site not in ("input", *graph.sites)):
+            # the site's own shift takes its place, or no one asks for it
+            continue
+        if site in CELL_SITES or ("joint" in active and site != "joint"):
+            raise TraceError(f"it shifts the term of the site {site!r}")
+        if site == "recurrent":
+            second = shift
+        else:
+            first.append(shift)
+    return (sum(first[1:], first[0]) if first else None), second
+
+
+def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
+    """Compare a step with its graph on random numbers in float64; say where they differ."""
+    T, B, features, units = 3, 4, 2, 16
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+
+    with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        drawn = {name: draw(*s) for name, s in cell.weights(features, units, True).items()}
+        own = {name: drawn.pop(name) for name in [*drawn] if name not in Weights._fields}
+        specs = cell.norms(norm)
+        call = LayerCall(
+            cell,
+            norm,
+            draw(T, B, features),
+            None,
+            tuple([draw(B, units) for _ in cell.states]),
+            Weights(**drawn, own=own),
+            {site: draw(units * (1 if site in CELL_SITES else sum(cell.gates))) for site in specs},
+            {site: draw(units) for site in specs if site in CELL_SITES},
+            {},
+            2,
+            masks={
+                place: Mask(draw(T, B, units) > 0, 2.0)
+                for place in ("hidden", "candidate")
+                if place in cell.dropouts
+            },
+        )
+        want = reference.layer(call)
+        found = reference.layer(described_by(graph_cell, call))
+    pairs = zip((want.output, *want.state), (found.output, *found.state), strict=True)
+    for name, (one, other) in zip(("output", *cell.states), pairs, strict=True):
+        if not torch.allclose(one, other, rtol=1e-9, atol=1e-9, equal_nan=True):
+            return f"its {name} is not what the trace of its step says"
+    return ""
