@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rnnorm import convert, export, init
     from rnnorm.cells.cell import Cell
     from rnnorm.kernels.dispatch import backends, use_backend
+    from rnnorm.layers.explain import explain
     from rnnorm.layers.gru import GRU, GRUCell
     from rnnorm.layers.hmlstm import HMLSTM
     from rnnorm.layers.lstm import LSTM, LSTMCell
@@ -49,6 +50,7 @@ __all__ = [
     "average_population",
     "backends",
     "convert",
+    "explain",
     "export",
     "fold",
     "freeze",
@@ -69,6 +71,7 @@ _HOMES = {
     "rnnorm.kernels.dispatch": ("backends", "use_backend"),
     "rnnorm.model.fold": ("fold",),
     "rnnorm.model.freeze": ("freeze",),
+    "rnnorm.layers.explain": ("explain",),
     "rnnorm.layers.gru": ("GRU", "GRUCell"),
     "rnnorm.layers.hmlstm": ("HMLSTM",),
     "rnnorm.layers.lstm": ("LSTM", "LSTMCell"),

@@ -95,18 +95,29 @@ class Recurrence(nn.Module):
 
     def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
         """Choose the kernel of a call, and tell whether torch.compile may trace it."""
-        synchronized = self.training and self.synchronized()
-        kernel = dispatch.choose(
-            cell=self.cell,
-            norm=self.norm,
-            device=data.device,
-            dtype=data.dtype,
-            synchronized=synchronized,
-            compiled=torch.compiler.is_dynamo_compiling(),
-            **asked,
-        )
+        asked = self._asked(data) | asked
+        kernel = dispatch.choose(**asked)
         # an exchange between processes cannot be in a graph
-        return kernel, kernel.traceable and not synchronized
+        return kernel, kernel.traceable and not asked["synchronized"]
+
+    def _asked(self, data: Tensor) -> dict[str, Any]:
+        """Return the properties of a call by which its kernel is chosen, for all classes."""
+        return {
+            "cell": self.cell,
+            "norm": self.norm,
+            "device": data.device,
+            "dtype": data.dtype,
+            "synchronized": self.training and self.synchronized(),
+            "compiled": torch.compiler.is_dynamo_compiling(),
+        }
+
+    def explained(self, *args: Any, **kwargs: Any) -> tuple[str, dict[str, str]]:
+        """Return ``dispatch.explain`` of a call with these arguments.
+
+        Raises:
+            NotImplementedError: if a subclass does not override this method.
+        """
+        raise NotImplementedError
 
     def _warn(self, streams: bool) -> None:
         """Warn once of an evaluation without statistics, or of a stream without ``step``.

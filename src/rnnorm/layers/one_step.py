@@ -86,6 +86,10 @@ class Step(Recurrence, nn.RNNCellBase):
         run = self._run if traceable or kernel.layer is None else uncompiled(self._run)
         return run(kernel, input, hx, step)
 
+    def explained(self, input: Tensor) -> tuple[str, dict[str, str]]:
+        """Return the kernel of a step, and why those before it do not run."""
+        return dispatch.explain(**self._asked(input), one_step=True)
+
     def _run(
         self, kernel: dispatch.Kernel, input: Tensor, hx: Any, step: int | Tensor | None
     ) -> Any:

@@ -225,18 +225,42 @@ class Sequence(Recurrence, nn.RNNBase):
         # torch.jit.trace records torch's operator for any lengths
         packed = packed and not jit_tracing()
         kernel, traceable = self._choose(
-            data,
-            projected=self.proj_size > 0,
-            padded=packed or lengths is not None or reset is not None,
-            even=packed and reset is None and batches.even(input),  # type: ignore[arg-type]
-            masked=masked_places(self.recurrent_dropout, self.training and self._draws),
-            training=self.training,
-            states=return_states,
+            data, **self._properties(input if packed else None, lengths, reset, return_states)
         )
         cut = reset is not None and must_cut(self, kernel)
         # cuts depend on values
         run = self._run if traceable and not cut else uncompiled(self._run)
         return run(kernel, input, hx, lengths, step, reset, return_states, cut)
+
+    def _properties(
+        self, packed: Any, lengths: Any, reset: Any, return_states: bool
+    ) -> dict[str, Any]:
+        """Return the properties of a call by which its kernel is chosen; ``packed`` may be None."""
+        return {
+            "projected": self.proj_size > 0,
+            "padded": not (packed is None and lengths is None and reset is None),
+            "even": packed is not None and reset is None and batches.even(packed),
+            "masked": masked_places(self.recurrent_dropout, self.training and self._draws),
+            "training": self.training,
+            "states": return_states,
+        }
+
+    def explained(
+        self,
+        input: Any,
+        *,
+        lengths: Any = None,
+        reset: Any = None,
+        return_states: bool = False,
+    ) -> tuple[str, dict[str, str]]:
+        """Return the kernel of a call, and why those before it do not run."""
+        packed = isinstance(input, PackedSequence)
+        data: Any = input.data if packed else input
+        if not packed and data.is_nested:
+            # such a call is made with the lengths of its rows
+            data, lengths = data.values(), data.offsets()
+        properties = self._properties(input if packed else None, lengths, reset, return_states)
+        return dispatch.explain(**self._asked(data), **properties)
 
     def _run(
         self,

@@ -1,0 +1,52 @@
+"""The kernel that a layer's next call will run on, and why no faster one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rnnorm.layers.normalised_module import Recurrence
+
+
+class Explanation(NamedTuple):
+    """The kernel of a call, as :func:`explain` returns it.
+
+    Attributes:
+        kernel: name of the kernel that will run, one of :func:`backends`.
+        why_not: why each kernel that is tried before it will not, by name.
+    """
+
+    kernel: str
+    why_not: Mapping[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"runs on {self.kernel}"]
+        return "\n".join([*lines, *[f"not on {name}: {why}" for name, why in self.why_not.items()]])
+
+
+def explain(layer: Recurrence, input: Any, **given: Any) -> Explanation:
+    """Say which kernel a layer's next call will run on, and why no faster one will.
+
+    The answer is for the layer's mode, and for the dtype, the device and the form of the input, in
+    the current context (autocast, :func:`use_backend`). Nothing is run or changed; a cell of your
+    own that would be compiled in that call counts as compiled.
+
+    Args:
+        layer: a layer of this package.
+        input: input of the call.
+        **given: ``lengths``, ``reset`` and ``return_states``, as the call gets them.
+
+    Raises:
+        TypeError: if ``layer`` is none of this package's.
+        RuntimeError: if :func:`use_backend` names a kernel that does not cover the call.
+
+    Example:
+        >>> print(rnnorm.explain(rnnorm.GRU(8, 16), torch.randn(5, 3, 8)))
+        runs on aten
+    """
+    if not isinstance(layer, Recurrence):
+        raise TypeError(
+            "layer must be a layer of rnnorm, such as rnnorm.LSTM or rnnorm.Recurrent, got "
+            f"{type(layer).__name__}"
+        )
+    return Explanation(*layer.explained(input, **given))

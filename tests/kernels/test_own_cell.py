@@ -1,0 +1,363 @@
+"""Users' cells, compiled for the CPU kernel at their first call, beside the reference."""
+
+import copy
+import logging
+import pickle
+import random
+from typing import ClassVar
+
+import pytest
+import torch
+
+import rnnorm
+from rnnorm import BatchNorm, Zoneout
+from rnnorm.kernels import dispatch, run_time_compilation
+from rnnorm.kernels.cpu import compiler, library, own_cell
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiling(tmp_path_factory):
+    """One cache for all tests, as each cell takes seconds."""
+    if library.UNAVAILABLE:
+        pytest.skip(library.UNAVAILABLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(compiler.SWITCH, "1")
+        patch.setenv(run_time_compilation.FOLDER, str(tmp_path_factory.mktemp("cells")))
+        if reason := compiler.unavailable():
+            pytest.skip(reason)
+        yield
+
+
+class OwnLSTM(rnnorm.Cell):
+    gates = (4,)
+    states = ("h", "c")
+    sites = ("input", "recurrent", "joint", "cell", "carry")
+    dropouts = ("hidden", "candidate", "zoneout_h", "zoneout_c")
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c = state
+        i, f, g, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
+        g = normalise("candidate", torch.tanh(g))
+        c = normalise("carry", torch.sigmoid(f) * c + torch.sigmoid(i) * g)
+        h = torch.sigmoid(o) * torch.tanh(normalise("cell", c))
+        return h, (h, c)
+
+
+class OwnGRU(rnnorm.Cell):
+    gates = (2, 1)
+    sites = ("input", "recurrent")
+    dropouts = ("hidden", "candidate", "zoneout_h")
+
+    def shifts(self, weights, sites):
+        biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
+        return {site: bias for site, bias in biases.items() if bias is not None}
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h,) = state
+        H = h.size(1)
+        term = normalise("recurrent", self.product(normalise("hidden", h), weights.weight_hh))
+        r, z = torch.sigmoid(x_term[:, : 2 * H] + term[:, : 2 * H]).chunk(2, 1)
+        n = normalise("candidate", torch.tanh(x_term[:, 2 * H :] + r * term[:, 2 * H :]))
+        h = torch.lerp(n, h, z)
+        return h, (h,)
+
+
+class Leaky(rnnorm.Cell):
+    """An Elman cell with a rate of its own for each unit."""
+
+    bounds: ClassVar = {"rate": (0.2, 0.8)}
+
+    def weights(self, input_size, hidden_size, bias):
+        return super().weights(input_size, hidden_size, bias) | {"rate": (hidden_size,)}
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h,) = state
+        z = self.preactivation(weights, x_term, h, normalise)
+        h = h + weights.own["rate"] * (torch.tanh(z) - h)
+        return h, (h,)
+
+
+CELLS = {"lstm": OwnLSTM, "gru": OwnGRU, "leaky": Leaky}
+SITES = {"lstm": ("cell",), "gru": (), "leaky": ()}
+JOINT = {"input": False, "recurrent": False}
+NORMS = {
+    "none": None,
+    "batch": "batch",
+    "sequence": BatchNorm(input="sequence"),
+    "layer": "layer",
+    "gate": rnnorm.RMSNorm(over="gate"),
+    "joint": rnnorm.LayerNorm(**JOINT, joint=True),
+    "carry": BatchNorm(cell=None, carry="frame"),
+}
+
+
+def cases():
+    for kind in CELLS:
+        for norm in NORMS:
+            if (norm == "joint" and kind == "gru") or (norm == "carry" and kind != "lstm"):
+                continue
+            yield pytest.param(kind, norm, id=f"{kind}-{norm}")
+
+
+def layer(kind, norm=None, **options):
+    torch.manual_seed(0)
+    options = {"dtype": torch.float64, "initial_noise": 0.0} | options
+    return rnnorm.Recurrent(CELLS[kind](), 3, 18, norm=norm, **options)
+
+
+def run(model, x, backend, **given):
+    """Return a call's results, and gradients of x and of all parameters."""
+    model = copy.deepcopy(model)
+    x = x.clone().requires_grad_()
+    torch.manual_seed(1)
+    before = dispatch.calls[backend]
+    if backend == "reference":
+        with rnnorm.use_backend(backend):
+            output, state = model(x, **given)
+    else:
+        output, state = model(x, **given)
+    assert dispatch.calls[backend] == before + 1
+    results = [output, *(state if isinstance(state, tuple) else (state,))]
+    generator = torch.Generator().manual_seed(2)
+    weights = [torch.randn(r.shape, generator=generator, dtype=torch.float64) for r in results]
+    loss = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
+    grads = torch.autograd.grad(loss, [x, *model.parameters()], allow_unused=True)
+    names = ["x", *dict(model.named_parameters())]
+    buffers = dict(model.named_buffers())
+    return dict(enumerate(results)) | dict(zip(names, grads, strict=True)) | buffers
+
+
+def compare(model, x, **given):
+    mine, reference = run(model, x, "cpu", **given), run(model, x, "reference", **given)
+    for name, value in reference.items():
+        if value is None:
+            assert mine[name] is None, name
+            continue
+        scale = max(1.0, value.abs().max().item())
+        torch.testing.assert_close(
+            mine[name], value, rtol=0, atol=1e-12 * scale, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+def draw(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("kind", "norm"), [*cases()])
+def test_values_gradients_and_statistics_are_those_of_the_reference(kind, norm):
+    compare(layer(kind, NORMS[norm]), draw(5, 4, 3))
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_rows_of_different_lengths(kind):
+    compare(layer(kind, "batch", num_layers=2), draw(6, 4, 3), lengths=[6, 2, 5, 2])
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_rows_that_begin_anew(kind):
+    compare(layer(kind, "layer"), draw(6, 4, 3), reset=draw(6, 4) > 0.5)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_evaluation_by_the_population(kind):
+    model = layer(kind, "batch")
+    model(draw(5, 8, 3))
+    compare(model.eval(), draw(7, 4, 3))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_recurrent_dropout(kind):
+    for spec in (
+        Zoneout(hidden=0.3, cell=0.2 if kind == "lstm" else 0.0),
+        rnnorm.CellDropout(p=0.4),
+        rnnorm.SequenceDropout(hidden=0.3),
+    ):
+        compare(layer(kind, "layer", recurrent_dropout=spec), draw(5, 4, 3))
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_states_without_biases_and_both_directions(kind):
+    model = layer(kind, bias=False, bidirectional=True)
+    states = tuple(0.3 * draw(2, 4, 18) for _ in model.cell.states)
+    compare(model, draw(5, 4, 3), hx=states if len(states) > 1 else states[0])
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_gradcheck_and_the_second_derivative(kind):
+    model = rnnorm.Recurrent(CELLS[kind](), 2, 3, norm="layer", dtype=torch.float64)
+    x = draw(3, 2, 2).requires_grad_()
+    names = list(dict(model.named_parameters()))
+
+    def call(x, *parameters):
+        given = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(model, given, (x,))[0]
+
+    before = dispatch.calls["cpu"]
+    assert torch.autograd.gradcheck(call, (x, *model.parameters()))
+    assert dispatch.calls["cpu"] > before
+    assert torch.autograd.gradgradcheck(call, (x, *model.parameters()), atol=1e-4)
+
+
+def test_a_cell_of_an_lstms_equations_is_an_lstm():
+    mine = layer("lstm", "batch")
+    theirs = rnnorm.LSTM(3, 18, norm="batch", dtype=torch.float64, initial_noise=0.0)
+    theirs.load_state_dict(mine.state_dict())
+    for a, b in zip(mine(draw(5, 4, 3)), theirs(draw(5, 4, 3)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
+
+
+def test_autocast_and_half_types_compute_in_float32():
+    model = layer("leaky", dtype=torch.float32)
+    x = draw(5, 4, 3).float()
+    want, _ = model(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = model(x)
+    torch.testing.assert_close(found.float(), want, rtol=0, atol=3e-2)
+    before = dispatch.calls["cpu"]
+    model.bfloat16()
+    assert model(x.bfloat16())[0].dtype == torch.bfloat16
+    assert dispatch.calls["cpu"] == before + 1
+
+
+def test_copies_share_what_was_compiled(caplog):
+    model = layer("leaky")
+    model(draw(2, 2, 3))
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "rnnorm"):
+        copy.deepcopy(model)(draw(2, 2, 3))
+        pickle.loads(pickle.dumps(model))(draw(2, 2, 3))
+        layer("leaky", "layer")(draw(2, 2, 3))
+    assert not caplog.records
+
+
+class Changing(rnnorm.Cell):
+    """A cell that computes with the state of Python."""
+
+    def __init__(self, factor):
+        object.__setattr__(self, "factor", factor)
+
+    def step(self, weights, x_term, state, normalise, t):
+        z = self.preactivation(weights, x_term, state[0], normalise)
+        h = torch.tanh(z * self.factor())
+        return h, (h,)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Stands for the compiler, and notes what it compiles."""
+    compiled = []
+
+    def note(text, numbers, name):
+        compiled.append(text)
+        raise compiler.CompilationError("the test compiles nothing")
+
+    monkeypatch.setattr(compiler, "compile", note)
+    return compiled
+
+
+def test_a_random_cell_is_refused_before_it_is_compiled(uncompiled):
+    model = rnnorm.Recurrent(Changing(random.random), 3, 4)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "others at each call" in rnnorm.explain(model, torch.randn(2, 2, 3)).why_not["cpu"]
+
+
+def test_a_cell_that_changes_is_traced_anew_and_refused_after_a_few_changes(uncompiled):
+    factor = [1.0]
+    model = rnnorm.Recurrent(Changing(lambda: factor[0]), 3, 4)
+    for k in range(8):
+        factor[0] = k + 1.5
+        for _ in range(2):
+            model(torch.randn(2, 2, 3))
+    assert len(uncompiled) == own_cell._MOST
+
+
+def test_a_step_that_is_not_its_trace_is_refused(uncompiled):
+    class Lying(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            z = self.preactivation(weights, x_term, state[0], normalise)
+            # a trace has columns in the place of tensors
+            h = torch.tanh(z) if isinstance(z, torch.Tensor) else torch.sigmoid(z)
+            return h, (h,)
+
+    model = rnnorm.Recurrent(Lying(), 3, 4)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "not what the trace" in own_cell.refuses(request_of(model))
+
+
+def request_of(model):
+    return dispatch.Request(model.cell, model.norm, torch.device("cpu"), torch.float32)
+
+
+def test_a_compiler_that_fails_is_asked_once_and_the_reference_runs(uncompiled, caplog):
+    model = rnnorm.Recurrent(Changing(lambda: 0.123), 3, 4)
+    before = dispatch.calls["reference"]
+    with caplog.at_level(logging.INFO, "rnnorm"):
+        for _ in range(3):
+            model(torch.randn(2, 2, 3))
+    assert len(uncompiled) == 1
+    assert dispatch.calls["reference"] == before + 3
+    assert "does not compile Changing: the test compiles nothing" in caplog.text
+
+
+def explained(model, x=None, **given):
+    return rnnorm.explain(model, torch.randn(4, 2, 3) if x is None else x, **given)
+
+
+def test_explain_names_kernel_and_reasons_and_changes_nothing(uncompiled, caplog):
+    model, x = layer("gru", "batch", dtype=torch.float32), torch.randn(4, 2, 3)
+    before, calls = copy.deepcopy(model.state_dict()), dispatch.calls.copy()
+    state = torch.get_rng_state()
+    with caplog.at_level(logging.DEBUG, "rnnorm"):
+        found = explained(model, x)
+    assert found.kernel == "cpu"
+    assert list(found.why_not) == ["aten"]
+    assert str(found).startswith("runs on cpu\nnot on aten: torch.nn has no")
+    assert not uncompiled
+    assert not caplog.records
+    assert dispatch.calls == calls
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_explain_says_why_a_cell_is_not_compiled(monkeypatch):
+    model = layer("leaky", dtype=torch.float32)
+    monkeypatch.setenv(compiler.SWITCH, "0")
+    found = explained(model)
+    assert found.kernel == "reference"
+    assert "RNNORM_COMPILE=0" in found.why_not["cpu"]
+
+    class Decides(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            h = state[0] if x_term.sum() > 0 else x_term
+            return h, (h,)
+
+    monkeypatch.setenv(compiler.SWITCH, "1")
+    found = explained(rnnorm.Recurrent(Decides(), 3, 4))
+    assert found.kernel == "reference"
+    assert "does not compile Decides: " in found.why_not["cpu"]
+
+
+def test_explain_is_what_the_next_call_does():
+    x = torch.randn(4, 2, 3)
+    for model, given in (
+        (rnnorm.LSTM(3, 4), {}),
+        (rnnorm.LSTM(3, 4), {"lengths": [4, 2]}),
+        (rnnorm.GRU(3, 4, norm="layer"), {"return_states": True}),
+        (rnnorm.LSTM(3, 4, proj_size=2, norm="layer"), {}),
+        (rnnorm.ClockworkRNN(3, 4, periods=(1, 2)), {"reset": torch.zeros(4, 2).bool()}),
+    ):
+        kernel = explained(model, x, **given).kernel
+        before = dispatch.calls.copy()
+        model(x, **given)
+        assert dispatch.calls - before == {kernel: 1}
+    cell = rnnorm.LSTMCell(3, 4, norm="layer")
+    assert explained(cell, x[0]).kernel == "cpu"
+    with rnnorm.use_backend("reference"):
+        assert explained(cell, x[0]) == ("reference", {})
+    with rnnorm.use_backend("aten"), pytest.raises(RuntimeError, match="'aten' does not cover"):
+        explained(cell, x[0])
+    with pytest.raises(TypeError, match=r"layer must be a layer of rnnorm.*got LSTM"):
+        explained(torch.nn.LSTM(3, 4), x)
