@@ -298,7 +298,7 @@ def test_a_compiler_that_fails_is_asked_once_and_the_reference_runs(uncompiled, 
             model(torch.randn(2, 2, 3))
     assert len(uncompiled) == 1
     assert dispatch.calls["reference"] == before + 3
-    assert "does not compile Changing: the test compiles nothing" in caplog.text
+    assert "the test compiles nothing" in caplog.text
 
 
 def explained(model, x=None, **given):
@@ -337,7 +337,7 @@ def test_explain_says_why_a_cell_is_not_compiled(monkeypatch):
     monkeypatch.setenv(compiler.SWITCH, "1")
     found = explained(rnnorm.Recurrent(Decides(), 3, 4))
     assert found.kernel == "reference"
-    assert "does not compile Decides: " in found.why_not["cpu"]
+    assert "it has no Decides(): " in found.why_not["cpu"]
 
 
 def test_explain_is_what_the_next_call_does():

@@ -102,7 +102,7 @@ def refuses(request: Request) -> str:
         why = _refuses(cell, request)
     except TraceError as error:
         why = str(error)
-    return f"it does not compile {cell.name}: {why}" if why else ""
+    return f"it has no {cell}: {why}" if why else ""
 
 
 def _refuses(cell: Cell, request: Request) -> str:
