@@ -219,6 +219,17 @@ def test_autocast_and_half_types_compute_in_float32():
     assert dispatch.calls["cpu"] == before + 1
 
 
+def test_torch_compile_leaves_the_kernel_out_of_its_graph():
+    model, x = layer("leaky").eval(), draw(5, 4, 3)
+    want, _ = model(x)
+    before = dispatch.calls["cpu"]
+    torch._dynamo.reset()
+    found, _ = torch.compile(model, backend="eager")(x)
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
+    assert dispatch.calls["cpu"] == before + 1
+    assert rnnorm.explain(model, x).kernel == "cpu"
+
+
 def test_copies_share_what_was_compiled(caplog):
     model = layer("leaky")
     model(draw(2, 2, 3))

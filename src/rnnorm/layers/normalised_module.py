@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch
+from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cpu import own_cell
 from rnnorm.layers.norm_parameters import populations, reset_running_stats
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population
@@ -97,8 +99,9 @@ class Recurrence(nn.Module):
         """Choose the kernel of a call, and tell whether torch.compile may trace it."""
         asked = self._asked(data) | asked
         kernel = dispatch.choose(**asked)
-        # an exchange between processes cannot be in a graph
-        return kernel, kernel.traceable and not asked["synchronized"]
+        # neither an exchange between processes nor a user's compiled cell can be in a graph
+        traceable = kernel.layer is not cpu.layer or own_cell.built_in(self.cell)
+        return kernel, kernel.traceable and traceable and not asked["synchronized"]
 
     def _asked(self, data: Tensor) -> dict[str, Any]:
         """Return the properties of a call by which its kernel is chosen, for all classes."""
