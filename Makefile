@@ -40,7 +40,7 @@ INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop look_up u
 	tests/kernels/test_cuda_kernels.py
 COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 
-.PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 triton clean
+.PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 windows triton clean
 
 venv: $(STAMP)
 
@@ -111,6 +111,10 @@ sanitize:
 # the C++ kernels for aarch64 in an emulator, where both are installed
 aarch64:
 	PYTHON="$(PYTHON)" csrc/sanitize.sh aarch64 "$(CURDIR)/build/sanitize"
+
+# the C++ kernels for Windows in an emulator, where the tools are
+windows:
+	csrc/$@.sh "$(CURDIR)/build/$@"
 
 # GPUs need Triton 3.6, whose interpreter fails with numpy 2.5: "only 0-dimensional arrays ..."
 $(TRITON)/.installed: Makefile pyproject.toml | venv

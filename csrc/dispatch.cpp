@@ -8,11 +8,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#ifdef RNNORM_X86_BFLOAT16
+#ifdef _WIN32
+#include <malloc.h>
+#endif
+#ifdef RNNORM_X86_AMX
 #include <cpuid.h>
 #endif
 
 #include "layer.h"
+#include "per_thread.h"
 
 #define DECLARE(isa)                                         \
   extern "C" int rnnorm_forward_##isa(const rnnorm_layer*);  \
@@ -25,6 +29,8 @@ DECLARE(avx512)
 #endif
 #ifdef RNNORM_X86_BFLOAT16
 DECLARE(avx512_bf16)
+#endif
+#ifdef RNNORM_X86_AMX
 DECLARE(amx)
 #endif
 
@@ -45,18 +51,14 @@ struct Build {
 
 #define PASSES(isa) {rnnorm_forward_##isa, rnnorm_backward_##isa}
 
-#ifdef RNNORM_X86_BFLOAT16
+#ifdef RNNORM_X86_AMX
 // whether this processor multiplies bfloat16 in tiles, and Linux lets this process do so
 bool may_use_amx() {
-#ifdef __linux__
   unsigned eax, ebx, ecx, edx;
   const unsigned tiles = 1u << 24 | 1u << 22;
   if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & tiles) != tiles) return false;
   const long request_permission = 0x1023, tile_data = 18;
   return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-#else
-  return false;
-#endif
 }
 #endif
 
@@ -67,10 +69,12 @@ Build choose() {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("fma");
   const Build builds[] = {
-#ifdef RNNORM_X86_BFLOAT16
+#ifdef RNNORM_X86_AMX
       // no processor that has it has run it yet: only where it is named
       {"amx", wanted && !std::strcmp(wanted, "amx") && avx512 && may_use_amx(), PASSES(avx512),
        PASSES(amx), rnnorm_update_amx},
+#endif
+#ifdef RNNORM_X86_BFLOAT16
       {"avx512_bf16", avx512 && __builtin_cpu_supports("avx512bf16"), PASSES(avx512),
        PASSES(avx512_bf16), rnnorm_update_avx512_bf16},
 #endif
@@ -95,11 +99,27 @@ constexpr int64_t always_new = int64_t(32) << 20;
 // larger blocks are given back after the call
 constexpr int64_t largest_kept = int64_t(256) << 20;
 
+void* allocate(size_t alignment, size_t bytes) {
+#ifdef _WIN32
+  return _aligned_malloc(bytes, alignment);
+#else
+  return std::aligned_alloc(alignment, bytes);
+#endif
+}
+
+void deallocate(void* block) {
+#ifdef _WIN32
+  _aligned_free(block);
+#else
+  std::free(block);
+#endif
+}
+
 struct Scratch {
   void* block = nullptr;
   int64_t bytes = 0;
   void release() {
-    std::free(block);
+    deallocate(block);
     block = nullptr;
     bytes = 0;
   }
@@ -112,7 +132,7 @@ struct Scratch {
   ~Scratch() { release(); }
 };
 
-thread_local Scratch scratch;
+rnnorm::PerThread<Scratch> scratch_of_thread;
 thread_local int passes = 0;  // passes that run: an exchange may start another one
 
 const Passes& passes_for(const rnnorm_layer* layer) {
@@ -124,6 +144,7 @@ const Passes& passes_for(const rnnorm_layer* layer) {
 extern "C" {
 
 int rnnorm_run(int (*pass)(const rnnorm_layer*), const rnnorm_layer* layer) {
+  Scratch& scratch = scratch_of_thread();
   if (passes) {
     // a nested pass has its own memory and one thread: the threads of the outer pass wait
     Scratch outer;
@@ -172,12 +193,13 @@ void rnnorm_prefer_huge_pages(void* block, int64_t bytes) {
 }
 
 void* rnnorm_scratch(int64_t bytes) {
+  Scratch& scratch = scratch_of_thread();
   if (bytes > scratch.bytes) {
     scratch.release();
     // whole huge pages where they are large
     const size_t alignment = bytes >= huge_page ? size_t(huge_page) : 64;
     const size_t rounded = (size_t(bytes) + alignment - 1) / alignment * alignment;
-    scratch.block = std::aligned_alloc(alignment, rounded);
+    scratch.block = allocate(alignment, rounded);
 #ifdef __linux__
     if (scratch.block && alignment > 64) madvise(scratch.block, rounded, MADV_HUGEPAGE);
 #endif

@@ -2,7 +2,11 @@
 #pragma once
 #include <cstdint>
 
+#ifdef _WIN32
+#define RNNORM_API __declspec(dllexport)
+#else
 #define RNNORM_API __attribute__((visibility("default")))
+#endif
 
 namespace rnnorm {
 class Team;

@@ -1,5 +1,7 @@
 // a pool of threads, for compilers without OpenMP
+#ifndef _WIN32
 #include <unistd.h>
+#endif
 
 #include <exception>
 #include <memory>
@@ -7,7 +9,13 @@
 #include <thread>
 #include <vector>
 
+#include "per_thread.h"
 #include "threads.h"
+
+#ifdef _WIN32
+// of ntdll
+extern "C" __declspec(dllimport) unsigned char __stdcall RtlDllShutdownInProgress();
+#endif
 
 namespace rnnorm {
 namespace {
@@ -16,21 +24,19 @@ class Pool {
  public:
   using Task = void (*)(void*, Team&, int64_t);
 
-  // fewer threads where the system refuses some
-  explicit Pool(int64_t threads) : asked_(threads), team_(threads) {
-    const std::lock_guard<std::mutex> lock(counting_);
+  explicit Pool(int64_t threads) : asked_(threads), team_(threads) {}
+  // fewer threads where the system refuses some. Each of them keeps the pool, which may end first
+  static std::shared_ptr<Pool> start(int64_t threads) {
+    const auto pool = std::make_shared<Pool>(threads);
+    const std::lock_guard<std::mutex> lock(pool->counting_);
     try {
-      others_.reserve(size_t(threads));
+      pool->others_.reserve(size_t(threads));
       for (int64_t rank = 1; rank < threads; ++rank)
-        others_.emplace_back([this, rank] { work(rank); });
+        pool->others_.emplace_back([pool, rank] { pool->work(rank); });
     } catch (const std::exception&) {
-      team_.resize(int64_t(others_.size()) + 1);
+      pool->team_.resize(int64_t(pool->others_.size()) + 1);
     }
-  }
-  ~Pool() {
-    task_ = nullptr;
-    team_.barrier();
-    for (std::thread& other : others_) other.join();
+    return pool;
   }
   int64_t asked() const { return asked_; }
   void run(Task task, void* body) {
@@ -39,6 +45,19 @@ class Pool {
     team_.barrier();
     task(body, team_, 0);
     team_.barrier();
+  }
+  void end() {
+    task_ = nullptr;
+    team_.arrive();
+    for (std::thread& other : others_) {
+#ifdef _WIN32
+      // the calling thread may be ending, and Windows ends one thread at a time
+      other.detach();
+#else
+      // its code must not be unloaded before
+      other.join();
+#endif
+    }
   }
 
  private:
@@ -66,33 +85,42 @@ class Pool {
 class Own {
  public:
   Pool& of(int64_t threads) {
-    leave_behind();
-    if (!pool_ || pool_->asked() != threads) {
-      pool_.reset();
-      pool_ = std::make_unique<Pool>(threads);
+    if (!pool_ || lost() || pool_->asked() != threads) {
+      end();
+      pool_ = Pool::start(threads);
+#ifndef _WIN32
       process_ = getpid();
+#endif
     }
     return *pool_;
   }
-  ~Own() { leave_behind(); }
+  ~Own() { end(); }
 
  private:
-  // after a fork the child has the parent's pool, but none of its threads to wait for
-  void leave_behind() {
-    if (process_ != getpid()) (void)pool_.release();
+  void end() {
+    // lost threads keep their pool for ever
+    if (pool_ && !lost()) pool_->end();
+    pool_.reset();
   }
-  std::unique_ptr<Pool> pool_;
+#ifdef _WIN32
+  // a process that ends kills all threads but one, which then runs the destructors
+  bool lost() const { return RtlDllShutdownInProgress(); }
+#else
+  // after a fork the child has the parent's pool, but none of its threads
+  bool lost() const { return process_ != getpid(); }
   pid_t process_ = 0;
+#endif
+  std::shared_ptr<Pool> pool_;
 };
 
-thread_local Own own;
+PerThread<Own> own;
 
 }  // namespace
 }  // namespace rnnorm
 
 extern "C" void rnnorm_run_team(int64_t threads, void (*task)(void*, rnnorm::Team&, int64_t),
                                 void* body) {
-  if (threads > 1) return rnnorm::own.of(threads).run(task, body);
+  if (threads > 1) return rnnorm::own().of(threads).run(task, body);
   rnnorm::Team team(1);
   task(body, team, 0);
 }

@@ -25,19 +25,21 @@ Team::Team(int64_t size) : size_(size), patience_(patience(size)) {}
 
 Team::~Team() = default;
 
-void Team::barrier() {
-  const int64_t size = this->size();
-  if (size == 1) return;
-  const int64_t round = round_.load(std::memory_order_relaxed);
-  if (waiting_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
-    waiting_.store(0, std::memory_order_relaxed);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      round_.store(round + 1, std::memory_order_release);
-    }
-    next_round_.notify_all();
-    return;
+bool Team::arrive() {
+  if (waiting_.fetch_add(1, std::memory_order_acq_rel) + 1 != size()) return false;
+  waiting_.store(0, std::memory_order_relaxed);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    round_.store(round_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
+  next_round_.notify_all();
+  return true;
+}
+
+void Team::barrier() {
+  if (size() == 1) return;
+  const int64_t round = round_.load(std::memory_order_relaxed);
+  if (arrive()) return;
   for (int64_t k = 0; k < patience_; ++k) {
     if (round_.load(std::memory_order_acquire) != round) return;
     pause();

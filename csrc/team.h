@@ -19,6 +19,8 @@ class RNNORM_API Team {
   // sets the number of threads that really run; each thread calls it before it waits
   void resize(int64_t size) { size_.store(size, std::memory_order_relaxed); }
   void barrier();
+  // counts the calling thread in at a barrier without waiting there; true for the last to come
+  bool arrive();
 
  private:
   std::atomic<int64_t> size_, waiting_{0}, round_{0};
