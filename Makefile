@@ -40,7 +40,7 @@ INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop look_up u
 	tests/kernels/test_cuda_kernels.py
 COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 
-.PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 windows triton clean
+.PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 windows macos triton clean
 
 venv: $(STAMP)
 
@@ -112,8 +112,8 @@ sanitize:
 aarch64:
 	PYTHON="$(PYTHON)" csrc/sanitize.sh aarch64 "$(CURDIR)/build/sanitize"
 
-# the C++ kernels for Windows in an emulator, where the tools are
-windows:
+# the C++ kernels for Windows in an emulator, and for macOS without running them, where the tools are
+windows macos:
 	csrc/$@.sh "$(CURDIR)/build/$@"
 
 # GPUs need Triton 3.6, whose interpreter fails with numpy 2.5: "only 0-dimensional arrays ..."
