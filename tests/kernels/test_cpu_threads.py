@@ -48,15 +48,21 @@ int main() {
 """
 
 
+def compiled(code, folder):
+    """A program of this code and the pool."""
+    (folder / "task.cpp").write_text(code)
+    files = [folder / "task.cpp", _SOURCES / "pool.cpp", _SOURCES / "team.cpp"]
+    flags = ["-std=gnu++17", "-pthread", "-DRNNORM_STANDARD_THREADS", f"-I{_SOURCES}"]
+    subprocess.run(["c++", *flags, *files, "-o", folder / "task"], check=True)
+    return folder / "task"
+
+
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler")
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of memory is one of Linux")
 def test_a_pool_makes_do_with_the_threads_that_it_gets(tmp_path):
     import resource
 
-    (tmp_path / "task.cpp").write_text(_TASK)
-    files = [tmp_path / "task.cpp", _SOURCES / "pool.cpp", _SOURCES / "team.cpp"]
-    flags = ["-std=gnu++17", "-pthread", "-DRNNORM_STANDARD_THREADS", f"-I{_SOURCES}"]
-    subprocess.run(["c++", *flags, *files, "-o", tmp_path / "task"], check=True)
+    task = compiled(_TASK, tmp_path)
 
     def threads_within(megabytes):
         def limited():
@@ -65,10 +71,53 @@ def test_a_pool_makes_do_with_the_threads_that_it_gets(tmp_path):
             resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, hard))
             resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20,) * 2)
 
-        task, pipe = tmp_path / "task", subprocess.PIPE
+        pipe = subprocess.PIPE
         ran = subprocess.run([task], preexec_fn=limited, stdout=pipe, text=True, check=True)
         # of two calls
         return ran.stdout.count("here") / 2
 
     assert threads_within(20) in (1, 2, 3)
     assert threads_within(1000) == 4
+
+
+_ENDINGS = """
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include "threads.h"
+static void task(void* ran, rnnorm::Team& team, int64_t) {
+  team.barrier();
+  ++*static_cast<std::atomic<int>*>(ran);
+}
+int main() {
+  std::atomic<int> ran{0};
+  for (int k = 0; k < 20; ++k)
+    std::thread([&] {
+      for (int64_t threads : {4, 4, 3}) rnnorm_run_team(threads, task, &ran);
+    }).join();
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  std::printf("%d, left %d\\n", int(ran), int(std::distance(begin(threads), end(threads))));
+  std::fflush(stdout);
+  rnnorm_run_team(4, task, &ran);
+  const pid_t child = fork();
+  if (!child) {
+    ran = 0;
+    for (int64_t threads : {4, 2}) rnnorm_run_team(threads, task, &ran);
+    std::exit(ran);
+  }
+  int status;
+  waitpid(child, &status, 0);
+  std::printf("%d\\n", WEXITSTATUS(status));
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler")
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_a_pool_ends_with_its_thread_and_a_forked_process_has_another(tmp_path):
+    task, pipe = compiled(_ENDINGS, tmp_path), subprocess.PIPE
+    ran = subprocess.run([task], stdout=pipe, text=True, check=True, timeout=60)
+    assert ran.stdout.splitlines() == ["220, left 1", "6"]
