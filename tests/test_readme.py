@@ -1,6 +1,9 @@
 """What the front page promises."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,21 @@ def test_links_lead_to_files(page):
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text(encoding="utf-8"))
     missing = [t for t in targets if "://" not in t and not (ROOT / t).exists()]
     assert not missing
+
+
+def test_a_release_links_to_its_repository(tmp_path):
+    for name in ("README.md", "pyproject.toml", ".ci/address.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    command = [sys.executable, tmp_path / ".ci/address.py", "https://example.org/rnnorm", "v9.0"]
+    subprocess.run(command, check=True)
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)]+)\)", page)
+    assert not [target for target in targets if "://" not in target]
+    assert "https://example.org/rnnorm/raw/v9.0/docs/_static/demo.png" in targets
+    assert "https://example.org/rnnorm/blob/v9.0/docs/speed.md" in targets
+    project = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'Changelog = "https://example.org/rnnorm/blob/v9.0/CHANGELOG.md"' in project
 
 
 def test_each_norm_that_is_named_exists():
