@@ -1,6 +1,7 @@
 """Sphinx configuration: `make docs` builds the pages, `make doctest` runs their examples."""
 
 import inspect
+import os
 from importlib.metadata import version as installed_version
 
 from docutils.nodes import SkipNode
@@ -44,6 +45,9 @@ nitpick_ignore_regex = [
     ("py:.*", r"(os|pathlib)\..*"),
     ("py:.*", r"(.*\.)?(Axes|Layer|Model|Norm|RecurrentDropout|Tensor)"),
 ]
+
+# no example waits for a compiler
+os.environ["RNNORM_COMPILE"] = "0"
 
 # every page starts from the same seed; a warning in an example is an error, as in the tests
 doctest_global_setup = """
