@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from torch.nn import Module
+
 from rnnorm.layers.normalised_module import Recurrence
 
 
 class Explanation(NamedTuple):
-    """The kernel of a call, as :func:`explain` returns it.
+    """The kernel of a call, as :func:`rnnorm.explain` returns it.
 
     Attributes:
-        kernel: name of the kernel that will run, one of :func:`backends`.
+        kernel: name of the kernel that will run, one of :func:`rnnorm.backends`.
         why_not: why each kernel that is tried before it will not, by name.
     """
 
@@ -24,12 +26,12 @@ class Explanation(NamedTuple):
         return "\n".join([*lines, *[f"not on {name}: {why}" for name, why in self.why_not.items()]])
 
 
-def explain(layer: Recurrence, input: Any, **given: Any) -> Explanation:
+def explain(layer: Module, input: Any, **given: Any) -> Explanation:
     """Say which kernel a layer's next call will run on, and why no faster one will.
 
     The answer is for the layer's mode, and for the dtype, the device and the form of the input, in
-    the current context (autocast, :func:`use_backend`). Nothing is run or changed; a cell of your
-    own that would be compiled in that call counts as compiled.
+    the current context (autocast, :func:`rnnorm.use_backend`). Nothing is run or changed; a cell of
+    your own that would be compiled in that call counts as compiled.
 
     Args:
         layer: a layer of this package.
@@ -38,7 +40,7 @@ def explain(layer: Recurrence, input: Any, **given: Any) -> Explanation:
 
     Raises:
         TypeError: if ``layer`` is none of this package's.
-        RuntimeError: if :func:`use_backend` names a kernel that does not cover the call.
+        RuntimeError: if :func:`rnnorm.use_backend` names a kernel that does not cover the call.
 
     Example:
         >>> print(rnnorm.explain(rnnorm.GRU(8, 16), torch.randn(5, 3, 8)))
