@@ -47,7 +47,12 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
         note = " Of several seeds, their mean and standard deviation." if several else ""
         listed = "; ".join(metrics)
         parts.append(f"{listed[:1].upper()}{listed[1:]}.{note}")
-        parts.append(_table([_scores(seeds, table.scale, trained) for seeds in models]))
+        budgets = dict.fromkeys(seeds[0].epochs for seeds in models)
+        for epochs in budgets:
+            if len(budgets) > 1:
+                parts.append(f"After {epochs} epoch{'' if epochs == 1 else 's'}:")
+            rows = [s for s in models if s[0].epochs == epochs]
+            parts.append(_table([_scores(seeds, table.scale, trained) for seeds in rows]))
     if lengths := _lengths(named):
         parts += ["Against the length of the test windows:", lengths]
     if scores_of(table):
@@ -92,7 +97,7 @@ def _scores(
     return {
         "recipe": _recipe(seeds, scale),
         "epochs": f"{one.epochs}" + (f" ({one.minutes:g} minutes)" if one.minutes else ""),
-        "paper": _ABSENT if one.number is None else f"{one.number}",
+        "paper": _ABSENT if one.papers_number is None else f"{one.papers_number}",
         "ours, population statistics": _spread(o.ours("population") for o in seeds),
         "sampling error": f"{fmean(errors):.2f}" if errors else _ABSENT,
         "ours, batch statistics": _spread(o.ours("batch") for o in seeds),

@@ -40,7 +40,7 @@ def scores_of(table: Recorded) -> Scores:
     named = models_of(run.outcome for run in table.runs)
     for name, outcome in ((name, o) for name, seeds in named.items() for o in seeds):
         values = {
-            "the paper's": outcome.number,
+            "the paper's": outcome.papers_number,
             "ours, population statistics": outcome.ours("population"),
             "ours, batch statistics": outcome.ours("batch"),
         }

@@ -70,6 +70,11 @@ class Outcome:
         """Return the recipe's name, followed by its changes."""
         return ", ".join([self.recipe, *self.changes])
 
+    @property
+    def papers_number(self) -> float | None:
+        """Return the paper's number, None for a smaller or changed training, which it is not of."""
+        return None if self.scale == "small" or self.changes else self.number
+
     def tested(
         self, statistics: Statistics | None = "population", length: int | None = None
     ) -> dict[str, float]:
