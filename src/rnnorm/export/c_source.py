@@ -97,7 +97,7 @@ def c(
         + ("" if linear is None else f", then Linear({linear.extra_repr()})"),
         "One frame after the other; written by rnnorm.export.c.",
         "",
-        f"flash: {costs.flash} bytes of constants, besides 1 to 2 KiB of code",
+        f"flash: {costs.flash} bytes of constants, besides about 1 KiB of code",
         f"RAM: {costs.ram} bytes for each stream, in {path.stem}_state",
         f"stack: {costs.stack} bytes at most, besides that of expf and tanhf",
         f"a frame: {costs.multiplications} multiplications of matrices in "
