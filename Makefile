@@ -114,7 +114,7 @@ aarch64:
 
 # the C++ kernels for Windows in an emulator, and for macOS without running them, where the tools are
 windows macos:
-	csrc/$@.sh "$(CURDIR)/build/$@"
+	PYTHON="$(PYTHON)" csrc/$@.sh "$(CURDIR)/build/$@"
 
 # GPUs need Triton 3.6, whose interpreter fails with numpy 2.5: "only 0-dimensional arrays ..."
 $(TRITON)/.installed: Makefile pyproject.toml | venv

@@ -9,9 +9,10 @@ if ! command -v "$zig" >/dev/null; then
   echo "skipped: the kernels are not compiled for macOS, $zig is missing (pip install ziglang)" >&2
   exit 0
 fi
+"${PYTHON:-python3}" -B generate.py "$folder/cells.h"
 avx512="-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma"
 for target in aarch64-macos x86_64-macos; do
-  compiler=("$zig" c++ -target "$target" -std=gnu++17 -fPIC -fvisibility=hidden -Wall -Wextra
+  compiler=("$zig" c++ -target "$target" -std=gnu++17 -I. "-I$folder" -fPIC -fvisibility=hidden -Wall -Wextra
     -fno-math-errno -fno-trapping-math -ffp-contract=fast -DRNNORM_STANDARD_THREADS)
   builds=("portable")
   if [ "$target" = x86_64-macos ]; then
