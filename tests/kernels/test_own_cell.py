@@ -77,8 +77,25 @@ class Leaky(rnnorm.Cell):
         return h, (h,)
 
 
-CELLS = {"lstm": OwnLSTM, "gru": OwnGRU, "leaky": Leaky}
-SITES = {"lstm": ("cell",), "gru": (), "leaky": ()}
+class SLSTM(rnnorm.Cell):
+    """The cell of Beck et al. 2024: four heads, an exponential input gate and four states."""
+
+    gates = (4,)
+    states = ("h", "c", "n", "m")
+    heads = 4
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c, n, m = state
+        i, f, z, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
+        f = torch.nn.functional.logsigmoid(f) + m
+        m = torch.maximum(f, i)
+        i, f = torch.exp(i - m), torch.exp(f - m)
+        c, n = f * c + i * torch.tanh(z), f * n + i
+        h = torch.sigmoid(o) * c / n
+        return h, (h, c, n, m)
+
+
+CELLS = {"lstm": OwnLSTM, "gru": OwnGRU, "leaky": Leaky, "slstm": SLSTM}
 JOINT = {"input": False, "recurrent": False}
 NORMS = {
     "none": None,
@@ -102,7 +119,7 @@ def cases():
 def layer(kind, norm=None, **options):
     torch.manual_seed(0)
     options = {"dtype": torch.float64, "initial_noise": 0.0} | options
-    return rnnorm.Recurrent(CELLS[kind](), 3, 18, norm=norm, **options)
+    return rnnorm.Recurrent(CELLS[kind](), 3, 20, norm=norm, **options)
 
 
 def run(model, x, backend, **given):
@@ -178,13 +195,14 @@ def test_recurrent_dropout(kind):
 @pytest.mark.parametrize("kind", CELLS)
 def test_states_without_biases_and_both_directions(kind):
     model = layer(kind, bias=False, bidirectional=True)
-    states = tuple(0.3 * draw(2, 4, 18) for _ in model.cell.states)
+    states = tuple(0.3 * draw(2, 4, 20).abs() for _ in model.cell.states)
     compare(model, draw(5, 4, 3), hx=states if len(states) > 1 else states[0])
 
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_gradcheck_and_the_second_derivative(kind):
-    model = rnnorm.Recurrent(CELLS[kind](), 2, 3, norm="layer", dtype=torch.float64)
+    units = 4 if kind == "slstm" else 3
+    model = rnnorm.Recurrent(CELLS[kind](), 2, units, norm="layer", dtype=torch.float64)
     x = draw(3, 2, 2).requires_grad_()
     names = list(dict(model.named_parameters()))
 
@@ -200,7 +218,7 @@ def test_gradcheck_and_the_second_derivative(kind):
 
 def test_a_cell_of_an_lstms_equations_is_an_lstm():
     mine = layer("lstm", "batch")
-    theirs = rnnorm.LSTM(3, 18, norm="batch", dtype=torch.float64, initial_noise=0.0)
+    theirs = rnnorm.LSTM(3, 20, norm="batch", dtype=torch.float64, initial_noise=0.0)
     theirs.load_state_dict(mine.state_dict())
     for a, b in zip(mine(draw(5, 4, 3)), theirs(draw(5, 4, 3)), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
@@ -349,6 +367,35 @@ def test_explain_says_why_a_cell_is_not_compiled(monkeypatch):
     found = explained(rnnorm.Recurrent(Decides(), 3, 4))
     assert found.kernel == "reference"
     assert "decides by a value" in found.why_not["cpu"]
+
+
+class Several(rnnorm.Cell):
+    """A cell of any states, each the one before it delayed by a step."""
+
+    dropouts = ("zoneout_h", "zoneout_c")
+
+    def __init__(self, *states):
+        object.__setattr__(self, "states", ("h", *states))
+
+    def step(self, weights, x_term, state, normalise, t):
+        h = torch.tanh(self.preactivation(weights, x_term, state[0], normalise) + state[-1])
+        return h, (h, *state[:-1])
+
+
+@pytest.mark.parametrize(
+    ("states", "options", "reason"),
+    [
+        ("cnms", {}, "it has 5 states, of which the kernel has 4 at most"),
+        ("nc", {"recurrent_dropout": Zoneout(cell=0.5)}, "state c has zoneout, and is not its sec"),
+        ("cn", {"recurrent_dropout": Zoneout(cell=0.5)}, ""),
+    ],
+)
+def test_states_that_the_kernel_does_not_have(uncompiled, states, options, reason):
+    model = rnnorm.Recurrent(Several(*states), 3, 4, **options)
+    assert reason in explained(model).why_not.get("cpu", "")
+    assert explained(model).kernel == ("reference" if reason else "cpu")
+    model(torch.randn(2, 2, 3))
+    assert len(uncompiled) == (not reason)
 
 
 def test_explain_is_what_the_next_call_does():

@@ -102,10 +102,12 @@ class _Equations:
     """A graph as the frame computes it: up to the input of a cell site, and from there to h."""
 
     def __init__(self, graph: Graph, optional: bool) -> None:
-        if len(graph.weights) > MOST_WEIGHTS or len(graph.states) > MOST_STATES + 1:
-            raise TraceError(
-                f"it has more than {MOST_WEIGHTS} weights of units or {MOST_STATES} states beside h"
-            )
+        for count, most, what in (
+            (len(graph.weights), MOST_WEIGHTS, "weights by unit"),
+            (len(graph.states), MOST_STATES + 1, "states"),
+        ):
+            if count > most:
+                raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
         self.graph, self.optional = graph, optional
         self.nodes = Nodes()
         self.site: int | None = None

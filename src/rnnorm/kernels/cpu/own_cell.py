@@ -144,18 +144,20 @@ def _type_of(dtype: torch.dtype) -> tuple[str, int]:
 
 
 def _form_refused(graph: Graph, request: Request) -> str:
-    """Say why the kernel's frame does not run equations as a request asks, empty if it does."""
+    """Say why the kernel's frame does not run equations as a request asks, empty if it does.
+
+    Raises:
+        TraceError: if the equations need more than a step of the frame has.
+    """
     cell = request.cell
     kind = type(cell)
     for name in _OF_THE_FRAME:
         allowed = name in ("prepare", "units") and graph.independent
         if getattr(kind, name) is not getattr(Cell, name) and not allowed:
             return f"it has {name} of its own"
-    if len(graph.states) > 2:
-        return f"it has {len(graph.states)} states, of which the kernel has two at most"
+    # more than a struct in C++ has room for is refused before anything is compiled
+    header(graph)
     vectors = _vectors(graph)
-    if len(vectors) > len(PEEPHOLES):
-        return f"it has {len(vectors)} weights by unit, of which the kernel has three at most"
     if unknown := [name for name in vectors if name.partition("[")[0] in Weights._fields]:
         return f"its step reads {unknown[0]}, which the kernel adds to a term"
     active = cell.active_sites(request.norm)
@@ -170,6 +172,9 @@ def _form_refused(graph: Graph, request: Request) -> str:
     for place in ("hidden", "candidate"):
         if place in request.masked and place not in asked:
             return f"its step does not ask for {place!r}, which recurrent dropout masks"
+    for index, state in enumerate(("h", "c")):
+        if f"zoneout_{state}" in request.masked and cell.states[index : index + 1] != (state,):
+            return f"its state {state} has zoneout, and is not its {('first', 'second')[index]}"
     return ""
 
 
@@ -304,7 +309,7 @@ def _shifts(
 
 def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
     """Compare a step with its graph on random numbers in float64; say where they differ."""
-    T, B, features, units = 3, 4, 2, 16
+    T, B, features, units = 3, 4, 2, 16 * cell.heads
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights, product
+from rnnorm.cells.cell import Cell, Normalise, State, Weights
 from rnnorm.kernels.equations.graph import SITES, Graph
 
 
@@ -39,8 +39,13 @@ class GraphCell(Cell):
 
     @property
     def states(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return the names of the states."""
-        return ("h", "c")[: len(self.graph.states)]
+        """Return the names of the states, h and c first as the kernels' masks name them."""
+        return ("h", "c", "c_2", "c_3")[: len(self.graph.states)]
+
+    @property
+    def heads(self) -> int:  # type: ignore[override]
+        """Return the number of heads, whose units read each other's h alone."""
+        return self.graph.heads
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -74,7 +79,7 @@ class GraphCell(Cell):
         graph, h = self.graph, state[0]
         seen = normalise("hidden", h) if "hidden" in graph.sites else h
         weight = weights.weight_hh
-        term = weight * seen if graph.independent else product(seen, weight)
+        term = weight * seen if graph.independent else self.product(seen, weight)
         if "recurrent" in graph.sites:
             term = normalise("recurrent", term)
         both = x_term + term
