@@ -9,7 +9,7 @@ PYTHON=${PYTHON:-python3}
 OUT=${OUT:-build/gpu}
 mkdir -p "$OUT"
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}"
-export RNNORM_CACHE_DIR="${RNNORM_CACHE_DIR:-$OUT/cache}"
+export RNNORM_CACHE="${RNNORM_CACHE:-$OUT/cache}"
 failed=
 
 part() {

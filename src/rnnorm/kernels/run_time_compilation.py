@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 #: environment variable: the folder that keeps compiled kernels
-FOLDER = "RNNORM_CACHE_DIR"
+FOLDER = "RNNORM_CACHE"
 
 # of an error's log
 _LINES = 10

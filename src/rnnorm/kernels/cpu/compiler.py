@@ -109,7 +109,7 @@ def _cached_or_made(key: str, header: str, command: Sequence[str], version: str,
     if why := _distrusted(os.stat(cache)):
         raise CompilationError(
             f"compiled code is not loaded from {cache}, which {why}: let the folder be yours alone "
-            "(chmod go-w), or name another in RNNORM_CACHE_DIR"
+            "(chmod go-w), or name another in RNNORM_CACHE"
         )
     if found := _cached(cache, key):
         return found
