@@ -1,0 +1,327 @@
+"""The bodies of a cell's functions in C++, from its equations and their derivative.
+
+The frame computes a cell by tiles of hidden units (``csrc/step.h``): without a cell site in
+``forward`` and ``backward``. With one, ``forward`` ends at the first state beside h, and ``output``
+begins with that state's normalised copy; ``output_backward`` ends there, and ``backward`` goes on
+with the whole gradient of the state. What the equations read has a gradient that is known in
+``output_backward``, and a factor of that whole gradient; one of them is kept until ``backward``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from rnnorm.kernels.cpu.statements import Statements
+from rnnorm.kernels.equations.derivative import Algebra, adjoints
+from rnnorm.kernels.equations.graph import Graph, Nodes
+from rnnorm.kernels.equations.trace import TraceError
+
+#: the most weights of units, and states beside h, for which the frame has room
+MOST_WEIGHTS, MOST_STATES = 3, 3
+_SCRATCH = "s.gate + r * U + u"
+_FETCH = ["L::template fetch<C>(s.h, r, u);", "L::template fetch<C>(s.x, r, u);"]
+_FETCH_STATE = "L::template fetch<U>(s.cell, r, u);"
+_CARRIED = "const auto carried = L::template carried<Extra>(s, r, u);"
+
+
+class Equations:
+    """A graph as the frame computes it: up to the input of a cell site, and from there to h."""
+
+    def __init__(self, graph: Graph, optional: bool) -> None:
+        for count, most, what in (
+            (len(graph.weights), MOST_WEIGHTS, "weights by unit"),
+            (len(graph.states), MOST_STATES + 1, "states"),
+        ):
+            if count > most:
+                raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
+        self.graph, self.optional = graph, optional
+        self.nodes = Nodes()
+        self.site: int | None = None
+        places: list[int] = []
+        own = "cell" if graph.leaves("cell") else "carry"
+        for name, inputs, value in graph.nodes:
+            given = tuple([places[i] for i in inputs])
+            if name == own:
+                self.site = self.nodes.place("site", given)
+                places.append(self.site)
+            elif name == "carry":
+                # others than the cell site read the state as it was
+                places.append(given[0])
+            else:
+                places.append(self.nodes.place(name, given, value))
+        bare = [
+            graph.nodes[place].inputs[0] if graph.nodes[place].name == "carry" else place
+            for place in graph.states
+        ]
+        self.h, *self.states = [places[place] for place in bare]
+        if self.site is not None and self.nodes[self.site].inputs != tuple(self.states[:1]):
+            raise TraceError("its cell site does not normalise its second state")
+        self.count = len(self.nodes)
+        self.algebra = Algebra(self.nodes)
+
+    def leaf(self, name: str, value: int | str) -> int | None:
+        """Return the place of a leaf, None if the equations do not read it."""
+        found = [p for p, n in enumerate(self.nodes[: self.count]) if n[::2] == (name, value)]
+        return found[0] if found else None
+
+    def after_site(self) -> set[int]:
+        """Return the nodes that are computed from the output of the cell site, and h."""
+        found = {self.h}
+        for place in range(self.count):
+            inputs = self.nodes[place].inputs
+            if self.site is not None and (place == self.site or not found.isdisjoint(inputs)):
+                found.add(place)
+        return found
+
+    def statements(self, loads: Mapping[int, str] | None = None) -> Statements:
+        """Return an empty body."""
+        return Statements(self.nodes, self.graph.weights, self.optional, loads or {})
+
+    def _fetch(self) -> list[str]:
+        """Return the prefetching of the terms, which costs more than it saves with one gate."""
+        return _FETCH if sum(self.graph.gates) > 1 else []
+
+    def forward(self) -> list[str]:
+        """Return the body from the terms to h, or to what the second half reads."""
+        code, late = self.statements(), self.after_site() if self.site is not None else set()
+        code.lines += self._fetch()
+        self._store_states(code, [c for c in self.states if c not in late])
+        for place in self._crossing():
+            code.store(_SCRATCH, place)
+        if self.site is None:
+            self._finish(code, self.states[0] if self.states else None)
+        return code.lines
+
+    def output(self) -> list[str]:
+        """Return the body from the cell site's output to h."""
+        loads = {c: _after(k) for k, c in enumerate(self.states)}
+        late = self.after_site()
+        for c in late:
+            loads.pop(c, None)
+        loads |= dict.fromkeys(self._crossing(), f"load<W>({_SCRATCH})")
+        code = self.statements(loads)
+        self._store_states(code, [c for c in self.states if c in late])
+        self._finish(code, self.site)
+        return code.lines
+
+    def _store_states(self, code: Statements, some: list[int]) -> None:
+        for k, c in enumerate(self.states):
+            if c in some:
+                code.store(f"s.state[{k}].after + r * U + u", c)
+
+    def _finish(self, code: Statements, carried: int | None) -> None:
+        """Store h, and what the next step reads of the first state beside h."""
+        h = code.value(self.h)
+        if carried is not None:
+            code.lines.append(f"if (Extra) L::carry(s, r, u, {code.value(carried)});")
+        code.lines.append(f"L::template store_h<Extra>(s, r, u, {h});")
+
+    def _crossing(self) -> list[int]:
+        """Return what the second half reads of the first one beside states.
+
+        Raises:
+            TraceError: if that is more than one value.
+        """
+        if self.site is None:
+            return []
+        late = self.after_site()
+        ready = {*late, *self.states}
+        read = {i for place in late if place != self.site for i in self.nodes[place].inputs}
+        found = [i for i in read - ready if self.nodes[i].name not in ("number", "weight", "state")]
+        if len(found) > 1:
+            raise TraceError("more than one value is read after its cell site, beside states")
+        return found
+
+    def _begin(self) -> tuple[Statements, list[int]]:
+        """Return a body with the gradients of h and of all states, and their nodes."""
+        code = self.statements({c: _after(k) for k, c in enumerate(self.states)})
+        code.lines += [*self._fetch(), *[_FETCH_STATE] * (self.site is not None)]
+        code.lines += ["const V dh = L::template grad_output<Extra>(s, r, u);"]
+        code.lines += [_CARRIED] * bool(self.states)
+        grads = [self.nodes.place("grad", (), k) for k in range(len(self.states) + 1)]
+        for k in range(2, len(grads)):
+            code.lines.append(f"const V grad{k} = load<W>(s.state[{k - 1}].grad + r * U + u);")
+        names = ["dh", "carried.fresh", *[f"grad{k}" for k in range(2, len(grads))]]
+        code.names |= dict(zip(grads, names, strict=False))
+        return code, grads
+
+    def backward(self) -> tuple[list[str], str]:
+        """Return the body of all gradients, and its number of sums."""
+        code, grads = self._begin()
+        found = self.gradients(self._seeds([self.h, *self.states], grads))
+        results = [*found.h, *found.x, *found.before, *found.weights]
+        if self.h in self.nodes.needed([place for place in results if place is not None]):
+            # after zoneout the cell's own h is not stored
+            code.loads[self.h] = f"Extra ? {code.expression(self.h)} : L::h_after(s, r, u)"
+        self._store_terms(code, found.h, found.x)
+        if self.graph.skips:
+            self._skip(code, found.before[0], False)
+        for k, grad in enumerate(found.before[1:]):
+            self._store_before(code, k, grad)
+        return code.lines, self._sum(code, found.weights)
+
+    def backward_in_two(self) -> tuple[tuple[list[str], str], tuple[list[str], str]]:
+        """Return the bodies up to the cell site's output, and from there, each with its sums."""
+        assert self.site is not None
+        c, *others = self.states
+        code, grads = self._begin()
+        seeds = self._seeds([self.h, *others], [grads[0], *grads[2:]])
+        known = self.gradients(seeds, {self.site, c})
+        factor = self.gradients({c: self.algebra.number(1.0)})
+
+        # one of both is kept until the whole gradient of c is known, the other computed anew
+        kept = [
+            [a if b is None else b for a, b in zip(factors, knowns, strict=True)]
+            for factors, knowns in zip(factor[1:4], known[1:4], strict=True)
+        ]
+        self._store_terms(code, kept[0], kept[1])
+        code.store(_SCRATCH, kept[2][1])
+        for k, grad in enumerate(known.before[2:], start=1):
+            code.store(f"s.state[{k}].grad + r * U + u", grad)
+        if known.before[0] is not None:
+            self._skip(code, known.before[0], False)
+        into_site = code.value(known.of[self.site]) if self.site in known.of else "V{}"
+        code.lines += [
+            f"V into_cell = {into_site};",
+            "if (Extra && s.carry) into_cell += carried.fresh;",
+            "store<W>(s.grad_cell + r * U + u, into_cell);",
+        ]
+        first = code.lines, self._sum(code, known.weights)
+
+        loads = {state: _after(k) for k, state in enumerate(self.states)}
+        for where, places in ((_dx, kept[1]), (_dz, kept[0])):
+            if where is _dx and not self.graph.separate:
+                continue
+            loads |= {p: f"load<W>({where(g)})" for g, p in enumerate(places) if p is not None}
+        if kept[2][1] is not None:
+            loads[kept[2][1]] = f"load<W>({_SCRATCH})"
+        code = self.statements(
+            {p: load for p, load in loads.items() if self.nodes[p].name != "number"}
+        )
+        code.lines += [
+            _CARRIED,
+            "V dc = load<W>(s.grad_cell + r * U + u);",
+            "if (!Extra || !s.carry) dc += carried.fresh;",
+        ]
+        rest = self.nodes.place("grad", (), -1)
+        code.names[rest] = "dc"
+        dc = self.algebra.plus(rest, known.of.get(c))
+        assert dc is not None
+
+        def whole(a: int | None, b: int | None) -> int | None:
+            return self.algebra.plus(a, None if b is None else self._times(dc, b, code.loads))
+
+        def wholes(which: str) -> list[int | None]:
+            pairs = zip(getattr(known, which), getattr(factor, which), strict=True)
+            return [whole(*pair) for pair in pairs]
+
+        h, x, before = wholes("h"), wholes("x"), wholes("before")
+        weights = [None if b is None else whole(None, b) for b in factor.weights]
+        # the terms are stored where their kept parts lie
+        for place in (*h, *x, *before[1:], *weights):
+            if place is not None:
+                code.value(place)
+        self._store_terms(code, h, x)
+        self._store_before(code, 0, before[1])
+        for k, grad in enumerate(factor.before[2:], start=1):
+            if grad is not None:
+                more = code.value(self._times(dc, grad, code.loads))
+                code.lines.append(f"L::add_to(s.state[{k}].grad + r * U + u, {more});")
+        if factor.before[0] is not None:
+            self._skip(code, whole(None, factor.before[0]), known.before[0] is not None)
+        elif self.graph.skips and known.before[0] is None:
+            self._skip(code, None, False)
+        return first, (code.lines, self._sum(code, weights))
+
+    def _times(self, grad: int, factor: int, kept: Mapping[int, str]) -> int:
+        """Return the product of two values, by way of a product that is computed anyway."""
+        name, inputs, _ = self.nodes[factor]
+        for k, part in enumerate(inputs):
+            if name == "mul" and factor not in kept and part in kept:
+                return self.algebra.times(self.algebra.times(grad, part), inputs[1 - k])
+        return self.algebra.times(grad, factor)
+
+    def _store_terms(self, code: Statements, h: list[int | None], x: list[int | None]) -> None:
+        """Store the gradients of both terms, or of their sum."""
+        for g, place in enumerate(h):
+            code.store(_dz(g), place)
+        for g, place in enumerate(x if self.graph.separate else []):
+            code.store(_dx(g), place)
+
+    def _skip(self, code: Statements, place: int | None, more: bool) -> None:
+        """Store the gradient of h that skips the recurrent product, or add to it."""
+        value = "V{}" if place is None else code.value(place)
+        code.lines.append(f"L::template skip<Extra, {str(more).lower()}>(s, r, u, {value});")
+
+    def _store_before(self, code: Statements, k: int, place: int | None) -> None:
+        """Store the gradient of a state of the step before."""
+        if k:
+            return code.store(f"s.state[{k}].grad + r * U + u", place)
+        value = "V{}" if place is None else code.value(place)
+        code.lines.append(f"L::template grad_before<Extra>(s, r, u, {value}, carried.stays);")
+        return None
+
+    def _sum(self, code: Statements, weights: list[int | None]) -> str:
+        """Add the gradients of weights of units to their sums; return how many sums there are."""
+        if all([place is None for place in weights]):
+            return "0"
+        sums = []
+        for k, place in enumerate(weights):
+            if place is not None:
+                sums.append(f"if (s.grad_peephole[{k}]) sum[{k}] += {code.value(place)};")
+        if not self.optional:
+            code.lines += sums
+            return "weights"
+        code.lines += ["if constexpr (Extra) {", *[f"  {line}" for line in sums], "}"]
+        return "Extra ? weights : 0"
+
+    def _seeds(self, results: Iterable[int], grads: Iterable[int]) -> dict[int, int]:
+        """Return the gradient of each result, of which two may be one node."""
+        seeds: dict[int, int] = {}
+        for result, grad in zip(results, grads, strict=True):
+            seeds[result] = (
+                self.algebra.apply("add", seeds[result], grad) if result in seeds else grad
+            )
+        return seeds
+
+    def gradients(self, seeds: Mapping[int, int], stops: Iterable[int] = ()) -> Gradients:
+        """Return the gradients of what the equations read, from those of their results."""
+        found = adjoints(self.nodes, seeds, tuple(stops)) if seeds else {}
+
+        def of(name: str, value: int | str) -> int | None:
+            place = self.leaf(name, value)
+            return None if place is None else found.get(place)
+
+        gates = range(sum(self.graph.gates))
+        both = [of("both", gate) for gate in gates]
+        plus = self.algebra.plus
+        return Gradients(
+            found,
+            [plus(both[gate], of("h", gate)) for gate in gates],
+            [plus(both[gate], of("x", gate)) for gate in gates],
+            [of("state", k) for k in range(len(self.states) + 1)],
+            [of("weight", name) for name in self.graph.weights],
+        )
+
+
+def _after(k: int) -> str:
+    return f"load<W>(s.state[{k}].after + r * U + u)"
+
+
+def _dz(gate: int) -> str:
+    return f"s.grad_zh + r * C + {gate} * U + u"
+
+
+def _dx(gate: int) -> str:
+    return f"s.grad_zx + r * C + {gate} * U + u"
+
+
+class Gradients(NamedTuple):
+    """The gradients of what equations read, as nodes; None is 0."""
+
+    of: Mapping[int, int]
+    h: list[int | None]
+    x: list[int | None]
+    before: list[int | None]
+    weights: list[int | None]
