@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rnnorm.kernels import run_time_compilation
-from rnnorm.kernels.cpu import compiler, library
+from rnnorm.kernels.cpu import compiled_files, compiler, library
 
 pytestmark = [
     pytest.mark.skipif(bool(library.UNAVAILABLE), reason="the CPU kernels are missing"),
@@ -263,7 +263,7 @@ def test_one_who_waits_too_long_for_another_is_refused(script, folder, monkeypat
     monkeypatch.setenv(compiler.TIMEOUT, "0.2")
     key = path.name.partition("-")[0]
     with (
-        compiler._locked(folder / f"{key}.lock", 1.0),
+        compiled_files.locked(folder / f"{key}.lock", 1.0),
         pytest.raises(compiler.CompilationError, match=r"another process compiles .* 0.2 s"),
     ):
         compile()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -10,20 +9,16 @@ import logging
 import os
 import shutil
 import signal
-import stat
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rnnorm.kernels import cpu
 from rnnorm.kernels.cpu import library
+from rnnorm.kernels.cpu.compiled_files import cached, digest, distrusted, locked
 from rnnorm.kernels.run_time_compilation import cache_folder, first_errors, made
-
-if sys.platform != "win32":
-    import fcntl
 
 #: environment variables: 0 leaves users' cells uncompiled; seconds after which one is given up
 SWITCH, TIMEOUT = "RNNORM_COMPILE", "RNNORM_COMPILE_TIMEOUT"
@@ -102,23 +97,23 @@ def _cached_or_made(key: str, header: str, command: Sequence[str], version: str,
 
     Raises:
         CompilationError: as ``compile``.
-        OSError: if the cache cannot be written.
+        OSError: if the cache cannot be written, or another process compiles the cell for too long.
     """
     seconds = _timeout()
     cache = made(cache_folder("cpu"))
-    if why := _distrusted(os.stat(cache)):
+    if why := distrusted(os.stat(cache)):
         raise CompilationError(
             f"compiled code is not loaded from {cache}, which {why}: let the folder be yours alone "
             "(chmod go-w), or name another in RNNORM_CACHE"
         )
-    if found := _cached(cache, key):
+    if found := cached(cache, key):
         return found
     if library.forked():
         raise CompilationError(
             "nothing is compiled in a forked process: call the layer once before the fork"
         )
-    with _locked(cache / f"{key}.lock", seconds):
-        if found := _cached(cache, key):
+    with locked(cache / f"{key}.lock", seconds):
+        if found := cached(cache, key):
             return found
         _log.warning("%s is compiled for this processor by %s, once: some seconds", name, version)
         began = time.monotonic()
@@ -211,84 +206,6 @@ def _version(path: str, changed: int) -> str:
     return lines[0]
 
 
-def _distrusted(found: os.stat_result) -> str:
-    """Say why another user may have written a file or folder, empty if none may."""
-    if found.st_uid != os.geteuid():
-        return f"belongs to the user {found.st_uid}"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may write (mode {stat.S_IMODE(found.st_mode):o})"
-    return ""
-
-
-def _digest(key: str, path: Path) -> str:
-    return hashlib.sha256(key.encode() + path.read_bytes()).hexdigest()[:32]
-
-
-def _cached(cache: Path, key: str) -> Path | None:
-    """Return the path of a compiled cell in the cache, whose name has a digest of its content.
-
-    A file that is not whole, or that another user may have written, is deleted.
-    """
-    for path in cache.glob(f"{key}-*.so"):
-        # another process may delete it
-        with contextlib.suppress(FileNotFoundError):
-            found = os.lstat(path)
-            why = "" if stat.S_ISREG(found.st_mode) else "is no regular file"
-            why = why or _distrusted(found)
-            if not why and path.name != f"{key}-{_digest(key, path)}.so":
-                why = "is not what was written"
-            if not why:
-                return path
-            _log.warning("%s is not loaded, but compiled again: it %s", path, why)
-            path.unlink()
-    return None
-
-
-@contextlib.contextmanager
-def _locked(path: Path, seconds: float) -> Iterator[None]:
-    """Hold a lock that one process and thread at a time can have, in a file that is then deleted.
-
-    Raises:
-        CompilationError: if another process holds it for so many seconds.
-    """
-    until = time.monotonic() + seconds
-    while True:
-        made(path.parent)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            while not _lock(lock):
-                if time.monotonic() > until:
-                    raise CompilationError(
-                        f"another process compiles it for more than {seconds:g} s ({path})"
-                    )
-                time.sleep(0.05)
-            if _same(lock, path):
-                try:
-                    yield
-                finally:
-                    path.unlink(missing_ok=True)
-                return
-        finally:
-            os.close(lock)
-
-
-def _same(file: int, path: Path) -> bool:
-    """Tell whether an open file is that of a path: whoever locked it before has deleted it."""
-    try:
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _lock(file: int) -> bool:
-    """Try to lock a file, and tell whether it is locked now."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _make(cache: Path, key: str, header: str, command: Sequence[str], until: float) -> Path:
     """Compile a cell into the cache, whose lock of the key is held.
 
@@ -316,7 +233,7 @@ def _make(cache: Path, key: str, header: str, command: Sequence[str], until: flo
         _run([[*command, "-shared", *objects, *linked]], parts, until)
         made_file = parts / "own.so"
         made_file.chmod(0o700)
-        path = cache / f"{key}-{_digest(key, made_file)}.so"
+        path = cache / f"{key}-{digest(key, made_file)}.so"
         os.replace(made_file, path)
         return path
     except (OSError, CompilationError) as error:
