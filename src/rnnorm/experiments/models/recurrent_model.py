@@ -108,13 +108,17 @@ class RecurrentModel(lightning.LightningModule):
         )
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
-        """Log a mean over ``batch_size`` terms, over all processes if there are several."""
+        """Log a mean over ``batch_size`` terms, over all processes if there are several.
+
+        Without ``batch_size``, as a callback may log, the value is no part of the training scores.
+        """
         part, _, of = name.partition("/")
-        if part == "train":
-            self.logged[of] = torch.as_tensor(value).detach(), options["batch_size"]
+        terms = options.get("batch_size")
+        if part == "train" and terms is not None:
+            self.logged[of] = torch.as_tensor(value).detach(), terms
         if processes.count() > 1:
-            if self.training and isinstance(value, Tensor):
-                value = value.detach() * processes.loss_weight(options["batch_size"])
+            if self.training and isinstance(value, Tensor) and terms is not None:
+                value = value.detach() * processes.loss_weight(terms)
             options["sync_dist"] = True
         super().log(name, value, *args, **options)
 
