@@ -1,5 +1,6 @@
 import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ def pytest_sessionstart():
     # an editable install stands before PYTHONPATH; an installed wheel is no checkout
     if other != root and (other / "pyproject.toml").exists():
         raise pytest.UsageError(f"these are the tests of {root}, but rnnorm is that of {other}")
+
+
+@pytest.fixture(autouse=True)
+def _heard():
+    """Whoever started the tests may have had the signals ignored, as a shell does with ``&``."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_addoption(parser):

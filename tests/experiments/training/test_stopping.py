@@ -18,14 +18,6 @@ RECIPE = "demo/digits-bn"
 # a training of 3 epochs of 7 steps
 
 
-@pytest.fixture(autouse=True)
-def _heard():
-    """Whoever started the tests may have had the signals ignored, as a shell does with ``&``."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def unbroken_by(*numbers):
     """Sends signals within; and the list of those that were, and did not end it."""
     sent = []
