@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, nan
+from math import floor, isfinite, log10, nan
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.comparing.entry import Entry, refuse_incomparable
-from rnnorm.experiments.comparing.table import spread
+from rnnorm.experiments.comparing.table import spread, with_deviation
 from rnnorm.experiments.trained.curve import Curve, best, by_model, trained_at
 from rnnorm.experiments.trained.measurement import Statistics
 from rnnorm.experiments.trained.outcome import Outcome
@@ -118,7 +118,8 @@ def fold(cells: Sequence[Cell]) -> Cell:
         note = "; ".join([*([note] if note else []), f"{len(found)} of {len(cells)} seeds"])
     if len(set(values)) == 1 or not all(map(isfinite, values)):
         return Cell(f"{fmean(values):.4g}" if len(found) > 1 else found[0].value, note)
-    return Cell(f"{fmean(values):.4g} ± {stdev(values):.2g}", note)
+    # two digits of the deviation, and as many of the mean as it leaves certain
+    return Cell(with_deviation(values, max(0, 1 - floor(log10(stdev(values))))), note)
 
 
 def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
