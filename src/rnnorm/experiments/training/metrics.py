@@ -130,6 +130,8 @@ class TrainingScores(Callback):
             model: Any = pl_module
             for name, value in model.epoch_scores(means).items():
                 model.log(f"{EPOCH}{name}", value)
+            # all processes meet here: the first one alone reads the scores to print them
+            _ = trainer.callback_metrics
         self._sums, self._whole = {}, False
 
     def state_dict(self) -> dict[str, Any]:
