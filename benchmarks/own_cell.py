@@ -1,7 +1,7 @@
 """How fast a cell of your own is: the table of docs/own-cell.md.
 
-An LSTM and a GRU written as cells of one's own are timed beside the built-in ones, and a minimal
-gated unit beside the reference kernel and a loop written by hand. Rivals take turns in one process.
+An LSTM and a GRU written as cells of one's own are timed beside the built-in ones, and the cells of
+that page beside the reference kernel and a loop written by hand. Rivals take turns in one process.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from statistics import median
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm, linear, logsigmoid
 
 import rnnorm
 
@@ -61,24 +62,89 @@ class MinimalGatedUnit(rnnorm.Cell):
         return h, (h,)
 
 
-class ByHand(nn.Module):
-    """The minimal gated unit as a loop over time, without any norm."""
+class SLSTM(rnnorm.Cell):
+    """Exponential gates, four heads and four states (Beck et al. 2024)."""
 
-    def __init__(self, like: rnnorm.Recurrent) -> None:
+    gates = (4,)
+    states = ("h", "c", "n", "m")
+    heads = 4
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c, n, m = state
+        i, f, z, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
+        f = logsigmoid(f) + m
+        m = torch.maximum(f, i)
+        i, f = torch.exp(i - m), torch.exp(f - m)
+        c, n = f * c + i * torch.tanh(z), f * n + i
+        h = torch.sigmoid(o) * c / n
+        return h, (h, c, n, m)
+
+
+class DreamerGRU(rnnorm.Cell):
+    """A GRU whose reset gate acts on the whole candidate (Hafner et al. 2021)."""
+
+    gates = (3,)
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h,) = state
+        r, n, u = self.preactivation(weights, x_term, h, normalise).chunk(3, 1)
+        n = torch.tanh(torch.sigmoid(r) * n)
+        h = torch.lerp(h, n, torch.sigmoid(u - 1))
+        return h, (h,)
+
+
+class ByHand(nn.Module):
+    """A loop over time around one of the functions below, with the layer's weights."""
+
+    def __init__(self, layer: rnnorm.Recurrent, step: Callable[..., tuple[Tensor, ...]]) -> None:
         super().__init__()
-        self.load = like
+        self.layer, self.one_step = layer, step
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        w = self.load
-        terms = torch.nn.functional.linear(x, w.weight_ih_l0, w.bias_ih_l0 + w.bias_hh_l0)
-        h, outputs = x.new_zeros(x.size(1), w.hidden_size), []
-        for x_term in terms:
-            x_f, x_n = x_term.chunk(2, 1)
-            h_f, h_n = (h @ w.weight_hh_l0.T).chunk(2, 1)
-            f = torch.sigmoid(x_f + h_f)
-            h = torch.lerp(h, torch.tanh(x_n + f * h_n), f)
-            outputs.append(h)
-        return torch.stack(outputs), h
+        w, heads, outputs = self.layer, self.layer.cell.heads, []
+        H, weight = w.hidden_size, w.weight_hh_l0.T
+        if heads > 1:
+            blocks = w.weight_hh_l0.view(-1, heads, H // heads, H // heads)
+            weight = blocks.permute(1, 3, 0, 2).reshape(heads, H // heads, -1)
+        # layer norm has the bias after it
+        bias = None if w.norm else w.bias_ih_l0 + w.bias_hh_l0
+        state = (x.new_zeros(x.size(1), H),) * len(w.cell.states)
+        for x_term in linear(x, w.weight_ih_l0, bias):
+            h_term = self.product(state[0], weight)
+            state = self.one_step(w, x_term, h_term, *state)
+            outputs.append(state[0])
+        return torch.stack(outputs), state[0]
+
+    @staticmethod
+    def product(h: Tensor, weight: Tensor) -> Tensor:
+        if weight.dim() == 2:
+            return h @ weight
+        heads, units, _ = weight.shape
+        terms = h.view(-1, heads, units).transpose(0, 1) @ weight
+        return terms.unflatten(2, (-1, units)).permute(1, 2, 0, 3).flatten(1)
+
+
+def minimal_gated_unit(w, x_term, h_term, h):
+    (x_f, x_n), (h_f, h_n) = x_term.chunk(2, 1), h_term.chunk(2, 1)
+    f = torch.sigmoid(x_f + h_f)
+    return (torch.lerp(h, torch.tanh(x_n + f * h_n), f),)
+
+
+def slstm(w, x_term, h_term, h, c, n, m):
+    i, f, z, o = (x_term + h_term).chunk(4, 1)
+    f = logsigmoid(f) + m
+    m = torch.maximum(f, i)
+    i, f = torch.exp(i - m), torch.exp(f - m)
+    c, n = f * c + i * torch.tanh(z), f * n + i
+    return torch.sigmoid(o) * c / n, c, n, m
+
+
+def dreamer(w, x_term, h_term, h):
+    bias = w.bias_ih_l0 + w.bias_hh_l0
+    z = layer_norm(x_term + h_term, x_term.shape[1:], w.gamma_joint_l0, bias, w.norm.eps)
+    r, n, u = z.chunk(3, 1)
+    n = torch.tanh(torch.sigmoid(r) * n)
+    return (torch.lerp(h, n, torch.sigmoid(u - 1)),)
 
 
 def time_rivals(rivals: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -151,21 +217,29 @@ def main() -> None:
                     f"ratio {ratio:.3f}",
                     flush=True,
                 )
-    mine = rnnorm.Recurrent(MinimalGatedUnit(), features, units)
-    for training in (True, False):
-        taken = time_rivals(
-            {
-                "own": call(mine, x, training),
-                "reference": call(mine, x, training, "reference"),
-                "by hand": call(ByHand(mine), x, training),
-            },
-            options.seconds,
-        )
-        print(
-            f"MGU   none    {'train' if training else 'eval':7}"
-            + "  ".join(f"{name} {ms:.2f} ms" for name, ms in taken.items()),
-            flush=True,
-        )
+    for cell, step, norm, (T, B, features, units) in (
+        (MinimalGatedUnit(), minimal_gated_unit, None, options.shape),
+        (SLSTM(), slstm, None, (64, 16, 512, 512)),
+        (DreamerGRU(), dreamer, "dreamer", options.shape),
+    ):
+        x = torch.randn(T, B, features)
+        mine = rnnorm.Recurrent(cell, features, units, norm=norm)
+        by_hand = ByHand(mine, step)
+        torch.testing.assert_close(by_hand(x)[0], mine(x)[0], rtol=0, atol=1e-4)
+        for training in (True, False):
+            taken = time_rivals(
+                {
+                    "own": call(mine, x, training),
+                    "reference": call(mine, x, training, "reference"),
+                    "by hand": call(by_hand, x, training),
+                },
+                options.seconds,
+            )
+            print(
+                f"{cell.name:17}{'train' if training else 'eval':7}"
+                + "  ".join(f"{name} {ms:.2f} ms" for name, ms in taken.items()),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
