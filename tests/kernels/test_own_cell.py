@@ -13,6 +13,7 @@ import rnnorm
 from rnnorm import BatchNorm, Zoneout
 from rnnorm.kernels import dispatch, run_time_compilation
 from rnnorm.kernels.cpu import compiler, library, own_cell
+from rnnorm.layers.call import short_call
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,7 +96,34 @@ class SLSTM(rnnorm.Cell):
         return h, (h, c, n, m)
 
 
-CELLS = {"lstm": OwnLSTM, "gru": OwnGRU, "leaky": Leaky, "slstm": SLSTM}
+class PeepholeLSTM(OwnLSTM):
+    """An LSTM whose gates see c by one weight of two gates, and by another of one."""
+
+    sites = ("input", "recurrent", "joint", "cell")
+    bounds: ClassVar = {"p": (-1, 1), "q": (-1, 1)}
+
+    def weights(self, input_size, hidden_size, bias):
+        own = {"p": (2 * hidden_size,), "q": (hidden_size,)}
+        return super().weights(input_size, hidden_size, bias) | own
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c = state
+        i, f, g, o = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
+        p_i, p_f = weights.own["p"].chunk(2)
+        g = normalise("candidate", torch.tanh(g))
+        c = torch.sigmoid(f + p_f * c) * c + torch.sigmoid(i + p_i * c) * g
+        seen = normalise("cell", c)
+        h = torch.sigmoid(o + weights.own["q"] * seen) * torch.tanh(seen)
+        return h, (h, c)
+
+
+CELLS = {
+    "lstm": OwnLSTM,
+    "gru": OwnGRU,
+    "leaky": Leaky,
+    "slstm": SLSTM,
+    "peephole": PeepholeLSTM,
+}
 JOINT = {"input": False, "recurrent": False}
 NORMS = {
     "none": None,
@@ -214,6 +242,55 @@ def test_gradcheck_and_the_second_derivative(kind):
     assert torch.autograd.gradcheck(call, (x, *model.parameters()))
     assert dispatch.calls["cpu"] > before
     assert torch.autograd.gradgradcheck(call, (x, *model.parameters()), atol=1e-4)
+
+
+def shifted(**biases):
+    """Return a GRU of other biases, whose equations are compiled as those of OwnGRU."""
+
+    class Shifted(OwnGRU):
+        def shifts(self, weights, sites):
+            return {site: bias(weights) for site, bias in biases.items()}
+
+    return Shifted
+
+
+class OneSum(OwnGRU):
+    shifts = rnnorm.Cell.shifts
+
+
+BIASES = {
+    "as the kernel": OwnGRU,
+    "one sum": OneSum,
+    "twice": shifted(input=lambda w: 2 * w.bias_ih, recurrent=lambda w: w.bias_hh),
+    "one": shifted(input=lambda w: w.bias_ih),
+    "swapped": shifted(input=lambda w: w.bias_hh, recurrent=lambda w: w.bias_ih),
+    "none": shifted(),
+}
+
+
+@pytest.mark.parametrize("norm", [None, "batch"])
+@pytest.mark.parametrize("biases", BIASES)
+def test_biases_are_added_where_the_cell_adds_them(biases, norm, monkeypatch):
+    torch.manual_seed(0)
+    model = rnnorm.Recurrent(
+        BIASES[biases](), 3, 20, norm=norm, dtype=torch.float64, initial_noise=0.0
+    )
+    model(draw(5, 8, 3))
+    found = []
+    run = short_call._run
+    monkeypatch.setattr(short_call, "_run", lambda *given: found.append(run(*given)) or found[-1])
+    for each in (model.train(), model.eval()):
+        compare(each, draw(5, 4, 3))
+    short = [result is not None for result in found]
+    assert short == [biases == "as the kernel"] * 2
+
+
+def test_biases_that_change_are_seen():
+    factor = [1.0]
+    cell = shifted(input=lambda w: w.bias_ih if factor[0] == 1 else factor[0] * w.bias_ih)()
+    model = rnnorm.Recurrent(cell, 3, 20, dtype=torch.float64, initial_noise=0.0)
+    for factor[0] in (1.0, 2.0):
+        compare(model, draw(5, 4, 3))
 
 
 def test_a_cell_of_an_lstms_equations_is_an_lstm():

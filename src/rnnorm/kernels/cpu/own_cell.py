@@ -19,6 +19,7 @@ from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask, Request, listed
 from rnnorm.kernels.cpu import compiler, library
 from rnnorm.kernels.cpu.generate import header
+from rnnorm.kernels.cpu.own_call import described_by
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell
 from rnnorm.kernels.equations.trace import TraceError, trace
@@ -259,7 +260,7 @@ def built_in(cell: Cell) -> bool:
 
 
 @constant
-def _graph_of(cell: Cell) -> GraphCell:
+def graph_of(cell: Cell) -> GraphCell:
     """Return the graph, as a cell, for which the kernel was chosen for a user's cell."""
     chosen = _chosen.graph if _chosen.cell is cell else None
     return _cell_of(trace(cell)) if chosen is None else chosen
@@ -267,44 +268,7 @@ def _graph_of(cell: Cell) -> GraphCell:
 
 def described(call: LayerCall) -> LayerCall:
     """Return the call of a user's cell as one of its graph, with the kernel's names of weights."""
-    return described_by(_graph_of(call.cell), call)
-
-
-def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
-    """Return a call as one of a graph, with the kernel's names of weights."""
-    units = call.state[0].size(1)
-    given = call.weights._asdict() | dict(call.weights.own)
-    own: dict[str, Tensor] = {}
-    for vector, name in zip(cell.vectors, cell.names, strict=True):
-        weight, _, gate = vector.partition("[")
-        first = int(gate[:-1] or 0) * units
-        own[name] = given[weight][first : first + units] if gate else given[weight]
-    shifts = _shifts(call.cell, call.weights, call.cell.active_sites(call.norm), cell.graph)
-    weights = Weights(given["weight_ih"], given[cell.graph.product], *shifts, own=own)
-    return call._replace(cell=cell, weights=weights)
-
-
-def _shifts(
-    cell: Cell, weights: Weights, active: tuple[str, ...], graph: Graph
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return what a cell adds to its input or joint term, and to its recurrent term.
-
-    Raises:
-        TraceError: if it adds to another term, or to one that is normalised again.
-    """
-    first: list[Tensor] = []
-    second: Tensor | None = None
-    for site, shift in cell.shifts(weights, active).items():
-        if (site in active and site in CELL_SITES) or (site not in ("input", *graph.sites)):
-            # the site's own shift takes its place, or no one asks for it
-            continue
-        if site in CELL_SITES or ("joint" in active and site != "joint"):
-            raise TraceError(f"it shifts the term of the site {site!r}")
-        if site == "recurrent":
-            second = shift
-        else:
-            first.append(shift)
-    return (sum(first[1:], first[0]) if first else None), second
+    return described_by(graph_of(call.cell), call)
 
 
 def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:

@@ -17,8 +17,8 @@ class GraphCell(Cell):
     """A cell made of a graph, whose weights have the kernels' names.
 
     Weights by unit are named as peepholes, and a matrix or vector that multiplies h is
-    ``weight_hh``. ``bias_ih`` is added to the input term, or after the joint site, and ``bias_hh``
-    to the recurrent term.
+    ``weight_hh``. ``bias_ih`` is added to the input term, and ``bias_hh`` to the recurrent term if
+    the two are read apart.
 
     Args:
         option: name in the kernels' options.
@@ -62,9 +62,10 @@ class GraphCell(Cell):
         return shapes | dict.fromkeys(self.names, (hidden_size,))
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        """Return the biases: one at the recurrent site, the other at the joint or input site."""
-        first = "joint" if "joint" in sites else "input"
-        biases = {first: weights.bias_ih, "recurrent": weights.bias_hh}
+        """Return each bias at its term's site, or their sum where the terms are summed."""
+        if not self.graph.separate:
+            return super().shifts(weights, sites)
+        biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
         return {site: bias for site, bias in biases.items() if bias is not None}
 
     def step(

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 from torch.nn.utils.parametrize import is_parametrized
 
-from rnnorm.cells.cell import State
+from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.call_inputs import check_shapes, options_of, sites_of
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import library, own_cell
+from rnnorm.kernels.cpu import library, own_call, own_cell
 from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED, place, without_tensors
 from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
@@ -72,20 +72,24 @@ class _Layer:
     """The names that the CPU kernel's call of a layer needs, and what its last call has prepared.
 
     Args:
-        module: layer for which the CPU kernel was chosen, with its cell and norm.
+        module: layer for which the CPU kernel was chosen, with its norm.
         suffix: suffix of the parameters' names.
+        cell: cell of the layer, as the kernel knows it.
     """
 
     last: _Prepared | None = None
 
-    def __init__(self, module: Any, suffix: str) -> None:
+    def __init__(self, module: Any, suffix: str, cell: Any) -> None:
         self._runs: dict[tuple[torch.dtype, bool], bool] = {}
-        self.cell, self.norm = cell, norm = module.cell, module.norm
+        self.cell, self.norm, norm = cell, module.norm, module.norm
+        self.own = None if cell is module.cell else cell
+        names = own_call.names_of(cell) if self.own else {}
         norms = cell.norms(norm)
         sites = sites_of(tuple(norms))
         own = dict(zip(Sites._fields, sites, strict=True))
         kinds_and_sites = [name.rpartition("_") for name in PARAMETERS]
-        self.parameters = [f"{kind}_{own.get(s, s)}{suffix}" for kind, _, s in kinds_and_sites]
+        kernels = [f"{kind}_{own.get(s, s)}" for kind, _, s in kinds_and_sites]
+        self.parameters = [names.get(name, name) + suffix for name in kernels]
         # computed parameters are no parameters, and a site without gamma is refused elsewhere
         needed = [f"gamma_{site}{suffix}" for site in norms]
         self.kinds = [
@@ -206,7 +210,7 @@ def _call(
     )
     if usual:
         return None
-    known = _known(module, suffix)
+    known = _known(module, suffix, module.cell)
     if not known.runs(x, training, one_step=not suffix):
         return None
     streams = step is None and bool(given)
@@ -224,12 +228,12 @@ def _call(
     return found
 
 
-def _known(module: Any, suffix: str) -> _Layer:
-    """Return the names that a layer's call needs."""
+def _known(module: Any, suffix: str, cell: Any) -> _Layer:
+    """Return the names that a call needs of a layer, whose cell is given as the kernel knows it."""
     layers = _layers.get(module)
     known = None if layers is None else layers.get(suffix)
-    if known is None or known.cell is not module.cell or known.norm is not module.norm:
-        known = _layers.setdefault(module, {})[suffix] = _Layer(module, suffix)
+    if known is None or known.cell is not cell or known.norm is not module.norm:
+        known = _layers.setdefault(module, {})[suffix] = _Layer(module, suffix, cell)
     return known
 
 
@@ -252,10 +256,12 @@ def run(
         RuntimeError: if a parameter has another shape than the layer's, or a population cannot
             grow.
     """
-    if type(step) is not int or not unobserved((x, *state)) or not own_cell.built_in(module.cell):
+    if type(step) is not int or not unobserved((x, *state)):
         return None
+    cell = module.cell
+    cell = cell if own_cell.built_in(cell) else own_cell.graph_of(cell)
     x = x if suffix else x.squeeze(0)
-    return _run(_known(module, suffix), module, x, state, suffix, step)
+    return _run(_known(module, suffix, cell), module, x, state, suffix, step)
 
 
 def _run(
@@ -276,6 +282,8 @@ def _run(
     if list(map(type, parameters)) != known.kinds:
         # parametrizations, pruning and functional_call put other tensors in their place
         _layers[module].pop(suffix, None)
+        return None
+    if known.own and not _adds_as_the_kernel(known.own, module, parameters, suffix):
         return None
     own = [p for p in parameters if p is not None]
     # a call of another dtype than the weights is refused before statistics grow
@@ -343,6 +351,17 @@ def _run(
     if len(c) > 1:
         states[-1:] = separated(states[-1], 2)
     return output, (*states,) if suffix else (output, *states)
+
+
+def _adds_as_the_kernel(own: Any, module: Any, parameters: list[Any], suffix: str) -> bool:
+    """Tell whether the kernel's equations of a user's cell are of the parameters as they are."""
+    if "[" in "".join(own.vectors):
+        # a gate's part of a weight
+        return False
+    more = {name: module._parameters.get(name + suffix) for name in module.own_weights}
+    weights = Weights._make((*parameters[:4], None, more))
+    active = own.active_sites(module.norm)
+    return own_call.adds_as_the_kernel(module.cell, own.graph, weights, active)
 
 
 def _by_population(buffers: list[Any], names: Sequence[str]) -> Iterator[list[Any]]:

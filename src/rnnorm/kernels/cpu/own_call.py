@@ -1,0 +1,72 @@
+"""A call of a user's cell as one of its graph, with the kernel's names of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from rnnorm.cells.cell import Cell, Weights
+from rnnorm.kernels.call import LayerCall
+from rnnorm.kernels.equations.graph import Graph
+from rnnorm.kernels.equations.graph_cell import GraphCell
+from rnnorm.kernels.equations.trace import TraceError
+from rnnorm.kernels.inputs import PEEPHOLES
+from rnnorm.norm.spec import CELL_SITES
+
+
+def names_of(cell: GraphCell) -> Mapping[str, str]:
+    """Return a user's names of the weights by the kernel's, empty where a cell has none."""
+    return {
+        **dict.fromkeys(PEEPHOLES, ""),
+        **dict(zip(cell.names, cell.vectors, strict=True)),
+        "weight_hh": cell.graph.product,
+    }
+
+
+def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple[str, ...]) -> bool:
+    """Tell whether a cell adds its two biases themselves, and where the kernel adds them."""
+    if type(cell).shifts is Cell.shifts:
+        return not graph.separate
+    found = cell.shifts(weights, active)
+    biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
+    given = {site: bias for site, bias in biases.items() if bias is not None}
+    alike = found.keys() == given.keys() and all([found[site] is given[site] for site in given])
+    return alike and graph.separate and "recurrent" in graph.sites
+
+
+def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
+    """Return a call as one of a graph, with the kernel's names of weights."""
+    units = call.state[0].size(1)
+    given = call.weights._asdict() | dict(call.weights.own)
+    own: dict[str, Tensor] = {}
+    for vector, name in zip(cell.vectors, cell.names, strict=True):
+        weight, _, gate = vector.partition("[")
+        first = int(gate[:-1] or 0) * units
+        own[name] = given[weight][first : first + units] if gate else given[weight]
+    shifts = _shifts(call.cell, call.weights, call.cell.active_sites(call.norm), cell.graph)
+    weights = Weights(given["weight_ih"], given[cell.graph.product], *shifts, own=own)
+    return call._replace(cell=cell, weights=weights)
+
+
+def _shifts(
+    cell: Cell, weights: Weights, active: tuple[str, ...], graph: Graph
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return what a cell adds to its input or joint term, and to its recurrent term.
+
+    Raises:
+        TraceError: if it adds to another term, or to one that is normalised again.
+    """
+    first: list[Tensor] = []
+    second: Tensor | None = None
+    for site, shift in cell.shifts(weights, active).items():
+        if (site in active and site in CELL_SITES) or (site not in ("input", *graph.sites)):
+            # the site's own shift takes its place, or no one asks for it
+            continue
+        if site in CELL_SITES or ("joint" in active and site != "joint"):
+            raise TraceError(f"it shifts the term of the site {site!r}")
+        if site == "recurrent":
+            second = shift
+        else:
+            first.append(shift)
+    return (sum(first[1:], first[0]) if first else None), second
