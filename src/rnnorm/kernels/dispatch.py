@@ -245,8 +245,12 @@ def settled(cell: Cell) -> bool:
 
     Neither is so under ``use_backend``, and not for a user's cell, whose equations may change.
     """
-    quiet = _forced.get() is None and not _log.isEnabledFor(logging.INFO)
-    return quiet and own_cell.built_in(cell)
+    return quiet() and own_cell.built_in(cell)
+
+
+def quiet() -> bool:
+    """Tell whether no choice of a kernel is forced or logged."""
+    return _forced.get() is None and not _log.isEnabledFor(logging.INFO)
 
 
 def kernel_of(request: Request) -> Kernel:

@@ -81,6 +81,8 @@ class _Layer:
 
     def __init__(self, module: Any, suffix: str, cell: Any) -> None:
         self._runs: dict[tuple[torch.dtype, bool], bool] = {}
+        #: in which modes a call of a user's cell was left to the usual way
+        self.missed: set[bool] = set()
         self.cell, self.norm, norm = cell, module.norm, module.norm
         self.own = None if cell is module.cell else cell
         names = own_call.names_of(cell) if self.own else {}
@@ -205,13 +207,16 @@ def _call(
         or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
         or (hx is not None and [s.shape for s in given] != [shape] * states)
         or torch.is_autocast_enabled("cpu")
-        or not dispatch.settled(module.cell)
+        or not dispatch.quiet()
         or (training and module.ranks is not None and module.synchronized())
     )
     if usual:
         return None
-    known = _known(module, suffix, module.cell)
-    if not known.runs(x, training, one_step=not suffix):
+    cell = _of_kernel(module, suffix, x)
+    if cell is None:
+        return None
+    known = _known(module, suffix, cell)
+    if not known.own and not known.runs(x, training, one_step=not suffix):
         return None
     streams = step is None and bool(given)
     if not training and (streams or not known.warned(module)):
@@ -223,9 +228,24 @@ def _call(
     elif len(shape) > 2:
         given = tuple([s.squeeze(0) for s in given])
     found = _run(known, module, x, given, suffix, step or 0, noise)
-    if found is not None:
+    if found is None:
+        known.missed.add(training)
+    else:
         dispatch.calls["cpu"] += 1
     return found
+
+
+def _of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
+    """Return the cell as the CPU kernel knows it, None if that kernel does not run a user's."""
+    cell, training = module.cell, module.training
+    if own_cell.built_in(cell):
+        return cell
+    last = _layers.get(module, {}).get(suffix)
+    if last is not None and training in last.missed:
+        # another trace for nothing
+        return None
+    request = Request(cell, module.norm, x.device, x.dtype, training=training, one_step=not suffix)
+    return None if cpu.refuses(request) else own_cell.graph_of(cell)
 
 
 def _known(module: Any, suffix: str, cell: Any) -> _Layer:
