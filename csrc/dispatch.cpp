@@ -95,7 +95,7 @@ const Build build = choose();
 
 constexpr int64_t huge_page = int64_t(1) << 21;
 // malloc takes blocks of this size from the system each time; smaller ones reuse pages
-constexpr int64_t always_new = int64_t(32) << 20;
+[[maybe_unused]] constexpr int64_t always_new = int64_t(32) << 20;
 // larger blocks are given back after the call
 constexpr int64_t largest_kept = int64_t(256) << 20;
 
