@@ -126,6 +126,26 @@ class Own(Cell):
         return h, (h,)
 
 
+def unrecorded(h):
+    """Return a gate that has no gradient."""
+    with torch.no_grad():
+        return torch.sigmoid(h)
+
+
+class Reversed(torch.autograd.Function):
+    """A function whose gradient is not its derivative."""
+
+    @staticmethod
+    def forward(ctx, z):
+        """Compute in torch."""
+        return torch.tanh(z)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Turn the gradient round."""
+        return -grad
+
+
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
@@ -142,7 +162,21 @@ class Own(Cell):
         (lambda x, z, h, w, n, t: n("joint", x * z), "the site 'joint' is not one of"),
         (lambda x, z, h, w, n, t: n("other", x + z), "the site 'other' is not one of"),
         (lambda x, z, h, w, n, t: x + z * z.size(0), "number of rows"),
-        (lambda x, z, h, w, n, t: (x + z)[:, :3], "not whole gates"),
+        (lambda x, z, h, w, n, t: (x + z)[:, :3], "by 3, which is no share of its units"),
+        (lambda x, z, h, w, n, t: (x + z)[:, : h.size(1) // 2], "not whole gates"),
+        (lambda x, z, h, w, n, t: (x + z).split(16, 1)[0], "by 16, which is no share"),
+        (lambda x, z, h, w, n, t: x + z * h.size(1) ** -0.5, "computes with the number of units"),
+        (lambda x, z, h, w, n, t: x + z / math.sqrt(h.shape[1]), "with the number of units"),
+        (lambda x, z, h, w, n, t: x + z * h.size(1), "with the number of units"),
+        (lambda x, z, h, w, n, t: x if h.size(1) > 64 else z, "with the number of units"),
+        (lambda x, z, h, w, n, t: x + z * w.weight_ih.size(1), "the number of features"),
+        (lambda x, z, h, w, n, t: x + z if h.dtype == torch.float64 else x, "reads a dtype"),
+        (lambda x, z, h, w, n, t: x.to(torch.float32) + z, "changes a dtype"),
+        (lambda x, z, h, w, n, t: x + z * unrecorded(h), "where autograd records nothing"),
+        (lambda x, z, h, w, n, t: Reversed.apply(x + z), "where autograd records nothing"),
+        (lambda x, z, h, w, n, t: x + z > 0, "a state is a number or a comparison"),
+        (lambda x, z, h, w, n, t: torch.zeros_like(x + z), "a state is a number or a comparison"),
+        (lambda x, z, h, w, n, t: n("candidate", x + z > 0), "'candidate' gets a comparison"),
         (lambda x, z, h, w, n, t: (x + z)[:1], "row by row"),
         (lambda x, z, h, w, n, t: x + (z > 0), "computes with a comparison"),
         (lambda x, z, h, w, n, t: (x + z) ** 2.5, "a power other than"),
@@ -199,7 +233,8 @@ OPERATORS = {
     "addcmul": lambda a, b: torch.addcmul(a, a, b, value=0.5),
     "square": lambda a, b: a.square() + torch.reciprocal(b * b + 1),
     "logsigmoid": lambda a, b: functional.logsigmoid(a),
-    "softplus": lambda a, b: functional.softplus(a),
+    "softplus": lambda a, b: functional.softplus(a) + functional.softplus(400 * b),
+    "comparison": lambda a, b: (a > b).to(a.dtype) * a,
     "silu": lambda a, b: functional.silu(a),
     "clamp": lambda a, b: a.clamp(-0.5, 1.0) + torch.clamp(b, min=0.5) + torch.clamp(b, max=2),
     "pow": lambda a, b: a**3 + torch.pow(b * b + 1, -2) + (a * a + 1) ** 0.5,

@@ -3,61 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rnnorm.kernels.equations.graph import COMPARISONS
+from rnnorm.kernels.equations.opaque import Features, Opaque, Rows, TraceError, Type, Width
 
 if TYPE_CHECKING:
     from rnnorm.kernels.equations.trace import Step
-
-
-class TraceError(Exception):
-    """The reason why the equations of a cell cannot be told from a trace of its step."""
-
-
-def kind_of(value: object) -> str:
-    """Name a value that a trace cannot hold."""
-    if type(value).__name__ in ("Tensor", "Parameter"):
-        return "a tensor that is no weight of the cell"
-    return f"a value of type {type(value).__name__}"
-
-
-class Opaque:
-    """A value that a step may hand on, and not compute with."""
-
-    reason = ""
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TraceError(self.reason)
-
-    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = _refuse
-    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __mod__ = __floordiv__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
-    __hash__ = object.__hash__
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise TraceError(self.reason)
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse a function of torch."""
-        raise TraceError(cls.reason)
-
-
-class Age(Opaque):
-    """The index of the step."""
-
-    reason = "it reads t"
-
-
-class _Rows(Opaque):
-    """The number of rows."""
-
-    reason = "it reads the number of rows"
 
 
 class Matrix(Opaque):
@@ -65,12 +19,14 @@ class Matrix(Opaque):
 
     reason = "it computes with a matrix beside the recurrent product"
 
-    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
-        self.name, self.shape, self.dtype = name, shape, _DTYPE
+    def __init__(self, name: str, sizes: tuple[int, ...], step: Step) -> None:
+        self.name, self.sizes, self.dtype = name, sizes, _DTYPE
+        least = step.H // step.cell.heads
+        self.shape = tuple([Features() if n % least else Width(Fraction(n, step.H)) for n in sizes])
 
-    def size(self, dim: int) -> int:
-        """Return the size of one dimension."""
-        return self.shape[dim]
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or the size of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -78,7 +34,7 @@ class Matrix(Opaque):
         return Columns.__torch_function__(func, types, args, kwargs)
 
 
-_DTYPE, _DEVICE, _ROWS = object(), object(), _Rows()
+_DTYPE, _DEVICE, _ROWS = Type(), Type(), Rows()
 
 
 class Columns:
@@ -108,7 +64,7 @@ class Columns:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Return the number of rows, which is not known, and of columns."""
-        return (*(_ROWS,) * (self.rank - 1), len(self.columns) * self.step.H)
+        return (*(_ROWS,) * (self.rank - 1), Width(len(self.columns)))
 
     def size(self, dim: int | None = None) -> Any:
         """Return the shape, or the size of one dimension."""
@@ -119,10 +75,15 @@ class Columns:
         return self.rank
 
     def to(self, dtype: object) -> Columns:
-        """Return these columns, in the dtype that all have."""
-        if dtype not in (_DTYPE, _DEVICE):
+        """Return these columns in the dtype that all have, where a comparison is 1 or 0."""
+        if dtype is not _DTYPE and dtype is not _DEVICE:
             raise TraceError("it changes a dtype or a device")
-        return self
+        return _where(self, 1.0, 0.0) if self.compared and dtype is _DTYPE else self
+
+    @property
+    def compared(self) -> bool:
+        """Tell whether any of these columns is a comparison."""
+        return any([self.step[column].name in COMPARISONS for column in self.columns])
 
     def __bool__(self) -> bool:
         raise TraceError("it decides by a value")
@@ -143,15 +104,21 @@ class Columns:
             raise TraceError("it reads a tensor row by row")
         if not isinstance(columns, slice) or columns.step not in (None, 1):
             raise TraceError("it reads single columns")
-        start, stop, _ = columns.indices(len(self.columns) * self.step.H)
-        return self._part(start, stop)
+        gates = len(self.columns)
+        start, stop = (
+            end if bound is None else _gates_in(bound)
+            for bound, end in ((columns.start, Fraction(0)), (columns.stop, Fraction(gates)))
+        )
+        start, stop = (bound + gates if bound < 0 else bound for bound in (start, stop))
+        return self._part(start, min(stop, Fraction(gates)))
 
-    def _part(self, start: int, stop: int) -> Columns:
+    def _part(self, start: Fraction, stop: Fraction) -> Columns:
         """Return some of these columns, which must be whole gates."""
-        H = self.step.H
-        if start % H or stop % H or not start < stop <= len(self.columns) * H:
+        if not (start.denominator == stop.denominator == 1 and 0 <= start < stop):
             raise TraceError("it reads columns that are not whole gates")
-        return Columns(self.step, self.columns[start // H : stop // H], self.rank)
+        if stop > len(self.columns):
+            raise TraceError("it reads columns that are not there")
+        return Columns(self.step, self.columns[int(start) : int(stop)], self.rank)
 
     def __neg__(self) -> Columns:
         return self.step.pointwise("neg", self)
@@ -193,20 +160,34 @@ def _scaled(function: Callable[..., Columns]) -> Callable[..., Columns]:
     return lambda a, b, alpha=1: function(a, b if alpha == 1 else _mul(b, alpha))
 
 
-def _split(z: Columns, size: int | Sequence[int], dim: int = 0) -> tuple[Columns, ...]:
+def _gates_in(size: object) -> Fraction:
+    """Return how many gates a number of columns has."""
+    if isinstance(size, Width):
+        return size.share
+    if size == 0:
+        return Fraction(0)
+    raise TraceError(f"it reads columns by {size}, which is no share of its units")
+
+
+def _split(z: Columns, size: Width | Sequence[Width], dim: int = 0) -> tuple[Columns, ...]:
     if dim not in (-1, z.rank - 1):
         raise TraceError("it splits the rows of a tensor")
-    width = z.shape[-1]
-    if isinstance(size, int):
-        size = [min(size, width - start) for start in range(0, width, size)]
-    if sum(size) != width:
-        raise TraceError(f"it splits {width} columns into {sum(size)}")
-    ends = [sum(size[: k + 1]) for k in range(len(size))]
-    return tuple([z._part(end - own, end) for own, end in zip(size, ends, strict=True)])
+    gates = len(z.columns)
+    if isinstance(size, (list, tuple)):
+        parts = [_gates_in(each) for each in size]
+    elif (part := _gates_in(size)) > 0:
+        whole = int(gates // part)
+        parts = [part] * whole + [gates - whole * part] * (whole * part != gates)
+    else:
+        parts = []
+    if sum(parts) != gates:
+        raise TraceError(f"it splits {gates} gates into others")
+    ends = [sum(parts[: k + 1], Fraction(0)) for k in range(len(parts))]
+    return tuple([z._part(end - own, end) for own, end in zip(parts, ends, strict=True)])
 
 
 def _chunk(z: Columns, chunks: int, dim: int = 0) -> tuple[Columns, ...]:
-    return _split(z, -(-z.shape[-1] // chunks), dim)
+    return _split(z, Width(Fraction(len(z.columns), chunks)), dim)
 
 
 def _cat(parts: Sequence[Columns], dim: int = 0) -> Columns:
@@ -243,8 +224,10 @@ def _clamp(x: Columns, min: float | None = None, max: float | None = None) -> Co
 
 def _softplus(x: Columns, beta: float = 1, threshold: float = 20) -> Columns:
     z = x if beta == 1 else _mul(x, beta)
-    smooth = _log1p(_exp(z))
-    return _where(_gt(z, threshold), x, smooth if beta == 1 else _div(smooth, beta))
+    far = _gt(z, threshold)
+    # where the exponential overflows, its gradient would be nan
+    smooth = _log1p(_exp(_where(far, 0.0, z)))
+    return _where(far, x, smooth if beta == 1 else _div(smooth, beta))
 
 
 def _log_sigmoid(x: Columns) -> Columns:

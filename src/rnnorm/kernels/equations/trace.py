@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from rnnorm.cells.cell import Cell, Weights
-from rnnorm.kernels.equations.columns import Age, Columns, Matrix, Opaque, TraceError, kind_of
+from rnnorm.kernels.equations.columns import Columns, Matrix
 from rnnorm.kernels.equations.graph import COMPARISONS, Graph, Node, Nodes
+from rnnorm.kernels.equations.opaque import Age, Opaque, TraceError, Width, kind_of
 
 __all__ = ["TraceError", "trace"]
 
@@ -64,6 +67,16 @@ class Step(Nodes):
         self.product = ""
         self.independent = False
         self.joint: tuple[int, ...] = ()
+        self.recorded = torch.is_grad_enabled()
+
+    def _check_recorded(self) -> None:
+        """Refuse what autograd would not record, as in ``no_grad`` and in functions of one's own.
+
+        Raises:
+            TraceError: if gradients are recorded around the step, and not at this place in it.
+        """
+        if self.recorded and not torch.is_grad_enabled():
+            raise TraceError("it computes where autograd records nothing")
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
         """Return what stands for the weights of a layer."""
@@ -71,7 +84,7 @@ class Step(Nodes):
         for name, shape in shapes.items():
             gates, rest = divmod(shape[0], self.H)
             if len(shape) > 1 or rest:
-                made[name] = Matrix(name, shape)
+                made[name] = Matrix(name, shape, self)
             else:
                 names = [name] if gates == 1 else [f"{name}[{gate}]" for gate in range(gates)]
                 made[name] = Columns(self, [self.place("weight", (), n) for n in names], rank=1)
@@ -80,12 +93,13 @@ class Step(Nodes):
 
     def recurrent(self, h: object, weight: object) -> Columns:
         """Return the recurrent product, gate by gate."""
+        self._check_recorded()
         if not isinstance(weight, Matrix) or not isinstance(h, Columns):
             raise TraceError("it has a product that is not of h and a matrix of the cell")
         if not self._is_h(h.columns) or weight.name != "weight_hh":
             raise TraceError(f"it has a product of {weight.name} that is not weight_hh with h")
-        if weight.shape != (self.gates * self.H, self.H // self.cell.heads):
-            raise TraceError(f"weight_hh has the shape {weight.shape}, which is not that of gates")
+        if weight.sizes != (self.gates * self.H, self.H // self.cell.heads):
+            raise TraceError(f"weight_hh has the shape {weight.sizes}, which is not that of gates")
         if self.product:
             raise TraceError("it has more than one recurrent product")
         self.product = weight.name
@@ -97,11 +111,14 @@ class Step(Nodes):
 
     def normalise(self, site: str, z: Any) -> Columns:
         """Note a site, and return what stands for the normalised term."""
+        self._check_recorded()
         if not isinstance(z, Columns):
             raise TraceError(f"the site {site!r} gets {kind_of(z)}")
         if site in self.asked:
             raise TraceError(f"it asks for the site {site!r} twice")
         self.asked.append(site)
+        if z.compared:
+            raise TraceError(f"the site {site!r} gets a comparison")
         nodes = [self[column] for column in z.columns]
         if site == "hidden" and self._is_h(z.columns):
             return Columns(self, [self.place("seen")])
@@ -129,6 +146,7 @@ class Step(Nodes):
 
     def pointwise(self, name: str, *operands: object) -> Columns:
         """Return an operator's result, column by column."""
+        self._check_recorded()
         width = max([len(o.columns) for o in operands if isinstance(o, Columns)])
         rank = max([o.rank for o in operands if isinstance(o, Columns)])
         inputs = []
@@ -136,12 +154,12 @@ class Step(Nodes):
             if isinstance(operand, Columns):
                 if len(operand.columns) != width:
                     raise TraceError(f"{name} has operands of different widths")
-                if (self[operand.columns[0]].name in COMPARISONS) != (name == "where" and k == 0):
+                if operand.compared != (name == "where" and k == 0):
                     raise TraceError(f"{name} computes with a comparison")
                 inputs.append(operand.columns)
             elif isinstance(operand, (int, float)) and not isinstance(operand, bool):
                 inputs.append((self.place("number", (), float(operand)),) * width)
-            elif isinstance(operand, Opaque):
+            elif isinstance(operand, (Opaque, Width)):
                 raise TraceError(operand.reason)
             else:
                 raise TraceError(f"{name} has {kind_of(operand)} as an operand")
@@ -167,6 +185,8 @@ class Step(Nodes):
         if any([len(each) != 1 for each in columns]):
             raise TraceError("its output or a state is not H columns wide")
         states = [each[0] for each in columns[1:]]
+        if any([self[place].name in ("number", *COMPARISONS) for place in states]):
+            raise TraceError("a state is a number or a comparison")
         if columns[0][0] != states[0]:
             raise TraceError("its output is not its first state")
         needed = self.needed(states)
