@@ -1,5 +1,6 @@
 """Users' cells, compiled for the CPU kernel at their first call, beside the reference."""
 
+import contextlib
 import copy
 import logging
 import pickle
@@ -389,6 +390,102 @@ def test_a_step_that_is_not_its_trace_is_refused(uncompiled):
     model(torch.randn(2, 2, 3))
     assert not uncompiled
     assert "not what the trace" in own_cell.refuses(request_of(model))
+
+
+class Passing(torch.autograd.Function):
+    """The identity, with another gradient."""
+
+    @staticmethod
+    def forward(ctx, z):
+        """Pass a value on."""
+        return z
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Double the gradient."""
+        return 2 * grad
+
+
+def with_step(step, **fields):
+    """Return a cell with a step."""
+    return type("Made", (rnnorm.Cell,), {"step": step, **fields})()
+
+
+def test_a_gradient_that_is_not_that_of_the_trace_is_refused(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        h = Passing.apply(torch.tanh(self.preactivation(weights, x_term, state[0], normalise)))
+        return h, (h,)
+
+    model = rnnorm.Recurrent(with_step(step), 3, 4)
+    model(torch.randn(2, 2, 3))
+    with torch.inference_mode():
+        model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "its gradient is not what the trace" in own_cell.refuses(request_of(model))
+
+
+def test_a_step_in_place_is_refused_where_a_reader_of_the_old_value_is_wrong(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        z = before = self.preactivation(weights, x_term, state[0], normalise)
+        z += 1
+        h = torch.tanh(z + before)
+        return h, (h,)
+
+    model = rnnorm.Recurrent(with_step(step), 3, 4)
+    with torch.no_grad():
+        model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "is not what the trace" in own_cell.refuses(request_of(model))
+
+
+def test_a_step_that_depends_on_biases_is_refused(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        z = self.preactivation(weights, x_term, state[0], normalise)
+        h = torch.tanh(z) if weights.bias_ih is None else torch.sigmoid(z)
+        return h, (h,)
+
+    model = rnnorm.Recurrent(with_step(step), 3, 4, bias=False)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "others without biases" in own_cell.refuses(request_of(model))
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: torch.rand(()).item()])
+def test_a_step_that_is_random_once_in_a_thousand_is_refused(uncompiled, draw):
+    model = rnnorm.Recurrent(Changing(lambda: 2.0 if draw() < 1e-3 else 1.0), 3, 4)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "others at each call" in own_cell.refuses(request_of(model))
+
+
+def test_explain_and_calls_after_a_refusal_draw_no_random_numbers(uncompiled):
+    model, x = rnnorm.Recurrent(Changing(lambda: torch.rand(()).item()), 3, 4), torch.randn(2, 2, 3)
+    before = torch.get_rng_state()
+    explained(model, x)
+    assert torch.equal(torch.get_rng_state(), before)
+    model(x)
+    states = []
+    for backend in ("", "reference"):
+        torch.manual_seed(0)
+        with rnnorm.use_backend(backend) if backend else contextlib.nullcontext():
+            model(x)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+def test_a_step_that_counts_its_calls_is_refused(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        self.log.append(1)
+        z = self.preactivation(weights, x_term, state[0], normalise)
+        h = torch.tanh(z) if len(self.log) < 1000 else torch.sigmoid(z)
+        return h, (h,)
+
+    cell = with_step(step)
+    object.__setattr__(cell, "log", [])
+    model = rnnorm.Recurrent(cell, 3, 4)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "others at each call" in own_cell.refuses(request_of(model))
 
 
 def request_of(model):

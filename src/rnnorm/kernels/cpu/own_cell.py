@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels import reference
-from rnnorm.kernels.call import LayerCall, Mask, Request, listed
+from rnnorm.kernels.call import LayerCall, LayerResult, Mask, Request, listed
 from rnnorm.kernels.cpu import compiler, library
 from rnnorm.kernels.cpu.generate import header
 from rnnorm.kernels.cpu.own_call import described_by
@@ -88,12 +90,18 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def only_asked() -> Iterator[None]:
-    """Compile nothing and run no step within the context: a cell that may be compiled counts."""
+    """Compile nothing within the context, and draw no random numbers for a trace of a step.
+
+    A cell that may be compiled counts as compiled.
+    """
     token = _only_asked.set(True)
+    drawn = random.getstate(), torch.get_rng_state()
     try:
         yield
     finally:
         _only_asked.reset(token)
+        random.setstate(drawn[0])
+        torch.set_rng_state(drawn[1])
 
 
 def refuses(request: Request) -> str:
@@ -116,6 +124,10 @@ def _refuses(cell: Cell, request: Request) -> str:
         return compiler.unavailable()
     if request.exported:
         return "a program goes to other machines"
+    known = _known.get(id(cell))
+    if known is not None and len(known.keys) > _MOST:
+        # not traced again, which could draw random numbers
+        return _CHANGES
     graph = trace(cell)
     key = graph.key
     ready = _compiled.get((key, _type_of(request.dtype)[1])) == ""
@@ -197,7 +209,8 @@ def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None)
     """
     cell = known.cell
     if key not in known.keys and len(known.keys) <= _MOST:
-        if trace(cell).key != key:
+        before = _outside(cell)
+        if trace(cell).key != key or _outside(cell) != before:
             # of a random number, say
             known.keys |= {str(k) for k in range(_MOST + 1)}
         known.keys.add(key)
@@ -205,8 +218,21 @@ def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None)
         return _CHANGES
     pair = key, id(norm)
     if pair not in known.compared:
+        units = 16 * cell.heads
+        if trace(cell, units, cell.weights(1, units, False)).key != key:
+            return "its equations are others without biases"
         known.compared[pair] = _compare(cell, _cell_of(graph), norm), norm
     return known.compared[pair][0]
+
+
+def _outside(cell: Cell) -> tuple[object, ...]:
+    """Return what a step may change beside its results: random generators, and the cell."""
+    try:
+        fields = pickle.dumps(vars(cell))
+    except Exception:
+        # of functions, say
+        fields = b""
+    return random.getstate(), torch.get_rng_state().tolist(), fields
 
 
 def _cell_of(graph: Graph) -> GraphCell:
@@ -272,14 +298,27 @@ def described(call: LayerCall) -> LayerCall:
 
 
 def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
-    """Compare a step with its graph on random numbers in float64; say where they differ."""
+    """Compare a step with its graph on random numbers in float64, with gradients.
+
+    Returns:
+        where they differ, empty where they do not.
+    """
     T, B, features, units = 3, 4, 2, 16 * cell.heads
     generator = torch.Generator().manual_seed(0)
 
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    leaves: list[Tensor] = []
 
-    with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+    def draw(*shape: int) -> Tensor:
+        numbers = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+        leaves.append(numbers.requires_grad_())
+        return numbers
+
+    with (
+        _disable_current_modes(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+    ):
         drawn = {name: draw(*s) for name, s in cell.weights(features, units, True).items()}
         own = {name: drawn.pop(name) for name in [*drawn] if name not in Weights._fields}
         specs = cell.norms(norm)
@@ -300,10 +339,26 @@ def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
                 if place in cell.dropouts
             },
         )
-        want = reference.layer(call)
-        found = reference.layer(described_by(graph_cell, call))
-    pairs = zip((want.output, *want.state), (found.output, *found.state), strict=True)
-    for name, (one, other) in zip(("output", *cell.states), pairs, strict=True):
+        try:
+            want, found = (
+                _differentiated(reference.layer(each), leaves)
+                for each in (call, described_by(graph_cell, call))
+            )
+        except RuntimeError as error:
+            # as of an operator in place
+            return f"its step raised {type(error).__name__} when it was differentiated: {error}"
+    names = ["output", *cell.states, *["gradient"] * len(leaves)]
+    for name, one, other in zip(names, want, found, strict=True):
         if not torch.allclose(one, other, rtol=1e-9, atol=1e-9, equal_nan=True):
             return f"its {name} is not what the trace of its step says"
     return ""
+
+
+def _differentiated(result: LayerResult, leaves: list[Tensor]) -> list[Tensor]:
+    """Return the output, the states, and the gradients of the leaves for some loss."""
+    values = [result.output, *result.state]
+    loss = torch.stack([(v * torch.cos(v + k)).sum() for k, v in enumerate(values)]).sum()
+    if not loss.requires_grad:
+        return [*values, *[torch.zeros_like(leaf) for leaf in leaves]]
+    grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+    return [*values, *grads]
