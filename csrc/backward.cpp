@@ -121,6 +121,7 @@ struct Backward : SiteGradients<Cell, T> {
       either(plan.fused, plan.extra, [&](auto fused, auto extra) {
         Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
       });
+      clear_beyond<U>(s.grad_cell, s.n, 1, u);
       if (this->across(RNNORM_CELL, t))
         this->template add_sums<RNNORM_CELL, U>(t, s.grad_cell, s.cell, u, s.n);
     }
@@ -136,6 +137,8 @@ struct Backward : SiteGradients<Cell, T> {
     either(plan.fused, plan.extra, [&](auto fused, auto extra) {
       Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
+    clear_beyond<U>(s.grad_zh, s.n, G, u);
+    if (Cell::separate) clear_beyond<U>(s.grad_zx, s.n, G, u);
     const uint8_t* anew = Cell::states ? this->anew(t) : nullptr;
     for (int64_t r = 0; anew && r < s.n; ++r)
       for (int k = 0; anew[r] && k < Cell::states; ++k) this->zero(s.state[k].grad + r * U, U);

@@ -62,6 +62,17 @@ RNNORM_INLINE void each_row(int64_t n, Body body) {
       body(block, r, U * R::before(block), U * (R::before(block) + R::gates[block]));
 }
 
+// clears the units of a tile that do not exist, which sums over a row or in a product would see: a
+// user's equations may make any numbers there
+template <int U, class T>
+RNNORM_INLINE void clear_beyond([[maybe_unused]] T* z, [[maybe_unused]] int64_t n,
+                                [[maybe_unused]] int gates, [[maybe_unused]] Units u) {
+#ifdef RNNORM_OWN
+  for (int64_t row = 0; row < n * gates; ++row)
+    for (int64_t k = u.count; k < U; ++k) z[row * U + k] = 0;
+#endif
+}
+
 // a tile's mean over each row, 0 if it is not `centred`, and the sum of squares about it
 template <class R, class T, int U>
 void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& to, int64_t at) {
