@@ -35,7 +35,7 @@ def test_a_command_offers_its_functions_arguments_with_their_defaults(name):
         if action.option_strings and default is not inspect.Parameter.empty:
             assert action.default == ([] if default == () else default)
         else:
-            assert action.default is None
+            assert action.default == ([] if default == () else None)
         shown, _, appended = action.help.rpartition(" (")
         sentence = shown if appended == f"{default}".removesuffix(".0") + ")" else action.help
         assert f"{action.dest}: {sentence}." in text

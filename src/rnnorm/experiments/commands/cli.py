@@ -146,7 +146,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         if "checkpoint" in given:
             # a missing checkpoint is reported before torch is imported
-            given["checkpoint"] = checkpoint_of(given["run"], given["checkpoint"])
+            checkpoint_of(given["run"], given["checkpoint"])
         with trusting(trust):
             status = command.run(**given)
     except OverrideError as error:

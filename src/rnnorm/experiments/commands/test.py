@@ -9,13 +9,14 @@ from typing import Any
 from rnnorm.experiments.commands import options
 
 HELP = "measure a trained model on the test set"
-USAGE = ("RUN [options]", "RECIPE --ckpt FILE [options]")
+USAGE = ("RUN ... [options]", "RECIPE --ckpt FILE [options]")
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rnnorm.experiments.trained.test.measure`."""
     own = options.Arguments(parser, "trained.test.measure")
     own.word("run", "RUN", type=options.recipe_or_run)
+    own.word("beside", "RUN", nargs="*", type=options.run_folder)
     own.option("checkpoint", "FILE", "--ckpt")
     own.option("data_dir", "DIR")
     own.option("scale", choices=options.SCALES)

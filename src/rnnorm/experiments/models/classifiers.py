@@ -108,10 +108,15 @@ class SequenceClassifier(RecurrentModel):
         # symbols are integers and keep their type
         self(x.to(weight if x.is_floating_point() else weight.device), *lengths)
 
+    def predict(self, name: str, batch: tuple[Tensor, ...]) -> Tensor:
+        """Compute the scores of the classes ``(B, num_classes)``."""
+        *inputs, _ = batch
+        scores: Tensor = self(*inputs)
+        return scores
+
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         """Compute the cross-entropy of a minibatch."""
-        *inputs, y = batch
-        scores = self(*inputs)
+        y, scores = batch[-1], self.predict("train", batch)
         loss = cross_entropy(scores, y)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(y))
         self.log_score("train", (scores.argmax(1) == y).float())
@@ -119,8 +124,7 @@ class SequenceClassifier(RecurrentModel):
 
     def evaluate(self, name: str, batch: tuple[Tensor, ...]) -> None:
         """Log accuracy and cross-entropy of a minibatch."""
-        *inputs, y = batch
-        scores = self(*inputs)
+        y, scores = batch[-1], self.prediction(name, batch)
         self.log(f"{name}/loss", cross_entropy(scores, y), batch_size=len(y))
         self.log_score(name, (scores.argmax(1) == y).float())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import log
 from typing import Any, Literal
 
 import lightning.pytorch as lightning
@@ -22,7 +23,8 @@ class RecurrentModel(lightning.LightningModule):
 
     A subclass makes its layers by ``make_layer(input_size)``, with further arguments of
     :func:`rnnorm.experiments.models.layers.recurrent`, and logs the metrics of a minibatch
-    (:meth:`evaluate`).
+    (:meth:`evaluate`). If it predicts classes (:meth:`predict`), ``beside`` may hold other models,
+    whose predictions are averaged with its own (:meth:`prediction`).
 
     Args:
         cell: ``"LSTM"``, ``"GRU"``, ``"RNN"``, ``"LiGRU"``, ``"IndRNN"``, ``"MIRNN"``,
@@ -94,6 +96,8 @@ class RecurrentModel(lightning.LightningModule):
             raise ValueError(f"dropout must be from 0 to 1, got {rate}")
         self.sampling_error = SamplingError()
         self.logged: dict[str, tuple[Tensor, int]] = {}
+        # in a list the others are no part of this model: a checkpoint does not hold them
+        self.beside: list[RecurrentModel] = []
         self.make_layer = partial(
             recurrent,
             cell,
@@ -160,6 +164,26 @@ class RecurrentModel(lightning.LightningModule):
         """
         if (given := self.hparams[name]) != found:
             raise ValueError(f"model.init_args.{name} must be {found}, {what}, got {given}")
+
+    def predict(self, name: str, batch: Any) -> Tensor:
+        """Compute the scores of the classes of a minibatch, along the last dimension.
+
+        Args:
+            name: ``"train"``, ``"val"`` or ``"test"``; each carries states of its own.
+            batch: the minibatch.
+        """
+        raise NotImplementedError
+
+    def prediction(self, name: str, batch: Any) -> Tensor:
+        """Return scores whose softmax is the mean of the predictions of this model and the others.
+
+        The arguments are those of :meth:`predict`.
+        """
+        scores = self.predict(name, batch)
+        if not self.beside:
+            return scores
+        every = [scores, *(other.predict(name, batch) for other in self.beside)]
+        return torch.stack([one.log_softmax(-1) for one in every]).logsumexp(0) - log(len(every))
 
     def evaluate(self, name: str, batch: Any) -> object:
         """Log the metrics of a minibatch.

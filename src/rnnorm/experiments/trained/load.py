@@ -27,7 +27,7 @@ from rnnorm.experiments.training.run_names import BEST, checkpoint_of, is_run
 from rnnorm.norm.population import BUFFERS, Population
 
 # options that may differ between training and use
-_FREE = (
+FREE = (
     "data_dir",
     *FILES,
     "batch_size",
@@ -118,7 +118,7 @@ def load_trained(
     else:
         experiment = Experiment(read_recipe(str(run), scale or "paper").config, options)
     model, data = experiment.model, experiment.datamodule
-    check_same(state, model, data, checkpoint, free=(*_FREE, *_ESTIMATED))
+    check_same(state, model, data, checkpoint, free=(*FREE, *_ESTIMATED))
     if estimate:
         own = model.state_dict()
         for name, module in model.named_modules():
@@ -127,7 +127,7 @@ def load_trained(
                 state["state_dict"].update((entry, own[entry]) for entry in entries)
     else:
         try:
-            check_same(state, model, data, checkpoint, free=_FREE)
+            check_same(state, model, data, checkpoint, free=FREE)
         except ValueError as error:
             remedy = "rnnorm test --estimate takes other population statistics"
             raise ValueError(f"{error}; {remedy}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from rnnorm.diagnostics import batch_normalised, batch_statistics
-from rnnorm.experiments.trained.load import load_trained
+from rnnorm.experiments.models.recurrent_model import RecurrentModel
+from rnnorm.experiments.trained.load import FREE, load_trained
 from rnnorm.experiments.trained.measurement import Measurement, Statistics, keep_measurements
 from rnnorm.experiments.training.build import Experiment, quiet_lightning
 from rnnorm.experiments.training.checkpoint import data_state
@@ -28,6 +30,7 @@ def measure(
     run: str | Path,
     checkpoint: str | Path | None = None,
     *,
+    beside: Sequence[str | Path] = (),
     data_dir: str | Path | None = None,
     scale: str | None = None,
     estimate: bool = False,
@@ -45,6 +48,8 @@ def measure(
         run: the run folder; or a recipe, with a checkpoint. The run folder knows its recipe, scale
             and overrides.
         checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint.
+        beside: more run folders; the mean of the predictions of all runs is measured then, and kept
+            nowhere. Their data must be the same, and their best checkpoints are used.
         data_dir: folder with the data set's files; MNIST is downloaded without it.
         scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
             default.
@@ -65,26 +70,34 @@ def measure(
     Raises:
         ValueError: if the checkpoint does not fit the model and data, the model or data lack the
             statistics asked for, a length leaves too few windows, or the trainer refuses its
-            arguments.
+            arguments; if predictions cannot be averaged, or a checkpoint is given with several
+            runs.
         FileNotFoundError: if the checkpoint is missing, or ``data_dir`` lacks files.
     """
-    experiment, state, path, folder = load_trained(
-        run,
-        checkpoint,
-        data_dir=data_dir,
-        scale=scale,
-        overrides=overrides,
-        estimate=estimate,
+    if beside and checkpoint is not None:
+        raise ValueError(
+            f"checkpoint must be None with several runs, got {checkpoint}: each run's best one is "
+            "used"
+        )
+    load = partial(
+        load_trained, data_dir=data_dir, scale=scale, overrides=overrides, estimate=estimate
     )
+    experiment, state, path, folder = load(run, checkpoint)
+    others = [load(other) for other in beside]
+    for name, other in zip(beside, others, strict=True):
+        _take_in(experiment, other.experiment, name)
     experiment.set_up("test")
-    experiment.datamodule.load_state_dict(data_state(state, experiment.datamodule))
+    for each in (state, *(other.state for other in others)):
+        experiment.datamodule.load_state_dict(data_state(each, experiment.datamodule))
     loaders = _loaders(experiment, lengths)
     kinds = _kinds(experiment, statistics, loaders[0][1])
     if estimate:
         given = experiment.config_init["trainer"]["callbacks"] or []
         exact = next((c for c in given if isinstance(c, ExactStatistics)), ExactStatistics())
-        minibatches = exact.minibatches(experiment.datamodule.train_dataloader())
-        estimate_statistics(minibatches, experiment.model)
+        models = [experiment.model, *_beside(experiment.model)]
+        for model in list(filter(batch_normalised, models)) or models[:1]:
+            minibatches = exact.minibatches(experiment.datamodule.train_dataloader())
+            estimate_statistics(minibatches, model)
     measured = []
     for length, loader in loaders:
         for kind in kinds:
@@ -101,7 +114,9 @@ def measure(
             measured.append(measurement)
             if tell is not None:
                 tell(measurement)
-    if folder is not None:
+    if beside:
+        print("not kept: the predictions are of several runs", file=sys.stderr, flush=True)
+    elif folder is not None:
         try:
             keep_measurements(folder, measured)
         except OSError as error:
@@ -111,6 +126,36 @@ def measure(
         where = Path(run) / "checkpoints" if is_run(run) else "a run folder"
         print(f"not kept: {path} does not lie in {where}", file=sys.stderr, flush=True)
     return measured
+
+
+def _beside(model: LightningModule) -> list[LightningModule]:
+    """Return the list of the models whose predictions are averaged with a model's own."""
+    models: list[LightningModule] = getattr(model, "beside", [])
+    return models
+
+
+def _take_in(one: Experiment, other: Experiment, run: str | Path) -> None:
+    """Put the model of another run beside that of the first.
+
+    Raises:
+        ValueError: if the models do not predict classes, or the data are others.
+    """
+    models, data = (one.model, other.model), (one.datamodule, other.datamodule)
+    for model in models:
+        if not isinstance(model, RecurrentModel) or type(model).predict is RecurrentModel.predict:
+            raise ValueError(
+                "several runs must predict classes, of which the mean is taken: "
+                f"{type(model).__name__} does not"
+            )
+    ours, theirs = ({**dict(d.hparams), "data": type(d).__name__} for d in data)
+    differ = [
+        f"{name} is {ours.get(name)!r} and {theirs.get(name)!r}"
+        for name in dict.fromkeys((*ours, *theirs))
+        if name not in FREE and ours.get(name) != theirs.get(name)
+    ]
+    if differ:
+        raise ValueError(f"{run} must have the data of the first run: {'; '.join(differ)}")
+    _beside(one.model).append(other.model)
 
 
 def _loaders(
@@ -140,7 +185,7 @@ def _kinds(
     experiment: Experiment, asked: Statistics | None, loader: Iterable[Any]
 ) -> Sequence[Statistics | None]:
     """Return the kinds of statistics to measure with, checked against the model and data."""
-    if not batch_normalised(experiment.model):
+    if not any(map(batch_normalised, (experiment.model, *_beside(experiment.model)))):
         if asked is not None:
             raise ValueError(f"statistics must be None, got {asked!r}: the model has none")
         return [None]
@@ -162,7 +207,8 @@ def _test(
     """Run the trainer's test with one kind of statistics and return the metrics by name."""
     batch = statistics == "batch"
     signals = OwnHandlers()
-    callbacks = [*progress_bars(), *([BatchStatistics()] if batch else []), signals]
+    shown = [*progress_bars(), *([BatchStatistics()] if batch else [])]
+    callbacks = [TakeAlong(), *shown, signals]
     # one device, on however many the training ran
     trainer = experiment.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
     loader = SeveralRows(loader) if batch else loader
@@ -184,6 +230,15 @@ def _test(
     return {n: v for n, v in metrics[0].items() if n != SAMPLING_ERROR or isfinite(v)}
 
 
+class TakeAlong(Callback):
+    """Callback that takes the models beside a model to its device, in evaluation mode."""
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give the other models the device and the type of the model's weights."""
+        for other in _beside(pl_module):
+            other.to(next(pl_module.parameters())).eval()
+
+
 class BatchStatistics(Callback):
     """Callback that tests with the statistics of each minibatch."""
 
@@ -192,7 +247,8 @@ class BatchStatistics(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Switch the statistics of each minibatch on."""
-        self._stack.enter_context(batch_statistics(pl_module))
+        for model in (pl_module, *_beside(pl_module)):
+            self._stack.enter_context(batch_statistics(model))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Switch the statistics of each minibatch off."""

@@ -140,10 +140,15 @@ class ClozeReader(RecurrentModel):
         longest = int(lengths.max())
         return encoder(self.embedding(words[:longest]), lengths=lengths)
 
+    def predict(self, name: str, batch: ClozeBatch) -> Tensor:
+        """Compute the scores of the candidates ``(B, C)``."""
+        scores: Tensor = self(batch)[0]
+        return scores.T
+
     def training_step(self, batch: ClozeBatch, batch_idx: int) -> Tensor:
         """Compute the cross-entropy of a minibatch's answers among its candidates, in nats."""
-        scores, _ = self(batch)
-        loss = cross_entropy(scores.T, batch.answers)
+        scores = self.predict("train", batch)
+        loss = cross_entropy(scores, batch.answers)
         rows = len(batch.answers)
         self.log("train/loss", loss, prog_bar=True, batch_size=rows)
         self.log_score("train", _wrong(scores, batch))
@@ -155,14 +160,14 @@ class ClozeReader(RecurrentModel):
 
     def evaluate(self, name: str, batch: ClozeBatch) -> None:
         """Log error and cross-entropy of a minibatch."""
-        scores, _ = self(batch)
+        scores = self.prediction(name, batch)
         answered = batch.answers >= 0
         if answerable := int(answered.sum()):
-            loss = cross_entropy(scores.T[answered], batch.answers[answered])
+            loss = cross_entropy(scores[answered], batch.answers[answered])
             self.log(f"{name}/loss", loss, batch_size=answerable)
         self.log_score(name, _wrong(scores, batch))
 
 
 def _wrong(scores: Tensor, batch: ClozeBatch) -> Tensor:
     """Return 1 for each question with a wrong answer, else 0."""
-    return (scores.argmax(0) != batch.answers).float()
+    return (scores.argmax(1) != batch.answers).float()

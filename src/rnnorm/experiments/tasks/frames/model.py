@@ -75,11 +75,16 @@ class FrameClassifier(StepClassifier):
             return loss * frames * processes.count()
         return loss * processes.loss_weight(frames)
 
+    def predict(self, name: str, batch: FrameBatch) -> Tensor:
+        """Compute the scores of the states at all frames ``(N, num_classes)`` of a minibatch."""
+        output, _ = self.outputs(batch.x, lengths=batch.lengths)
+        scores: Tensor = self.classifier(output[batch.inside])
+        return scores
+
     def evaluate(self, name: str, batch: FrameBatch) -> tuple[Tensor, int]:
         """Log and return the mean cross-entropy of a minibatch's frames, and their number."""
-        output, _ = self.outputs(batch.x, lengths=batch.lengths)
         inside = batch.inside
-        scores, targets = self.classifier(output[inside]), batch.y[inside]
+        scores, targets = self.prediction(name, batch), batch.y[inside]
         loss, frames = cross_entropy(scores, targets), len(targets)
         self.log(f"{name}/loss", loss, prog_bar=name == "train", batch_size=frames)
         wrong = inside.float()

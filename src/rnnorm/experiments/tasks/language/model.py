@@ -259,6 +259,11 @@ class LanguageModel(RecurrentModel):
         likelihood.update(torch.tensor(means["loss"]), 1)
         return means | {self.score.name: float(likelihood.compute())}
 
+    def predict(self, name: str, batch: Window) -> Tensor:
+        """Compute the scores of the next symbols ``(T, B, vocabulary_size)``."""
+        output, _ = self._read_on(name, batch)
+        return self.scores(output)
+
     def evaluate(self, name: str, batch: Window) -> None:
         """Log the likelihood of a minibatch."""
         loss, symbols = self._loss(name, batch), batch.predictions
@@ -292,8 +297,7 @@ class LanguageModel(RecurrentModel):
 
     def _loss(self, name: str, batch: Window) -> Tensor:
         """Compute the mean cross-entropy of a minibatch's symbols, in nats."""
-        output, _ = self._read_on(name, batch)
-        return _cross_entropy(self.scores(output), batch)
+        return _cross_entropy(self.prediction(name, batch), batch)
 
     def _read_on(self, name: str, batch: Window) -> tuple[Tensor, Boundaries | None]:
         """Compute outputs and boundaries of a minibatch, with the state carried between windows."""
