@@ -132,7 +132,22 @@ class FarFromZero(rnnorm.Cell):
         return h, (h, c)
 
 
+class ThreeStates(rnnorm.Cell):
+    """A cell whose normalised state reads another state, which h reads too."""
+
+    states = ("h", "c", "d")
+    sites = ("input", "recurrent", "joint", "cell")
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c, d = state
+        z = self.preactivation(weights, x_term, h, normalise)
+        c, new = torch.tanh(0.5 * c + d * z), torch.tanh(z + 0.5 * d)
+        h = torch.tanh(normalise("cell", c)) + 0.3 * d
+        return h, (h, c, new)
+
+
 CELLS = {
+    "three": ThreeStates,
     "far": FarFromZero,
     "lstm": OwnLSTM,
     "gru": OwnGRU,
@@ -209,6 +224,12 @@ def draw(*shape):
 @pytest.mark.parametrize(("kind", "norm"), [*cases()])
 def test_values_gradients_and_statistics_are_those_of_the_reference(kind, norm):
     compare(layer(kind, NORMS[norm]), draw(5, 4, 3))
+
+
+def test_a_state_that_the_normalised_one_and_h_read():
+    compare(
+        rnnorm.Recurrent(ThreeStates(), 3, 18, norm="layer", dtype=torch.float64), draw(5, 4, 3)
+    )
 
 
 @pytest.mark.parametrize("kind", CELLS)

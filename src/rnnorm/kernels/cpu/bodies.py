@@ -212,21 +212,23 @@ class Equations:
         def whole(a: int | None, b: int | None) -> int | None:
             return self.algebra.plus(a, None if b is None else self._times(dc, b, code.loads))
 
-        def wholes(which: str) -> list[int | None]:
-            pairs = zip(getattr(known, which), getattr(factor, which), strict=True)
-            return [whole(*pair) for pair in pairs]
-
-        h, x, before = wholes("h"), wholes("x"), wholes("before")
+        h, x = (
+            [whole(*pair) for pair in zip(knowns, factors, strict=True)]
+            for knowns, factors in ((known.h, factor.h), (known.x, factor.x))
+        )
+        before = whole(known.before[1], factor.before[1])
+        # those of other states have been stored without the part that dc adds
+        others_before = [whole(None, grad) for grad in factor.before[2:]]
         weights = [None if b is None else whole(None, b) for b in factor.weights]
         # the terms are stored where their kept parts lie
-        for place in (*h, *x, *before[1:], *weights):
+        for place in (*h, *x, before, *others_before, *weights):
             if place is not None:
                 code.value(place)
         self._store_terms(code, h, x)
-        self._store_before(code, 0, before[1])
-        for k, grad in enumerate(factor.before[2:], start=1):
+        self._store_before(code, 0, before)
+        for k, grad in enumerate(others_before, start=1):
             if grad is not None:
-                more = code.value(self._times(dc, grad, code.loads))
+                more = code.value(grad)
                 code.lines.append(f"L::add_to(s.state[{k}].grad + r * U + u, {more});")
         if factor.before[0] is not None:
             self._skip(code, whole(None, factor.before[0]), known.before[0] is not None)
