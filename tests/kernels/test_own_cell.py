@@ -266,10 +266,12 @@ def test_states_without_biases_and_both_directions(kind):
     compare(model, draw(5, 4, 3), hx=states if len(states) > 1 else states[0])
 
 
-@pytest.mark.parametrize("kind", CELLS)
-def test_gradcheck_and_the_second_derivative(kind):
+@pytest.mark.parametrize(
+    ("kind", "norm"), [*[(kind, "layer") for kind in CELLS], ("lstm", "joint")]
+)
+def test_gradcheck_and_the_second_derivative(kind, norm):
     units = 4 if kind == "slstm" else 3
-    model = rnnorm.Recurrent(CELLS[kind](), 2, units, norm="layer", dtype=torch.float64)
+    model = rnnorm.Recurrent(CELLS[kind](), 2, units, norm=NORMS[norm], dtype=torch.float64)
     x = draw(3, 2, 2).requires_grad_()
     names = list(dict(model.named_parameters()))
 
