@@ -6,6 +6,7 @@ Each function measures and returns numbers; ``plot_...`` draws them on a given m
 from rnnorm.diagnostics.attention import plot_attention
 from rnnorm.diagnostics.batch_statistics import batch_normalised, batch_statistics
 from rnnorm.diagnostics.boundaries import plot_boundaries
+from rnnorm.diagnostics.first_input import first_input_influence, plot_first_input_influence
 from rnnorm.diagnostics.gradient_flow import (
     gradient_norms,
     gradient_norms_by_gamma,
@@ -25,10 +26,12 @@ __all__ = [
     "SpectralNorm",
     "batch_normalised",
     "batch_statistics",
+    "first_input_influence",
     "gradient_norms",
     "gradient_norms_by_gamma",
     "plot_attention",
     "plot_boundaries",
+    "plot_first_input_influence",
     "plot_gradient_norms",
     "plot_posteriors",
     "plot_score_by_length",

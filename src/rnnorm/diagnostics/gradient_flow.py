@@ -71,7 +71,7 @@ def gradient_norms(
             "gradient_norms must not be called in inference mode; under no_grad it may be"
         )
     model = set_ranks(copy.deepcopy(model).requires_grad_(), None)
-    model, recurrent = _find(model, layer)
+    model, recurrent = find_layer(model, layer)
     device = next(recurrent.parameters()).device
     with (
         torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type),
@@ -129,7 +129,7 @@ def gradient_norms_by_gamma(
     return norms
 
 
-def _find(model: nn.Module, name: str | None) -> tuple[nn.Module, Sequence]:
+def find_layer(model: nn.Module, name: str | None) -> tuple[nn.Module, Sequence]:
     """Find a layer, replace it if it is torch.nn's, and return the model and the layer."""
     layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.RNNBase)}
     if name is None and len(layers) == 1:
