@@ -287,6 +287,11 @@ def test_compiling_may_be_switched_off(script, monkeypatch):
         compile()
 
 
+def test_nothing_is_compiled_on_windows(monkeypatch):
+    monkeypatch.setattr(compiler.sys, "platform", "win32")
+    assert "not compiled on Windows" in compiler.unavailable()
+
+
 def test_a_compiler_that_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "CXX=no-such-compiler is no C" in compiler.unavailable()

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ def unavailable() -> str:
     """Say why no cell can be compiled on this machine, empty if one can."""
     if switched_off():
         return f"{SWITCH}=0 leaves it uncompiled"
+    if sys.platform == "win32":
+        return "users' cells are not compiled on Windows"
     if library.PATH is None:
         return library.UNAVAILABLE
     try:
