@@ -141,7 +141,7 @@ class ThreeStates(rnnorm.Cell):
     def step(self, weights, x_term, state, normalise, t):
         h, c, d = state
         z = self.preactivation(weights, x_term, h, normalise)
-        c, new = torch.tanh(0.5 * c + d * z), torch.tanh(z + 0.5 * d)
+        c, new = torch.tanh(0.5 * c + 0.5 * d * z), torch.tanh(z + 0.5 * d)
         h = torch.tanh(normalise("cell", c)) + 0.3 * d
         return h, (h, c, new)
 

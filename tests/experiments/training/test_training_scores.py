@@ -93,7 +93,7 @@ def test_a_minibatch_without_terms_counts_for_nothing():
     for mean, terms in ((1.0, 3), (math.nan, 0), (5.0, 1)):
         model.logged["loss"] = torch.tensor(mean), terms
         scores.on_train_batch_end(None, model)
-    scores.on_train_epoch_end(None, model)
+    scores.on_train_epoch_end(SimpleNamespace(callback_metrics={}), model)
     assert logged == {"train_epoch/loss": 2.0}
 
 
