@@ -15,7 +15,8 @@ from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.mirnn import MIRNN
 from rnnorm.kernels.equations.derivative import adjoints
 from rnnorm.kernels.equations.graph import Nodes
-from rnnorm.kernels.equations.trace import TraceError, trace
+from rnnorm.kernels.equations.opaque import TraceError
+from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import CELLS
 
 

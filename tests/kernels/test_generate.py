@@ -12,7 +12,8 @@ import pytest
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels.cpu.generate import header, headers
-from rnnorm.kernels.equations.trace import TraceError, trace
+from rnnorm.kernels.equations.opaque import TraceError
+from rnnorm.kernels.equations.trace import trace
 
 CSRC = Path(__file__).parents[2] / "csrc"
 GENERATE = CSRC / "generate.py"

@@ -611,6 +611,18 @@ def test_states_that_the_kernel_does_not_have(uncompiled, states, options, reaso
     assert len(uncompiled) == (not reason)
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        (3, TypeError, "input must be a tensor or a PackedSequence, got int"),
+        (torch.zeros(5, 2, 7), RuntimeError, "Expected 4, got 7"),
+    ],
+)
+def test_explain_refuses_another_input(given, error, said):
+    with pytest.raises(error, match=said):
+        rnnorm.explain(rnnorm.LSTM(4, 8), given)
+
+
 def test_explain_is_what_the_next_call_does():
     x = torch.randn(4, 2, 3)
     for model, given in (

@@ -1,4 +1,4 @@
-"""What a layer computes in a stream, read from its parameters, and its arithmetic in 8 bits."""
+"""The arithmetic of a frozen layer in a stream, in float and in 8 bits, from its parameters."""
 
 from __future__ import annotations
 

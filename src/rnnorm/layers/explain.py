@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from torch import Tensor
 from torch.nn import Module
+from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.layers.normalised_module import Recurrence
 
@@ -36,11 +38,13 @@ def explain(layer: Module, input: Any, **given: Any) -> Explanation:
     Args:
         layer: a layer of this package.
         input: input of the call.
-        **given: ``lengths``, ``reset`` and ``return_states``, as the call gets them.
+        **given: ``lengths``, ``reset`` and ``return_states``, as the call gets them; only the call
+            checks their values.
 
     Raises:
-        TypeError: if ``layer`` is none of this package's.
-        RuntimeError: if :func:`rnnorm.use_backend` names a kernel that does not cover the call.
+        TypeError: if ``layer`` is none of this package's, or ``input`` is no tensor.
+        RuntimeError: if ``input`` has other features than the layer, or
+            :func:`rnnorm.use_backend` names a kernel that does not cover the call.
 
     Example:
         >>> print(rnnorm.explain(rnnorm.GRU(8, 16), torch.randn(5, 3, 8)))
@@ -50,5 +54,14 @@ def explain(layer: Module, input: Any, **given: Any) -> Explanation:
         raise TypeError(
             "layer must be a layer of rnnorm, such as rnnorm.LSTM or rnnorm.Recurrent, got "
             f"{type(layer).__name__}"
+        )
+    data = input.data if isinstance(input, PackedSequence) else input
+    if not isinstance(data, Tensor):
+        kind = type(input).__name__
+        raise TypeError(f"input must be a tensor or a PackedSequence, got {kind}")
+    if data.dim() and data.size(-1) != layer.input_size:
+        raise RuntimeError(
+            "input.size(-1) must be equal to input_size. "
+            f"Expected {layer.input_size}, got {data.size(-1)}"
         )
     return Explanation(*layer.explained(input, **given))

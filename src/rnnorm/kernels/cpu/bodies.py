@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rnnorm.kernels.cpu.statements import Statements
 from rnnorm.kernels.equations.derivative import Algebra, adjoints
 from rnnorm.kernels.equations.graph import Graph, Nodes
-from rnnorm.kernels.equations.trace import TraceError
+from rnnorm.kernels.equations.opaque import TraceError
 
 #: the most weights of units, and states beside h, for which the frame has room
 MOST_WEIGHTS, MOST_STATES = 3, 3

@@ -10,7 +10,7 @@ from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels.call import LayerCall
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell
-from rnnorm.kernels.equations.trace import TraceError
+from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.inputs import PEEPHOLES
 from rnnorm.norm.spec import CELL_SITES
 

@@ -24,7 +24,8 @@ from rnnorm.kernels.cpu.generate import header
 from rnnorm.kernels.cpu.own_call import described_by
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell
-from rnnorm.kernels.equations.trace import TraceError, trace
+from rnnorm.kernels.equations.opaque import TraceError
+from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
 from rnnorm.norm.spec import CELL_SITES, Norm
 from rnnorm.tracing import constant
@@ -41,7 +42,7 @@ _FLOAT = ("float", 0)
 
 @dataclass
 class _Known:
-    """What is known of a user's cell, which is kept alive so that no other gets its id.
+    """The equations and refusals of a user's cell, which stays alive so that its id stays its own.
 
     Args:
         cell: the cell.

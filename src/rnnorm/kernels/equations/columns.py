@@ -1,4 +1,4 @@
-"""What stands for the tensors of a step while it is traced."""
+"""Stand-ins for the tensors of a step while it is traced."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DTYPE, _DEVICE, _ROWS = Type(), Type(), Rows()
 
 
 class Columns:
-    """What a step computes, as nodes: one for each H columns."""
+    """A tensor of a traced step, as nodes: one for each H columns."""
 
     __slots__ = ("columns", "rank", "step")
     dtype, device = _DTYPE, _DEVICE

@@ -1,4 +1,4 @@
-"""What a trace hands to a step in the place of values that equations must not depend on."""
+"""Stand-ins for values that a traced step may hand on, and must not compute with."""
 
 from __future__ import annotations
 

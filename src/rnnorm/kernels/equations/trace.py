@@ -12,8 +12,6 @@ from rnnorm.kernels.equations.columns import Columns, Matrix
 from rnnorm.kernels.equations.graph import COMPARISONS, Graph, Node, Nodes
 from rnnorm.kernels.equations.opaque import Age, Opaque, TraceError, Width, kind_of
 
-__all__ = ["TraceError", "trace"]
-
 
 def trace(
     cell: Cell, hidden_size: int | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
