@@ -9,12 +9,11 @@ with the whole gradient of the state. What the equations read has a gradient tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from rnnorm.kernels.cpu.statements import Statements
-from rnnorm.kernels.equations.derivative import Algebra, adjoints
-from rnnorm.kernels.equations.graph import Graph, Nodes
+from rnnorm.kernels.cpu.statements import Vectors
+from rnnorm.kernels.equations.graph import Graph
+from rnnorm.kernels.equations.halves import Halves
 from rnnorm.kernels.equations.opaque import TraceError
 
 #: the most weights of units, and states beside h, for which the frame has room
@@ -25,8 +24,8 @@ _FETCH_STATE = "L::template fetch<U>(s.cell, r, u);"
 _CARRIED = "const auto carried = L::template carried<Extra>(s, r, u);"
 
 
-class Equations:
-    """A graph as the frame computes it: up to the input of a cell site, and from there to h."""
+class Equations(Halves):
+    """The halves of a graph as bodies of loops over rows and units."""
 
     def __init__(self, graph: Graph, optional: bool) -> None:
         for count, most, what in (
@@ -35,48 +34,12 @@ class Equations:
         ):
             if count > most:
                 raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
-        self.graph, self.optional = graph, optional
-        self.nodes = Nodes()
-        self.site: int | None = None
-        places: list[int] = []
-        own = "cell" if graph.leaves("cell") else "carry"
-        for name, inputs, value in graph.nodes:
-            given = tuple([places[i] for i in inputs])
-            if name == own:
-                self.site = self.nodes.place("site", given)
-                places.append(self.site)
-            elif name == "carry":
-                # others than the cell site read the state as it was
-                places.append(given[0])
-            else:
-                places.append(self.nodes.place(name, given, value))
-        bare = [
-            graph.nodes[place].inputs[0] if graph.nodes[place].name == "carry" else place
-            for place in graph.states
-        ]
-        self.h, *self.states = [places[place] for place in bare]
-        if self.site is not None and self.nodes[self.site].inputs != tuple(self.states[:1]):
-            raise TraceError("its cell site does not normalise its second state")
-        self.count = len(self.nodes)
-        self.algebra = Algebra(self.nodes)
+        super().__init__(graph)
+        self.optional = optional
 
-    def leaf(self, name: str, value: int | str) -> int | None:
-        """Return the place of a leaf, None if the equations do not read it."""
-        found = [p for p, n in enumerate(self.nodes[: self.count]) if n[::2] == (name, value)]
-        return found[0] if found else None
-
-    def after_site(self) -> set[int]:
-        """Return the nodes that are computed from the output of the cell site, and h."""
-        found = {self.h}
-        for place in range(self.count):
-            inputs = self.nodes[place].inputs
-            if self.site is not None and (place == self.site or not found.isdisjoint(inputs)):
-                found.add(place)
-        return found
-
-    def statements(self, loads: Mapping[int, str] | None = None) -> Statements:
+    def statements(self, loads: Mapping[int, str] | None = None) -> Vectors:
         """Return an empty body."""
-        return Statements(self.nodes, self.graph.weights, self.optional, loads or {})
+        return Vectors(self.nodes, self.graph.weights, self.optional, loads or {})
 
     def _fetch(self) -> list[str]:
         """Return the prefetching of the terms, which costs more than it saves with one gate."""
@@ -105,12 +68,12 @@ class Equations:
         self._finish(code, self.site)
         return code.lines
 
-    def _store_states(self, code: Statements, some: list[int]) -> None:
+    def _store_states(self, code: Vectors, some: list[int]) -> None:
         for k, c in enumerate(self.states):
             if c in some:
                 code.store(f"s.state[{k}].after + r * U + u", c)
 
-    def _finish(self, code: Statements, carried: int | None) -> None:
+    def _finish(self, code: Vectors, carried: int | None) -> None:
         """Store h, and what the next step reads of the first state beside h."""
         h = code.value(self.h)
         if carried is not None:
@@ -133,7 +96,7 @@ class Equations:
             raise TraceError("more than one value is read after its cell site, beside states")
         return found
 
-    def _begin(self) -> tuple[Statements, list[int]]:
+    def _begin(self) -> tuple[Vectors, list[int]]:
         """Return a body with the gradients of h and of all states, and their nodes."""
         code = self.statements({c: _after(k) for k, c in enumerate(self.states)})
         code.lines += [*self._fetch(), *[_FETCH_STATE] * (self.site is not None)]
@@ -149,7 +112,7 @@ class Equations:
     def backward(self) -> tuple[list[str], str]:
         """Return the body of all gradients, and its number of sums."""
         code, grads = self._begin()
-        found = self.gradients(self._seeds([self.h, *self.states], grads))
+        found = self.gradients(self.seeds([self.h, *self.states], grads))
         results = [*found.h, *found.x, *found.before, *found.weights]
         if self.h in self.nodes.needed([place for place in results if place is not None]):
             # after zoneout the cell's own h is not stored
@@ -166,7 +129,7 @@ class Equations:
         assert self.site is not None
         c, *others = self.states
         code, grads = self._begin()
-        seeds = self._seeds([self.h, *others], [grads[0], *grads[2:]])
+        seeds = self.seeds([self.h, *others], [grads[0], *grads[2:]])
         known = self.gradients(seeds, {self.site, c})
         factor = self.gradients({c: self.algebra.number(1.0)})
 
@@ -244,19 +207,19 @@ class Equations:
                 return self.algebra.times(self.algebra.times(grad, part), inputs[1 - k])
         return self.algebra.times(grad, factor)
 
-    def _store_terms(self, code: Statements, h: list[int | None], x: list[int | None]) -> None:
+    def _store_terms(self, code: Vectors, h: list[int | None], x: list[int | None]) -> None:
         """Store the gradients of both terms, or of their sum."""
         for g, place in enumerate(h):
             code.store(_dz(g), place)
         for g, place in enumerate(x if self.graph.separate else []):
             code.store(_dx(g), place)
 
-    def _skip(self, code: Statements, place: int | None, more: bool) -> None:
+    def _skip(self, code: Vectors, place: int | None, more: bool) -> None:
         """Store the gradient of h that skips the recurrent product, or add to it."""
         value = "V{}" if place is None else code.value(place)
         code.lines.append(f"L::template skip<Extra, {str(more).lower()}>(s, r, u, {value});")
 
-    def _store_before(self, code: Statements, k: int, place: int | None) -> None:
+    def _store_before(self, code: Vectors, k: int, place: int | None) -> None:
         """Store the gradient of a state of the step before."""
         if k:
             return code.store(f"s.state[{k}].grad + r * U + u", place)
@@ -264,7 +227,7 @@ class Equations:
         code.lines.append(f"L::template grad_before<Extra>(s, r, u, {value}, carried.stays);")
         return None
 
-    def _sum(self, code: Statements, weights: list[int | None]) -> str:
+    def _sum(self, code: Vectors, weights: list[int | None]) -> str:
         """Add the gradients of weights of units to their sums; return how many sums there are."""
         if all([place is None for place in weights]):
             return "0"
@@ -278,34 +241,6 @@ class Equations:
         code.lines += ["if constexpr (Extra) {", *[f"  {line}" for line in sums], "}"]
         return "Extra ? weights : 0"
 
-    def _seeds(self, results: Iterable[int], grads: Iterable[int]) -> dict[int, int]:
-        """Return the gradient of each result, of which two may be one node."""
-        seeds: dict[int, int] = {}
-        for result, grad in zip(results, grads, strict=True):
-            seeds[result] = (
-                self.algebra.apply("add", seeds[result], grad) if result in seeds else grad
-            )
-        return seeds
-
-    def gradients(self, seeds: Mapping[int, int], stops: Iterable[int] = ()) -> Gradients:
-        """Return the gradients of what the equations read, from those of their results."""
-        found = adjoints(self.nodes, seeds, tuple(stops)) if seeds else {}
-
-        def of(name: str, value: int | str) -> int | None:
-            place = self.leaf(name, value)
-            return None if place is None else found.get(place)
-
-        gates = range(sum(self.graph.gates))
-        both = [of("both", gate) for gate in gates]
-        plus = self.algebra.plus
-        return Gradients(
-            found,
-            [plus(both[gate], of("h", gate)) for gate in gates],
-            [plus(both[gate], of("x", gate)) for gate in gates],
-            [of("state", k) for k in range(len(self.states) + 1)],
-            [of("weight", name) for name in self.graph.weights],
-        )
-
 
 def _after(k: int) -> str:
     return f"load<W>(s.state[{k}].after + r * U + u)"
@@ -317,13 +252,3 @@ def _dz(gate: int) -> str:
 
 def _dx(gate: int) -> str:
     return f"s.grad_zx + r * C + {gate} * U + u"
-
-
-class Gradients(NamedTuple):
-    """The gradients of what equations read, as nodes; None is 0."""
-
-    of: Mapping[int, int]
-    h: list[int | None]
-    x: list[int | None]
-    before: list[int | None]
-    weights: list[int | None]

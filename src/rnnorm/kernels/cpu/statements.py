@@ -1,10 +1,11 @@
-"""Statements of C++ that compute the nodes of a cell's equations."""
+"""Statements of C++ that compute the nodes of a cell's equations by vectors of units."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rnnorm.kernels.equations.graph import COMPARISONS, Nodes
+from rnnorm.kernels.equations.statements import Statements
 
 # beside a vector a number is T(..)
 _COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
@@ -50,8 +51,8 @@ def number(value: object) -> str:
     return f"T({named.get(text, text)})"
 
 
-class Statements:
-    """The body of a loop over rows and vectors of units, in which each node is computed once.
+class Vectors(Statements):
+    """The body of a loop over rows and vectors of units.
 
     Args:
         nodes: the equations.
@@ -63,22 +64,24 @@ class Statements:
     def __init__(
         self, nodes: Nodes, weights: list[str], optional: bool, loads: Mapping[int, str]
     ) -> None:
-        self.nodes, self.weights, self.optional, self.loads = nodes, weights, optional, dict(loads)
-        self.lines: list[str] = []
-        self.names: dict[int, str] = {}
+        super().__init__(nodes, loads)
+        self.weights, self.optional = weights, optional
 
-    def value(self, place: int) -> str:
-        """Return the name of a node, after the statements that compute it."""
+    def constant(self, value: object) -> str:
+        """Return a number in all places of a vector."""
+        return f"all<W>({number(value)})"
+
+    def name(self, place: int) -> str:
+        """Return what a node is called: terms and states by what they are."""
         name, _, value = self.nodes[place]
-        if name == "number":
-            return f"all<W>({number(value)})"
-        if place not in self.names:
-            leaf = _LEAVES.get(name, ("v" + str(place), ""))[0]
-            kind = "auto" if name in COMPARISONS else "V"
-            expression = self.loads.get(place) or self.expression(place)
-            self.names[place] = f"before{value}" if name == "state" else leaf.format(value)
-            self.lines.append(f"const {kind} {self.names[place]} = {expression};")
-        return self.names[place]
+        if name == "state":
+            return f"before{value}"
+        return _LEAVES.get(name, ("v" + str(place), ""))[0].format(value)
+
+    def statement(self, place: int, expression: str) -> str:
+        """Return the statement that gives a node its name."""
+        kind = "auto" if self.nodes[place].name in COMPARISONS else "V"
+        return f"const {kind} {self.names[place]} = {expression};"
 
     def expression(self, place: int) -> str:
         """Return the expression of a node, after the statements that compute its inputs."""

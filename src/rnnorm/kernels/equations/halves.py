@@ -1,0 +1,105 @@
+"""A cell's equations in two halves, as every compiled kernel computes them, and their gradients.
+
+The first half ends at the first state beside h, which is the input of a cell site. The second half
+begins with that state's normalised copy, and ends at h. Without a cell site there is one half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from rnnorm.kernels.equations.derivative import Algebra, adjoints
+from rnnorm.kernels.equations.graph import Graph, Nodes
+from rnnorm.kernels.equations.opaque import TraceError
+
+
+class Halves:
+    """The nodes of a graph, whose cell site is a leaf ``site``, and those of their gradients.
+
+    Attributes:
+        graph: the graph.
+        nodes: its nodes, and those that gradients add.
+        site: place of the cell site's output, None without a cell site.
+        h: place of the output.
+        states: places of the states beside h.
+        algebra: operators on the nodes.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes = Nodes()
+        self.site: int | None = None
+        places: list[int] = []
+        own = "cell" if graph.leaves("cell") else "carry"
+        for name, inputs, value in graph.nodes:
+            given = tuple([places[i] for i in inputs])
+            if name == own:
+                self.site = self.nodes.place("site", given)
+                places.append(self.site)
+            elif name == "carry":
+                # others than the cell site read the state as it was
+                places.append(given[0])
+            else:
+                places.append(self.nodes.place(name, given, value))
+        bare = [
+            graph.nodes[place].inputs[0] if graph.nodes[place].name == "carry" else place
+            for place in graph.states
+        ]
+        self.h, *self.states = [places[place] for place in bare]
+        if self.site is not None and self.nodes[self.site].inputs != tuple(self.states[:1]):
+            raise TraceError("its cell site does not normalise its second state")
+        self.count = len(self.nodes)
+        self.algebra = Algebra(self.nodes)
+
+    def leaf(self, name: str, value: int | str) -> int | None:
+        """Return the place of a leaf, None if the equations do not read it."""
+        found = [p for p, n in enumerate(self.nodes[: self.count]) if n[::2] == (name, value)]
+        return found[0] if found else None
+
+    def after_site(self) -> set[int]:
+        """Return the nodes that are computed from the output of the cell site, and h."""
+        found = {self.h}
+        for place in range(self.count):
+            inputs = self.nodes[place].inputs
+            if self.site is not None and (place == self.site or not found.isdisjoint(inputs)):
+                found.add(place)
+        return found
+
+    def seeds(self, results: Iterable[int], grads: Iterable[int]) -> dict[int, int]:
+        """Return the gradient of each result, of which two may be one node."""
+        seeds: dict[int, int] = {}
+        for result, grad in zip(results, grads, strict=True):
+            seeds[result] = (
+                self.algebra.apply("add", seeds[result], grad) if result in seeds else grad
+            )
+        return seeds
+
+    def gradients(self, seeds: Mapping[int, int], stops: Iterable[int] = ()) -> Gradients:
+        """Return the gradients of what the equations read, from those of their results."""
+        found = adjoints(self.nodes, seeds, tuple(stops)) if seeds else {}
+
+        def of(name: str, value: int | str) -> int | None:
+            place = self.leaf(name, value)
+            return None if place is None else found.get(place)
+
+        gates = range(sum(self.graph.gates))
+        both = [of("both", gate) for gate in gates]
+        plus = self.algebra.plus
+        return Gradients(
+            found,
+            [plus(both[gate], of("h", gate)) for gate in gates],
+            [plus(both[gate], of("x", gate)) for gate in gates],
+            [of("state", k) for k in range(len(self.states) + 1)],
+            [of("weight", name) for name in self.graph.weights],
+        )
+
+
+class Gradients(NamedTuple):
+    """The gradients of what equations read, as nodes; None is 0."""
+
+    of: Mapping[int, int]
+    h: list[int | None]
+    x: list[int | None]
+    before: list[int | None]
+    weights: list[int | None]

@@ -1,0 +1,49 @@
+"""Statements that compute the nodes of a cell's equations, in any language."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from rnnorm.kernels.equations.graph import Nodes
+
+
+class Statements(ABC):
+    """The body of a function, in which each node is computed once.
+
+    Args:
+        nodes: the equations.
+        loads: expressions that load nodes, which are not computed then.
+    """
+
+    def __init__(self, nodes: Nodes, loads: Mapping[int, str]) -> None:
+        self.nodes, self.loads = nodes, dict(loads)
+        self.lines: list[str] = []
+        self.names: dict[int, str] = {}
+
+    def value(self, place: int) -> str:
+        """Return the name of a node, after the statements that compute it."""
+        name, _, value = self.nodes[place]
+        if name == "number":
+            return self.constant(value)
+        if place not in self.names:
+            expression = self.loads.get(place) or self.expression(place)
+            self.names[place] = self.name(place)
+            self.lines.append(self.statement(place, expression))
+        return self.names[place]
+
+    def name(self, place: int) -> str:
+        """Return what a node is called."""
+        return f"v{place}"
+
+    @abstractmethod
+    def constant(self, value: object) -> str:
+        """Return a number as an operand of a function."""
+
+    @abstractmethod
+    def expression(self, place: int) -> str:
+        """Return the expression of a node, after the statements that compute its inputs."""
+
+    @abstractmethod
+    def statement(self, place: int, expression: str) -> str:
+        """Return the statement that gives a node its name."""
