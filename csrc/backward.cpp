@@ -34,7 +34,7 @@ struct Backward : SiteGradients<Cell, T> {
     stored_x = apart ? this->take_stored(arena, ring_x) : stored_h;
     all_x = arena.take<T>(delayed ? G * P * plan.frames : 0);
     grad_states = arena.take<T>(Cell::states * B * P);
-    gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
+    gate = arena.take<T>(Cell::has_cell ? Cell::kept * this->own_size() : 0);
     grad_cell = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? this->own_size() : 0);
     for (int which = 0; which < RNNORM_SITES; ++which) this->take_rows(arena, which, B);
@@ -67,7 +67,7 @@ struct Backward : SiteGradients<Cell, T> {
     s.grad_zh = in_ring(ring_h, u, row);
     s.grad_zx = Cell::separate ? into_x(u, t, row) : s.grad_zh;
     if constexpr (Cell::has_cell) {
-      s.gate = gate + this->own(u, rank);
+      s.gate = gate + Cell::kept * this->own(u, rank);
       s.grad_cell = grad_cell + this->own(u, rank);
       s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
                 this->template affine<U, RNNORM_CELL>(t, u, rank), next_c};
@@ -216,7 +216,7 @@ struct Backward : SiteGradients<Cell, T> {
             });
           }
         }
-        team.barrier();
+        if (this->meets_each_step()) team.barrier();
         this->recurrent_gradient(t, row, from, to, rank);
       }
       if (!Cell::independent) this->pack_hidden(start, stop, rank, team.size());

@@ -43,7 +43,7 @@ struct Forward : Layer<Cell, T> {
     states_now = arena.take<T>(a.saved_c ? 0 : Cell::states * P * B);
     own_x = arena.take<T>(late ? G * this->own_size() : 0);
     own_h = arena.take<T>(a.saved_h ? 0 : G * this->own_size());
-    gate = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
+    gate = arena.take<T>(Cell::has_cell ? Cell::kept * this->own_size() : 0);
     made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
@@ -93,11 +93,13 @@ struct Forward : Layer<Cell, T> {
       take_rows_of<U>(RNNORM_INPUT, x, offset[stop] - offset[t], u);
     }
     const Stored<T>* before = before_rows(t);
-    const uint8_t* anew = this->anew(t);
+    const uint8_t* anew = Cell::has_product ? this->anew(t) : nullptr;
     T* kept_x = inputs_anew + rank * G * tile_units * B;
     for (int64_t r = 0; anew && plan.fused && r < n; ++r)
       if (anew[r]) std::memcpy(kept_x + r * C, h + r * C, C * sizeof(T));
-    if constexpr (Cell::independent)
+    if constexpr (!Cell::has_product)
+      std::memset(h, 0, plan.fused ? 0 : size_t(n * C) * sizeof(T));
+    else if constexpr (Cell::independent)
       scaled<U>(before, n, u, h, plan.fused);
     else if (few)
       dots<U>(before, seen_stride(), n, a.weight_hh, head, head, u, h, plan.fused);
@@ -177,9 +179,13 @@ struct Forward : Layer<Cell, T> {
       either(plan.extra,
              [&](auto extra) { Cell::template output<T, U, decltype(extra)::value>(s); });
     }
+    const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
+    // one step may write its output where h_n is wanted
+    for (int64_t b = next; a.h_n != a.output && b < n; ++b)
+      std::memcpy(static_cast<T*>(a.h_n) + b * H + u.first, this->h_rows(t) + b * H + u.first,
+                  size_t(u.count) * sizeof(T));
     for (int k = 0; k < Cell::states; ++k) {
       const T* state = carried(k, u, t);
-      const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
       T* last = static_cast<T*>(a.c_n) + k * B * H;
       for (int64_t b = next; b < n; ++b)
         std::memcpy(last + b * H + u.first, state + b * U, size_t(u.count) * sizeof(T));
@@ -236,7 +242,7 @@ struct Forward : Layer<Cell, T> {
     s.units = u.count;
     s.h_after = this->h_after(t) + u.first;
     s.h_stride = H;
-    if (Cell::has_cell) s.gate = gate + this->own(u, rank);
+    if (Cell::has_cell) s.gate = gate + Cell::kept * this->own(u, rank);
     for (int k = 0; k < Cell::states; ++k) {
       State<T>& state = s.state[k];
       state.before = t == 0 ? this->first_states + this->in_states(k, u) : carried(k, u, t - 1);
@@ -350,14 +356,7 @@ struct Forward : Layer<Cell, T> {
         }
       }
       if (rank == 0) finish_rows(t);
-      team.barrier();
-      if (rank == 0) {
-        const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0, n = a.sizes[t];
-        // one step may write its output where h_n is wanted
-        if (H && n > next && a.h_n != a.output)
-          std::memcpy(static_cast<T*>(a.h_n) + next * H, this->h_rows(t) + next * H,
-                      size_t((n - next) * H) * sizeof(T));
-      }
+      if (this->meets_each_step()) team.barrier();
     }
   }
 

@@ -280,6 +280,9 @@ struct GradientProducts : Layer<Cell, T> {
   void own_gradient(Units u, int64_t t, int64_t row, int64_t rank) const {
     T* to = plan.masked ? grad_seen : grad_h;
     const bool adds = this->passes() && !plan.masked;
+    for (int64_t b = 0; !Cell::has_product && !adds && b < a.sizes[t]; ++b)
+      zero(to + b * columns + u.first, u.width);
+    if (!Cell::has_product) return;
     T sum[tile_units] = {};
     for (int64_t b = 0; b < a.sizes[t]; ++b) {
       const T* dz = ring_h + u.first * capacity + (row + b) * u.width;

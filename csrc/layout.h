@@ -198,6 +198,9 @@ struct Layer {
   }
   bool exchanged(int which, int64_t t) const { return a.exchange && takes(a.site[which], t); }
 
+  // whether a thread reads at a step what others have written at the one before
+  bool meets_each_step() const { return !Cell::independent || plan.across; }
+
   // waits for the parts of sites [first, last] at step t, if there are any; false if an exchange
   // has failed
   bool meet(Team& team, int64_t rank, int64_t t, int first, int last) {

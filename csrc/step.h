@@ -48,7 +48,7 @@ struct Step {
   const T* peephole[RNNORM_PEEPHOLES];  // weights of the units, or null
   Mask<T> candidate, zone_h;
   bool carry;  // the next step reads the normalised first state
-  T* gate;  // scratch, n x U: kept for the second half of the step
+  T* gate;  // scratch, rows of Cell::kept x U: what the second half of the step reads
 
   const T* grad_output;       // rows h_stride apart, or null
   const T* next_grad_output;  // the rows that are read next, for prefetching, or null

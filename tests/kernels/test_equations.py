@@ -160,6 +160,7 @@ class Reversed(torch.autograd.Function):
         (lambda x, z, h, w, n, t: n("recurrent", n("recurrent", z)) + x, "'recurrent' twice"),
         (lambda x, z, h, w, n, t: n("recurrent", z) * z + x, "beside its normalised term"),
         (lambda x, z, h, w, n, t: n("joint", x + z) * z, "beside their normalised sum"),
+        (lambda x, z, h, w, n, t: n("joint", x) * h, "normalises the input term as the sum"),
         (lambda x, z, h, w, n, t: n("joint", x * z), "the site 'joint' is not one of"),
         (lambda x, z, h, w, n, t: n("other", x + z), "the site 'other' is not one of"),
         (lambda x, z, h, w, n, t: x + z * z.size(0), "number of rows"),

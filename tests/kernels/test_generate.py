@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels.cpu.generate import header, headers
@@ -76,6 +77,27 @@ def test_functions_of_vectors_are_exact_to_a_few_units(tmp_path):
                 units = np.abs(values - exact) / np.spacing(np.abs(rounded))
             right = (values == rounded) | (np.isnan(values) & np.isnan(rounded)) | (units <= 4)
             assert right.all(), (name, dtype, x[~right], values[~right], rounded[~right])
+
+
+class Crossing(Cell):
+    """A cell whose h reads five values of before its cell site."""
+
+    gates = (6,)
+    states = ("h", "c")
+    sites = ("input", "recurrent", "joint", "cell")
+
+    def step(self, weights, x_term, state, normalise, t):
+        """Compute a step."""
+        c, *others = self.preactivation(weights, x_term, state[0], normalise).chunk(6, 1)
+        h = normalise("cell", c)
+        for other in others:
+            h = h * other
+        return h, (h, c)
+
+
+def test_more_values_than_are_kept_for_after_the_cell_site_are_refused():
+    with pytest.raises(TraceError, match="5 values are read after its cell site"):
+        header(trace(Crossing()))
 
 
 def test_equations_without_room_in_the_frame_are_refused():

@@ -146,7 +146,64 @@ class ThreeStates(rnnorm.Cell):
         return h, (h, c, new)
 
 
+class SRU(rnnorm.Cell):
+    """The cell of Lei et al. 2018: gates see c by a weight, h is read by nothing."""
+
+    gates = (4,)
+    states = ("h", "c")
+    sites = ("input", "joint", "cell")
+
+    def weights(self, input_size, hidden_size, bias):
+        shapes = {"weight_ih": (4 * hidden_size, input_size), "v": (2 * hidden_size,)}
+        return shapes | ({"bias_ih": (4 * hidden_size,)} if bias else {})
+
+    def units(self, weights):
+        return weights.own["v"].size(0) // 2
+
+    def step(self, weights, x_term, state, normalise, t):
+        _, c = state
+        z, f, r, passed = normalise("joint", x_term).chunk(4, 1)
+        v_f, v_r = weights.own["v"].chunk(2)
+        r = torch.sigmoid(r + v_r * c)
+        c = torch.lerp(z, c, torch.sigmoid(f + v_f * c))
+        h = torch.lerp(passed, normalise("cell", c), r)
+        return h, (h, c)
+
+
+class MinGRU(rnnorm.Cell):
+    """The minimal GRU of Feng et al. 2024, without a recurrent product and with its weight_hh."""
+
+    gates = (2,)
+    sites = ("input",)
+    dropouts = ("candidate", "zoneout_h")
+
+    def step(self, weights, x_term, state, normalise, t):
+        z, n = x_term.chunk(2, 1)
+        h = torch.lerp(state[0], normalise("candidate", n), torch.sigmoid(z))
+        return h, (h,)
+
+
+class Crossing(rnnorm.Cell):
+    """A cell whose h reads four values beside the normalised state, its term and x."""
+
+    gates = (2, 2)
+    states = ("h", "c")
+    sites = ("input", "recurrent", "joint", "cell")
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c = state
+        a, b, d, e = self.preactivation(weights, x_term, h, normalise).chunk(4, 1)
+        c = torch.sigmoid(a) * c + torch.tanh(b) * torch.sigmoid(d)
+        seen = normalise("cell", c)
+        h = torch.sigmoid(a) * torch.tanh(seen + torch.tanh(b)) + d * torch.exp(-seen * seen) + e
+        h = 0.5 * torch.tanh(h)
+        return h, (h, c)
+
+
 CELLS = {
+    "crossing": Crossing,
+    "sru": SRU,
+    "mingru": MinGRU,
     "three": ThreeStates,
     "far": FarFromZero,
     "lstm": OwnLSTM,
@@ -172,7 +229,9 @@ NORMS = {
 def cases():
     for kind in CELLS:
         for norm in NORMS:
-            if (norm == "joint" and kind == "gru") or (norm == "carry" and kind != "lstm"):
+            if norm == "joint" and "joint" not in CELLS[kind]().sites:
+                continue
+            if norm == "carry" and kind != "lstm":
                 continue
             yield pytest.param(kind, norm, id=f"{kind}-{norm}")
 
@@ -249,12 +308,12 @@ def test_evaluation_by_the_population(kind):
     compare(model.eval(), draw(7, 4, 3))
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "mingru"])
 def test_recurrent_dropout(kind):
     for spec in (
         Zoneout(hidden=0.3, cell=0.2 if kind == "lstm" else 0.0),
         rnnorm.CellDropout(p=0.4),
-        rnnorm.SequenceDropout(hidden=0.3),
+        *[rnnorm.SequenceDropout(hidden=0.3)] * ("hidden" in CELLS[kind]().dropouts),
     ):
         compare(layer(kind, "layer", recurrent_dropout=spec), draw(5, 4, 3))
 

@@ -18,7 +18,8 @@ from rnnorm.kernels.equations.opaque import TraceError
 
 #: the most weights of units, and states beside h, for which the frame has room
 MOST_WEIGHTS, MOST_STATES = 3, 3
-_SCRATCH = "s.gate + r * U + u"
+#: the most values beside states that the second half of a step reads of the first
+MOST_CROSSING = 4
 _FETCH = ["L::template fetch<C>(s.h, r, u);", "L::template fetch<C>(s.x, r, u);"]
 _FETCH_STATE = "L::template fetch<U>(s.cell, r, u);"
 _CARRIED = "const auto carried = L::template carried<Extra>(s, r, u);"
@@ -50,8 +51,8 @@ class Equations(Halves):
         code, late = self.statements(), self.after_site() if self.site is not None else set()
         code.lines += self._fetch()
         self._store_states(code, [c for c in self.states if c not in late])
-        for place in self._crossing():
-            code.store(_SCRATCH, place)
+        for k, place in enumerate(self._crossing()):
+            code.store(_scratch(k), place)
         if self.site is None:
             self._finish(code, self.states[0] if self.states else None)
         return code.lines
@@ -62,7 +63,7 @@ class Equations(Halves):
         late = self.after_site()
         for c in late:
             loads.pop(c, None)
-        loads |= dict.fromkeys(self._crossing(), f"load<W>({_SCRATCH})")
+        loads |= {place: f"load<W>({_scratch(k)})" for k, place in enumerate(self._crossing())}
         code = self.statements(loads)
         self._store_states(code, [c for c in self.states if c in late])
         self._finish(code, self.site)
@@ -84,17 +85,26 @@ class Equations(Halves):
         """Return what the second half reads of the first one beside states.
 
         Raises:
-            TraceError: if that is more than one value.
+            TraceError: if there are more values than the frame has room for.
         """
         if self.site is None:
             return []
         late = self.after_site()
         ready = {*late, *self.states}
         read = {i for place in late if place != self.site for i in self.nodes[place].inputs}
-        found = [i for i in read - ready if self.nodes[i].name not in ("number", "weight", "state")]
-        if len(found) > 1:
-            raise TraceError("more than one value is read after its cell site, beside states")
+        leaves = ("number", "weight", "state")
+        found = sorted([i for i in read - ready if self.nodes[i].name not in leaves])
+        if len(found) > MOST_CROSSING:
+            raise TraceError(
+                f"{len(found)} values are read after its cell site, beside states, of which the "
+                f"kernel keeps {MOST_CROSSING} at most"
+            )
         return found
+
+    @property
+    def kept(self) -> int:
+        """The number of values that are kept for the second half of a step, backward's one too."""
+        return max(1, len(self._crossing()))
 
     def _begin(self) -> tuple[Vectors, list[int]]:
         """Return a body with the gradients of h and of all states, and their nodes."""
@@ -139,7 +149,7 @@ class Equations(Halves):
             for factors, knowns in zip(factor[1:4], known[1:4], strict=True)
         ]
         self._store_terms(code, kept[0], kept[1])
-        code.store(_SCRATCH, kept[2][1])
+        code.store(_scratch(0), kept[2][1])
         for k, grad in enumerate(known.before[2:], start=1):
             code.store(f"s.state[{k}].grad + r * U + u", grad)
         if known.before[0] is not None:
@@ -158,7 +168,7 @@ class Equations(Halves):
                 continue
             loads |= {p: f"load<W>({where(g)})" for g, p in enumerate(places) if p is not None}
         if kept[2][1] is not None:
-            loads[kept[2][1]] = f"load<W>({_SCRATCH})"
+            loads[kept[2][1]] = f"load<W>({_scratch(0)})"
         code = self.statements(
             {p: load for p, load in loads.items() if self.nodes[p].name != "number"}
         )
@@ -240,6 +250,10 @@ class Equations(Halves):
             return "weights"
         code.lines += ["if constexpr (Extra) {", *[f"  {line}" for line in sums], "}"]
         return "Extra ? weights : 0"
+
+
+def _scratch(k: int) -> str:
+    return f"s.gate + (r * kept + {k}) * U + u"
 
 
 def _after(k: int) -> str:

@@ -45,9 +45,11 @@ def _struct(name: str, graph: Graph, optional: bool) -> str:
         "int states": len(equations.states),
         "int weights": len(graph.weights),
         "bool has_cell": two,
+        "int kept": equations.kept,
         "bool separate": graph.separate,
         "bool skips": graph.skips,
         "bool independent": graph.independent,
+        "bool has_product": bool(graph.product),
     }
     lines = [f"  static constexpr {fact} = {str(value).lower()};" for fact, value in facts.items()]
     lines.append(f"  using Rows = Blocks<{', '.join(map(str, graph.gates))}>;")

@@ -26,6 +26,9 @@ def names_of(cell: GraphCell) -> Mapping[str, str]:
 
 def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple[str, ...]) -> bool:
     """Tell whether a cell adds its two biases themselves, and where the kernel adds them."""
+    if not graph.product:
+        # the short way has no weight_hh in the place of the one that is not there
+        return False
     if type(cell).shifts is Cell.shifts:
         return not graph.separate
     found = cell.shifts(weights, active)
@@ -45,7 +48,9 @@ def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
         first = int(gate[:-1] or 0) * units
         own[name] = given[weight][first : first + units] if gate else given[weight]
     shifts = _shifts(call.cell, call.weights, call.cell.active_sites(call.norm), cell.graph)
-    weights = Weights(given["weight_ih"], given[cell.graph.product], *shifts, own=own)
+    product = cell.graph.product
+    recurrent = given[product] if product else call.state[0].new_zeros(units)
+    weights = Weights(given["weight_ih"], recurrent, *shifts, own=own)
     return call._replace(cell=cell, weights=weights)
 
 

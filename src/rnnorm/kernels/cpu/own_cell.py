@@ -329,7 +329,7 @@ def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
             draw(T, B, features),
             None,
             tuple([draw(B, units) for _ in cell.states]),
-            Weights(**drawn, own=own),
+            Weights(**{"weight_hh": None, **drawn}, own=own),  # type: ignore[arg-type]
             {site: draw(units * (1 if site in CELL_SITES else sum(cell.gates))) for site in specs},
             {site: draw(units) for site in specs if site in CELL_SITES},
             {},

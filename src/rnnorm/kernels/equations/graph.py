@@ -77,7 +77,8 @@ class Graph(NamedTuple):
         gates: number of gates in each block, as in ``Cell.gates``.
         sites: the sites that the step asks for, sorted, ``"hidden"`` and ``"candidate"`` too.
         product: name of the weight of the recurrent product, empty without a product.
-        independent: whether that weight is a vector.
+        independent: whether that weight is a vector, or there is none: the only term, that of the
+            input, then counts as the sum.
         heads: number of heads, whose units read each other's h alone.
     """
 

@@ -17,8 +17,8 @@ class GraphCell(Cell):
     """A cell made of a graph, whose weights have the kernels' names.
 
     Weights by unit are named as peepholes, and a matrix or vector that multiplies h is
-    ``weight_hh``. ``bias_ih`` is added to the input term, and ``bias_hh`` to the recurrent term if
-    the two are read apart.
+    ``weight_hh``, a vector that nothing reads where the graph has no product. ``bias_ih`` is added
+    to the input term, and ``bias_hh`` to the recurrent term if the two are read apart.
 
     Args:
         option: name in the kernels' options.
@@ -61,6 +61,10 @@ class GraphCell(Cell):
             shapes["weight_hh"] = (hidden_size,)
         return shapes | dict.fromkeys(self.names, (hidden_size,))
 
+    def units(self, weights: Weights) -> int:
+        """Return the number H of units: ``weight_hh`` may be a vector."""
+        return weights.weight_ih.size(0) // sum(self.gates)
+
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
         """Return each bias at its term's site, or their sum where the terms are summed."""
         if not self.graph.separate:
@@ -80,10 +84,12 @@ class GraphCell(Cell):
         graph, h = self.graph, state[0]
         seen = normalise("hidden", h) if "hidden" in graph.sites else h
         weight = weights.weight_hh
-        term = weight * seen if graph.independent else self.product(seen, weight)
-        if "recurrent" in graph.sites:
-            term = normalise("recurrent", term)
-        both = x_term + term
+        both = term = x_term
+        if graph.product:
+            term = weight * seen if graph.independent else self.product(seen, weight)
+            if "recurrent" in graph.sites:
+                term = normalise("recurrent", term)
+            both = x_term + term
         if "joint" in graph.sites:
             both = normalise("joint", both)
         gates = sum(graph.gates)

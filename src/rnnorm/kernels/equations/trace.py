@@ -87,7 +87,7 @@ class Step(Nodes):
                 names = [name] if gates == 1 else [f"{name}[{gate}]" for gate in range(gates)]
                 made[name] = Columns(self, [self.place("weight", (), n) for n in names], rank=1)
         own = {name: made.pop(name) for name in [*made] if name not in Weights._fields}
-        return Weights(**made, own=own)
+        return Weights(**{"weight_hh": None, **made}, own=own)
 
     def recurrent(self, h: object, weight: object) -> Columns:
         """Return the recurrent product, gate by gate."""
@@ -127,7 +127,8 @@ class Step(Nodes):
             every, nodes = True, [Node("raw")]
         if site == "recurrent" and every and nodes[0].name == "raw":
             return Columns(self, [self.place("h", (), gate) for gate in range(self.gates)])
-        if site == "joint" and every and {node.name for node in nodes} == {"sum"}:
+        # without a recurrent product the input term is the sum
+        if site == "joint" and every and {node.name for node in nodes} in ({"sum"}, {"x"}):
             self.joint = z.columns
             return Columns(self, [self.place("both", (), gate) for gate in range(self.gates)])
         raise TraceError(f"the site {site!r} is not one of a term, h, the candidate or a state")
@@ -197,24 +198,25 @@ class Step(Nodes):
                 raise TraceError("it reads the terms beside their normalised sum")
         if "seen" in names:
             raise TraceError("it reads the masked h beside its recurrent product")
-        if not self.product:
-            raise TraceError("it has no recurrent product")
+        if self.product and self.joint and self[self.joint[0]].name == "x":
+            raise TraceError("it normalises the input term as the sum with the recurrent one")
         stops = [place for place in needed if self[place].name == "sum"]
         kept = Nodes()
+        renamed = {"raw": "h"} if self.product else {"x": "both"}
         places: dict[int, int] = {}
         for place in sorted(self.needed(states, stops)):
             name, inputs, value = self[place]
             if name == "sum":
                 places[place] = kept.place("both", (), value)
             else:
-                name = "h" if name == "raw" else name
-                places[place] = kept.place(name, tuple([places[i] for i in inputs]), value)
+                given = tuple([places[i] for i in inputs])
+                places[place] = kept.place(renamed.get(name, name), given, value)
         return Graph(
             tuple(kept),
             tuple([places[place] for place in states]),
             tuple(self.cell.gates),
             tuple(sorted(self.asked)),
             self.product,
-            self.independent,
+            self.independent or not self.product,
             self.cell.heads,
         )
