@@ -195,11 +195,20 @@ def test_what_a_trace_cannot_say_is_refused_with_its_reason(made, reason):
         trace(Own(made))
 
 
+def test_weights_that_are_made_by_a_decision_are_refused():
+    class Deciding(Own):
+        def prepare(self, weights):
+            return weights._replace(own={}) if weights.weight_hh.sum() > 0 else weights
+
+    with pytest.raises(TraceError, match="prepare raised"):
+        trace(Deciding(lambda x, z, h, w, n, t: x + z))
+
+
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
         (MIRNN(), "'joint'"),
-        (GRU(False), "a matrix beside the recurrent product"),
+        (GRU(False), "weight_gates that is not weight_hh"),
         (LSTM("full"), "weight_ci"),
         (ClockworkRNN((1, 2)), "reads_frames"),
         (HMLSTM(), "reads_frames"),

@@ -200,7 +200,25 @@ class Crossing(rnnorm.Cell):
         return h, (h, c)
 
 
+class Prepared(rnnorm.Cell):
+    """A leaky cell whose matrix has norm 1, and whose rate is between 0 and 1."""
+
+    def weights(self, input_size, hidden_size, bias):
+        return super().weights(input_size, hidden_size, bias) | {"raw": (hidden_size,)}
+
+    def prepare(self, weights):
+        rate = torch.sigmoid(weights.own["raw"])
+        unit = weights.weight_hh / torch.linalg.matrix_norm(weights.weight_hh)
+        return weights._replace(weight_hh=unit, own={"rate": rate})
+
+    def step(self, weights, x_term, state, normalise, t):
+        z = self.preactivation(weights, x_term, state[0], normalise)
+        h = torch.lerp(state[0], torch.tanh(z), weights.own["rate"])
+        return h, (h,)
+
+
 CELLS = {
+    "prepared": Prepared,
     "crossing": Crossing,
     "sru": SRU,
     "mingru": MinGRU,

@@ -26,8 +26,8 @@ def names_of(cell: GraphCell) -> Mapping[str, str]:
 
 def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple[str, ...]) -> bool:
     """Tell whether a cell adds its two biases themselves, and where the kernel adds them."""
-    if not graph.product:
-        # the short way has no weight_hh in the place of the one that is not there
+    if not graph.product or type(cell).prepare is not Cell.prepare:
+        # the short way has parameters alone
         return False
     if type(cell).shifts is Cell.shifts:
         return not graph.separate
@@ -41,7 +41,8 @@ def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple
 def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
     """Return a call as one of a graph, with the kernel's names of weights."""
     units = call.state[0].size(1)
-    given = call.weights._asdict() | dict(call.weights.own)
+    prepared = call.cell.prepare(call.weights)
+    given = prepared._asdict() | dict(prepared.own)
     own: dict[str, Tensor] = {}
     for vector, name in zip(cell.vectors, cell.names, strict=True):
         weight, _, gate = vector.partition("[")
@@ -50,7 +51,7 @@ def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
     shifts = _shifts(call.cell, call.weights, call.cell.active_sites(call.norm), cell.graph)
     product = cell.graph.product
     recurrent = given[product] if product else call.state[0].new_zeros(units)
-    weights = Weights(given["weight_ih"], recurrent, *shifts, own=own)
+    weights = Weights(call.weights.weight_ih, recurrent, *shifts, own=own)
     return call._replace(cell=cell, weights=weights)
 
 

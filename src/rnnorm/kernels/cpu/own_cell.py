@@ -34,7 +34,7 @@ from rnnorm.tracing import constant
 _MOST = 4
 _CHANGES = f"its equations are others at each call, or have been {_MOST} others before"
 # what the kernel's frame has as the base class has it
-_OF_THE_FRAME = (*("active_sites", "blocks", "norms", "prepare", "state_sizes", "units", "widths"),)
+_OF_THE_FRAME = ("active_sites", "blocks", "norms", "state_sizes", "units", "widths")
 # by type, the name in C++ and the number in the struct
 _TYPES = {torch.float64: ("double", 1)}
 _FLOAT = ("float", 0)
@@ -166,7 +166,7 @@ def _form_refused(graph: Graph, request: Request) -> str:
     cell = request.cell
     kind = type(cell)
     for name in _OF_THE_FRAME:
-        allowed = name in ("prepare", "units") and graph.independent
+        allowed = name == "units" and graph.independent
         if getattr(kind, name) is not getattr(Cell, name) and not allowed:
             return f"it has {name} of its own"
     # more than a struct in C++ has room for is refused before anything is compiled

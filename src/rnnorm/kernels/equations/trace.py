@@ -35,8 +35,8 @@ def trace(
     shapes = cell.weights(1, hidden_size, True) if shapes is None else shapes
     try:
         weights = step.weights(shapes)
-        if cell.prepare(weights) is not weights:
-            raise TraceError("it makes other weights of its own before the first step (prepare)")
+        if type(cell).prepare is not Cell.prepare and not _leaves_as_they_are(cell, weights):
+            weights = step.weights(_prepared_shapes(cell, shapes))
         x_term = Columns(step, [step.place("x", (), g) for g in range(sum(cell.gates))])
         state: Any = tuple(
             [Columns(step, [step.place("state", (), k)]) for k in range(len(cell.states))]
@@ -49,8 +49,28 @@ def trace(
         raise
     except Exception as error:
         raise TraceError(
-            f"its step raised {type(error).__name__} when it was traced: {error}"
+            f"its step or prepare raised {type(error).__name__} when it was traced: {error}"
         ) from error
+
+
+def _leaves_as_they_are(cell: Cell, weights: Weights) -> bool:
+    """Tell whether ``cell.prepare`` returns the weights that it gets."""
+    try:
+        return cell.prepare(weights) is weights
+    except TraceError:
+        # it computes with them
+        return False
+
+
+def _prepared_shapes(
+    cell: Cell, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights that ``cell.prepare`` makes, of tensors without numbers."""
+    given: dict[str, Any] = {n: torch.empty(s, device="meta") for n, s in shapes.items()}
+    own = {name: given.pop(name) for name in [*given] if name not in Weights._fields}
+    prepared = cell.prepare(Weights(**{"weight_hh": None, **given}, own=own))
+    made = prepared._asdict() | dict(prepared.own)
+    return {name: tuple(w.shape) for name, w in made.items() if isinstance(w, torch.Tensor)}
 
 
 class Step(Nodes):
