@@ -1,5 +1,6 @@
 // the backward pass: gate gradients of a thread's units, a barrier, then its columns of dR W_h.
-// Another barrier before each statistic's sums that have parts of several threads
+// Another barrier before each statistic's sums that have parts of several threads, and two products
+// in turn where a step has two
 #include "pass.h"
 #include "sites.h"
 
@@ -15,6 +16,8 @@ struct Backward : SiteGradients<Cell, T> {
       Base::grad_h, Base::kept;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
+  // whether the equations of a step are computed in two halves
+  static constexpr bool halves = Cell::has_cell || Cell::two_products;
 
   bool delayed;  // the gradient of W_x x is only known when all frames are done
   F* panel_x;
@@ -34,7 +37,7 @@ struct Backward : SiteGradients<Cell, T> {
     stored_x = apart ? this->take_stored(arena, ring_x) : stored_h;
     all_x = arena.take<T>(delayed ? G * P * plan.frames : 0);
     grad_states = arena.take<T>(Cell::states * B * P);
-    gate = arena.take<T>(Cell::has_cell ? Cell::kept * this->own_size() : 0);
+    gate = arena.take<T>(halves ? Cell::kept * this->own_size() : 0);
     grad_cell = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? this->own_size() : 0);
     for (int which = 0; which < RNNORM_SITES; ++which) this->take_rows(arena, which, B);
@@ -65,9 +68,15 @@ struct Backward : SiteGradients<Cell, T> {
     s.grad_h = grad_h + u.first;
     s.grad_h_stride = columns;
     s.grad_zh = in_ring(ring_h, u, row);
-    s.grad_zx = Cell::separate ? into_x(u, t, row) : s.grad_zh;
+    // of two products one's gradient has left its normalisation before the other's is known
+    const bool apart = Cell::separate || (Cell::two_products && !plan.fused);
+    s.grad_zx = apart ? into_x(u, t, row) : s.grad_zh;
+    if (halves) s.gate = gate + Cell::kept * this->own(u, rank);
+    if constexpr (Cell::two_products) {
+      s.operand = this->operands + row * H + u.first;
+      s.grad_operand = this->grad_operand + u.first;
+    }
     if constexpr (Cell::has_cell) {
-      s.gate = gate + Cell::kept * this->own(u, rank);
       s.grad_cell = grad_cell + this->own(u, rank);
       s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
                 this->template affine<U, RNNORM_CELL>(t, u, rank), next_c};
@@ -127,6 +136,18 @@ struct Backward : SiteGradients<Cell, T> {
     }
   }
 
+  // the gradient from h to the second product's term
+  template <int U>
+  void to_second(const Step<T>& s, Units u, int64_t t) const {
+    either(plan.fused, plan.extra, [&](auto fused, auto extra) {
+      Cell::template second_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
+    });
+    // of the other gates as well, which are not known yet
+    clear_beyond<U>(s.grad_zh, s.n, G, u);
+    if (this->by_row(RNNORM_HIDDEN))
+      this->template add_sums<RNNORM_HIDDEN, U, 1>(t, s.grad_zh, s.h, u, s.n);
+  }
+
   // the gradient from the cell site's output to the terms
   template <int U>
   void to_terms(const Step<T>& s, Units u, int64_t t, int64_t rank) const {
@@ -138,7 +159,7 @@ struct Backward : SiteGradients<Cell, T> {
       Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
     clear_beyond<U>(s.grad_zh, s.n, G, u);
-    if (Cell::separate) clear_beyond<U>(s.grad_zx, s.n, G, u);
+    if (s.grad_zx != s.grad_zh) clear_beyond<U>(s.grad_zx, s.n, G, u);
     const uint8_t* anew = Cell::states ? this->anew(t) : nullptr;
     for (int64_t r = 0; anew && r < s.n; ++r)
       for (int k = 0; anew[r] && k < Cell::states; ++k) this->zero(s.state[k].grad + r * U, U);
@@ -178,6 +199,19 @@ struct Backward : SiteGradients<Cell, T> {
     });
     if (!this->meet(team, rank, t, RNNORM_CELL, RNNORM_CELL)) return false;
     this->merge_sums(RNNORM_CELL, a.sizes[t], rank);
+    if constexpr (Cell::two_products) {
+      each_tile([&](auto width, Units u, const Step<T>& s) {
+        to_second<decltype(width)::value>(s, u, t);
+      });
+      if (!this->meet(team, rank, t, RNNORM_HIDDEN, RNNORM_HIDDEN)) return false;
+      this->template merge_sums<1>(RNNORM_HIDDEN, a.sizes[t], rank);
+      each_tile([&](auto width, Units u, const Step<T>& s) {
+        this->template through<RNNORM_HIDDEN, decltype(width)::value, 1>(t, rank, s.grad_zh, s.h, u,
+                                                                         s.n, s.grad_zh);
+      });
+      team.barrier();
+      this->operand_gradient(t, row, first * tile_units, last * tile_units);
+    }
     each_tile([&](auto width, Units u, const Step<T>& s) {
       to_terms<decltype(width)::value>(s, u, t, rank);
     });
@@ -220,6 +254,7 @@ struct Backward : SiteGradients<Cell, T> {
         this->recurrent_gradient(t, row, from, to, rank);
       }
       if (!Cell::independent) this->pack_hidden(start, stop, rank, team.size());
+      if (Cell::two_products) this->pack_operands(start, stop, rank, team.size());
       if (!delayed) this->pack_inputs(start, stop, rank, team.size());
       team.barrier();
       tiles.each(first, Cell::independent ? first : last, [&](auto width, Units u) {

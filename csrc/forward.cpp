@@ -1,5 +1,5 @@
 // the forward pass: a thread owns hidden units for the whole batch. One barrier a step, and another
-// before each statistic that has parts of several threads
+// before each statistic that has parts of several threads, and before a second product
 #include "pass.h"
 
 namespace rnnorm {
@@ -20,11 +20,12 @@ struct Forward : Layer<Cell, T> {
   T *chunk, *states_now, *own_x, *own_h, *own_c, *made_c, *gate;
   bool shows;       // the recurrent product reads another array than the output: seen
   Stored<T>* seen;  // the h of two steps as their recurrent products see it
+  T* operand;       // the rows that a second recurrent product reads
   T* inputs_anew;  // W_x x of the rows that begin anew, by thread
 
   explicit Forward(const rnnorm_layer& args) : Base(args) {
     // in evaluation only: the sums have another order
-    few = a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
+    few = !Cell::two_products && a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
     shows = paired || plan.masked;
     // few inputs: compute W_x x just before its use; many, or few rows a step, for which W_x would
     // be read again and again: while a tile of W_x is in cache
@@ -47,6 +48,7 @@ struct Forward : Layer<Cell, T> {
     made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
+    operand = arena.take<T>(Cell::two_products ? B * H : 0);
     two_h = arena.take<T>(a.narrow ? 2 * B * H : 0);
     if (!a.narrow) two_h = nullptr;
     own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
@@ -104,7 +106,7 @@ struct Forward : Layer<Cell, T> {
     else if (few)
       dots<U>(before, seen_stride(), n, a.weight_hh, head, head, u, h, plan.fused);
     else
-      recurrent_product<C>(before, n, u, h);
+      recurrent_product<U>(before, n, u, h);
     // a product with the state before would spread its NaN
     for (int64_t r = 0; anew && r < n; ++r) {
       if (!anew[r]) continue;
@@ -116,25 +118,57 @@ struct Forward : Layer<Cell, T> {
     // any other h is finite, or of a ReLU, whose backward stops NaN
     if (t == 0 || this->passes()) this->template clear_missing<U>(u, n, h);
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
-    if (this->takes(*h_site, t)) take_statistic<G, U>(*h_site, h, n, u, t);
-    take_rows_of<U>(RNNORM_HIDDEN, h, n, u);
+    take_hidden<U, 0>(h, n, u, t);
   }
 
-  template <int C>
+  // the product of what the first one made, and what its rows and columns add to the statistics
+  template <int U>
+  void second_product(Units u, int64_t t, int64_t rank) const {
+    const int64_t n = a.sizes[t];
+    T* h = h_terms(u, t, rank);
+    recurrent_product<U, 1>(reinterpret_cast<const Stored<T>*>(operand), n, u, h);
+    this->template clear_missing<U>(u, n, h);
+    take_hidden<U, 1>(h, n, u, t);
+  }
+  template <int U, int Part>
+  void take_hidden(const T* h, int64_t n, Units u, int64_t t) const {
+    const rnnorm_site& site = a.site[RNNORM_HIDDEN];
+    constexpr int begin = Base::part_begin(RNNORM_HIDDEN, Part),
+                  gates = Base::part_gates(RNNORM_HIDDEN, Part);
+    if (this->takes(site, t)) take_statistic<gates, U, begin, G>(site, h, n, u, t);
+    take_rows_of<U, Part>(RNNORM_HIDDEN, h, n, u);
+  }
+
+  template <int U, int Part = 0>
   void recurrent_product(const Stored<T>* before, int64_t n, Units u, T* h) const {
+    constexpr int first = U * Base::part_begin(RNNORM_HIDDEN, Part),
+                  C = U * Base::part_gates(RNNORM_HIDDEN, Part);
     const auto seen = this->read_by(u);
     product<T, C>({reinterpret_cast<const F*>(before + seen.first), FH, 1, 1,
                    row_factors(seen.count), 0},
-                  n, panel_h + G * u.first * FR, h, C, plan.fused);
+                  n, panel_h + G * u.first * FR + first * FR, h + first, G * U, plan.fused);
   }
 
   // a tile's part of the statistics of a site's rows
-  template <int U>
+  template <int U, int Part = 0>
   void take_rows_of(int which, const T* z, int64_t n, Units u) const {
     if (!this->by_row(which)) return;
-    this->with_rows(which, [&](auto rows) {
+    this->template with_rows<Part>(which, [&](auto rows) {
       row_moments<decltype(rows), T, U>(z, n, u, this->centred(which), this->row_site[which].parts,
                                         0);
+    });
+  }
+
+  // the equations of one tile up to what the second product multiplies
+  template <int U>
+  void make_operand(Units u, int64_t t, int64_t rank) const {
+    const int64_t n = a.sizes[t];
+    T *x = plan.fused ? nullptr : x_terms(u, t, rank), *h = h_terms(u, t, rank);
+    if (this->by_row(RNNORM_INPUT)) by_its_rows<U>(RNNORM_INPUT, x, n, rank, x);
+    if (this->by_row(RNNORM_HIDDEN)) by_its_rows<U>(RNNORM_HIDDEN, h, n, rank, h);
+    const Step<T> s = terms_step<U>(u, t, rank, nullptr, nullptr);
+    either(plan.fused, plan.extra, [&](auto fused, auto extra) {
+      Cell::template first<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
   }
 
@@ -147,11 +181,10 @@ struct Forward : Layer<Cell, T> {
     const T* next_h = more && a.saved_h ? kept(a.saved_h, G, next, next_t) : nullptr;
     const T* next_x = more && !plan.recompute && a.saved_x ? kept(a.saved_x, G, next, next_t)
                                                           : nullptr;
-    if (this->by_row(RNNORM_INPUT)) by_its_rows<U>(RNNORM_INPUT, x, n, rank, x);
-    if (this->by_row(RNNORM_HIDDEN)) by_its_rows<U>(RNNORM_HIDDEN, h, n, rank, h);
-    Step<T> s = tile_step<U>(u, t, rank);
-    s.h = {h, this->template affine<U, RNNORM_HIDDEN>(t, u, rank), next_h};
-    if (!plan.fused) s.x = {x, this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
+    constexpr int last = Cell::two_products;
+    if (!last && this->by_row(RNNORM_INPUT)) by_its_rows<U>(RNNORM_INPUT, x, n, rank, x);
+    if (this->by_row(RNNORM_HIDDEN)) by_its_rows<U, last>(RNNORM_HIDDEN, h, n, rank, h);
+    const Step<T> s = terms_step<U>(u, t, rank, next_h, next_x);
     either(plan.fused, plan.extra, [&](auto fused, auto extra) {
       Cell::template forward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
@@ -236,6 +269,15 @@ struct Forward : Layer<Cell, T> {
   }
 
   template <int U>
+  Step<T> terms_step(Units u, int64_t t, int64_t rank, const T* next_h, const T* next_x) const {
+    Step<T> s = tile_step<U>(u, t, rank);
+    s.h = {h_terms(u, t, rank), this->template affine<U, RNNORM_HIDDEN>(t, u, rank), next_h};
+    if (!plan.fused)
+      s.x = {x_terms(u, t, rank), this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
+    s.operand = operand + u.first;
+    return s;
+  }
+  template <int U>
   Step<T> tile_step(Units u, int64_t t, int64_t rank) const {
     Step<T> s{};
     s.n = a.sizes[t];
@@ -262,31 +304,33 @@ struct Forward : Layer<Cell, T> {
   }
 
   // normalises a tile's rows by what merge_rows has left
-  template <int U>
+  template <int U, int Part = 0>
   void by_its_rows(int which, const T* from, int64_t n, int64_t rank, T* to) const {
     const auto& site = this->row_site[which];
-    this->with_rows(which, [&](auto rows) {
+    this->template with_rows<Part>(which, [&](auto rows) {
       standardise<decltype(rows), T, U>(from, n, site.first(rank), site.second(rank),
                                         site.parts.capacity, to);
     });
   }
 
   // merges the statistics of a site's rows at step t, every thread for itself
+  template <int Part = 0>
   void merge_rows(int which, int64_t t, int64_t row, int64_t rank) const {
     if (!this->by_row(which)) return;
     const auto& site = this->row_site[which];
     const int64_t n = a.sizes[t];
-    this->with_rows(which, [&](auto rows) {
-      merge_moments<decltype(rows)>(site.parts, tiles, row, n, T(a.site[which].eps),
-                                    site.first(rank), site.second(rank));
+    this->template with_rows<Part>(which, [&](auto rows) {
+      using R = decltype(rows);
+      merge_moments<R>(site.parts, tiles, row, n, T(a.site[which].eps), site.first(rank),
+                       site.second(rank));
+      if (rank != 0 || !a.site[which].mean) return;
+      for (int block = R::begin; block < R::end; ++block) {
+        const int64_t from = block * site.parts.capacity, to = block * plan.frames + offset[t];
+        const size_t bytes = size_t(n) * sizeof(T);
+        std::memcpy(static_cast<T*>(a.site[which].mean) + to, site.first(rank) + from, bytes);
+        std::memcpy(static_cast<T*>(a.site[which].var) + to, site.second(rank) + from, bytes);
+      }
     });
-    if (rank != 0 || !a.site[which].mean) return;
-    for (int block = 0; block < site.parts.blocks; ++block) {
-      const int64_t from = block * site.parts.capacity, to = block * plan.frames + offset[t];
-      const size_t bytes = size_t(n) * sizeof(T);
-      std::memcpy(static_cast<T*>(a.site[which].mean) + to, site.first(rank) + from, bytes);
-      std::memcpy(static_cast<T*>(a.site[which].var) + to, site.second(rank) + from, bytes);
-    }
   }
 
   // n rows of h times an independent cell's weight, unit by unit
@@ -317,14 +361,16 @@ struct Forward : Layer<Cell, T> {
     }
   }
 
-  // takes a tile's mean and biased variance, or for exchange the sum of squares
-  template <int Gates, int U>
+  // takes a tile's mean and biased variance, or for exchange the sum of squares, of the Gates from
+  // Begin on among All of a term
+  template <int Gates, int U, int Begin = 0, int All = Gates>
   void take_statistic(const rnnorm_site& site, const T* z, int64_t n, Units u, int64_t t) const {
     T mean[Gates * U], var[Gates * U];
-    moments<T, Gates * U>(z, n, mean, var);
+    moments<T, Gates * U, All * U>(z + Begin * U, n, mean, var);
     for (int c = 0; !a.exchange && c < Gates * U; ++c) var[c] /= T(n);
-    this->scatter(mean, u, static_cast<T*>(site.mean) + t * Gates * H, Gates);
-    this->scatter(var, u, static_cast<T*>(site.var) + t * Gates * H, Gates);
+    const int64_t to = (t * All + Begin) * H;
+    this->scatter(mean, u, static_cast<T*>(site.mean) + to, Gates);
+    this->scatter(var, u, static_cast<T*>(site.var) + to, Gates);
   }
 
   void run_thread(Team& team, int64_t rank) {
@@ -367,6 +413,15 @@ struct Forward : Layer<Cell, T> {
     if (!this->meet(team, rank, t, RNNORM_INPUT, RNNORM_HIDDEN)) return false;
     merge_rows(RNNORM_INPUT, t, offset[t] - offset[t - t % steps_at_once], rank);
     merge_rows(RNNORM_HIDDEN, t, 0, rank);
+    if constexpr (Cell::two_products) {
+      tiles.each(first, last,
+                 [&](auto width, Units u) { make_operand<decltype(width)::value>(u, t, rank); });
+      team.barrier();
+      tiles.each(first, last,
+                 [&](auto width, Units u) { second_product<decltype(width)::value>(u, t, rank); });
+      if (!this->meet(team, rank, t, RNNORM_HIDDEN, RNNORM_HIDDEN)) return false;
+      merge_rows<1>(RNNORM_HIDDEN, t, 0, rank);
+    }
     tiles.each(first, last, [&](auto width, Units u) {
       gates<decltype(width)::value>(u, t, rank, u, t + 1);
     });

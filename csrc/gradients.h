@@ -25,6 +25,9 @@ struct GradientProducts : Layer<Cell, T> {
   T *ring_h, *grad_w_ih, *grad_w_hh, *grad_h, *block_x;
   Stored<T>* stored_h;  // dz in the type that products read, by tile as in the ring
   T *grad_seen, *own_row;  // gradient of the masked h; a row of h as its product has seen it
+  // of what a second product multiplies: the ring's rows, these as factors, the gradient of a step
+  T *operands, *grad_operand;
+  F* packed_operands;
 
   explicit GradientProducts(const rnnorm_layer& args) : Base(args) {
     columns = quotient_up(P, tile_units) * tile_units;
@@ -48,6 +51,10 @@ struct GradientProducts : Layer<Cell, T> {
     grad_h = arena.take<T>(B * columns);
     block_x = arena.take<T>(a.grad_x ? 64 * capacity : 0);
     own_dz = arena.take<F>(a.threads * own_dz_size());
+    operands = arena.take<T>(Cell::two_products ? capacity * H : 0);
+    grad_operand = arena.take<T>(Cell::two_products ? B * columns : 0);
+    packed_operands =
+        arena.take<F>(Cell::two_products ? quotient_up(H, packed) * packed * capacity_f : 0);
     grad_seen = arena.take<T>(plan.masked ? B * columns : 0);
     own_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * H : 0);
   }
@@ -69,14 +76,19 @@ struct GradientProducts : Layer<Cell, T> {
   void pack_weights(Team& team, int64_t rank, int64_t from, int64_t to) const {
     each_panel(from, Cell::independent ? from : to, [&](int64_t start, auto width) {
       constexpr int N = decltype(width)::value;
+      constexpr int K = Cell::first_gates;
       this->template pack_rows<N>(a.weight_hh, head, head, readers(start, N), start,
-                                  panel_t + factors(G * P) * start);
+                                  panel_t + factors(K * P) * start, 0, K);
+      if (K < G)
+        this->template pack_rows<N>(a.weight_hh, head, head, readers(start, N), start,
+                                    second_panel() + factors((G - K) * P) * start, K, G);
     });
     if (a.grad_x)
       for (int64_t column = 64 * rank; column < I; column += 64 * team.size())
         this->template pack_rows<64>(a.weight_ih, I, H, {0, tiles.count}, column,
                                      panel_i + factors(G * P) * column);
   }
+  F* second_panel() const { return panel_t + factors(Cell::first_gates * P) * columns; }
   // the tiles with units that read some of the h of `count` units
   Span readers(int64_t first, int64_t count) const {
     if (head == H) return {0, tiles.count};
@@ -97,8 +109,8 @@ struct GradientProducts : Layer<Cell, T> {
       each_panel(first, last, [&](int64_t start, auto width) {
         constexpr int N = decltype(width)::value;
         this->template in_panels<N>(stored_h, capacity, row, a.sizes[t], readers(start, N),
-                                    panel_t + factors(G * P) * start, to + start, columns,
-                                    passes && !plan.masked);
+                                    panel_t + factors(Cell::first_gates * P) * start, to + start,
+                                    columns, passes && !plan.masked, 0, Cell::first_gates);
       });
     }
     const int64_t real = larger(0, smaller(H, last) - first);
@@ -110,6 +122,16 @@ struct GradientProducts : Layer<Cell, T> {
     const uint8_t* anew = this->anew(t);
     for (int64_t b = 0; anew && b < a.sizes[t]; ++b)
       if (anew[b]) zero(grad_h + b * columns + first, last - first);
+  }
+
+  // columns [first, last) of the gradient of what the second product of step t multiplies
+  void operand_gradient(int64_t t, int64_t row, int64_t first, int64_t last) const {
+    each_panel(first, last, [&](int64_t start, auto width) {
+      constexpr int N = decltype(width)::value;
+      this->template in_panels<N>(stored_h, capacity, row, a.sizes[t], readers(start, N),
+                                  second_panel() + factors((G - Cell::first_gates) * P) * start,
+                                  grad_operand + start, columns, false, Cell::first_gates, G);
+    });
   }
 
   // calls body(first column, number of columns as a type) for panels of at most 64
@@ -130,10 +152,12 @@ struct GradientProducts : Layer<Cell, T> {
     return tile < full ? smaller(panel_tiles, full - tile) : 1;
   }
 
-  // to (n x N) = or += rows of dZ, tile after tile of those `among` all, times a panel (G P x N)
+  // to (n x N) = or += rows of dZ, tile after tile of those `among` all, times a panel of the gates
+  // [begin, end), each (P x N)
   template <int N>
   void in_panels(const Stored<T>* dz, int64_t rows, int64_t row, int64_t n, Span among,
-                 const F* panel, T* to, int64_t stride, bool accumulate) const {
+                 const F* panel, T* to, int64_t stride, bool accumulate, int begin = 0,
+                 int end = G) const {
     // without hidden units no product writes the sum
     if (P == 0 && !accumulate)
       for (int64_t r = 0; r < n; ++r) zero(to + r * stride, N);
@@ -141,29 +165,30 @@ struct GradientProducts : Layer<Cell, T> {
     for (int64_t tile = among.first, count; tile < last; tile += count) {
       count = tiles_together(tile, last);
       const Units u = tiles[tile];
-      const int64_t C = G * u.width, first = G * u.first;
-      const auto* from = reinterpret_cast<const F*>(dz + first * rows + C * row);
-      product<T, N>({from, factors(C), 1, count, factors(C), factors(C * rows)}, n,
-                    panel + factors(first) * N, to, stride, accumulate);
+      const int64_t C = G * u.width, some = (end - begin) * u.width;
+      const auto* from = reinterpret_cast<const F*>(dz + G * u.first * rows + C * row +
+                                                    begin * u.width);
+      product<T, N>({from, factors(C), 1, count, factors(some), factors(C * rows)}, n,
+                    panel + factors((end - begin) * u.first) * N, to, stride, accumulate);
       accumulate = true;
     }
   }
 
-  // packs N columns of a weight (G H, K) from `first` on for in_panels; each `units` of a gate's
-  // rows have K columns of their own, and zeros in those of others
+  // packs N columns of the gates [begin, end) of a weight (G H, K) from `first` on for in_panels;
+  // each `units` of a gate's rows have K columns of their own, and zeros in those of others
   template <int N>
-  void pack_rows(const void* weight, int64_t K, int64_t units, Span among, int64_t first,
-                 F* panel) const {
+  void pack_rows(const void* weight, int64_t K, int64_t units, Span among, int64_t first, F* panel,
+                 int begin_gate = 0, int end_gate = G) const {
     constexpr int64_t S = slice<T, N>;
     const auto* w = static_cast<const Stored<T>*>(weight);
     const int64_t last = among.first + among.count;
-    panel += factors(G * tile_units * among.first) * N;
+    panel += factors((end_gate - begin_gate) * tile_units * among.first) * N;
     for (int64_t tile = among.first, count; tile < last; tile += count) {
       count = tiles_together(tile, last);
       for (int64_t column = first; column < first + N; column += S) {
         for (int64_t i = tile; i < tile + count; ++i) {
           const Units u = tiles[i];
-          for (int g = 0; g < G; ++g)
+          for (int g = begin_gate; g < end_gate; ++g)
             for (int64_t k = 0; k < u.width; k += per_factor, panel += S) {
               const int64_t unit = u.first + k, begin = unit < units ? 0 : unit / units * K;
               const int64_t from = larger(column, begin),
@@ -262,6 +287,12 @@ struct GradientProducts : Layer<Cell, T> {
     };
     pack_frames(row_of, H, start, stop, rank, team, packed_h);
   }
+  void pack_operands(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
+    const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t) {
+      return operands + (offset[t] - offset[start] + b) * H + first;
+    };
+    pack_frames(row_of, H, start, stop, rank, team, packed_operands);
+  }
   // units of a row of h as the recurrent product of step t has seen them
   const T* seen_by_product(int64_t t, int64_t b, int64_t first, int64_t count,
                            int64_t rank) const {
@@ -300,20 +331,20 @@ struct GradientProducts : Layer<Cell, T> {
 
   // a thread's memory for one tile of dz as a panel; none if its rows are one slice
   int64_t own_dz_size() const {
-    const bool as_it_is = !paired && slice<T, G * int(tile_units)> == G * tile_units;
+    const bool as_it_is = !paired && !Cell::two_products && slice<T, G * int(tile_units)> == G * tile_units;
     return as_it_is ? 0 : G * tile_units * capacity_f;
   }
 
-  template <int U>
+  template <int U, int Begin, int End>
   const F* as_panel(const Stored<T>* dz, int64_t frames, F* room) const {
-    constexpr int C = G * U, S = slice<T, C>;
+    constexpr int C = (End - Begin) * U, S = slice<T, C>, all = G * U;
     // a cast that changes nothing: clang checks the line where factors are pairs, too
-    if constexpr (!paired && S == C) return reinterpret_cast<const F*>(dz);
+    if constexpr (!paired && S == all) return reinterpret_cast<const F*>(dz);
     for (int c = 0; c < C; c += S)
       for (int64_t r = 0; r < frames; r += per_factor, room += S) {
-        const Stored<T>* row = dz + r * C + c;
+        const Stored<T>* row = dz + r * all + Begin * U + c;
         if constexpr (paired)
-          pair_up(row, r + 1 < frames ? row + C : nullptr, S, room);
+          pair_up(row, r + 1 < frames ? row + all : nullptr, S, room);
         else
           std::memcpy(room, row, S * sizeof(T));
       }
@@ -324,9 +355,12 @@ struct GradientProducts : Layer<Cell, T> {
   template <int U>
   void recurrent_weight_gradient(Units u, int64_t frames, int64_t rank) const {
     const Span seen = this->read_by(u);
-    this->template weight_gradient<U>(stored_h + G * u.first * capacity, frames, packed_h,
-                                      whole_blocks(seen.first), seen.first + seen.count, rank,
-                                      grad_w_hh + G * u.first * grad_rows);
+    const int64_t first = whole_blocks(seen.first), last = seen.first + seen.count;
+    const Stored<T>* dz = stored_h + G * u.first * capacity;
+    T* to = grad_w_hh + G * u.first * grad_rows;
+    constexpr int K = Cell::first_gates;
+    weight_gradient<U, 0, K>(dz, frames, packed_h, first, last, rank, to);
+    if constexpr (K < G) weight_gradient<U, K, G>(dz, frames, packed_operands, first, last, rank, to);
   }
   static constexpr int64_t whole_blocks(int64_t k) { return k / packed * packed; }
   // copies the gradient of a tile's rows of W_h to the caller's array
@@ -344,20 +378,21 @@ struct GradientProducts : Layer<Cell, T> {
     });
   }
 
-  // adds the gradient of a tile's rows of a weight at the columns [first, last), from frames packed
-  // by pack_frames
-  template <int U>
+  // adds the gradient of a tile's rows of a weight, of the gates [Begin, End), at the columns
+  // [first, last), from frames packed by pack_frames
+  template <int U, int Begin = 0, int End = G>
   void weight_gradient(const Stored<T>* dz, int64_t frames, const F* activations, int64_t first,
                        int64_t last, int64_t rank, T* to) const {
-    constexpr int C = G * U;
-    const F* panel = this->template as_panel<U>(dz, frames, own_dz + rank * own_dz_size());
+    constexpr int C = G * U, some = (End - Begin) * U;
+    const F* panel =
+        this->template as_panel<U, Begin, End>(dz, frames, own_dz + rank * own_dz_size());
     const auto* next = reinterpret_cast<const F*>(dz + frames * C);
     for (int64_t k = first; k < last; k += packed, to += packed * C) {
       // the sums that come next are not in cache
       for (int64_t at = 0; at < packed * C; at += 64 / int64_t(sizeof(T)))
         __builtin_prefetch(to + packed * C + at, 1);
-      product<T, C>({activations + k * capacity_f, 1, packed, 1, factors(frames), 0},
-                    smaller(packed, last - k), panel, to, C, true, next);
+      product<T, some>({activations + k * capacity_f, 1, packed, 1, factors(frames), 0},
+                       smaller(packed, last - k), panel, to + Begin * U, C, true, next);
     }
   }
 

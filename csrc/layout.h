@@ -65,7 +65,7 @@ struct Layer {
   RowSite row_site[RNNORM_SITES];
 
   explicit Layer(const rnnorm_layer& args)
-      : a(args), plan(args, Cell::separate), tiles(args.H), T_(args.T), B(args.B), I(args.I),
+      : a(args), plan(args, Cell::separate, Cell::two_products), tiles(args.H), T_(args.T), B(args.B), I(args.I),
         H(args.H), P(tiles.padded), FI(row_factors(I)), FH(row_factors(H)),
         head(H / args.heads), FR(0) {
     for (int64_t i = 0; i < tiles.count; ++i) FR = larger(FR, row_factors(read_by(tiles[i]).count));
@@ -99,15 +99,32 @@ struct Layer {
   }
   bool by_row(int which) const { return a.site[which].scope >= RNNORM_ROW; }
   bool centred(int which) const { return a.site[which].scope == RNNORM_ROW; }
-  // calls the body with the blocks of a site's term as a type
-  template <class Body>
+  // calls the body with the blocks of a site's term, or of one product's part of it, as a type
+  template <int Part = 0, class Body>
   void with_rows(int which, Body body) const {
+    if constexpr (Cell::two_products) {
+      constexpr int begin = part_begin(RNNORM_HIDDEN, Part),
+                    end = begin + part_gates(RNNORM_HIDDEN, Part);
+      if (which == RNNORM_HIDDEN)
+        return with_blocks<Cell>(a.site[which].over, [&](auto rows) {
+          body(Between<decltype(rows), begin, end>{});
+        });
+    }
     if (which == RNNORM_CELL)
       body(Blocks<1>{});
     else
       with_blocks<Cell>(a.site[which].over, body);
   }
   static constexpr int gates_of(int which) { return which == RNNORM_CELL ? 1 : G; }
+  // the gates of a site's term that are known together: those of the first recurrent product, then
+  // as part 1 those of a second one; all in another term
+  static constexpr int part_begin(int which, int part) {
+    return which == RNNORM_HIDDEN && part ? Cell::first_gates : 0;
+  }
+  static constexpr int part_gates(int which, int part) {
+    return which != RNNORM_HIDDEN ? gates_of(which) : part ? G - Cell::first_gates
+                                                           : Cell::first_gates;
+  }
 
   // offset of a tile's numbers that the step reads again after the barrier
   int64_t own(Units u, int64_t rank) const {
@@ -285,12 +302,13 @@ struct Layer {
 
   // calls square(row of the weight, column of the tile, k) for whole squares of W, the first k
   // below `whole`, else element(row, column, k, whether the unit exists) below `count`, over a
-  // tile's rows of a weight (G H, .)
+  // tile's rows of a weight (G H, .), of the gates [begin, end)
   template <class Square, class Element>
-  void each_weight(int64_t whole, int64_t count, Units u, Square square, Element element) const {
+  void each_weight(int64_t whole, int64_t count, Units u, Square square, Element element,
+                   int begin = 0, int end = G) const {
     const int64_t squares = u.count == tile_units ? whole / widest<T> * widest<T> : 0;
-    for (int g = 0; g < G; ++g) {
-      const int64_t row = g * H + u.first, column = g * u.width;
+    for (int g = begin; g < end; ++g) {
+      const int64_t row = g * H + u.first, column = (g - begin) * u.width;
       for (int64_t k = 0; k < squares; k += widest<T>)
         for (int64_t j = 0; j < u.count; j += widest<T>) square(row + j, column + j, k);
       for (int64_t j = 0; j < u.width; ++j)
@@ -316,6 +334,11 @@ struct Layer {
   template <int C>
   void pack_recurrent(Units u, F* panel) const {
     const Span seen = read_by(u);
+    if constexpr (Cell::two_products) {
+      constexpr int first = C / G * Cell::first_gates;
+      pack_columns<first>(a.weight_hh, head, u, panel, 0, Cell::first_gates);
+      return pack_columns<C - first>(a.weight_hh, head, u, panel + first * FR, Cell::first_gates);
+    }
     if (paired || seen.count == head) return pack_columns<C>(a.weight_hh, head, u, panel);
     const auto* w = static_cast<const F*>(a.weight_hh);
     std::memset(panel, 0, size_t(seen.count) * C * sizeof(F));
@@ -326,9 +349,11 @@ struct Layer {
               w[(g * H + unit) * head + k];
     });
   }
-  // packs the rows of a weight that belong to a tile as a panel of C columns
+  // packs the rows of a weight that belong to a tile and the gates [begin, end) as a panel of C
+  // columns
   template <int C>
-  void pack_columns(const void* weight, int64_t K, Units u, F* panel) const {
+  void pack_columns(const void* weight, int64_t K, Units u, F* panel, int begin = 0,
+                    int end = G) const {
     const auto* w = static_cast<const Stored<T>*>(weight);
     const int64_t count = row_factors(K);
     each_weight(
@@ -341,7 +366,8 @@ struct Layer {
           F& to = panel[in_panel<T, C>(count, k, column)] = F(0);
           const int64_t first = k * per_factor, numbers = smaller(per_factor, K - first);
           if (real && numbers > 0) std::memcpy(&to, w + row * K + first, size_t(numbers) * sizeof(*w));
-        });
+        },
+        begin, end);
   }
   // unpacks a panel of the tile's columns to the rows of a weight
   void unpack_columns(const T* panel, int64_t K, Units u, void* weight) const {
@@ -408,6 +434,7 @@ struct Layer {
 
   // gives a tile its peepholes and what recurrent dropout drew for step t
   void add_extra(Step<T>& s, Units u, int64_t t) const {
+    if (Cell::two_products) s.seen = tile_mask(RNNORM_SEEN, u, t);
     if (!plan.extra) return;
     s.carry = a.carry;
     for (int which = 0; which < Cell::weights; ++which)

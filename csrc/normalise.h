@@ -43,24 +43,25 @@ RNNORM_INLINE void column_sums(int64_t n, T* const (&total)[Outputs], Term term)
   }
 }
 
-// mean, and sum of squares about it, in two passes; zeros without rows
-template <class T, int C>
+// mean, and sum of squares about it, in two passes; zeros without rows. Here and below rows are
+// Stride apart
+template <class T, int C, int Stride = C>
 void moments(const T* x, int64_t n, T* mean, T* squares) {
   constexpr int W = largest_power(C, widest<T>);
   using V = Vec<T, W>;
   T* const to_mean[1] = {mean};
   column_sums<T, C, 1>(n, to_mean,
-                       [&](int64_t r, int c, V* value) { value[0] = load<W>(x + r * C + c); });
+                       [&](int64_t r, int c, V* value) { value[0] = load<W>(x + r * Stride + c); });
   for (int c = 0; c < C; ++c) mean[c] /= T(n ? n : 1);
   T* const to_squares[1] = {squares};
   column_sums<T, C, 1>(n, to_squares, [&](int64_t r, int c, V* value) {
-    const V centred = load<W>(x + r * C + c) - load<W>(mean + c);
+    const V centred = load<W>(x + r * Stride + c) - load<W>(mean + c);
     value[0] = centred * centred;
   });
 }
 
 // sum of dy, and of dy times the normalised x
-template <class T, int C>
+template <class T, int C, int Stride = C>
 void gradient_sums(const T* dy, const T* x, const Affine<T>& by, int64_t n, T* sum, T* dot) {
   constexpr int W = largest_power(C, widest<T>);
   using V = Vec<T, W>;
@@ -68,34 +69,39 @@ void gradient_sums(const T* dy, const T* x, const Affine<T>& by, int64_t n, T* s
   if (by.row) {
     column_sums<T, C, 2>(n, to, [&](int64_t r, int c, V* value) {
       const int64_t at = r * by.row + c;
-      value[0] = load<W>(dy + r * C + c);
-      value[1] = value[0] * ((load<W>(x + r * C + c) - load<W>(by.mean + at)) *
+      value[0] = load<W>(dy + r * Stride + c);
+      value[1] = value[0] * ((load<W>(x + r * Stride + c) - load<W>(by.mean + at)) *
                              load<W>(by.inverse + at));
     });
     return;
   }
   column_sums<T, C, 2>(n, to, [&](int64_t r, int c, V* value) {
-    value[0] = load<W>(dy + r * C + c);
-    value[1] = value[0] * (load<W>(x + r * C + c) - load<W>(by.mean + c));
+    value[0] = load<W>(dy + r * Stride + c);
+    value[1] = value[0] * (load<W>(x + r * Stride + c) - load<W>(by.mean + c));
   });
   for (int c = 0; c < C; ++c) dot[c] *= by.inverse[c];
 }
 
-template <class T, int C>
+template <class T, int C, int Stride = C>
 void plain_sums(const T* dy, int64_t n, T* sum) {
   constexpr int W = largest_power(C, widest<T>);
   T* const to[1] = {sum};
   column_sums<T, C, 1>(
-      n, to, [&](int64_t r, int c, Vec<T, W>* value) { value[0] = load<W>(dy + r * C + c); });
+      n, to,
+      [&](int64_t r, int c, Vec<T, W>* value) { value[0] = load<W>(dy + r * Stride + c); });
 }
 
 // dx = scale * (dy - mean(dy) - xhat * mean(dy * xhat)) where the statistics are of `all` rows,
 // these among them, and so are the sums
-template <class T, int C>
+template <class T, int C, int Stride = C>
 void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, int64_t all,
                     const T* sum, const T* dot, T* dx) {
   constexpr int W = largest_power(C, widest<T>);
-  constexpr int N = C / W < 4 ? C / W : (C / W) % 4 == 0 ? 4 : 3;
+  constexpr int vectors = C / W;
+  constexpr int N = vectors % 4 == 0   ? 4
+                    : vectors % 3 == 0 ? 3
+                    : vectors % 2 == 0 ? 2
+                                       : 1;
   using V = Vec<T, W>;
   for (int column = 0; column < C; column += N * W) {
     V offset[N], slope[N], scale[N];
@@ -108,7 +114,7 @@ void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, int
     for (int64_t r = 0; r < n; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < N; ++v) {
-        const int64_t at = r * C + column + v * W;
+        const int64_t at = r * Stride + column + v * W;
         store<W>(dx + at,
                  scale[v] * (load<W>(dy + at) - offset[v] - load<W>(x + at) * slope[v]));
       }
@@ -116,12 +122,13 @@ void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, int
 }
 
 // dx = scale * dy where they are constants
-template <class T, int C>
+template <class T, int C, int Stride = C>
 void constant_gradient(const T* dy, const Affine<T>& by, int64_t n, T* dx) {
   constexpr int W = largest_power(C, widest<T>);
   for (int64_t r = 0; r < n; ++r)
     for (int c = 0; c < C; c += W)
-      store<W>(dx + r * C + c, load<W>(dy + r * C + c) * load<W>(by.scale + r * by.row + c));
+      store<W>(dx + r * Stride + c,
+               load<W>(dy + r * Stride + c) * load<W>(by.scale + r * by.row + c));
 }
 
 }  // namespace

@@ -12,21 +12,22 @@ struct Plan {
   bool recompute;  // W_x x again in backward: cheaper than to keep it
   bool whole;      // one statistic of W_x x over all frames
   bool ahead;      // statistics of W_x x at all steps are taken before the first step
-  bool across;     // statistics have parts of other threads (by row) or other processes
+  bool across;     // statistics have parts of other threads (by row) or other processes, or a step
+                   // has two products
   bool extra;      // the cell's equations have peepholes, recurrent dropout or a normalised carry
   bool masked;     // the recurrent product reads a masked h
   int64_t frames;  // sum of sizes
   int64_t all_frames;  // sum of sizes over all processes
 
-  // `separate` as in csrc/cells.h
-  Plan(const rnnorm_layer& a, bool separate) {
+  // `separate` and `two_products` as in csrc/cells.h
+  Plan(const rnnorm_layer& a, bool separate, bool two_products) {
     const bool apart = a.site[RNNORM_INPUT].scope || separate ||
                        (a.site[RNNORM_HIDDEN].scope && !a.joint);
     fused = !apart;
     whole = a.site[RNNORM_INPUT].scope == RNNORM_SEQUENCE;
     ahead = whole || (a.exchange && a.site[RNNORM_INPUT].scope == RNNORM_FRAME);
     recompute = a.recompute && !fused && !ahead;
-    across = a.exchange != nullptr;
+    across = a.exchange != nullptr || two_products;
     for (const rnnorm_site& site : a.site) across |= site.scope >= RNNORM_ROW;
     extra = a.carry;
     for (const void* weight : a.peephole) extra |= weight != nullptr;

@@ -14,9 +14,21 @@ struct Blocks {
   static constexpr int count = int(sizeof...(Gates));
   static constexpr int gates[] = {Gates...};
   static constexpr int all = (Gates + ...);
+  static constexpr int begin = 0, end = count;
   static constexpr int before(int block) {
     return block ? before(block - 1) + gates[block - 1] : 0;
   }
+};
+
+// the blocks of a term from one gate on and before another
+template <class R, int First, int Last>
+struct Between : R {
+  static constexpr int until(int gate) {
+    int block = 0;
+    while (block < R::count && R::before(block) < gate) ++block;
+    return block;
+  }
+  static constexpr int begin = until(First), end = until(Last);
 };
 
 // the gates of a term, each by itself
@@ -57,7 +69,7 @@ struct Parts {
 template <class R, int U, class Body>
 RNNORM_INLINE void each_row(int64_t n, Body body) {
 #pragma GCC unroll 2
-  for (int block = 0; block < R::count; ++block)
+  for (int block = R::begin; block < R::end; ++block)
     for (int64_t r = 0; r < n; ++r)
       body(block, r, U * R::before(block), U * (R::before(block) + R::gates[block]));
 }
@@ -100,7 +112,7 @@ template <class R, class T>
 void merge_moments(const Parts<T>& parts, const Tiling& tiles, int64_t at, int64_t n, T eps,
                    T* mean, T* inverse) {
   constexpr int W = widest<T>;
-  for (int block = 0; block < R::count; ++block)
+  for (int block = R::begin; block < R::end; ++block)
     for (int64_t r = 0; r < n; r += W) {
       Vec<T, W> middle{}, squares{};
       T count = 0;
@@ -152,7 +164,7 @@ void merge_gradient_sums(const Parts<T>& parts, const Tiling& tiles, int64_t n, 
                          T* sum, T* dot) {
   constexpr int W = widest<T>;
   T* const to[] = {sum, dot};
-  for (int block = 0; block < R::count; ++block)
+  for (int block = R::begin; block < R::end; ++block)
     for (int which = 0; which < 2; ++which)
       for (int64_t r = 0; r < n; r += W) {
         Vec<T, W> total{};

@@ -35,17 +35,22 @@ struct SiteGradients : GradientProducts<Cell, T> {
   }
 
   // adds a tile's sums over n rows to those of all steps; without a norm there is no dot
-  template <int Which, int U>
+  template <int Which, int U, int Part = 0>
   void sums(const T* dy, const Term<T>& z, Units u, int64_t n, T* sum, T* dot) const {
-    constexpr int C = Base::gates_of(Which) * U;
-    const int64_t at = Base::gates_of(Which) * u.first;
+    constexpr int C = Base::part_gates(Which, Part) * U, S = Base::gates_of(Which) * U,
+                  first = Base::part_begin(Which, Part) * U;
+    const int64_t at = Base::gates_of(Which) * u.first + first;
     const bool normalised = a.site[Which].scope;
     if (normalised)
-      gradient_sums<T, C>(dy, z.raw, z.by, n, sum, dot);
+      gradient_sums<T, C, S>(dy + first, z.raw + first, from_column(z.by, first), n, sum, dot);
     else
-      plain_sums<T, C>(dy, n, sum);
+      plain_sums<T, C, S>(dy + first, n, sum);
     for (int c = 0; c < C; ++c) total[Which][at + c] += sum[c];
     for (int c = 0; normalised && c < C; ++c) total_dot[Which][at + c] += dot[c];
+  }
+
+  static Affine<T> from_column(const Affine<T>& by, int column) {
+    return {by.mean + column, by.inverse + column, by.scale + column, by.offset + column, by.row};
   }
 
   // normalises a tile's rows again, as forward did
@@ -61,13 +66,13 @@ struct SiteGradients : GradientProducts<Cell, T> {
   }
 
   // stores a tile's sums that other threads or processes need
-  template <int Which, int U>
+  template <int Which, int U, int Part = 0>
   void add_sums(int64_t t, const T* dy, const Term<T>& z, Units u, int64_t n) const {
     constexpr int Gates = Base::gates_of(Which);
     T sum[Gates * U], dot[Gates * U];
-    sums<Which, U>(dy, z, u, n, sum, dot);
+    sums<Which, U, Part>(dy, z, u, n, sum, dot);
     if (this->by_row(Which)) {
-      this->with_rows(Which, [&](auto rows) {
+      this->template with_rows<Part>(Which, [&](auto rows) {
         row_gradient_sums<decltype(rows), T, U>(dy, z.raw, z.by.scale, n, u,
                                                 this->row_site[Which].parts);
       });
@@ -83,38 +88,42 @@ struct SiteGradients : GradientProducts<Cell, T> {
   }
 
   // the gradient of a site's input from that of its output; adds its sums unless add_sums did
-  template <int Which, int U>
+  template <int Which, int U, int Part = 0>
   void through(int64_t t, int64_t rank, const T* dy, const Term<T>& z, Units u, int64_t n,
                T* dx) const {
-    constexpr int Gates = Base::gates_of(Which), C = Gates * U;
+    constexpr int Gates = Base::gates_of(Which), S = Gates * U,
+                  C = Base::part_gates(Which, Part) * U, first = Base::part_begin(Which, Part) * U;
     const rnnorm_site& site = a.site[Which];
     if (this->by_row(Which)) {
       const auto& from = this->row_site[Which];
-      return this->with_rows(Which, [&](auto rows) {
+      return this->template with_rows<Part>(Which, [&](auto rows) {
         row_gradient<decltype(rows), T, U>(dy, z.raw, z.by.scale, n, saved_rows(site.var, t),
                                            plan.frames, from.first(rank), from.second(rank),
                                            from.parts.capacity, dx);
       });
     }
-    T sum[C], dot[C];
+    T sum[S], dot[S];
     if (this->exchanged(Which, t)) {
       this->gather(exchanged_sums<Which>(t), u, sum, Gates);
       this->gather(exchanged_sums<Which>(t) + Gates * H, u, dot, Gates);
     } else {
-      sums<Which, U>(dy, z, u, n, sum, dot);
+      sums<Which, U, Part>(dy, z, u, n, sum, dot);
     }
+    const Affine<T> by = from_column(z.by, first);
     if (this->takes(site, t))
-      batch_gradient<T, C>(dy, z.raw, z.by, n, this->rows_of(site, t), sum, dot, dx);
+      batch_gradient<T, C, S>(dy + first, z.raw + first, by, n, this->rows_of(site, t), sum, dot,
+                              dx + first);
     else if (site.scope)
-      constant_gradient<T, C>(dy, z.by, n, dx);
+      constant_gradient<T, C, S>(dy + first, by, n, dx + first);
     else if (dx != dy)
-      std::memcpy(dx, dy, size_t(n * C) * sizeof(T));
+      std::memcpy(dx, dy, size_t(n * S) * sizeof(T));
   }
 
+  template <int Part = 0>
   void merge_sums(int which, int64_t n, int64_t rank) const {
     const auto& site = this->row_site[which];
     if (!this->by_row(which)) return;
-    this->with_rows(which, [&](auto rows) {
+    this->template with_rows<Part>(which, [&](auto rows) {
       merge_gradient_sums<decltype(rows)>(site.parts, tiles, n, this->centred(which),
                                           site.first(rank), site.second(rank));
     });

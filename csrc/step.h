@@ -43,17 +43,19 @@ struct Step {
   const T* h_before;        // zeros in rows that begin anew
   int64_t h_before_stride;  // from row to row of h_before
   T* h_after;
-  int64_t h_stride;  // from row to row of h, which has all units of the layer
+  T* operand;        // what a second recurrent product multiplies
+  int64_t h_stride;  // from row to row of both, which have all units of the layer
   State<T> state[most_states];
   const T* peephole[RNNORM_PEEPHOLES];  // weights of the units, or null
-  Mask<T> candidate, zone_h;
+  Mask<T> seen, candidate, zone_h;
   bool carry;  // the next step reads the normalised first state
   T* gate;  // scratch, rows of Cell::kept x U: what the second half of the step reads
 
   const T* grad_output;       // rows h_stride apart, or null
   const T* next_grad_output;  // the rows that are read next, for prefetching, or null
   T* grad_h;             // in: dh from the next step; out: the part of dh that skips W_h
-  int64_t grad_h_stride;
+  const T* grad_operand;
+  int64_t grad_h_stride;  // from row to row of both
   T* grad_cell;  // n x U: gradient of the normalised state, then its part of that of the state
   T *grad_zx, *grad_zh;
   T* grad_peephole[RNNORM_PEEPHOLES];  // sums over all steps and rows, or null
@@ -139,6 +141,12 @@ struct Tile {
     if (Extra && s.zone_h.drawn)
       h = mix(drawn(s.zone_h, s, row, column, T(0)), h_before(s, row, column), h);
     store_some<W, T>(s.h_after + row * s.h_stride + column, h, s.units - column);
+  }
+  static RNNORM_INLINE void store_operand(const Step<T>& s, int64_t row, int column, V value) {
+    store_some<W, T>(s.operand + row * s.h_stride + column, value, s.units - column);
+  }
+  static RNNORM_INLINE V grad_operand(const Step<T>& s, int64_t row, int column) {
+    return load<W>(s.grad_operand + row * s.grad_h_stride + column);
   }
   // stores what the next step reads of the first state, where that is another than the new one
   static RNNORM_INLINE void carry(const Step<T>& s, int64_t row, int column, V normal) {

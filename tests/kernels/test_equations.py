@@ -155,8 +155,11 @@ class Reversed(torch.autograd.Function):
         (lambda x, z, h, w, n, t: torch.erf(x + z), "erf has no rule"),
         (lambda x, z, h, w, n, t: x + z * t, "reads t"),
         (lambda x, z, h, w, n, t: x + z * torch.rand(1), "a tensor that is no weight"),
-        (lambda x, z, h, w, n, t: x + z + Cell().product(x, w.weight_hh), "not weight_hh with h"),
-        (lambda x, z, h, w, n, t: z + Cell().product(h, w.weight_hh), "more than one recurrent"),
+        (lambda x, z, h, w, n, t: x + z + Cell().product(x, w.weight_ih), "weight_ih, is not one"),
+        (
+            lambda x, z, h, w, n, t: z + Cell().product(h, w.weight_hh),
+            "products of 1 and 1 gates, which are not the blocks",
+        ),
         (lambda x, z, h, w, n, t: n("recurrent", n("recurrent", z)) + x, "'recurrent' twice"),
         (lambda x, z, h, w, n, t: n("recurrent", z) * z + x, "beside its normalised term"),
         (lambda x, z, h, w, n, t: n("joint", x + z) * z, "beside their normalised sum"),
@@ -208,8 +211,7 @@ def test_weights_that_are_made_by_a_decision_are_refused():
     ("cell", "reason"),
     [
         (MIRNN(), "'joint'"),
-        (GRU(False), "weight_gates that is not weight_hh"),
-        (LSTM("full"), "weight_ci"),
+        (LSTM("full"), "products of 4 and 1 gates, which are not the blocks"),
         (ClockworkRNN((1, 2)), "reads_frames"),
         (HMLSTM(), "reads_frames"),
     ],

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import logging
 import pickle
 import random
@@ -12,6 +13,7 @@ import torch
 
 import rnnorm
 from rnnorm import BatchNorm, Zoneout
+from rnnorm.cells.gru import GRU
 from rnnorm.kernels import dispatch, run_time_compilation
 from rnnorm.kernels.cpu import compiler, library, own_cell
 from rnnorm.layers.call import short_call
@@ -217,7 +219,42 @@ class Prepared(rnnorm.Cell):
         return h, (h,)
 
 
+class TwoProducts(rnnorm.Cell):
+    """An LSTM whose gates read h through a gate of its own, as a mogrifier's."""
+
+    gates = (1, 4)
+    states = ("h", "c")
+    sites = ("input", "recurrent", "recurrent_gates")
+    dropouts = ("hidden", "candidate", "zoneout_h", "zoneout_c")
+
+    def weights(self, input_size, hidden_size, bias):
+        shapes = super().weights(input_size, hidden_size, bias)
+        square = (hidden_size, hidden_size)
+        return shapes | {"weight_hh": (4 * hidden_size, hidden_size), "weight_q": square}
+
+    def units(self, weights):
+        return weights.weight_hh.size(1)
+
+    def blocks(self, site, hidden_size):
+        counts = {"recurrent": (1,), "recurrent_gates": (4,)}.get(site, self.gates)
+        return [hidden_size * count for count in counts]
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c = normalise("hidden", state[0]), state[1]
+        H = h.size(1)
+        q = normalise("recurrent", self.product(h, weights.own["weight_q"]))
+        h = 2 * torch.sigmoid(x_term[:, :H] + q) * h
+        term = normalise("recurrent_gates", self.product(h, weights.weight_hh))
+        i, f, g, o = (x_term[:, H:] + term).chunk(4, 1)
+        g = normalise("candidate", torch.tanh(g))
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * g
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, (h, c)
+
+
 CELLS = {
+    "two": TwoProducts,
+    "reset": functools.partial(GRU, False),
     "prepared": Prepared,
     "crossing": Crossing,
     "sru": SRU,
@@ -326,10 +363,10 @@ def test_evaluation_by_the_population(kind):
     compare(model.eval(), draw(7, 4, 3))
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "mingru"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "mingru", "two", "reset"])
 def test_recurrent_dropout(kind):
     for spec in (
-        Zoneout(hidden=0.3, cell=0.2 if kind == "lstm" else 0.0),
+        Zoneout(hidden=0.3, cell=0.2 if "zoneout_c" in CELLS[kind]().dropouts else 0.0),
         rnnorm.CellDropout(p=0.4),
         *[rnnorm.SequenceDropout(hidden=0.3)] * ("hidden" in CELLS[kind]().dropouts),
     ):

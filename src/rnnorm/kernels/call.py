@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.spec import SITES, Norm
+from rnnorm.norm.spec import SITES, Norm, field_of
 
 # fields of a norm that a kernel reads as numbers, or that no kernel reads
 _NUMBERS = ("gamma", "eps", "momentum", "population", "horizon", "min_rows")
@@ -224,7 +224,7 @@ class Coverage:
             kind = type(spec)
             if kind not in self.norms:
                 return f"it has no {kind.__name__}"
-            if site not in self.norms[kind]:
+            if field_of(site) not in self.norms[kind]:
                 return f"it does not normalise the site {site!r} by {kind.__name__}"
         for spec in specs.values():
             kind = type(spec)

@@ -11,6 +11,7 @@ from torch import Tensor
 from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
+from rnnorm.kernels.equations.graph_cell import GraphCell, parted, parted_moments
 from rnnorm.kernels.inputs import (
     CELLS,
     PEEPHOLES,
@@ -35,12 +36,22 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
     norm = resolve(specs or None)
     peepholes = dict(zip(PEEPHOLES, inputs.peepholes, strict=True))
     own = {name: weight for name, weight in peepholes.items() if weight is not None}
+    cell = next(
+        cell
+        for cell in CELLS[options.cell]
+        if own.keys() <= cell.weights(1, cell.heads, False).keys()
+    )
+    gamma = {site: g for site, g in zip(sites, inputs.gammas, strict=True) if g is not None}
+    constants = {
+        site: (mean, var)
+        for site, (mean, var) in zip(sites, inputs.constants, strict=True)
+        if mean is not None and var is not None
+    }
+    if isinstance(cell, GraphCell):
+        gamma = parted(cell.graph, gamma)
+        constants = parted_moments(cell.graph, constants)
     call = LayerCall(
-        next(
-            cell
-            for cell in CELLS[options.cell]
-            if own.keys() <= cell.weights(1, cell.heads, False).keys()
-        ),
+        cell,
         norm,
         inputs.x.to(wide),
         inputs.sizes,
@@ -52,13 +63,9 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
             inputs.bias_hh,
             own=own,
         ),
-        {site: g for site, g in zip(sites, inputs.gammas, strict=True) if g is not None},
+        gamma,
         {} if inputs.beta_cell is None else {last: inputs.beta_cell},
-        {
-            site: (mean, var)
-            for site, (mean, var) in zip(sites, inputs.constants, strict=True)
-            if mean is not None and var is not None
-        },
+        constants,
         None if options.min_rows < 0 else options.min_rows,
         masks={
             place: Mask(drawn, scale)

@@ -5,15 +5,18 @@ The frame computes a cell by tiles of hidden units (``csrc/step.h``): without a 
 begins with that state's normalised copy; ``output_backward`` ends there, and ``backward`` goes on
 with the whole gradient of the state. What the equations read has a gradient that is known in
 ``output_backward``, and a factor of that whole gradient; one of them is kept until ``backward``.
+
+With two recurrent products, ``first`` makes what the second one multiplies before ``forward``, and
+``second_backward`` the gradient of the second one's term before ``backward``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rnnorm.kernels.cpu.statements import Vectors
 from rnnorm.kernels.equations.graph import Graph
-from rnnorm.kernels.equations.halves import Halves
+from rnnorm.kernels.equations.halves import Gradients, Halves
 from rnnorm.kernels.equations.opaque import TraceError
 
 #: the most weights of units, and states beside h, for which the frame has room
@@ -22,6 +25,7 @@ MOST_WEIGHTS, MOST_STATES = 3, 3
 MOST_CROSSING = 4
 _FETCH = ["L::template fetch<C>(s.h, r, u);", "L::template fetch<C>(s.x, r, u);"]
 _FETCH_STATE = "L::template fetch<U>(s.cell, r, u);"
+_OUTPUT = "L::template grad_output<Extra>(s, r, u)"
 _CARRIED = "const auto carried = L::template carried<Extra>(s, r, u);"
 
 
@@ -37,6 +41,9 @@ class Equations(Halves):
                 raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
         super().__init__(graph)
         self.optional = optional
+        self.operand = graph.second and graph.second.operand
+        if graph.second and self.site is not None:
+            raise TraceError("it has a cell site beside two recurrent products")
 
     def statements(self, loads: Mapping[int, str] | None = None) -> Vectors:
         """Return an empty body."""
@@ -106,11 +113,36 @@ class Equations(Halves):
         """The number of values that are kept for the second half of a step, backward's one too."""
         return max(1, len(self._crossing()))
 
-    def _begin(self) -> tuple[Vectors, list[int]]:
+    def first(self) -> list[str]:
+        """Return the body from the first product's term to what the second product multiplies."""
+        code = self.statements()
+        self._store_operand(code)
+        return code.lines
+
+    def _store_operand(self, code: Vectors) -> None:
+        assert self.operand is not None
+        value = code.value(self.operand)
+        code.lines.append(f"L::store_operand(s, r, u, {value});")
+
+    def second_backward(self) -> list[str]:
+        """Return the body to the gradient of the second product's term.
+
+        The gradient of h is kept, and what that product multiplies is stored for its weights'
+        gradient.
+        """
+        code, grads = self._begin(_OUTPUT)
+        code.store(_scratch(0), grads[0])
+        self._store_operand(code)
+        found = self.gradients(self.seeds([self.h, *self.states], grads))
+        self._store_h(code, found)
+        self._store_terms(code, found.h, [], range(self.graph.first_gates, len(found.h)))
+        return code.lines
+
+    def _begin(self, from_output: str) -> tuple[Vectors, list[int]]:
         """Return a body with the gradients of h and of all states, and their nodes."""
         code = self.statements({c: _after(k) for k, c in enumerate(self.states)})
         code.lines += [*self._fetch(), *[_FETCH_STATE] * (self.site is not None)]
-        code.lines += ["const V dh = L::template grad_output<Extra>(s, r, u);"]
+        code.lines += [f"const V dh = {from_output};"]
         code.lines += [_CARRIED] * bool(self.states)
         grads = [self.nodes.place("grad", (), k) for k in range(len(self.states) + 1)]
         for k in range(2, len(grads)):
@@ -121,24 +153,34 @@ class Equations(Halves):
 
     def backward(self) -> tuple[list[str], str]:
         """Return the body of all gradients, and its number of sums."""
-        code, grads = self._begin()
-        found = self.gradients(self.seeds([self.h, *self.states], grads))
-        results = [*found.h, *found.x, *found.before, *found.weights]
-        if self.h in self.nodes.needed([place for place in results if place is not None]):
-            # after zoneout the cell's own h is not stored
-            code.loads[self.h] = f"Extra ? {code.expression(self.h)} : L::h_after(s, r, u)"
-        self._store_terms(code, found.h, found.x)
+        code, grads = self._begin(f"load<W>({_scratch(0)})" if self.graph.second else _OUTPUT)
+        results = [self.h, *self.states]
+        if self.operand is not None:
+            grads.append(self.nodes.place("grad", (), -1))
+            results.append(self.operand)
+            code.names[grads[-1]] = "du"
+            code.lines.append("const V du = L::grad_operand(s, r, u);")
+        found = self.gradients(self.seeds(results, grads))
+        self._store_h(code, found)
+        self._store_terms(code, found.h, found.x, range(self.graph.first_gates))
         if self.graph.skips:
             self._skip(code, found.before[0], False)
         for k, grad in enumerate(found.before[1:]):
             self._store_before(code, k, grad)
         return code.lines, self._sum(code, found.weights)
 
+    def _store_h(self, code: Vectors, found: Gradients) -> None:
+        """Let gradients read h where the step has stored it, if they read it."""
+        results = [*found.h, *found.x, *found.before, *found.weights]
+        if self.h in self.nodes.needed([place for place in results if place is not None]):
+            # after zoneout the cell's own h is not stored
+            code.loads[self.h] = f"Extra ? {code.expression(self.h)} : L::h_after(s, r, u)"
+
     def backward_in_two(self) -> tuple[tuple[list[str], str], tuple[list[str], str]]:
         """Return the bodies up to the cell site's output, and from there, each with its sums."""
         assert self.site is not None
         c, *others = self.states
-        code, grads = self._begin()
+        code, grads = self._begin(_OUTPUT)
         seeds = self.seeds([self.h, *others], [grads[0], *grads[2:]])
         known = self.gradients(seeds, {self.site, c})
         factor = self.gradients({c: self.algebra.number(1.0)})
@@ -217,12 +259,23 @@ class Equations(Halves):
                 return self.algebra.times(self.algebra.times(grad, part), inputs[1 - k])
         return self.algebra.times(grad, factor)
 
-    def _store_terms(self, code: Vectors, h: list[int | None], x: list[int | None]) -> None:
-        """Store the gradients of both terms, or of their sum."""
-        for g, place in enumerate(h):
-            code.store(_dz(g), place)
-        for g, place in enumerate(x if self.graph.separate else []):
-            code.store(_dx(g), place)
+    def _store_terms(
+        self,
+        code: Vectors,
+        h: list[int | None],
+        x: list[int | None],
+        gates: Iterable[int] | None = None,
+    ) -> None:
+        """Store the gradients of the recurrent term's gates, or of some, and of the input term."""
+        for g in range(len(h)) if gates is None else gates:
+            code.store(_dz(g), h[g])
+        for g, place in enumerate(x):
+            if self.graph.separate:
+                code.store(_dx(g), place)
+            elif self.graph.second:
+                # the second product's gradient has left its normalisation before x has its own
+                value = "V{}" if place is None else code.value(place)
+                code.lines.append(f"if (!Fused) store<W>({_dx(g)}, {value});")
 
     def _skip(self, code: Vectors, place: int | None, more: bool) -> None:
         """Store the gradient of h that skips the recurrent product, or add to it."""

@@ -50,10 +50,16 @@ def _struct(name: str, graph: Graph, optional: bool) -> str:
         "bool skips": graph.skips,
         "bool independent": graph.independent,
         "bool has_product": bool(graph.product),
+        "bool two_products": bool(graph.second),
+        "int first_gates": graph.first_gates,
     }
     lines = [f"  static constexpr {fact} = {str(value).lower()};" for fact, value in facts.items()]
     lines.append(f"  using Rows = Blocks<{', '.join(map(str, graph.gates))}>;")
-    functions = [_function("forward", "bool Fused, bool Extra", equations.forward())]
+    functions = []
+    if graph.second:
+        bodies = {"first": equations.first(), "second_backward": equations.second_backward()}
+        functions += [_function(each, "bool Fused, bool Extra", bodies[each]) for each in bodies]
+    functions.append(_function("forward", "bool Fused, bool Extra", equations.forward()))
     if two:
         functions.append(_function("output", "bool Extra", equations.output()))
         known, whole = equations.backward_in_two()

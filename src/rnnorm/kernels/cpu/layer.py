@@ -68,4 +68,5 @@ def layer(call: LayerCall) -> LayerResult:
     if call.all_states:
         found = (output, *separated(every, 3))
         states = tuple([s.to(like.dtype) for s, like in zip(found, call.state, strict=True)])
-    return LayerResult(output, tuple(state), taken_of(call, results), states)
+    taken = own_cell.as_asked(call.cell, taken_of(call, results))
+    return LayerResult(output, tuple(state), taken, states)

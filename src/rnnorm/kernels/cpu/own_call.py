@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels.call import LayerCall
 from rnnorm.kernels.equations.graph import Graph
-from rnnorm.kernels.equations.graph_cell import GraphCell
+from rnnorm.kernels.equations.graph_cell import GraphCell, together
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.inputs import PEEPHOLES
 from rnnorm.norm.spec import CELL_SITES
@@ -26,7 +27,7 @@ def names_of(cell: GraphCell) -> Mapping[str, str]:
 
 def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple[str, ...]) -> bool:
     """Tell whether a cell adds its two biases themselves, and where the kernel adds them."""
-    if not graph.product or type(cell).prepare is not Cell.prepare:
+    if not graph.product or graph.second or type(cell).prepare is not Cell.prepare:
         # the short way has parameters alone
         return False
     if type(cell).shifts is Cell.shifts:
@@ -51,8 +52,23 @@ def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
     shifts = _shifts(call.cell, call.weights, call.cell.active_sites(call.norm), cell.graph)
     product = cell.graph.product
     recurrent = given[product] if product else call.state[0].new_zeros(units)
+    if second := cell.graph.second:
+        recurrent = torch.cat([recurrent, given[second.product]])
     weights = Weights(call.weights.weight_ih, recurrent, *shifts, own=own)
     return call._replace(cell=cell, weights=weights)
+
+
+def with_sites_together(cell: GraphCell, call: LayerCall) -> LayerCall:
+    """Return a call of a graph whose two products' terms are one term at one site."""
+    graph = cell.graph
+    if not graph.second or not call.gamma:
+        return call
+    means, variances = (
+        together(graph, {site: moments[k] for site, moments in call.constants.items()})
+        for k in range(2)
+    )
+    constants = {site: (mean, variances[site]) for site, mean in means.items()}
+    return call._replace(gamma=together(graph, call.gamma), constants=constants)
 
 
 def _shifts(
@@ -65,7 +81,7 @@ def _shifts(
     """
     first: list[Tensor] = []
     second: Tensor | None = None
-    for site, shift in cell.shifts(weights, active).items():
+    for site, shift in together(graph, cell.shifts(weights, active)).items():
         if (site in active and site in CELL_SITES) or (site not in ("input", *graph.sites)):
             # the site's own shift takes its place, or no one asks for it
             continue

@@ -21,12 +21,13 @@ from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, LayerResult, Mask, Request, listed
 from rnnorm.kernels.cpu import compiler, library
 from rnnorm.kernels.cpu.generate import header
-from rnnorm.kernels.cpu.own_call import described_by
+from rnnorm.kernels.cpu.own_call import described_by, with_sites_together
 from rnnorm.kernels.equations.graph import Graph
-from rnnorm.kernels.equations.graph_cell import GraphCell
+from rnnorm.kernels.equations.graph_cell import GraphCell, parted_moments
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
+from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import CELL_SITES, Norm
 from rnnorm.tracing import constant
 
@@ -165,9 +166,10 @@ def _form_refused(graph: Graph, request: Request) -> str:
     """
     cell = request.cell
     kind = type(cell)
+    # the blocks of two products' terms are compared below
+    allowed = ("units", "blocks") if graph.second else ("units",) if graph.independent else ()
     for name in _OF_THE_FRAME:
-        allowed = name == "units" and graph.independent
-        if getattr(kind, name) is not getattr(Cell, name) and not allowed:
+        if getattr(kind, name) is not getattr(Cell, name) and name not in allowed:
             return f"it has {name} of its own"
     # more than a struct in C++ has room for is refused before anything is compiled
     header(graph)
@@ -181,6 +183,10 @@ def _form_refused(graph: Graph, request: Request) -> str:
     for site in active:
         if site not in asked:
             return f"its step does not ask for the site {site!r}, which is normalised"
+        if cell.blocks(site, 1) != _cell_of(graph).blocks(site, 1):
+            return f"it has other blocks of its own at the site {site!r} than the gates of a term"
+    if graph.second and request.synchronized:
+        return "statistics of two recurrent products are of one process"
     if len(graph.states) < 2 and (found := [site for site in active if site in CELL_SITES]):
         return f"it has no state beside h for the site {found[0]!r}"
     for place in ("hidden", "candidate"):
@@ -294,8 +300,16 @@ def graph_of(cell: Cell) -> GraphCell:
 
 
 def described(call: LayerCall) -> LayerCall:
-    """Return the call of a user's cell as one of its graph, with the kernel's names of weights."""
-    return described_by(graph_of(call.cell), call)
+    """Return the call of a user's cell as one of its graph, with the kernel's weights and sites."""
+    cell = graph_of(call.cell)
+    return with_sites_together(cell, described_by(cell, call))
+
+
+def as_asked(cell: Cell, taken: dict[str, Moments]) -> dict[str, Moments]:
+    """Return the moments that the kernel took by the sites of the cell that it ran."""
+    if isinstance(cell, GraphCell) and cell.graph.second:
+        return parted_moments(cell.graph, taken)
+    return taken
 
 
 def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
@@ -330,7 +344,7 @@ def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
             None,
             tuple([draw(B, units) for _ in cell.states]),
             Weights(**{"weight_hh": None, **drawn}, own=own),  # type: ignore[arg-type]
-            {site: draw(units * (1 if site in CELL_SITES else sum(cell.gates))) for site in specs},
+            {site: draw(sum(cell.blocks(site, units))) for site in specs},
             {site: draw(units) for site in specs if site in CELL_SITES},
             {},
             2,

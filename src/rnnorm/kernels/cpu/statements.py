@@ -33,6 +33,7 @@ _FUNCTIONS = {
     "clamp_max": "{0} > {1} ? {1} : {0}",
     "lerp": "{0} + {2} * ({1} - {0})",
     "where": "{} ? {} : {}",
+    "hidden": "{} * L::drawn(s.seen, s, r, u, T(1))",
     "candidate": "{} * L::template kept<Extra>(s, r, u)",
 }
 # of csrc/step.h
@@ -46,7 +47,7 @@ _LEAVES = {
 
 def number(value: object) -> str:
     """Return a number of the type T."""
-    text = repr(value).removesuffix(".0")
+    text = repr(value)
     named = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
     return f"T({named.get(text, text)})"
 

@@ -86,8 +86,8 @@ class Algebra:
             return [times(grad, rest), times(grad, c), times(grad, apply("sub", b, a))]
         if name == "where":
             return [None, apply("where", a, grad, zero), apply("where", a, zero, grad)]
-        if name == "candidate":
-            return [apply("candidate", grad)]
+        if name in ("hidden", "candidate"):
+            return [apply(name, grad)]
         # a comparison has no gradient
         return [None] * len(inputs)
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 #: a gate of the input term, of the recurrent term, and of their sum; a state of the step before; a
 #: weight with one number for each unit; a number
 LEAVES = ("x", "h", "both", "state", "weight", "number")
-#: sites with one gate's columns: recurrent dropout of the candidate, and norms of a state
-SITES = ("candidate", "cell", "carry")
+#: sites with one gate's columns: recurrent dropout of h and of the candidate, and norms of a state
+SITES = ("hidden", "candidate", "cell", "carry")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 #: pointwise operators, by torch's names
 OPERATORS = (
@@ -68,6 +68,18 @@ class Nodes(list[Node]):
         return found
 
 
+class Second(NamedTuple):
+    """A recurrent product of what the first one makes, whose gates are those of the second block.
+
+    Attributes:
+        product: name of its weight.
+        operand: place of what the weight multiplies.
+    """
+
+    product: str
+    operand: int
+
+
 class Graph(NamedTuple):
     """The equations of one step.
 
@@ -80,6 +92,7 @@ class Graph(NamedTuple):
         independent: whether that weight is a vector, or there is none: the only term, that of the
             input, then counts as the sum.
         heads: number of heads, whose units read each other's h alone.
+        second: the second recurrent product of a step that has two.
     """
 
     nodes: tuple[Node, ...]
@@ -89,6 +102,7 @@ class Graph(NamedTuple):
     product: str
     independent: bool
     heads: int
+    second: Second | None = None
 
     @property
     def key(self) -> str:
@@ -108,6 +122,16 @@ class Graph(NamedTuple):
     def separate(self) -> bool:
         """Tell whether the two terms are read apart, so that their gradients differ."""
         return bool(self.leaves("x") or self.leaves("h"))
+
+    @property
+    def first_gates(self) -> int:
+        """Return the number of gates of the first recurrent product."""
+        return self.gates[0] if self.second else sum(self.gates)
+
+    def second_site(self, site: str) -> str:
+        """Return the second product's site beside the first one's, empty where it has none."""
+        found = [name for name in self.sites if self.second and name.startswith(f"{site}_")]
+        return found[0] if found else ""
 
     @property
     def skips(self) -> bool:

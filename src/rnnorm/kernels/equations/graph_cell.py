@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,18 @@ from torch import Tensor
 
 from rnnorm.cells.cell import Cell, Normalise, State, Weights
 from rnnorm.kernels.equations.graph import SITES, Graph
+from rnnorm.norm.moments import Moments
+from rnnorm.norm.spec import field_of
 
 
 @dataclass(frozen=True)
 class GraphCell(Cell):
     """A cell made of a graph, whose weights have the kernels' names.
 
-    Weights by unit are named as peepholes, and a matrix or vector that multiplies h is
-    ``weight_hh``, a vector that nothing reads where the graph has no product. ``bias_ih`` is added
-    to the input term, and ``bias_hh`` to the recurrent term if the two are read apart.
+    ``weight_hh`` has the rows of both products of a graph that has two. Weights by unit are named
+    as peepholes, and a matrix or vector that multiplies h is ``weight_hh``, a vector that nothing
+    reads where the graph has no product. ``bias_ih`` is added to the input term, and ``bias_hh`` to
+    the recurrent term if the two are read apart.
 
     Args:
         option: name in the kernels' options.
@@ -68,9 +72,15 @@ class GraphCell(Cell):
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
         """Return each bias at its term's site, or their sum where the terms are summed."""
         if not self.graph.separate:
-            return super().shifts(weights, sites)
+            return parted(self.graph, super().shifts(weights, sites))
         biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
-        return {site: bias for site, bias in biases.items() if bias is not None}
+        return parted(self.graph, {s: bias for s, bias in biases.items() if bias is not None})
+
+    def blocks(self, site: str, hidden_size: int) -> list[int]:
+        """Return the widths of a site's blocks: one where a term is of one of two products."""
+        if self.graph.second and field_of(site) in ("recurrent", "joint"):
+            return [hidden_size * self.gates["_" in site]]
+        return super().blocks(site, hidden_size)
 
     def step(
         self,
@@ -84,23 +94,28 @@ class GraphCell(Cell):
         graph, h = self.graph, state[0]
         seen = normalise("hidden", h) if "hidden" in graph.sites else h
         weight = weights.weight_hh
-        both = term = x_term
-        if graph.product:
-            term = weight * seen if graph.independent else self.product(seen, weight)
-            if "recurrent" in graph.sites:
-                term = normalise("recurrent", term)
-            both = x_term + term
-        if "joint" in graph.sites:
-            both = normalise("joint", both)
-        gates = sum(graph.gates)
-        terms = {
-            "x": x_term.chunk(gates, 1),
-            "h": term.chunk(gates, 1),
-            "both": both.chunk(gates, 1),
-        }
+        gates, first = sum(graph.gates), graph.first_gates
+        x = x_term.chunk(gates, 1)
+        terms: dict[str, list[Tensor]] = {"x": [*x], "h": [], "both": []}
+
+        def add_terms(x_part: Tensor, term: Tensor | None, which: str, joint: str) -> None:
+            if term is not None:
+                term = normalise(which, term) if which in graph.sites else term
+                terms["h"] += term.chunk(term.size(1) // h.size(1), 1)
+            both = x_part if term is None else x_part + term
+            both = normalise(joint, both) if joint in graph.sites else both
+            terms["both"] += both.chunk(both.size(1) // h.size(1), 1)
+
+        H, second = h.size(1), graph.second
+        product = None
+        if graph.independent:
+            product = weight * seen if graph.product else None
+        else:
+            product = self.product(seen, weight[: first * H])
+        add_terms(x_term[:, : first * H], product, "recurrent", "joint")
         own = dict(zip(self.vectors, self.names, strict=True))
         values: list[Any] = []
-        for name, inputs, value in graph.nodes:
+        for place, (name, inputs, value) in enumerate(graph.nodes):
             operands = [values[place] for place in inputs]
             if name in terms:
                 result: Any = terms[name][value]  # type: ignore[index]
@@ -115,8 +130,60 @@ class GraphCell(Cell):
             else:
                 result = _evaluate(name, operands, h)
             values.append(result)
+            if second and place == second.operand:
+                sites = graph.second_site("recurrent"), graph.second_site("joint")
+                add_terms(x_term[:, first * H :], self.product(result, weight[first * H :]), *sites)
         after = tuple([values[place] for place in graph.states])
         return after[0], after
+
+
+def parted(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of sites with those of both products' terms apart, as the step asks for them.
+
+    Args:
+        graph: the equations.
+        tensors: by site, of which the columns are the last dimension.
+    """
+    found = dict(tensors)
+    for site in ("recurrent", "joint"):
+        other = graph.second_site(site)
+        if other and site in found:
+            both = found[site]
+            first = both.size(-1) * graph.first_gates // sum(graph.gates)
+            found[site], found[other] = both[..., :first], both[..., first:]
+    return found
+
+
+def parted_moments(graph: Graph, taken: Mapping[str, Moments]) -> dict[str, Moments]:
+    """Return the mean and variance of sites, with those of two products' terms apart."""
+    means, variances = (
+        parted(graph, {site: moments[k] for site, moments in taken.items()}) for k in range(2)
+    )
+    return {s: (mean.contiguous(), variances[s].contiguous()) for s, mean in means.items()}
+
+
+def together(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of sites with those of both products' terms in one, zeros where one has none.
+
+    Args:
+        graph: the equations.
+        tensors: by site, of which the columns are the last dimension.
+    """
+    found = dict(tensors)
+    for site in ("recurrent", "joint"):
+        other = graph.second_site(site)
+        if other and (site in found or other in found):
+            parts = [found.pop(name, None) for name in (site, other)]
+            like, gates = next(p for p in parts if p is not None), graph.gates
+            units = like.size(-1) // gates[parts[0] is None]
+            found[site] = torch.cat(
+                [
+                    like.new_zeros(*like.shape[:-1], count * units) if part is None else part
+                    for part, count in zip(parts, gates, strict=True)
+                ],
+                -1,
+            )
+    return found
 
 
 def _evaluate(name: str, operands: list[Any], like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels.equations.columns import Columns, Matrix
-from rnnorm.kernels.equations.graph import COMPARISONS, Graph, Node, Nodes
+from rnnorm.kernels.equations.graph import COMPARISONS, Graph, Node, Nodes, Second
 from rnnorm.kernels.equations.opaque import Age, Opaque, TraceError, Width, kind_of
 
 
@@ -24,7 +24,7 @@ def trace(
         shapes: shapes of the weights by name; by default those of a layer with biases.
 
     Raises:
-        TraceError: if the step is more than one recurrent product and pointwise operators.
+        TraceError: if the step is more than two recurrent products and pointwise operators.
     """
     hidden_size = 16 * cell.heads if hidden_size is None else hidden_size
     if cell.reads_frames:
@@ -83,7 +83,12 @@ class Step(Nodes):
         self.gates = sum(cell.gates)
         self.asked: list[str] = []
         self.product = ""
+        # gates of the first recurrent product, and the second one
+        self.first_gates = self.gates
+        self.second: Second | None = None
         self.independent = False
+        # gates whose recurrent term is normalised, and the sums that a joint site normalises
+        self.normalised: list[int] = []
         self.joint: tuple[int, ...] = ()
         self.recorded = torch.is_grad_enabled()
 
@@ -114,14 +119,30 @@ class Step(Nodes):
         self._check_recorded()
         if not isinstance(weight, Matrix) or not isinstance(h, Columns):
             raise TraceError("it has a product that is not of h and a matrix of the cell")
-        if not self._is_h(h.columns) or weight.name != "weight_hh":
-            raise TraceError(f"it has a product of {weight.name} that is not weight_hh with h")
-        if weight.sizes != (self.gates * self.H, self.H // self.cell.heads):
-            raise TraceError(f"weight_hh has the shape {weight.sizes}, which is not that of gates")
-        if self.product:
-            raise TraceError("it has more than one recurrent product")
-        self.product = weight.name
-        return Columns(self, [self.place("raw", (), gate) for gate in range(self.gates)])
+        if weight.name == "weight_ih" or not (self.product or self._is_h(h.columns)):
+            raise TraceError(f"its first product, of {weight.name}, is not one with h")
+        gates, rest = divmod(weight.sizes[0], self.H)
+        if rest or weight.sizes[1:] != (self.H // self.cell.heads,):
+            raise TraceError(
+                f"{weight.name} has the shape {weight.sizes}, which is not that of gates"
+            )
+        if not self.product:
+            self.product, self.first_gates = weight.name, gates
+            return Columns(self, [self.place("raw", (), gate) for gate in range(gates)])
+        if self.second or self.independent:
+            raise TraceError("it has more than two recurrent products")
+        if (self.first_gates, gates) != tuple(self.cell.gates):
+            raise TraceError(
+                f"it has recurrent products of {self.first_gates} and {gates} gates, which are not "
+                f"the blocks of its gates {self.cell.gates}"
+            )
+        if self.cell.heads > 1 or len(h.columns) != 1 or h.compared:
+            raise TraceError(
+                "it has a second recurrent product of more than H numbers, or in heads"
+            )
+        self.second = Second(weight.name, h.columns[0])
+        every = range(self.first_gates, self.gates)
+        return Columns(self, [self.place("raw", (), gate) for gate in every])
 
     def _is_h(self, columns: Sequence[int]) -> bool:
         """Tell whether columns are h, as masked by recurrent dropout or not."""
@@ -142,15 +163,18 @@ class Step(Nodes):
             return Columns(self, [self.place("seen")])
         if site in ("candidate", "cell", "carry") and len(nodes) == 1:
             return Columns(self, [self.place(site, (z.columns[0],))])
-        every = [node.value for node in nodes] == [*range(self.gates)]
+        which, _, other = site.partition("_")
+        gates = range(self.first_gates, self.gates) if other else range(self.first_gates)
+        every = [node.value for node in nodes] == [*gates]
         if site == "recurrent" and nodes[0].name == "mul" and self._multiplies_h(nodes):
             every, nodes = True, [Node("raw")]
-        if site == "recurrent" and every and nodes[0].name == "raw":
-            return Columns(self, [self.place("h", (), gate) for gate in range(self.gates)])
+        if which == "recurrent" and every and nodes[0].name == "raw":
+            self.normalised += gates
+            return Columns(self, [self.place("h", (), gate) for gate in gates])
         # without a recurrent product the input term is the sum
-        if site == "joint" and every and {node.name for node in nodes} in ({"sum"}, {"x"}):
-            self.joint = z.columns
-            return Columns(self, [self.place("both", (), gate) for gate in range(self.gates)])
+        if which == "joint" and every and {node.name for node in nodes} in ({"sum"}, {"x"}):
+            self.joint += z.columns
+            return Columns(self, [self.place("both", (), gate) for gate in gates])
         raise TraceError(f"the site {site!r} is not one of a term, h, the candidate or a state")
 
     def _multiplies_h(self, nodes: Sequence[Node]) -> bool:
@@ -208,26 +232,37 @@ class Step(Nodes):
             raise TraceError("a state is a number or a comparison")
         if columns[0][0] != states[0]:
             raise TraceError("its output is not its first state")
-        needed = self.needed(states)
-        names = {self[place].name for place in self.needed([*states, *self.joint])}
-        if "recurrent" in self.asked and "raw" in names:
+        if self.first_gates != self.gates and not self.second:
+            raise TraceError(
+                f"its recurrent product has {self.first_gates} gates, its input term {self.gates}"
+            )
+        results = [*states, *([self.second.operand] if self.second else [])]
+        needed = self.needed(results)
+        read = [self[place] for place in self.needed([*results, *self.joint])]
+        names = {node.name for node in read}
+        if any([node.name == "raw" and node.value in self.normalised for node in read]):
             raise TraceError("it reads the recurrent product beside its normalised term")
-        if self.joint and not names.isdisjoint({"x", "raw", "h", "sum"}):
-            read = {self[place].name for place in needed}
-            if not read.isdisjoint({"x", "raw", "h", "sum"}):
-                raise TraceError("it reads the terms beside their normalised sum")
-        if "seen" in names:
+        terms = {"x", "raw", "h", "sum"}
+        if self.joint and not {self[place].name for place in needed}.isdisjoint(terms):
+            raise TraceError("it reads the terms beside their normalised sum")
+        if "seen" in names and not self.second:
             raise TraceError("it reads the masked h beside its recurrent product")
-        if self.product and self.joint and self[self.joint[0]].name == "x":
+        if self.product and any([self[place].name == "x" for place in self.joint]):
             raise TraceError("it normalises the input term as the sum with the recurrent one")
+        for site in ("recurrent", "joint"):
+            others = [name for name in self.asked if name.startswith(f"{site}_")]
+            if self.second and (site in self.asked) != bool(others):
+                raise TraceError(f"it asks for the site {site!r} of one of its two products alone")
         stops = [place for place in needed if self[place].name == "sum"]
         kept = Nodes()
         renamed = {"raw": "h"} if self.product else {"x": "both"}
         places: dict[int, int] = {}
-        for place in sorted(self.needed(states, stops)):
+        for place in sorted(self.needed(results, stops)):
             name, inputs, value = self[place]
             if name == "sum":
                 places[place] = kept.place("both", (), value)
+            elif name == "seen":
+                places[place] = kept.place("hidden", (kept.place("state", (), 0),))
             else:
                 given = tuple([places[i] for i in inputs])
                 places[place] = kept.place(renamed.get(name, name), given, value)
@@ -239,4 +274,5 @@ class Step(Nodes):
             self.product,
             self.independent or not self.product,
             self.cell.heads,
+            self.second and self.second._replace(operand=places[self.second.operand]),
         )
