@@ -85,18 +85,26 @@ def jit_tracing() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
+def observed() -> bool:
+    """Tell whether something observes all operators, whatever their tensors are.
+
+    Such observers are tracers, dispatch modes, transforms and forward-mode derivatives.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
 def unobserved(tensors: Iterable[Tensor | None]) -> bool:
     """Tell whether operators on the tensors may be skipped, as nothing observes them.
 
-    Observers are tracers, dispatch modes, tensor subclasses, vmap and forward-mode derivatives.
+    Observers are those of ``observed``, tensor subclasses and the older vmap.
     """
-    if (
-        torch.compiler.is_compiling()
-        or jit_tracing()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-    ):
+    if observed():
         return False
     # is_grads_batched uses the older vmap, which functorch does not see
     batched = torch._C._functorch.is_legacy_batchedtensor

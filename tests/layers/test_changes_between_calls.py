@@ -429,7 +429,7 @@ def test_a_call_that_is_refused_adds_no_statistics(make):
 
 def test_statistics_that_another_thread_grows_are_read_once(monkeypatch):
     layer = trained().train()
-    population, prepare = layer.population_input_l0, short_call._prepare
+    population, prepare = layer.population_input_l0, short_call.prepare
 
     def grow_meanwhile(*arguments):
         before = dict(population._buffers)
@@ -438,7 +438,7 @@ def test_statistics_that_another_thread_grows_are_read_once(monkeypatch):
         population._buffers.update(before)
         return prepared
 
-    monkeypatch.setattr(short_call, "_prepare", grow_meanwhile)
+    monkeypatch.setattr(short_call, "prepare", grow_meanwhile)
     layer(torch.randn(5, 7, 3, dtype=torch.float64))
     assert population.num_batches_tracked.tolist() == [2] * 5
 

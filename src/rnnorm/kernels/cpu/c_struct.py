@@ -110,6 +110,8 @@ _FIELDS_OF_SITE = {
     "beta": Site.beta,
     "mean": Site.constant_mean,
     "var": Site.constant_var,
+    "last": Site.constant_last,
+    "step": Site.constant_step,
     "taken_mean": Site.mean,
     "taken_var": Site.var,
     "grad_gamma": Site.grad_gamma,
@@ -118,7 +120,10 @@ _FIELDS_OF_SITE = {
 
 
 def _offsets() -> dict[str, int]:
-    """Return where the struct holds the address of each tensor of both passes, by its name."""
+    """Return where the struct holds the address of each tensor of both passes, by its name.
+
+    There are also the places of a site's numbers of steps with constants, ``last`` and ``step``.
+    """
     found = {name: getattr(Layer, name).offset for name, *_ in Layer._fields_}
     for k, site in enumerate(Sites._fields):
         start = Layer.site.offset + k * ctypes.sizeof(Site)

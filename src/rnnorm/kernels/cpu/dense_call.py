@@ -161,11 +161,11 @@ class DenseCall:
         """Take the statistics of the forward pass into population statistics.
 
         Args:
-            sites: the populations, without what was taken.
+            sites: the populations, to which what was taken is added.
             names: names of the mean and the variance taken at each site.
         """
         first, size = self.reserve.data_ptr(), self.reserve.element_size()
-        starts, sites = self.parts.starts, type(sites).from_buffer_copy(sites)
+        starts = self.parts.starts
         for site, (mean, var) in zip(sites, names, strict=True):
             site.taken_mean = first + size * starts[mean]
             site.taken_var = first + size * starts[var]

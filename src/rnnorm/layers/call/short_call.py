@@ -2,138 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from ctypes import c_int64
-from functools import cached_property
-from operator import attrgetter
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
-from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import Request
-from rnnorm.kernels.call_inputs import check_shapes, options_of, sites_of
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu import library, own_call, own_cell
-from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED, place, without_tensors
+from rnnorm.kernels.cpu.c_struct import COMPUTED, slots
 from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
-from rnnorm.kernels.inputs import (
-    LEAVES,
-    PARAMETERS,
-    Inputs,
-    Options,
-    Sites,
-    joined,
-    separated,
-)
-from rnnorm.kernels.operators import form
+from rnnorm.kernels.inputs import joined, separated
 from rnnorm.layers.call.checks import LAST_STEP
+from rnnorm.layers.call.prepared_call import (
+    NO_CONSTANTS,
+    READ,
+    KnownLayer,
+    LayerTensors,
+    Prepared,
+    Repetition,
+    by_population,
+    constants_of,
+    form_on_cpu,
+    prepare,
+)
 from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import unobserved
 
-# the address says whether memory is of the CPU
-_form = attrgetter("shape", "dtype")
 _PLAIN = frozenset((Tensor,))
 _STRIDED = torch.strided
 # what a transform of torch.func has left behind has no memory of its own
 _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
-# evaluation reads no count of rows
-_READ = tuple([name for name in BUFFERS if name != "rows"])
-_NO_CONSTANTS: list[Tensor | None] = [None] * (len(Inputs._fields) - LEAVES)
-
-
-class _Prepared(NamedTuple):
-    """The struct of a layer's calls as long as its tensors have the same forms and addresses.
-
-    Args:
-        key: these forms and addresses, and what else the structs depend on.
-        layer: the struct, with the addresses of parameters and of constants.
-        forms: forms of the parameters, as the backward pass compares them.
-        rows: the first and the end of the rows of each population that serve as constants.
-        sites: the populations that take a minibatch.
-        counts: the counts of minibatches of each population, read where they are.
-    """
-
-    key: tuple[Any, ...]
-    layer: library.Layer
-    forms: list[tuple[Any, ...]]
-    rows: list[tuple[int, int]]
-    sites: Any
-    counts: list[Any]
-
-
-class _Layer:
-    """The names that the CPU kernel's call of a layer needs, and what its last call has prepared.
-
-    Args:
-        module: layer for which the CPU kernel was chosen, with its norm.
-        suffix: suffix of the parameters' names.
-        cell: cell of the layer, as the kernel knows it.
-    """
-
-    last: _Prepared | None = None
-
-    def __init__(self, module: Any, suffix: str, cell: Any) -> None:
-        self._runs: dict[tuple[torch.dtype, bool], bool] = {}
-        #: in which modes a call of a user's cell was left to the usual way
-        self.missed: set[bool] = set()
-        self.cell, self.norm, norm = cell, module.norm, module.norm
-        self.own = None if cell is module.cell else cell
-        names = own_call.names_of(cell) if self.own else {}
-        norms = cell.norms(norm)
-        sites = sites_of(tuple(norms))
-        own = dict(zip(Sites._fields, sites, strict=True))
-        kinds_and_sites = [name.rpartition("_") for name in PARAMETERS]
-        kernels = [f"{kind}_{own.get(s, s)}" for kind, _, s in kinds_and_sites]
-        self.parameters = [names.get(name, name) + suffix for name in kernels]
-        # computed parameters are no parameters, and a site without gamma is refused elsewhere
-        needed = [f"gamma_{site}{suffix}" for site in norms]
-        self.kinds = [
-            nn.Parameter
-            if name in needed or is_parametrized(module) or getattr(module, name, None) is not None
-            else type(None)
-            for name in self.parameters
-        ]
-        # by site of the kernel
-        self.populations = {
-            of_kernel: f"population_{site}{suffix}"
-            for of_kernel, site in zip(Sites._fields, sites, strict=True)
-            if site in norms and norms[site].takes_statistics
-        }
-        self.sites = [Sites._fields.index(site) for site in self.populations]
-        self.taken = [(f"taken_mean_{site}", f"taken_var_{site}") for site in self.populations]
-
-    @cached_property
-    def options(self) -> dict[bool, Options]:
-        """The options of both passes, by whether statistics are taken."""
-        # every step has as many rows as the first
-        return {
-            takes: options_of(self.cell, self.norm, 2 if takes else None) for takes in (True, False)
-        }
-
-    def warned(self, module: Any) -> bool:
-        """Tell whether it was looked whether each population has a statistic."""
-        return all([module._modules[name]._checked for name in self.populations.values()])
-
-    def runs(self, x: Tensor, training: bool, one_step: bool) -> bool:
-        """Tell whether the CPU kernel is chosen for a dense call, if ``dispatch.settled``."""
-        kind = x.dtype, training
-        if x.is_cpu and kind not in self._runs:
-            request = Request(
-                self.cell, self.norm, x.device, x.dtype, training=training, one_step=one_step
-            )
-            self._runs[kind] = dispatch.kernel_of(request).layer is cpu.layer
-        return x.is_cpu and self._runs[kind]
-
 
 # by layer and suffix; kept outside the layers, so that it is neither copied nor pickled
-_layers: WeakKeyDictionary[nn.Module, dict[str, _Layer]] = WeakKeyDictionary()
+_layers: WeakKeyDictionary[nn.Module, dict[str, KnownLayer]] = WeakKeyDictionary()
+_NONE: dict[str, KnownLayer] = {}
 
 
 def sequence(module: Any, input: Any, hx: Any, step: Any) -> Any:
@@ -199,6 +108,15 @@ def _call(
     """
     training, states = module.training, len(module.cell.states)
     given = () if hx is None else tuple(hx) if states > 1 else (hx,)
+    known = _layers.get(module, _NONE).get(suffix)
+    # read once: another thread may call the layer
+    last = None if known is None else known.repetition
+    if known is not None and last is not None:
+        tensors = known.repeated(last, module, x, given, step)
+        found = tensors and _repeat(known, last, tensors, module, x, given, suffix, step)
+        if found is not None:
+            dispatch.calls["cpu"] += 1
+            return found
     if not unobserved((x, *given)):
         return None
     usual = (
@@ -221,13 +139,8 @@ def _call(
     streams = step is None and bool(given)
     if not training and (streams or not known.warned(module)):
         module._warn(streams)
-    noise = 0.0
-    if not given:
-        given = (x.new_zeros(shape[-2:]),) * states
-        noise = module.initial_noise if training and suffix else 0.0
-    elif len(shape) > 2:
-        given = tuple([s.squeeze(0) for s in given])
-    found = _run(known, module, x, given, suffix, step or 0, noise)
+    state, noise = _first_state(module, x, given, suffix)
+    found = _run(known, module, x, state, suffix, step or 0, noise, (x, given))
     if found is None:
         known.missed.add(training)
     else:
@@ -235,12 +148,44 @@ def _call(
     return found
 
 
+def _first_state(
+    module: Any, x: Tensor, given: Sequence[Tensor], suffix: str
+) -> tuple[State, float]:
+    """Return the states ``(B, ·)`` that a call begins with, and how much noise replaces h."""
+    if given:
+        return tuple([s.squeeze(0) for s in given] if suffix else given), 0.0
+    zeros = x.new_zeros((x.shape[-2], module.hidden_size))
+    noise = module.initial_noise if module.training and suffix else 0.0
+    return (zeros,) * len(module.cell.states), noise
+
+
+def _repeat(
+    known: KnownLayer,
+    last: Repetition,
+    tensors: LayerTensors,
+    module: Any,
+    x: Tensor,
+    given: Sequence[Tensor],
+    suffix: str,
+    step: int | None,
+) -> tuple[Tensor, State] | None:
+    """Run a call that differs from the last one of the layer in numbers alone, as ``_run`` does."""
+    state, noise = _first_state(module, x, given, suffix)
+    if last.contiguous and len(state) < 3:
+        leaves = (x, None, state[0], state[1] if len(state) > 1 else None, *tensors.parameters)
+    else:
+        leaves = _leaves(x, state, tensors.parameters)
+    return _finish(
+        known, last.prepared, tensors, leaves, suffix, step or 0, noise, last.differentiable
+    )
+
+
 def _of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
     """Return the cell as the CPU kernel knows it, None if that kernel does not run a user's."""
     cell, training = module.cell, module.training
     if own_cell.built_in(cell):
         return cell
-    last = _layers.get(module, {}).get(suffix)
+    last = _layers.get(module, _NONE).get(suffix)
     if last is not None and training in last.missed:
         # another trace for nothing
         return None
@@ -248,12 +193,12 @@ def _of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
     return None if cpu.refuses(request) else own_cell.graph_of(cell)
 
 
-def _known(module: Any, suffix: str, cell: Any) -> _Layer:
+def _known(module: Any, suffix: str, cell: Any) -> KnownLayer:
     """Return the names that a call needs of a layer, whose cell is given as the kernel knows it."""
     layers = _layers.get(module)
     known = None if layers is None else layers.get(suffix)
     if known is None or known.cell is not cell or known.norm is not module.norm:
-        known = _layers.setdefault(module, {})[suffix] = _Layer(module, suffix, cell)
+        known = _layers.setdefault(module, {})[suffix] = KnownLayer(module, suffix, cell)
     return known
 
 
@@ -285,11 +230,19 @@ def run(
 
 
 def _run(
-    known: _Layer, module: Any, x: Tensor, state: State, suffix: str, step: int, noise: float = 0.0
+    known: KnownLayer,
+    module: Any,
+    x: Tensor,
+    state: State,
+    suffix: str,
+    step: int,
+    noise: float = 0.0,
+    asked: tuple[Any, ...] = (),
 ) -> tuple[Tensor, State] | None:
     """Run a layer of which ``known`` has the names, where nothing observes operators.
 
-    Unless ``noise`` is 0, a first state of this standard deviation takes the given one's place.
+    Unless ``noise`` is 0, a first state of this standard deviation takes the given one's place. A
+    call that may be repeated has ``asked``: x and the states that the user gave.
     """
     dtype, (T, B, features) = x.dtype, x.shape if suffix else (1, *x.shape)
     given = (x, *state)
@@ -319,7 +272,7 @@ def _run(
         for population in populations:
             population.grow(step + T)
     # read once: another thread may grow them
-    names = BUFFERS if takes else _READ
+    names = BUFFERS if takes else READ
     buffers: list[Any] = [p._buffers.get(name) for p in populations for name in names]
     held = own + buffers
     if not _PLAIN.issuperset(map(type, buffers)) or not all(map(Tensor.is_contiguous, held)):
@@ -327,18 +280,44 @@ def _run(
     if any(map(Tensor.is_neg, (*given, *held))):
         # their memory holds other numbers
         return None
-    x, h, *c = [_unwrap_if_dead(t).contiguous() for t in given]
-    leaves = (x, None, h, joined(c), *parameters)
-    taken = (step, T, B, [population.momentum for population in populations]) if takes else None
-    forms, addresses = list(map(_form, held)), list(map(Tensor.data_ptr, held))
-    key = dtype, features, h.shape[1], taken, forms, addresses
+    leaves = _leaves(x, state, parameters)
+    taken = (T, B, [population.momentum for population in populations]) if takes else None
+    forms, addresses = list(map(form_on_cpu, held)), list(map(Tensor.data_ptr, held))
+    key = dtype, features, leaves[2].shape[1], taken, forms, addresses
     prepared = known.last
     if prepared is None or prepared.key != key:
-        each_own = list(_by_population(buffers, names))
-        prepared = _prepare(known, key, (T, B), leaves, populations, each_own, step)
+        each_own = list(by_population(buffers, names))
+        prepared = prepare(known, key, (T, B), leaves, populations, each_own)
         if prepared is None:
             return None
         known.last = prepared
+    tensors = LayerTensors(parameters, populations, buffers)
+    found = _finish(known, prepared, tensors, leaves, suffix, step, noise, differentiable)
+    if found is not None and asked:
+        known.remember(module, prepared, tensors, differentiable, T, *asked)
+    return found
+
+
+def _leaves(x: Tensor, state: State, parameters: Sequence[Any]) -> tuple[Any, ...]:
+    """Return ``Inputs.leaves`` with None for ``sizes``; x, h and c are made contiguous."""
+    x, h, *c = [_unwrap_if_dead(t).contiguous() for t in (x, *state)]
+    return x, None, h, joined(c), *parameters
+
+
+def _finish(
+    known: KnownLayer,
+    prepared: Prepared,
+    tensors: LayerTensors,
+    leaves: tuple[Any, ...],
+    suffix: str,
+    step: int,
+    noise: float,
+    differentiable: bool,
+) -> tuple[Tensor, State] | None:
+    """Run a call that is prepared, or return None where a step has no statistics of its own."""
+    x, _, h, c, *_ = leaves
+    T, B, features = x.shape if suffix else (1, *x.shape)
+    takes, populations = prepared.key[3] is not None, tensors.populations
     rows: list[Any] = []
     if not takes:
         # counts may change where they are, so that each call reads them
@@ -350,25 +329,28 @@ def _run(
         # drawn last, as the usual call would draw it again
         leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
     layer = library.Layer.from_buffer_copy(prepared.layer)
-    constants: list[Tensor | None] = []
+    fields, constants = slots(layer), []
     if rows and differentiable:
         # a training step may change the buffers before the backward pass reads them
-        constants = list(_NO_CONSTANTS)
+        constants = list(NO_CONSTANTS)
         for k, population in zip(known.sites, populations, strict=True):
             constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, T)
-            _place_constants(layer.site[k], mean, var, 0, len(mean))
-    elif rows != prepared.rows:
-        each_own = list(_by_population(buffers, names))
-        for k, (mean, var, *_), (start, stop) in zip(known.sites, each_own, rows, strict=True):
-            _place_constants(layer.site[k], mean, var, start, stop)
-        known.last = prepared._replace(layer=library.Layer.from_buffer_copy(layer), rows=rows)
+            constants_of(k, mean, var).place(fields, 0, len(mean))
+    else:
+        for each, (start, stop) in zip(prepared.constants, rows, strict=False):
+            each.place(fields, start, stop)
     sizes = T, B, features, h.shape[1]
     call = DenseCall(layer, known.options[takes], prepared.forms, constants, sizes, not suffix)
     output, *states = call.run(leaves, differentiable)
     if takes:
-        increment_version(buffers)
-        call.update(prepared.sites, known.taken)
-    if len(c) > 1:
+        increment_version(tensors.buffers)
+        sites = type(prepared.sites).from_buffer_copy(prepared.sites)
+        if step:
+            each_own = by_population(tensors.buffers, BUFFERS)
+            for site, population, own in zip(sites, populations, each_own, strict=True):
+                fill(site, population, own, step, T)
+        call.update(sites, known.taken)
+    if c is not None and c.dim() > 2:
         states[-1:] = separated(states[-1], 2)
     return output, (*states,) if suffix else (output, *states)
 
@@ -382,67 +364,3 @@ def _adds_as_the_kernel(own: Any, module: Any, parameters: list[Any], suffix: st
     weights = Weights._make((*parameters[:4], None, more))
     active = own.active_sites(module.norm)
     return own_call.adds_as_the_kernel(module.cell, own.graph, weights, active)
-
-
-def _by_population(buffers: list[Any], names: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield the buffers of each population, which has as many as there are names."""
-    for start in range(0, len(buffers), len(names)):
-        yield buffers[start : start + len(names)]
-
-
-def _place_constants(site: library.Site, mean: Tensor, var: Tensor, start: int, stop: int) -> None:
-    """Give a site the rows ``start`` to ``stop`` of a mean and a variance."""
-    features = mean.shape[-1]
-    at = start * features * mean.element_size()
-    site.constant_mean, site.constant_var = mean.data_ptr() + at, var.data_ptr() + at
-    site.constant_last, site.constant_step = stop - start - 1, features
-
-
-def _prepare(
-    known: _Layer,
-    key: tuple[Any, ...],
-    frames: tuple[int, int],
-    leaves: Any,
-    populations: list[Any],
-    each_own: list[list[Any]],
-    step: int,
-) -> _Prepared | None:
-    """Make the structs of a call, or return None if the kernel could not read its tensors.
-
-    Raises:
-        RuntimeError: if a parameter has another shape than the layer's.
-    """
-    x, _, h, c, *parameters = leaves
-    (T, B), (dtype, features, units, taken, *_) = frames, key
-    takes = taken is not None
-    read, at_hand = [p for p in parameters if p is not None], []
-    for k, (mean, var, *counts) in zip(known.sites, each_own, strict=True):
-        width = units * (1 if k == Sites._fields.index("cell") else known.options[takes].gates)
-        shape = (mean.shape[0], width)
-        if not mean.shape == var.shape == shape:
-            return None
-        if not all([_form(n) == (shape[:1], torch.int64) and n.is_cpu for n in counts]):
-            return None
-        if takes and any([b.is_inference() for b in (mean, var, *counts)]):
-            return None
-        read += mean, var
-        # the key has their address
-        at_hand.append((c_int64 * len(mean)).from_address(counts[-1].data_ptr()))
-    if not all([t.dtype is dtype and t.is_cpu for t in read]):
-        return None
-    options = known.options[takes]
-    x = x.view(T, B, features)
-    inputs = Inputs._make((x, x, h, c, *parameters, *_NO_CONSTANTS))
-    check_shapes(inputs, options.gates, options.heads)
-    none = (None,) * len(_NO_CONSTANTS)
-    numbers = MULTIPLIED.index(dtype)
-    struct = without_tensors((T, B, features, units), numbers, options, none)
-    layer = library.Layer.from_buffer_copy(struct)
-    place(layer, PARAMETERS, parameters)
-    sites = (library.Population * len(populations))()
-    if takes:
-        for site, population, own in zip(sites, populations, each_own, strict=True):
-            fill(site, population, own, step, T)
-            site.count = B
-    forms = [form(p) for p in parameters if p is not None]
-    return _Prepared(key, layer, forms, [], sites, at_hand)

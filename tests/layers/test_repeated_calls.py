@@ -1,0 +1,215 @@
+"""A call that differs from the last one in numbers alone is told from every other call."""
+
+import contextlib
+import copy
+import itertools
+from functools import partial
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rnnorm
+from rnnorm.kernels.cpu import library
+from rnnorm.layers.call import prepared_call, short_call
+
+NORMS = {"batch": "batch", "layer": "layer", "shared": rnnorm.BatchNorm(population="shared")}
+ROWS, SIZE, UNITS = 6, 3, 4
+
+
+@pytest.fixture(autouse=True)
+def repeated(monkeypatch):
+    """Count the calls since the last look that were repetitions."""
+    if library.UNAVAILABLE or prepared_call._Guards is None:
+        pytest.skip("no call is a repetition here")
+    torch.manual_seed(0)
+    found, run = [], short_call._repeat
+    monkeypatch.setattr(short_call, "_repeat", lambda *given: found.append(1) or run(*given))
+
+    def look():
+        count = len(found)
+        found.clear()
+        return count
+
+    return look
+
+
+def draw(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def cell_of(name, norm, **options):
+    cell = getattr(rnnorm, name)(SIZE, UNITS, norm=NORMS[norm], dtype=torch.float64, **options)
+    for step in range(3):
+        cell(draw(ROWS, SIZE), step=step)
+    return cell
+
+
+def state_of(name, rows=ROWS):
+    return (draw(rows, UNITS), draw(rows, UNITS)) if name == "LSTMCell" else draw(rows, UNITS)
+
+
+def on_reference(module, *given, **options):
+    with rnnorm.use_backend("reference"):
+        return module(*given, **options)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_steps_with_other_numbers_are_those_of_the_reference(name, norm, training, repeated):
+    cell = cell_of(name, norm).train(training)
+    twin, results = copy.deepcopy(cell), []
+    xs, first = draw(5, ROWS, SIZE), state_of(name)
+    repeated()
+    for each in (cell, twin):
+        state, outputs = first, []
+        # in training the last steps add rows to a population
+        for step, x in enumerate(xs):
+            run = each if each is cell else partial(on_reference, twin)
+            state = run(x, state, step=step)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        loss = torch.stack(outputs).sin().sum()
+        gradients = torch.autograd.grad(loss, list(each.parameters()))
+        results.append((outputs, gradients, each.state_dict()))
+        assert bool(repeated()) == (each is cell)
+    torch.testing.assert_close(*results)
+
+
+def test_a_step_whose_statistics_are_not_finite_is_left_out(repeated):
+    cell, x = cell_of("GRUCell", "batch"), draw(ROWS, SIZE)
+    cell(x, step=0)
+    repeated()
+    before = copy.deepcopy(cell.state_dict())
+    cell(torch.full_like(x, float("nan")), step=1)
+    cell(x, step=2)
+    assert repeated() == 2
+    after = (
+        cell.population_input.num_batches_tracked - before["population_input.num_batches_tracked"]
+    )
+    assert after.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_mode_of_autograd_may_change(norm, repeated):
+    cell, x, state = cell_of("LSTMCell", norm).eval(), draw(ROWS, SIZE), state_of("LSTMCell")
+    repeated()
+    for enabled in (False, True, True, False, True):
+        with torch.set_grad_enabled(enabled):
+            h, _ = cell(x, state, step=0)
+        assert h.requires_grad == enabled
+    assert repeated() == 1
+    cell.requires_grad_(False)
+    assert not cell(x, state, step=0)[0].requires_grad
+    wanted = x.clone().requires_grad_()
+    h, _ = cell(wanted, state, step=0)
+    expected = on_reference(cell, wanted, state, step=0)[0]
+    torch.testing.assert_close(
+        torch.autograd.grad(h.sum(), wanted), torch.autograd.grad(expected.sum(), wanted)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        (lambda x, h: (x[:4], h[:4]), False),
+        (lambda x, h: (draw(SIZE, ROWS).T, h), False),
+        (lambda x, h: (x, draw(UNITS, ROWS).T), False),
+        (lambda x, h: (x, None), False),
+        (lambda x, h: (torch._neg_view(x), h), False),
+        (lambda x, h: (x, torch._neg_view(h)), False),
+        (lambda x, h: (x + 1, h + 1), True),
+    ],
+    ids=["rows", "strides", "strides of h", "no state", "sign", "sign of h", "numbers"],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_other_tensors_are_seen(training, change, known, repeated):
+    cell, x, h = cell_of("GRUCell", "batch").train(training), draw(ROWS, SIZE), draw(ROWS, UNITS)
+    cell(x, h, step=0)
+    twin, given = copy.deepcopy(cell), change(x, h)
+    repeated()
+    found = cell(*given, step=0)
+    assert repeated() == known
+    torch.testing.assert_close(found, on_reference(twin, *given, step=0))
+    torch.testing.assert_close(cell.state_dict(), twin.state_dict())
+
+
+class Watch(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_observer_that_comes_later_sees_operators(training, repeated):
+    cell, x, h = cell_of("GRUCell", "layer").train(training), draw(ROWS, SIZE), draw(ROWS, UNITS)
+    repeated()
+    want, again = cell(x, h), cell(x, h)
+    assert torch.equal(want, again)
+    assert repeated() == 1
+    with Watch() as watch:
+        torch.testing.assert_close(cell(x, h), want)
+    assert watch.seen
+    torch.testing.assert_close(
+        torch.func.vmap(lambda one: cell(one, h))(x[None])[0], want, rtol=1e-5, atol=1e-6
+    )
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        assert forward_ad.unpack_dual(cell(dual, h)).tangent is not None
+    with torch.inference_mode():
+        assert cell(x, h).is_inference()
+    assert repeated() == 0
+    with pytest.raises(RuntimeError, match="must have"):
+        cell(x.float(), h.float())
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_autocast_that_begins_later_is_seen(norm, repeated):
+    cell = cell_of("LSTMCell", norm).float().eval()
+    x, state = torch.randn(ROWS, SIZE), (torch.randn(ROWS, UNITS), torch.randn(ROWS, UNITS))
+    repeated()
+    for _ in range(2):
+        cell(x, state, step=0)
+    assert repeated() == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = cell(x, state, step=0), on_reference(cell, x, state, step=0)
+    assert repeated() == 0
+    assert [s.dtype for s in found] == [s.dtype for s in expected]
+
+
+def test_a_stream_without_step_is_warned_of_once(repeated):
+    cell, x, state = cell_of("LSTMCell", "batch").eval(), draw(ROWS, SIZE), state_of("LSTMCell")
+    cell(x, state, step=0)
+    with pytest.warns(UserWarning, match="hx was given without step"):
+        cell(x, state)
+    cell(x, state)
+    cell(x, state)
+    assert repeated() == 2
+
+
+def test_a_sequence_without_a_state_draws_the_same_noise(repeated):
+    layer = rnnorm.LSTM(SIZE, UNITS, norm="batch", initial_noise=0.5, dtype=torch.float64)
+    twin, x = copy.deepcopy(layer), draw(5, ROWS, SIZE)
+    found = []
+    for each, backend in ((layer, None), (twin, "reference")):
+        torch.manual_seed(1)
+        with rnnorm.use_backend(backend) if backend else contextlib.nullcontext():
+            outputs = [each(x + k)[0] for k in range(4)]
+        found.append((outputs, each.state_dict(), torch.rand(3)))
+    assert repeated() == 2
+    torch.testing.assert_close(*found)
+
+
+def test_lengths_of_sequences_may_take_turns(repeated):
+    layer = rnnorm.GRU(SIZE, UNITS, norm="batch", initial_noise=0.0, dtype=torch.float64)
+    twin = copy.deepcopy(layer)
+    for steps, rows in itertools.product((5, 2, 7), (ROWS, ROWS, ROWS, 4)):
+        x = draw(steps, rows, SIZE)
+        torch.testing.assert_close(layer(x), on_reference(twin, x))
+    torch.testing.assert_close(layer.state_dict(), twin.state_dict())
+    assert repeated() == 3
