@@ -4,12 +4,15 @@
     python benchmarks/stream.py --cells
 
 The second form takes a step of a one-step class on 16 rows with their state, in evaluation and in
-training (forward and backward): ours with batch and with layer norm ÷ torch.nn's.
+training (forward and backward): ours with batch and with layer norm ÷ torch.nn's. In training
+stands beside each norm what autograd alone takes: a function of the same tensors that computes
+nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -59,8 +62,25 @@ def sides(cell: str, norm: str | None, size: int) -> dict[str, partial[dict[str,
     }
 
 
+class Nothing(torch.autograd.Function):
+    """A function with the inputs, saved tensors and gradients of a step, which computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Tensor) -> Tensor:
+        """Return a tensor of the form of the second input, h."""
+        ctx.save_for_backward(*given)
+        ctx.set_materialize_grads(False)
+        return torch.empty_like(given[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """Return gradients that are not written."""
+        wanted = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=True)
+        return tuple([torch.empty_like(t) if wants else None for t, wants in wanted])
+
+
 def step_by_step(
-    cell: nn.Module, x: Tensor, state: Any, leaves: dict[str, nn.Parameter], **step: int
+    cell: Callable[..., Any], x: Tensor, state: Any, leaves: dict[str, nn.Parameter], **step: int
 ) -> dict[str, Tensor]:
     """The last h of steps that all begin at one state, and the gradients of its sum."""
     grads: tuple[Tensor, ...] = ()
@@ -92,7 +112,15 @@ def cells(cell: str, size: int, train: bool) -> dict[str, partial[dict[str, Tens
         found[norm or "torch.nn"] = run = partial(step_by_step, module, x, hx, leaves, **step)
         if norm:
             verify(f"{name} {size}", run, partial(on_backend, "reference", run))
+        if norm and train:
+            alone = partial(_autograd_alone, list(leaves.values()))
+            found[f"{norm} floor"] = partial(step_by_step, alone, x, hx, leaves)
     return found
+
+
+def _autograd_alone(leaves: list[Tensor], x: Tensor, hx: Any) -> Tensor:
+    states = hx if isinstance(hx, tuple) else (hx,)
+    return Nothing.apply(x, *states, *leaves)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def main() -> None:
@@ -118,7 +146,7 @@ def main() -> None:
 def show(what: str, steps: dict[str, partial[dict[str, Tensor]]], seconds: float) -> None:
     """Time the sides of a comparison in turn and print their times of a frame."""
     for name, took in interleave(steps, seconds).items():
-        print(f"{what} {name:9} {1e6 * took.seconds / FRAMES:8.1f} µs {took}", flush=True)
+        print(f"{what} {name:12} {1e6 * took.seconds / FRAMES:8.1f} µs {took}", flush=True)
 
 
 if __name__ == "__main__":

@@ -192,6 +192,16 @@ def test_a_stream_without_step_is_warned_of_once(repeated):
     assert repeated() == 2
 
 
+def test_statistics_that_are_forgotten_are_warned_of(repeated):
+    cell, x, h = cell_of("GRUCell", "shared").eval(), draw(ROWS, SIZE), draw(ROWS, UNITS)
+    for _ in range(3):
+        cell(x, h, step=0)
+    assert repeated()
+    cell.reset_running_stats()
+    with pytest.warns(UserWarning, match="before any statistic was taken"):
+        cell(x, h, step=0)
+
+
 def test_a_sequence_without_a_state_draws_the_same_noise(repeated):
     layer = rnnorm.LSTM(SIZE, UNITS, norm="batch", initial_noise=0.5, dtype=torch.float64)
     twin, x = copy.deepcopy(layer), draw(5, ROWS, SIZE)
