@@ -85,6 +85,27 @@ RNNORM_INLINE void clear_beyond([[maybe_unused]] T* z, [[maybe_unused]] int64_t 
 #endif
 }
 
+// the lane sums of the vectors of W rows, each by halves as lane_sum has it
+template <int W, class T>
+RNNORM_INLINE Vec<T, W> lane_sums(Vec<T, W> (&rows)[W]) {
+  using N = typename Lanes<T, W>::bits;
+  // blocks of lanes are those of one row, in the order of the rows
+#pragma GCC unroll 4
+  for (int block = W; block > 1; block /= 2) {
+    N low{}, high{};
+#pragma GCC unroll 16
+    for (int lane = 0; lane < W; ++lane) {
+      low[lane] = lane / (block / 2) * block + lane % (block / 2);
+      high[lane] = low[lane] + block / 2;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < block / 2; ++r)
+      rows[r] = shuffle<W>(rows[2 * r], rows[2 * r + 1], low) +
+                shuffle<W>(rows[2 * r], rows[2 * r + 1], high);
+  }
+  return rows[0];
+}
+
 // a tile's mean over each row, 0 if it is not `centred`, and the sum of squares about it
 template <class R, class T, int U>
 void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& to, int64_t at) {
@@ -92,18 +113,39 @@ void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& t
   T real[U];
   for (int k = 0; k < U; ++k) real[k] = T(k < u.count);
   const int64_t tile = u.first / tile_units;
-  each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
-    const T* row = x + r * C;
-    Vec<T, W> sum{}, squares{};
-    for (int c = first; centred && c < last; c += W) sum += load<W>(row + c);
-    const T mean = lane_sum<W, T>(sum) / T(u.count * R::gates[block]);
-    for (int c = first; c < last; c += W) {
-      const auto apart = (load<W>(row + c) - mean) * load<W>(real + c % U);
-      squares += apart * apart;
+#pragma GCC unroll 2
+  for (int block = 0; block < R::count; ++block) {
+    const int first = U * R::before(block), last = U * (R::before(block) + R::gates[block]);
+    const T count = T(u.count * R::gates[block]);
+    T *mean = to.row(tile, block, 0) + at, *squares = to.row(tile, block, 1) + at;
+    const auto spread = [&](const T* row, T middle) __attribute__((always_inline)) {
+      Vec<T, W> sum{};
+      for (int c = first; c < last; c += W) {
+        const auto apart = (load<W>(row + c) - middle) * load<W>(real + c % U);
+        sum += apart * apart;
+      }
+      return sum;
+    };
+    int64_t r = 0;
+    // W rows at once, where there are registers for their sums
+    if constexpr (W == 16)
+      for (; r + W <= n; r += W) {
+        Vec<T, W> sums[W] = {};
+#pragma GCC unroll 16
+        for (int k = 0; k < W; ++k)
+          for (int c = first; centred && c < last; c += W) sums[k] += load<W>(x + (r + k) * C + c);
+        store<W>(mean + r, lane_sums<W, T>(sums) / count);
+#pragma GCC unroll 16
+        for (int k = 0; k < W; ++k) sums[k] = spread(x + (r + k) * C, mean[r + k]);
+        store<W>(squares + r, lane_sums<W, T>(sums));
+      }
+    for (; r < n; ++r) {
+      Vec<T, W> sum{};
+      for (int c = first; centred && c < last; c += W) sum += load<W>(x + r * C + c);
+      mean[r] = lane_sum<W, T>(sum) / count;
+      squares[r] = lane_sum<W, T>(spread(x + r * C, mean[r]));
     }
-    to.row(tile, block, 0)[at + r] = mean;
-    to.row(tile, block, 1)[at + r] = lane_sum<W, T>(squares);
-  });
+  }
 }
 
 // merges the tiles' moments, one after the other (Chan et al. 1979), to the mean and

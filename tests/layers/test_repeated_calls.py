@@ -173,13 +173,46 @@ def test_autocast_that_begins_later_is_seen(norm, repeated):
     cell = cell_of("LSTMCell", norm).float().eval()
     x, state = torch.randn(ROWS, SIZE), (torch.randn(ROWS, UNITS), torch.randn(ROWS, UNITS))
     repeated()
-    for _ in range(2):
-        cell(x, state, step=0)
-    assert repeated() == 1
+    for dtype in (None, torch.bfloat16, torch.float16, None):
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            for _ in range(3):
+                found = cell(x, state, step=0)
+            expected = on_reference(cell, x, state, step=0)
+        assert [s.dtype for s in found] == [s.dtype for s in expected]
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+        # a kernel that multiplies in the dtype of autocast does so without a gradient alone
+        assert bool(repeated()) == (dtype is None)
+
+
+@pytest.mark.skipif(not library.multiplies_bfloat16(), reason="no products of bfloat16 here")
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("norm", [*NORMS, "laurent2015-sequence"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN", "LiGRU", "LSTMCell", "GRUCell", "RNNCell"])
+def test_evaluation_under_autocast_has_the_bits_of_the_usual_way(name, norm, given, repeated):
+    if norm not in NORMS and name.endswith("Cell"):
+        pytest.skip("a cell sees one frame")
+    rows, units, shape = 5, 18, (4, 5, 7)
+    shape = shape[1:] if name.endswith("Cell") else shape
+    module = getattr(rnnorm, name)(7, units, norm=NORMS.get(norm, norm))
+    module(torch.randn(shape))
+    module.eval()
+    h = torch.randn((rows, units) if name.endswith("Cell") else (1, rows, units))
+    hx = ((h, h + 1) if name.startswith("LSTM") else h) if given else None
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for step in (0, 0, 0, 1):
+            x = torch.randn(shape)
+            found = module(x, hx, step=step)
+            # a backend that is named takes the usual way
+            with rnnorm.use_backend("cpu"):
+                expected = module(x, hx, step=step)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert repeated() >= (0 if norm == "batch" else 1)
+        with torch.autocast("cpu", torch.float16):
+            found, expected = module(x, hx, step=0), on_reference(module, x, hx, step=0)
+            torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = cell(x, state, step=0), on_reference(cell, x, state, step=0)
-    assert repeated() == 0
-    assert [s.dtype for s in found] == [s.dtype for s in expected]
+        output = module(x, hx, step=0)[0]
+    assert output.requires_grad
 
 
 def test_a_stream_without_step_is_warned_of_once(repeated):

@@ -147,10 +147,10 @@ class DenseCall:
             results = (*results, c_n)
             layer.c0, layer.c_n = c.data_ptr(), c_n.data_ptr()
         self.parts = parts = _reserve_of(
-            self.sizes, self.options, save, self.one_step, x.element_size()
+            self.sizes, self.options, save, self.one_step, h.element_size()
         )
         if parts.places:
-            self.reserve = x.new_empty(parts.numbers)
+            self.reserve = h.new_empty(parts.numbers)
             first, of_layer = self.reserve.data_ptr(), slots(layer)
             for slot, at in parts.places:
                 of_layer[slot] = first + at

@@ -73,7 +73,7 @@ class Prepared(NamedTuple):
     """The struct of a layer's calls as long as its tensors have the same forms and addresses.
 
     Args:
-        key: these forms and addresses, and what else the structs depend on.
+        key: dtype of the products, what else the structs depend on, and these forms and addresses.
         layer: the struct, with the addresses of parameters and of constants.
         forms: forms of the parameters, as the backward pass compares them.
         constants: where each population has the rows that serve as constants.
@@ -186,6 +186,7 @@ class KnownLayer:
         tensors: LayerTensors,
         differentiable: bool,
         frames: int,
+        products: torch.dtype | None,
         x: Tensor,
         given: Sequence[Any],
     ) -> None:
@@ -197,6 +198,7 @@ class KnownLayer:
             tensors: the layer's tensors.
             differentiable: whether autograd records the call.
             frames: number of frames.
+            products: the dtype of matrix products under autocast.
             x: the input, as ``repeated`` is given it.
             given: the states that the user gave.
         """
@@ -209,7 +211,7 @@ class KnownLayer:
         if self.own or _Guards is None or any([_unwrap_if_dead(t) is not t for t in held]):
             return
         guards = _Guards(*held, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        situation = _situation(module, given, tensors.populations)
+        situation = _situation(module, given, tensors.populations, products)
         contiguous = all(map(Tensor.is_contiguous, (x, *given)))
         ends = [
             len(population)
@@ -222,7 +224,13 @@ class KnownLayer:
         )
 
     def repeated(
-        self, last: Repetition, module: Any, x: Any, given: Sequence[Any], step: Any
+        self,
+        last: Repetition,
+        module: Any,
+        x: Any,
+        given: Sequence[Any],
+        step: Any,
+        products: torch.dtype | None,
     ) -> LayerTensors | None:
         """Return the layer's tensors if a call differs from the last one in numbers alone.
 
@@ -232,6 +240,7 @@ class KnownLayer:
             x: the input.
             given: the states that the user gave.
             step: as given by the user.
+            products: the dtype of matrix products under autocast.
         """
         if module.cell is not self.cell or module.norm is not self.norm:
             return None
@@ -244,7 +253,7 @@ class KnownLayer:
         if training and module.ranks is not None:
             return None
         tensors = self.tensors(module)
-        if _situation(module, given, tensors.populations) != last.situation:
+        if _situation(module, given, tensors.populations, products) != last.situation:
             return None
         if list(map(type, tensors.parameters)) != self.kinds:
             return None
@@ -283,9 +292,19 @@ class KnownLayer:
         return x.is_cpu and self._runs[kind]
 
 
-def _situation(module: Any, given: Sequence[Any], populations: Sequence[Any]) -> tuple[Any, ...]:
+def products_on_cpu() -> torch.dtype | None:
+    """Return the dtype of matrix products on the CPU, None without autocast."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+
+def _situation(
+    module: Any,
+    given: Sequence[Any],
+    populations: Sequence[Any],
+    products: torch.dtype | None,
+) -> tuple[Any, ...]:
     """Return what decides about a call of a layer beside its tensors."""
-    modes = module.training, torch.is_grad_enabled()
+    modes = module.training, torch.is_grad_enabled(), products
     return *modes, len(given), *map(_settings, populations)
 
 
@@ -316,7 +335,7 @@ def prepare(
         RuntimeError: if a parameter has another shape than the layer's.
     """
     x, _, h, c, *parameters = leaves
-    (T, B), (dtype, features, units, taken, *_) = frames, key
+    (T, B), (products, features, units, taken, *_), dtype = frames, key, h.dtype
     takes = taken is not None
     read, at_hand, constants = [p for p in parameters if p is not None], [], []
     for k, (mean, var, *counts) in zip(known.sites, each_own, strict=True):
@@ -339,7 +358,7 @@ def prepare(
     inputs = Inputs._make((x, x, h, c, *parameters, *NO_CONSTANTS))
     check_shapes(inputs, options.gates, options.heads)
     none = (None,) * len(NO_CONSTANTS)
-    numbers = MULTIPLIED.index(dtype)
+    numbers = MULTIPLIED.index(products)
     struct = without_tensors((T, B, features, units), numbers, options, none)
     layer = library.Layer.from_buffer_copy(struct)
     place(layer, PARAMETERS, parameters)

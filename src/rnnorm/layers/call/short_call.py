@@ -15,10 +15,12 @@ from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu import library, own_call, own_cell
-from rnnorm.kernels.cpu.c_struct import COMPUTED, slots
+from rnnorm.kernels.cpu.c_struct import COMPUTED, slots, slots_of
 from rnnorm.kernels.cpu.dense_call import DenseCall
+from rnnorm.kernels.cpu.library import multiplies_bfloat16
 from rnnorm.kernels.cpu.update import fill
-from rnnorm.kernels.inputs import joined, separated
+from rnnorm.kernels.inputs import PARAMETERS, Inputs, joined, separated
+from rnnorm.layers.call.autocast import in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import LAST_STEP
 from rnnorm.layers.call.prepared_call import (
     NO_CONSTANTS,
@@ -31,12 +33,15 @@ from rnnorm.layers.call.prepared_call import (
     constants_of,
     form_on_cpu,
     prepare,
+    products_on_cpu,
 )
 from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import unobserved
 
 _PLAIN = frozenset((Tensor,))
 _STRIDED = torch.strided
+# where the leaves have x and the weights of its product and of that of h
+_MULTIPLIED = [Inputs._fields.index(name) for name in ("x", *PARAMETERS[:2])]
 # what a transform of torch.func has left behind has no memory of its own
 _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
@@ -108,15 +113,16 @@ def _call(
     """
     training, states = module.training, len(module.cell.states)
     given = () if hx is None else tuple(hx) if states > 1 else (hx,)
+    products = products_on_cpu()
     known = _layers.get(module, _NONE).get(suffix)
     # read once: another thread may call the layer
     last = None if known is None else known.repetition
     if known is not None and last is not None:
-        tensors = known.repeated(last, module, x, given, step)
+        tensors = known.repeated(last, module, x, given, step, products)
         found = tensors and _repeat(known, last, tensors, module, x, given, suffix, step)
         if found is not None:
             dispatch.calls["cpu"] += 1
-            return found
+            return _as_torch(found, module, x, given, suffix, products)
     if not unobserved((x, *given)):
         return None
     usual = (
@@ -124,7 +130,7 @@ def _call(
         or x.shape[0] == 0
         or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
         or (hx is not None and [s.shape for s in given] != [shape] * states)
-        or torch.is_autocast_enabled("cpu")
+        or (products is not None and (training or not _multiplies(module, x, products)))
         or not dispatch.quiet()
         or (training and module.ranks is not None and module.synchronized())
     )
@@ -140,12 +146,37 @@ def _call(
     if not training and (streams or not known.warned(module)):
         module._warn(streams)
     state, noise = _first_state(module, x, given, suffix)
-    found = _run(known, module, x, state, suffix, step or 0, noise, (x, given))
+    found = _run(known, module, x, state, suffix, step or 0, noise, (x, given), products)
     if found is None:
         known.missed.add(training)
-    else:
-        dispatch.calls["cpu"] += 1
-    return found
+        return None
+    dispatch.calls["cpu"] += 1
+    return _as_torch(found, module, x, given, suffix, products)
+
+
+def _multiplies(module: Any, x: Tensor, products: torch.dtype) -> bool:
+    """Tell whether the kernel multiplies a float32 input in the dtype of autocast."""
+    narrow = products is torch.bfloat16 and multiplies_bfloat16()
+    return narrow and x.dtype is torch.float32 and own_cell.built_in(module.cell)
+
+
+def _as_torch(
+    found: tuple[Tensor, State],
+    module: Any,
+    x: Tensor,
+    given: State,
+    suffix: str,
+    products: torch.dtype | None,
+) -> tuple[Tensor, State]:
+    """Return the output and the states in the dtypes that torch.nn gives them under autocast."""
+    if products is None:
+        return found
+    output, state = found
+    results = (output, *state) if suffix else state
+    # the weights are of the dtype of x
+    dtypes = result_dtypes(module.torch_class, products, x, x, given, len(results))
+    results = in_dtypes(results, dtypes)
+    return results[0], results[1:] if suffix else results
 
 
 def _first_state(
@@ -175,9 +206,8 @@ def _repeat(
         leaves = (x, None, state[0], state[1] if len(state) > 1 else None, *tensors.parameters)
     else:
         leaves = _leaves(x, state, tensors.parameters)
-    return _finish(
-        known, last.prepared, tensors, leaves, suffix, step or 0, noise, last.differentiable
-    )
+    prepared, differentiable = last.prepared, last.differentiable
+    return _finish(known, prepared, tensors, leaves, suffix, step or 0, noise, differentiable)
 
 
 def _of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
@@ -238,11 +268,13 @@ def _run(
     step: int,
     noise: float = 0.0,
     asked: tuple[Any, ...] = (),
+    products: torch.dtype | None = None,
 ) -> tuple[Tensor, State] | None:
     """Run a layer of which ``known`` has the names, where nothing observes operators.
 
     Unless ``noise`` is 0, a first state of this standard deviation takes the given one's place. A
-    call that may be repeated has ``asked``: x and the states that the user gave.
+    call that may be repeated has ``asked``: x and the states that the user gave. ``products`` is
+    the dtype of matrix products under autocast.
     """
     dtype, (T, B, features) = x.dtype, x.shape if suffix else (1, *x.shape)
     given = (x, *state)
@@ -263,6 +295,8 @@ def _run(
     if own[0].dtype is not dtype:
         return None
     differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
+    if products and (differentiable or known.options[False].heads != 1):
+        return None
     takes = module.training and bool(known.populations)
     populations: list[Any] = [module._modules[name] for name in known.populations.values()]
     if takes and (B == 1 or (T > 1 and any([population.shared for population in populations]))):
@@ -283,7 +317,7 @@ def _run(
     leaves = _leaves(x, state, parameters)
     taken = (T, B, [population.momentum for population in populations]) if takes else None
     forms, addresses = list(map(form_on_cpu, held)), list(map(Tensor.data_ptr, held))
-    key = dtype, features, leaves[2].shape[1], taken, forms, addresses
+    key = products or dtype, features, leaves[2].shape[1], taken, forms, addresses
     prepared = known.last
     if prepared is None or prepared.key != key:
         each_own = list(by_population(buffers, names))
@@ -294,7 +328,7 @@ def _run(
     tensors = LayerTensors(parameters, populations, buffers)
     found = _finish(known, prepared, tensors, leaves, suffix, step, noise, differentiable)
     if found is not None and asked:
-        known.remember(module, prepared, tensors, differentiable, T, *asked)
+        known.remember(module, prepared, tensors, differentiable, T, products, *asked)
     return found
 
 
@@ -339,6 +373,12 @@ def _finish(
     else:
         for each, (start, stop) in zip(prepared.constants, rows, strict=False):
             each.place(fields, start, stop)
+    if prepared.key[0] is torch.bfloat16:
+        x, *weights = [leaves[k].to(torch.bfloat16) for k in _MULTIPLIED]
+        for slot, weight in zip(slots_of(PARAMETERS[:2]), weights, strict=True):
+            fields[slot] = weight.data_ptr()
+        # the one result of a step is h_n, which is float32
+        layer.narrow, leaves = bool(suffix), (x, *leaves[1:])
     sizes = T, B, features, h.shape[1]
     call = DenseCall(layer, known.options[takes], prepared.forms, constants, sizes, not suffix)
     output, *states = call.run(leaves, differentiable)
