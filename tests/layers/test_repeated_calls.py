@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
 from rnnorm.kernels.cpu import library
-from rnnorm.layers.call import prepared_call, short_call
+from rnnorm.layers.call import known_layer, short_call
 
 NORMS = {"batch": "batch", "layer": "layer", "shared": rnnorm.BatchNorm(population="shared")}
 ROWS, SIZE, UNITS = 6, 3, 4
@@ -21,7 +21,7 @@ ROWS, SIZE, UNITS = 6, 3, 4
 @pytest.fixture(autouse=True)
 def repeated(monkeypatch):
     """Count the calls since the last look that were repetitions."""
-    if library.UNAVAILABLE or prepared_call._Guards is None:
+    if library.UNAVAILABLE or known_layer._Guards is None:
         pytest.skip("no call is a repetition here")
     torch.manual_seed(0)
     found, run = [], short_call._repeat

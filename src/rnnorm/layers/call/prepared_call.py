@@ -1,30 +1,28 @@
-"""What a short call of a layer prepares, and whether the next call may use it as it is."""
+"""The struct that a short call of a layer prepares for the calls after it, and how one runs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_int64
-from functools import cached_property
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
+from torch import Tensor
+from torch.autograd.graph import increment_version
 
-from rnnorm.kernels import dispatch
-from rnnorm.kernels.call import Request
-from rnnorm.kernels.call_inputs import check_shapes, options_of, sites_of
-from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import library, own_call
-from rnnorm.kernels.cpu.c_struct import MULTIPLIED, place, slots_of, without_tensors
+from rnnorm.cells.cell import State
+from rnnorm.kernels.call_inputs import check_shapes
+from rnnorm.kernels.cpu import library
+from rnnorm.kernels.cpu.c_struct import MULTIPLIED, place, slots, slots_of, without_tensors
+from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
-from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Options, Sites
+from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Sites, joined, separated
 from rnnorm.kernels.operators import form
-from rnnorm.layers.call.checks import LAST_STEP
 from rnnorm.norm.population import BUFFERS
-from rnnorm.tracing import observed
+
+if TYPE_CHECKING:
+    from rnnorm.layers.call.known_layer import KnownLayer
 
 # the address says whether memory is of the CPU
 form_on_cpu = attrgetter("shape", "dtype")
@@ -36,12 +34,10 @@ _CONSTANTS = [
     tuple(slots_of((f"mean_{site}", f"var_{site}", f"last_{site}", f"step_{site}")))
     for site in Sites._fields
 ]
+# where the leaves have x and the weights of its product and of that of h
+_MULTIPLIED = [Inputs._fields.index(name) for name in ("x", *PARAMETERS[:2])]
 # what a transform of torch.func has left behind has no memory of its own
-_unwrap_if_dead = torch._C._functorch.unwrap_if_dead
-# what decides how a population serves and takes minibatches, beside its buffers
-_settings = attrgetter("shared", "_filled", "momentum", "horizon", "_checked")
-# compares types, dtypes, shapes, strides and dispatch keys of several tensors at once
-_Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
 
 class Constants(NamedTuple):
@@ -89,27 +85,6 @@ class Prepared(NamedTuple):
     counts: list[Any]
 
 
-class Repetition(NamedTuple):
-    """What must be as in the last call of a layer for the next one to be a repetition.
-
-    Args:
-        prepared: what the last call has prepared.
-        situation: modes, number of states given, and settings of the populations.
-        same_forms: whether x, the states given, parameters and buffers have the same types, dtypes,
-            shapes and strides, and autograd, autocast, tracers and modes see them as before.
-        differentiable: whether autograd records the call.
-        contiguous: whether x and the states are contiguous.
-        latest: the last step at which training needs no more rows of a population.
-    """
-
-    prepared: Prepared
-    situation: tuple[Any, ...]
-    same_forms: Callable[..., bool]
-    differentiable: bool
-    contiguous: bool
-    latest: float
-
-
 class LayerTensors(NamedTuple):
     """The tensors of a layer at one call, and its populations.
 
@@ -126,186 +101,6 @@ class LayerTensors(NamedTuple):
     def held(self) -> list[Any]:
         """Return all tensors that the layer holds."""
         return [p for p in self.parameters if p is not None] + self.buffers
-
-
-class KnownLayer:
-    """The names that the CPU kernel's call of a layer needs, and what its last call has prepared.
-
-    Args:
-        module: layer for which the CPU kernel was chosen, with its norm.
-        suffix: suffix of the parameters' names.
-        cell: cell of the layer, as the kernel knows it.
-    """
-
-    last: Prepared | None = None
-    last_shape: tuple[int, ...] | None = None
-    repetition: Repetition | None = None
-
-    def __init__(self, module: Any, suffix: str, cell: Any) -> None:
-        self._runs: dict[tuple[torch.dtype, bool], bool] = {}
-        #: in which modes a call of a user's cell was left to the usual way
-        self.missed: set[bool] = set()
-        self.cell, self.norm, norm = cell, module.norm, module.norm
-        self.own = None if cell is module.cell else cell
-        names = own_call.names_of(cell) if self.own else {}
-        norms = cell.norms(norm)
-        sites = sites_of(tuple(norms))
-        own = dict(zip(Sites._fields, sites, strict=True))
-        kinds_and_sites = [name.rpartition("_") for name in PARAMETERS]
-        kernels = [f"{kind}_{own.get(s, s)}" for kind, _, s in kinds_and_sites]
-        self.parameters = [names.get(name, name) + suffix for name in kernels]
-        # computed parameters are no parameters, and a site without gamma is refused elsewhere
-        needed = [f"gamma_{site}{suffix}" for site in norms]
-        self.kinds = [
-            nn.Parameter
-            if name in needed or is_parametrized(module) or getattr(module, name, None) is not None
-            else type(None)
-            for name in self.parameters
-        ]
-        # by site of the kernel
-        self.populations = {
-            of_kernel: f"population_{site}{suffix}"
-            for of_kernel, site in zip(Sites._fields, sites, strict=True)
-            if site in norms and norms[site].takes_statistics
-        }
-        self.sites = [Sites._fields.index(site) for site in self.populations]
-        self.taken = [(f"taken_mean_{site}", f"taken_var_{site}") for site in self.populations]
-
-    @cached_property
-    def options(self) -> dict[bool, Options]:
-        """The options of both passes, by whether statistics are taken."""
-        # every step has as many rows as the first
-        return {
-            takes: options_of(self.cell, self.norm, 2 if takes else None) for takes in (True, False)
-        }
-
-    def remember(
-        self,
-        module: Any,
-        prepared: Prepared,
-        tensors: LayerTensors,
-        differentiable: bool,
-        frames: int,
-        products: torch.dtype | None,
-        x: Tensor,
-        given: Sequence[Any],
-    ) -> None:
-        """Remember the second call of a shape, so that ``repeated`` recognises the next one.
-
-        Args:
-            module: the layer.
-            prepared: what the call has prepared.
-            tensors: the layer's tensors.
-            differentiable: whether autograd records the call.
-            frames: number of frames.
-            products: the dtype of matrix products under autocast.
-            x: the input, as ``repeated`` is given it.
-            given: the states that the user gave.
-        """
-        self.repetition = None
-        # shapes that take turns would be remembered for nothing
-        before, self.last_shape = self.last_shape, x.shape
-        if before != x.shape:
-            return
-        held = (x, *given, *tensors.held())
-        if self.own or _Guards is None or any([_unwrap_if_dead(t) is not t for t in held]):
-            return
-        guards = _Guards(*held, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        situation = _situation(module, given, tensors.populations, products)
-        contiguous = all(map(Tensor.is_contiguous, (x, *given)))
-        ends = [
-            len(population)
-            for population in tensors.populations
-            if population.horizon is None or population.horizon > len(population)
-        ]
-        latest = min(ends, default=math.inf) - frames if module.training else math.inf
-        self.repetition = Repetition(
-            prepared, situation, guards.check, differentiable, contiguous, latest
-        )
-
-    def repeated(
-        self,
-        last: Repetition,
-        module: Any,
-        x: Any,
-        given: Sequence[Any],
-        step: Any,
-        products: torch.dtype | None,
-    ) -> LayerTensors | None:
-        """Return the layer's tensors if a call differs from the last one in numbers alone.
-
-        Args:
-            last: the last call.
-            module: the layer.
-            x: the input.
-            given: the states that the user gave.
-            step: as given by the user.
-            products: the dtype of matrix products under autocast.
-        """
-        if module.cell is not self.cell or module.norm is not self.norm:
-            return None
-        if observed() or not dispatch.quiet():
-            return None
-        first = 0 if step is None else step
-        if type(first) is not int or not 0 <= first <= LAST_STEP or first > last.latest:
-            return None
-        training = module.training
-        if training and module.ranks is not None:
-            return None
-        tensors = self.tensors(module)
-        if _situation(module, given, tensors.populations, products) != last.situation:
-            return None
-        if list(map(type, tensors.parameters)) != self.kinds:
-            return None
-        held = tensors.held()
-        if not last.same_forms(x, *given, *held):
-            return None
-        if list(map(Tensor.data_ptr, held)) != last.prepared.key[-1]:
-            return None
-        # a stream without step is warned of
-        alike = training or step is not None or not given or module._asked_for_step
-        return tensors if alike or all([p.shared for p in tensors.populations]) else None
-
-    def tensors(self, module: Any) -> LayerTensors:
-        """Return the tensors of the layer as its module has them now."""
-        populations = [module._modules[name] for name in self.populations.values()]
-        names = BUFFERS if module.training else READ
-        return LayerTensors(
-            list(map(module._parameters.get, self.parameters)),
-            populations,
-            # read once: another thread may grow them
-            [p._buffers.get(name) for p in populations for name in names],
-        )
-
-    def warned(self, module: Any) -> bool:
-        """Tell whether it was looked whether each population has a statistic."""
-        return all([module._modules[name]._checked for name in self.populations.values()])
-
-    def runs(self, x: Tensor, training: bool, one_step: bool) -> bool:
-        """Tell whether the CPU kernel is chosen for a dense call, if ``dispatch.settled``."""
-        kind = x.dtype, training
-        if x.is_cpu and kind not in self._runs:
-            request = Request(
-                self.cell, self.norm, x.device, x.dtype, training=training, one_step=one_step
-            )
-            self._runs[kind] = dispatch.kernel_of(request).layer is cpu.layer
-        return x.is_cpu and self._runs[kind]
-
-
-def products_on_cpu() -> torch.dtype | None:
-    """Return the dtype of matrix products on the CPU, None without autocast."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-
-
-def _situation(
-    module: Any,
-    given: Sequence[Any],
-    populations: Sequence[Any],
-    products: torch.dtype | None,
-) -> tuple[Any, ...]:
-    """Return what decides about a call of a layer beside its tensors."""
-    modes = module.training, torch.is_grad_enabled(), products
-    return *modes, len(given), *map(_settings, populations)
 
 
 def by_population(buffers: list[Any], names: Sequence[str]) -> Iterator[list[Any]]:
@@ -369,3 +164,66 @@ def prepare(
             site.count = B
     forms = [form(p) for p in parameters if p is not None]
     return Prepared(key, layer, forms, constants, sites, at_hand)
+
+
+def leaves_of(x: Tensor, state: State, parameters: Sequence[Any]) -> tuple[Any, ...]:
+    """Return ``Inputs.leaves`` with None for ``sizes``; x, h and c are made contiguous."""
+    x, h, *c = [unwrap_if_dead(t).contiguous() for t in (x, *state)]
+    return x, None, h, joined(c), *parameters
+
+
+def run_prepared(
+    known: KnownLayer,
+    prepared: Prepared,
+    tensors: LayerTensors,
+    leaves: tuple[Any, ...],
+    suffix: str,
+    step: int,
+    noise: float,
+    differentiable: bool,
+) -> tuple[Tensor, State] | None:
+    """Run a call that is prepared, or return None where a step has no statistics of its own."""
+    x, _, h, c, *_ = leaves
+    T, B, features = x.shape if suffix else (1, *x.shape)
+    takes, populations = prepared.key[3] is not None, tensors.populations
+    rows: list[Any] = []
+    if not takes:
+        # counts may change where they are, so that each call reads them
+        at_hand = zip(populations, prepared.counts, strict=True)
+        rows = [population.own_rows(step, T, counts) for population, counts in at_hand]
+        if None in rows:
+            return None
+    if noise:
+        # drawn last, as the usual call would draw it again
+        leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
+    layer = library.Layer.from_buffer_copy(prepared.layer)
+    fields, constants = slots(layer), []
+    if rows and differentiable:
+        # a training step may change the buffers before the backward pass reads them
+        constants = list(NO_CONSTANTS)
+        for k, population in zip(known.sites, populations, strict=True):
+            constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, T)
+            constants_of(k, mean, var).place(fields, 0, len(mean))
+    else:
+        for each, (start, stop) in zip(prepared.constants, rows, strict=False):
+            each.place(fields, start, stop)
+    if prepared.key[0] is torch.bfloat16:
+        x, *weights = [leaves[k].to(torch.bfloat16) for k in _MULTIPLIED]
+        for slot, weight in zip(slots_of(PARAMETERS[:2]), weights, strict=True):
+            fields[slot] = weight.data_ptr()
+        # the one result of a step is h_n, which is float32
+        layer.narrow, leaves = bool(suffix), (x, *leaves[1:])
+    sizes = T, B, features, h.shape[1]
+    call = DenseCall(layer, known.options[takes], prepared.forms, constants, sizes, not suffix)
+    output, *states = call.run(leaves, differentiable)
+    if takes:
+        increment_version(tensors.buffers)
+        sites = type(prepared.sites).from_buffer_copy(prepared.sites)
+        if step:
+            each_own = by_population(tensors.buffers, BUFFERS)
+            for site, population, own in zip(sites, populations, each_own, strict=True):
+                fill(site, population, own, step, T)
+        call.update(sites, known.taken)
+    if c is not None and c.dim() > 2:
+        states[-1:] = separated(states[-1], 2)
+    return output, (*states,) if suffix else (output, *states)

@@ -8,42 +8,31 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import increment_version
 
 from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import library, own_call, own_cell
-from rnnorm.kernels.cpu.c_struct import COMPUTED, slots, slots_of
-from rnnorm.kernels.cpu.dense_call import DenseCall
+from rnnorm.kernels.cpu import own_call, own_cell
+from rnnorm.kernels.cpu.c_struct import COMPUTED
 from rnnorm.kernels.cpu.library import multiplies_bfloat16
-from rnnorm.kernels.cpu.update import fill
-from rnnorm.kernels.inputs import PARAMETERS, Inputs, joined, separated
 from rnnorm.layers.call.autocast import in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import LAST_STEP
+from rnnorm.layers.call.known_layer import KnownLayer, Repetition, products_on_cpu
 from rnnorm.layers.call.prepared_call import (
-    NO_CONSTANTS,
     READ,
-    KnownLayer,
     LayerTensors,
-    Prepared,
-    Repetition,
     by_population,
-    constants_of,
     form_on_cpu,
+    leaves_of,
     prepare,
-    products_on_cpu,
+    run_prepared,
 )
 from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import unobserved
 
 _PLAIN = frozenset((Tensor,))
 _STRIDED = torch.strided
-# where the leaves have x and the weights of its product and of that of h
-_MULTIPLIED = [Inputs._fields.index(name) for name in ("x", *PARAMETERS[:2])]
-# what a transform of torch.func has left behind has no memory of its own
-_unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
 # by layer and suffix; kept outside the layers, so that it is neither copied nor pickled
 _layers: WeakKeyDictionary[nn.Module, dict[str, KnownLayer]] = WeakKeyDictionary()
@@ -205,9 +194,9 @@ def _repeat(
     if last.contiguous and len(state) < 3:
         leaves = (x, None, state[0], state[1] if len(state) > 1 else None, *tensors.parameters)
     else:
-        leaves = _leaves(x, state, tensors.parameters)
+        leaves = leaves_of(x, state, tensors.parameters)
     prepared, differentiable = last.prepared, last.differentiable
-    return _finish(known, prepared, tensors, leaves, suffix, step or 0, noise, differentiable)
+    return run_prepared(known, prepared, tensors, leaves, suffix, step or 0, noise, differentiable)
 
 
 def _of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
@@ -314,7 +303,7 @@ def _run(
     if any(map(Tensor.is_neg, (*given, *held))):
         # their memory holds other numbers
         return None
-    leaves = _leaves(x, state, parameters)
+    leaves = leaves_of(x, state, parameters)
     taken = (T, B, [population.momentum for population in populations]) if takes else None
     forms, addresses = list(map(form_on_cpu, held)), list(map(Tensor.data_ptr, held))
     key = products or dtype, features, leaves[2].shape[1], taken, forms, addresses
@@ -326,73 +315,10 @@ def _run(
             return None
         known.last = prepared
     tensors = LayerTensors(parameters, populations, buffers)
-    found = _finish(known, prepared, tensors, leaves, suffix, step, noise, differentiable)
+    found = run_prepared(known, prepared, tensors, leaves, suffix, step, noise, differentiable)
     if found is not None and asked:
         known.remember(module, prepared, tensors, differentiable, T, products, *asked)
     return found
-
-
-def _leaves(x: Tensor, state: State, parameters: Sequence[Any]) -> tuple[Any, ...]:
-    """Return ``Inputs.leaves`` with None for ``sizes``; x, h and c are made contiguous."""
-    x, h, *c = [_unwrap_if_dead(t).contiguous() for t in (x, *state)]
-    return x, None, h, joined(c), *parameters
-
-
-def _finish(
-    known: KnownLayer,
-    prepared: Prepared,
-    tensors: LayerTensors,
-    leaves: tuple[Any, ...],
-    suffix: str,
-    step: int,
-    noise: float,
-    differentiable: bool,
-) -> tuple[Tensor, State] | None:
-    """Run a call that is prepared, or return None where a step has no statistics of its own."""
-    x, _, h, c, *_ = leaves
-    T, B, features = x.shape if suffix else (1, *x.shape)
-    takes, populations = prepared.key[3] is not None, tensors.populations
-    rows: list[Any] = []
-    if not takes:
-        # counts may change where they are, so that each call reads them
-        at_hand = zip(populations, prepared.counts, strict=True)
-        rows = [population.own_rows(step, T, counts) for population, counts in at_hand]
-        if None in rows:
-            return None
-    if noise:
-        # drawn last, as the usual call would draw it again
-        leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
-    layer = library.Layer.from_buffer_copy(prepared.layer)
-    fields, constants = slots(layer), []
-    if rows and differentiable:
-        # a training step may change the buffers before the backward pass reads them
-        constants = list(NO_CONSTANTS)
-        for k, population in zip(known.sites, populations, strict=True):
-            constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, T)
-            constants_of(k, mean, var).place(fields, 0, len(mean))
-    else:
-        for each, (start, stop) in zip(prepared.constants, rows, strict=False):
-            each.place(fields, start, stop)
-    if prepared.key[0] is torch.bfloat16:
-        x, *weights = [leaves[k].to(torch.bfloat16) for k in _MULTIPLIED]
-        for slot, weight in zip(slots_of(PARAMETERS[:2]), weights, strict=True):
-            fields[slot] = weight.data_ptr()
-        # the one result of a step is h_n, which is float32
-        layer.narrow, leaves = bool(suffix), (x, *leaves[1:])
-    sizes = T, B, features, h.shape[1]
-    call = DenseCall(layer, known.options[takes], prepared.forms, constants, sizes, not suffix)
-    output, *states = call.run(leaves, differentiable)
-    if takes:
-        increment_version(tensors.buffers)
-        sites = type(prepared.sites).from_buffer_copy(prepared.sites)
-        if step:
-            each_own = by_population(tensors.buffers, BUFFERS)
-            for site, population, own in zip(sites, populations, each_own, strict=True):
-                fill(site, population, own, step, T)
-        call.update(sites, known.taken)
-    if c is not None and c.dim() > 2:
-        states[-1:] = separated(states[-1], 2)
-    return output, (*states,) if suffix else (output, *states)
 
 
 def _adds_as_the_kernel(own: Any, module: Any, parameters: list[Any], suffix: str) -> bool:
