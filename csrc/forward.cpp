@@ -77,9 +77,6 @@ struct Forward : Layer<Cell, T> {
     const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN];
     const int64_t n = a.sizes[t];
     T *x = plan.fused ? nullptr : x_terms(u, t, rank), *h = h_terms(u, t, rank);
-    this->fetch_constants(*x_site, t, G, u);
-    this->fetch_constants(*h_site, t, G, u);
-    if (Cell::has_cell) this->fetch_constants(a.site[RNNORM_CELL], t, 1, u);
     if (t % steps_at_once == 0) {
       const int64_t stop = smaller(T_, t + steps_at_once);
       T* to = plan.fused ? h : x;
@@ -385,7 +382,10 @@ struct Forward : Layer<Cell, T> {
         this->template pack_recurrent<C>(u, panel_h + G * u.first * FR);
     });
     if (shows) team.barrier();
+    const int64_t from = first < last ? tiles[first].first : 0;
+    const int64_t to = first < last ? tiles[last - 1].first + tiles[last - 1].count : 0;
     for (int64_t t = 0; t < T_; ++t) {
+      for (int which = 0; which < RNNORM_SITES; ++which) this->read_constants(which, t, from, to);
       if (plan.across) {
         if (!step_across(team, rank, first, last, t)) return;
       } else {

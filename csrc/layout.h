@@ -252,18 +252,17 @@ struct Layer {
             static_cast<const T*>(site.constant_var) + at, site.constant_row};
   }
 
-  // prefetches the constants of one tile while its products are computed
-  void fetch_constants(const rnnorm_site& site, int64_t t, int gates, Units u) const {
+  // reads the constants of a thread's units [first, last) at step t in the order of memory: asked for
+  // tile by tile, even long before, they come several times as slowly
+  void read_constants(int which, int64_t t, int64_t first, int64_t last) const {
+    const rnnorm_site& site = a.site[which];
     if (takes(site, t)) return;
+    const int gates = gates_of(which);
     const Statistic from = serving(site, t, gates * H);
-    if (!from.mean) return;
-    for (int g = 0; g < gates; ++g) {
-      // a tile's columns lie across two lines
-      for (int64_t k : {u.first, u.first + u.count - 1}) {
-        __builtin_prefetch(from.mean + g * H + k);
-        __builtin_prefetch(from.var + g * H + k);
-      }
-    }
+    constexpr int64_t line = 64 / int64_t(sizeof(T));
+    for (const volatile T* p : {from.mean, from.var})
+      for (int g = 0; p && g < gates; ++g)
+        for (int64_t k = first; k < last; k += line) (void)p[g * H + k];
   }
 
   // prepares a site's y = (x - mean) * scale + shift for one tile at step t, in the thread's room
