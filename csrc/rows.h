@@ -113,7 +113,6 @@ void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& t
   T real[U];
   for (int k = 0; k < U; ++k) real[k] = T(k < u.count);
   const int64_t tile = u.first / tile_units;
-#pragma GCC unroll 2
   for (int block = 0; block < R::count; ++block) {
     const int first = U * R::before(block), last = U * (R::before(block) + R::gates[block]);
     const T count = T(u.count * R::gates[block]);
