@@ -6,7 +6,8 @@ import torch
 from rnnorm.experiments.data.text.corpora import ENDS, load_corpus
 from rnnorm.experiments.data.text.windows import Window
 from rnnorm.experiments.tasks.language.model import LanguageModel
-from rnnorm.experiments.trained.text import continuation, write
+from rnnorm.experiments.tasks.language.writing import continuation
+from rnnorm.experiments.trained.text import write
 from rnnorm.experiments.training.checkpoint import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 

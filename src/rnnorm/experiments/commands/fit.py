@@ -25,6 +25,7 @@ def add_options(parser: ArgumentParser) -> None:
     own.option("resume", "RUN", type=options.run_folder)
     own.option("start", "RUN")
     own.option("every_n_steps", "N", "--checkpoint-every")
+    own.option("samples", "N")
     options.trust(parser)
     options.overrides(parser)
 

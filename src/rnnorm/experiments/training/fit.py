@@ -39,7 +39,14 @@ from rnnorm.experiments.training.folder import (
 from rnnorm.experiments.training.keep import ACCUMULATING, KeepLastAndBest
 from rnnorm.experiments.training.machine import Places
 from rnnorm.experiments.training.metrics import MetricsFile, TrainingScores
-from rnnorm.experiments.training.progress import ProgressLines, StepsBar, TimeAhead
+from rnnorm.experiments.training.progress import (
+    SAMPLES,
+    ProgressLines,
+    Samples,
+    StepsBar,
+    TimeAhead,
+    check_samples,
+)
 from rnnorm.experiments.training.resume import (
     FREE,
     AccumulateAsScheduled,
@@ -67,6 +74,7 @@ def fit(
     batch_size: int | None = None,
     seed: int | None = None,
     every_n_steps: int = 100,
+    samples: int | None = None,
     overrides: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
@@ -93,6 +101,8 @@ def fit(
         batch_size: rows of a training minibatch; the recipe's number by default.
         seed: seed of the weights and the data; 1 by default.
         every_n_steps: steps between two checkpoints, besides one after every epoch.
+        samples: texts to write after each epoch, into ``samples.txt`` too. None by default; a
+            resumed training writes as many as before.
         overrides: options of LightningCLI, such as ``"--trainer.max_epochs=3"``.
         callbacks: added to the trainer's callbacks.
         quiet: print nothing, unless the training is stopped.
@@ -104,8 +114,8 @@ def fit(
     Raises:
         ValueError: if the recipe is unknown, or the folder to resume is of another recipe, model,
             order of the data, optimiser or schedule, or had another number of processes; ``start``
-            is of other layers or data, or given with ``resume``; ``every_n_steps < 1``; or the
-            trainer refuses its arguments.
+            is of other layers or data, or given with ``resume``; ``every_n_steps < 1``; ``samples``
+            is below 0, or the model writes none; or the trainer refuses its arguments.
         FileExistsError: if ``run_dir`` exists.
         FileNotFoundError: if there is no run to resume, or ``data_dir`` lacks files.
         DivergedError: if the loss, a gradient, a parameter or a statistic is not finite.
@@ -114,6 +124,7 @@ def fit(
         Stopped: if Ctrl-C or SIGTERM ended the training after a step, with a checkpoint.
     """
     check_at_least(1, **{"--checkpoint-every": every_n_steps})
+    check_at_least(0, **{"--samples": samples})
     # only the first of several processes makes the run folder and writes
     writes = one_process or processes.is_first()
     quiet = quiet or not writes
@@ -130,6 +141,10 @@ def fit(
         folder = _begun(resume, run_dir, start)
         experiment, about = rebuild(folder, recipe, scale, overrides)
     refuse_trainer(experiment)
+    if samples is not None:
+        about["samples"] = samples
+    if sampled := about.get("samples", 0):
+        check_samples(experiment.model)
     with ExitStack() as locks:
         if resume is not None and writes:
             locks.enter_context(only_process(folder))
@@ -155,6 +170,7 @@ def fit(
             keep.step, keep.broken = step, last.name != LAST
         accepted = _Accepted(experiment, folder)
         shown = [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
+        written = [Samples(folder / SAMPLES, sampled, quiet, step)] if sampled else []
         trainer = experiment.make_trainer(
             [
                 clock,
@@ -164,6 +180,7 @@ def fit(
                 Places(),
                 TrainingScores(),
                 *([] if quiet else shown),
+                *written,
                 *callbacks,
                 AccumulateAsScheduled(),
                 keep,

@@ -147,6 +147,12 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is of no run: overrides must be a list of words, got {got:.40}")
     if not isinstance(start := about.get("start", ""), str):
         raise ValueError(f"{path} is of no run: start must be a path, got {json.dumps(start):.40}")
+    samples = about.get("samples", 0)
+    if not isinstance(samples, int) or samples < 0:
+        raise ValueError(
+            f"{path} is of no run: samples must be a number of at least 0, got "
+            f"{json.dumps(samples):.40}"
+        )
     return about
 
 
@@ -220,7 +226,7 @@ def only_process(folder: Path) -> Iterator[None]:
                 file=sys.stderr,
                 flush=True,
             )
-        for written in ("checkpoints/*", "config.yaml.*", "metrics.csv.*"):
+        for written in ("checkpoints/*", "config.yaml.*", "metrics.csv.*", "samples.txt.*"):
             for partial in folder.glob(f"{written}.partial"):
                 partial.unlink()
         yield

@@ -1,11 +1,14 @@
-"""Show the time, a bar and a line per epoch while a training runs."""
+"""Show the time, a bar, a line per epoch and samples while a training runs."""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -13,9 +16,14 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from tqdm import tqdm
 
 from rnnorm.experiments.console import duration
+from rnnorm.experiments.data.text_file import as_text
+from rnnorm.experiments.files import file_exists, unpack, write_whole
 from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.clock import Clock, StopAfter, callbacks_of
 from rnnorm.experiments.training.score import Metric, Score, score_of
+from rnnorm.kernels import dispatch
+from rnnorm.layers.normalised_module import temporarily
 
 
 def progress_bars() -> list[Callback]:
@@ -172,3 +180,71 @@ class ProgressLines(Callback):
         at = f"epoch {trainer.current_epoch + 1}/{epochs}"
         tqdm.write(", ".join([at, where, *trained, *scores, f"{milliseconds:.1f} ms a step"]))
         sys.stdout.flush()
+
+
+_SAMPLE = re.compile(r"epoch \d+, (\d+) steps: ")
+#: file of a run folder that holds the samples of all epochs
+SAMPLES = "samples.txt"
+# most bytes of that file
+_LIMIT = 1 << 27
+
+
+class Samples(Callback):
+    """Prints what a model writes after each epoch, and appends it to a file.
+
+    The draws have a generator of their own, so that training goes on as without samples.
+
+    Args:
+        path: the file, with a line for each sample.
+        count: number of samples of an epoch.
+        quiet: whether to print nothing.
+        keep_until: drop samples of later steps, which a resumed training writes again.
+    """
+
+    def __init__(self, path: Path, count: int, quiet: bool, keep_until: int) -> None:
+        self._path, self._count, self._quiet = path, count, quiet
+        self._keep_until = keep_until
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop the samples of later steps, and a line that a kill has cut off."""
+        if not processes.is_first() or not file_exists(self._path):
+            return
+        text = as_text(unpack(self._path, "", _LIMIT), self._path)
+        lines = text.split("\n")[:-1]
+        found = [(_SAMPLE.match(line), line) for line in lines]
+        kept = [line for at, line in found if at is None or int(at[1]) <= self._keep_until]
+        write_whole(self._path, "".join(f"{line}\n" for line in kept).encode())
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write samples, unless the epoch is cut short: a resumed training ends it."""
+        if not trainer.is_last_batch or not processes.is_first():
+            return
+        model: Any = pl_module
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        calls = Counter(dispatch.calls)
+        with temporarily(model.modules(), training=False):
+            written = model.write_samples(data, self._count)
+        # the kernels that checkpoints name are those of the training
+        dispatch.calls.clear()
+        dispatch.calls.update(calls)
+        at = f"epoch {trainer.current_epoch + 1}, {trainer.global_step} steps"
+        lines = [f"{at}: {sample}" for sample in written]
+        with self._path.open("a", newline="", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        if not self._quiet:
+            tqdm.write("\n".join(lines))
+            sys.stdout.flush()
+
+
+def check_samples(model: object) -> None:
+    """Refuse samples of a model that writes no text.
+
+    Raises:
+        ValueError: if the model has no ``write_samples``.
+    """
+    if not hasattr(model, "write_samples"):
+        writes = getattr(model, "writes", "writes nothing")
+        raise ValueError(
+            "samples are for models that continue a text or translate, and "
+            f"{type(model).__name__} {writes}: leave --samples out"
+        )

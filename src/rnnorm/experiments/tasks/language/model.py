@@ -19,6 +19,7 @@ from rnnorm.experiments.models.generation_training import Progress, Task, Way, t
 from rnnorm.experiments.models.layers import initialise, normalise_weights, set_forget_bias
 from rnnorm.experiments.models.measures import Likelihood, Unit, cross_entropy
 from rnnorm.experiments.models.recurrent_model import RecurrentModel, rows_of, stream
+from rnnorm.experiments.tasks.language import writing
 from rnnorm.experiments.tasks.language.carried_states import CarriedStates
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
@@ -272,6 +273,20 @@ class LanguageModel(RecurrentModel):
         if self.score.name != "loss":
             self.log(f"{name}/loss", loss, batch_size=symbols)
         self.log(f"{name}/{self.score.name}", likelihood, prog_bar=True, batch_size=symbols)
+
+    def write_samples(self, data: TextData, count: int) -> list[str]:
+        """Write texts from "the" on, as ``rnnorm write`` does.
+
+        Where the training text has no "the", they begin as the validation text does.
+        """
+        vocabulary, dataset = data.vocabulary, data.hparams["dataset"]
+        try:
+            beginning = writing.numbers("the", vocabulary, dataset)
+        except ValueError:
+            # a loop over the loader would change its state
+            loader = data.loaders["val"]
+            beginning = loader.batch(0, loader.draw()).x[:1, 0]
+        return writing.texts(self, vocabulary, dataset, [beginning], count=count)
 
     @property
     def examples(self) -> Callable[[TextData], Examples] | None:

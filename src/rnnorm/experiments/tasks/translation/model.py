@@ -8,9 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout as drop
+from torch.nn.utils.rnn import pad_sequence
 
 from rnnorm.experiments.console import check_at_least
-from rnnorm.experiments.data.text.parallel import ParallelBatch
+from rnnorm.experiments.data.text.parallel import ParallelBatch, ParallelBatches
 from rnnorm.experiments.data.text.vocabulary import END
 from rnnorm.experiments.models.bleu import CorpusBleu
 from rnnorm.experiments.models.feeding import write, writing_freely
@@ -159,6 +160,18 @@ class Translator(RecurrentModel):
             return beam_search(self.decoder, at, given["beam"], given["limit"])
         free = writing_freely(len(lengths), given["limit"], source.device)
         return write(self.decoder, at, free).chosen
+
+    def write_samples(self, data: TranslationData, count: int) -> list[str]:
+        """Translate the first validation sentences, and return both sides of each."""
+        loader = data.loaders["val"]
+        assert isinstance(loader, ParallelBatches)
+        sources = [source for source, _ in loader.pairs[:count]]
+        lengths = torch.tensor([len(source) for source in sources], device=self.device)
+        found = self.translate(pad_sequence(sources).to(self.device), lengths)
+        return [
+            f"{data.source.sentence(source.tolist())} → {data.target.sentence(target.tolist())}"
+            for source, target in zip(sources, found.T, strict=True)
+        ]
 
     def training_step(self, batch: ParallelBatch, batch_idx: int) -> Tensor:
         """Compute the loss of the way to train."""
