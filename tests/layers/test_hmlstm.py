@@ -64,6 +64,10 @@ def definition(module, norm, sequences, boundary="step", slope=1.0, by_cases=Fal
     for t in range(len(sequences[0])):
         n = sum(len(s) > t for s in sequences)
         below, z_below = torch.stack([s[t] for s in sequences[:n]]), torch.ones(n, 1).double()
+        # the last inputs of a frame may be its boundaries
+        below, given = below.split(
+            [INPUTS - L + 1, L - 1] if boundary == "given" else [INPUTS, 0], 1
+        )
         old_h, old_c, old_z = ([part[:n] for part in parts] for parts in (h, c, z))
         new = []
         for k in range(L):
@@ -86,7 +90,9 @@ def definition(module, norm, sequences, boundary="step", slope=1.0, by_cases=Fal
                 c_k = old_z[k] * flush + (1 - old_z[k]) * z_below * update + copies * old_c[k]
                 h_k = copies * old_h[k] + (1 - copies) * o * normalise(f"cell_l{k}", c_k).tanh()
             z_k = torch.zeros(n, 1).double()
-            if k < L - 1:
+            if k < L - 1 and boundary == "given":
+                z_k = given[:, k : k + 1]
+            elif k < L - 1:
                 z_k = ((slope * s[:, 4 * H :] + 1) / 2).clamp(0, 1)
                 z_k = z_k if boundary == "soft" else StraightThrough.apply(z_k)
             new.append((h_k, c_k, z_k))
@@ -168,6 +174,53 @@ def test_a_boundary_of_0_or_1_updates_copies_or_flushes(norm):
             torch.testing.assert_close(a, b)
     z = torch.cat(found)
     assert set(z.unique().tolist()) == {0.0, 1.0}
+
+
+def words_and_sentences():
+    """Sequences whose last two inputs end a word, and with it now and then a sentence."""
+    xs = [x.detach() for x in sequences()]
+    for x in xs:
+        x[:, 1] = (torch.rand(len(x)) < 0.5).double()
+        x[:, 2] = x[:, 1] * (torch.rand(len(x)) < 0.5)
+    return [x.requires_grad_() for x in xs]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_given_boundaries_update_copy_or_flush(norm):
+    norm = NORMS[norm]
+    module, xs = draw(norm, boundary="given"), words_and_sentences()
+    got = run(module, xs)
+    want = definition(module, norm, xs, "given", by_cases=True)
+    for mine, theirs in zip(got, want, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+    _, found, (_, _, z_n) = got
+    assert all(torch.equal(z, x[:, 1:]) for z, x in zip(found, xs, strict=True))
+    assert torch.equal(z_n.T, torch.stack([x[-1, 1:] for x in xs]))
+    # inputs and boundaries of any value between, as soft ones have
+    soft = definition(module, norm, xs, "given")
+    leaves = [*module.parameters(), *xs]
+    for a, b in zip(gradients(*got, leaves), gradients(*soft, leaves), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_given_boundaries_have_no_weights():
+    module = rnnorm.HMLSTM(7, H, boundary="given", norm="layer")
+    assert module.weight_ih_l0.shape == (4 * H, 5)
+    assert module.weight_hh_l0.shape == module.weight_ah_l1.shape == (4 * H, H)
+    assert module.gamma_recurrent_l0.shape == (4 * H,)
+
+
+def test_given_boundaries_go_on_from_call_to_call():
+    module = draw(boundary="given", batch_first=True)
+    x = pad_sequence([x.detach() for x in words_and_sentences()[:2]], batch_first=True)
+    output, states, boundaries = module(x)
+    first, between, _ = module(x[:, :3])
+    second, last, found = module(x[:, 3:], between, step=3)
+    torch.testing.assert_close(torch.cat([first, second], 1), output)
+    assert torch.equal(found.z, boundaries.z[:, 3:])
+    for one, two in zip(last, states, strict=True):
+        torch.testing.assert_close(one, two)
 
 
 def test_copied_states_are_the_same_bits():
@@ -392,8 +445,15 @@ def test_one_layer_finds_no_boundary():
 
 
 def test_what_does_not_fit_is_an_error():
-    with pytest.raises(ValueError, match="boundary must be 'step', 'soft' or 'sample', got 'hard'"):
+    with pytest.raises(
+        ValueError, match="boundary must be 'step', 'soft', 'sample' or 'given', got"
+    ):
         rnnorm.HMLSTM(INPUTS, H, boundary="hard")
+    with pytest.raises(ValueError, match=r"input_size must be at least .* got 2 and 3"):
+        rnnorm.HMLSTM(2, H, boundary="given")
+    mask = rnnorm.SequenceDropout(input=0.5)
+    with pytest.raises(ValueError, match=r"recurrent_dropout.input must be 0 .* got 0.5"):
+        rnnorm.HMLSTM(INPUTS, H, boundary="given", recurrent_dropout=mask)
     with pytest.raises(ValueError, match=r"norm.input must be 'frame' or None for HMLSTM"):
         rnnorm.HMLSTM(INPUTS, H, norm="bn-e*")
     with pytest.raises(ValueError, match=r"norm.carry must be None for HMLSTM"):

@@ -24,7 +24,8 @@ class HMLSTM(Cell):
 
     Args:
         num_layers: layers L; all but the last find boundaries.
-        boundary: ``"step"``, ``"soft"`` or ``"sample"``.
+        boundary: ``"step"``, ``"soft"``, ``"sample"`` or ``"given"``, by the last L − 1 inputs of a
+            frame.
     """
 
     num_layers: int = 3
@@ -41,8 +42,14 @@ class HMLSTM(Cell):
         sites = (f"{kind}_l{k}" for kind in kinds for k in range(self.num_layers))
         return tuple(site for site in sites if site != top)
 
+    @property
+    def _given(self) -> int:
+        """Number of boundaries that a frame brings along."""
+        return self.num_layers - 1 if self.boundary == "given" else 0
+
     def _rows(self, k: int, hidden_size: int) -> int:
-        return 4 * hidden_size + int(k < self.num_layers - 1)
+        finds = k < self.num_layers - 1 and not self._given
+        return 4 * hidden_size + int(finds)
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:
         """Return one block: layer norm runs over all gates of a layer."""
@@ -64,7 +71,7 @@ class HMLSTM(Cell):
         shapes: dict[str, tuple[int, ...]] = {}
         for k in range(L):
             rows = self._rows(k, H)
-            shapes[f"weight_ih_l{k}"] = rows, H if k else input_size
+            shapes[f"weight_ih_l{k}"] = rows, H if k else input_size - self._given
             shapes[f"weight_hh_l{k}"] = rows, H
             if k < L - 1:
                 shapes[f"weight_ah_l{k}"] = rows, H
@@ -96,7 +103,8 @@ class HMLSTM(Cell):
         seen = normalise("hidden", state[0]).chunk(L, 1)
         # the last layer finds no boundary, and layer 0 reads a new frame at each step
         flush: list[Tensor | float] = [*(state[2][:, k : k + 1] for k in range(L - 1)), 0.0]
-        below: Tensor = x_term
+        features = x_term.size(1) - self._given
+        below, given = x_term[:, :features], x_term[:, features:]
         z_below: Tensor | float = 1.0
         z, probability = [], []
         for k in range(L):
@@ -116,7 +124,10 @@ class HMLSTM(Cell):
             h[k] = copy * h[k] + (1 - copy) * new_h
             below = h[k]
             if k < L - 1:
-                probability.append(hard_sigmoid(s[:, 4 * H :], own["boundary_slope"]))
+                if self._given:
+                    probability.append(given[:, k : k + 1])
+                else:
+                    probability.append(hard_sigmoid(s[:, 4 * H :], own["boundary_slope"]))
                 z.append(self._decide(probability[k]))
                 z_below = z[k]
         every_h = torch.cat(h, 1)
@@ -127,7 +138,7 @@ class HMLSTM(Cell):
         return torch.cat([output, *z, *probability], 1), (every_h, torch.cat(c, 1), boundaries)
 
     def _decide(self, probability: Tensor) -> Tensor:
-        if self.boundary == "soft":
+        if self.boundary in ("soft", "given"):
             return probability
         if self.boundary == "sample":
             return torch.bernoulli(probability.detach())

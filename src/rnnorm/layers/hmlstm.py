@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnorm.cells import hmlstm
 from rnnorm.cells.cell import Cell
 from rnnorm.layers.recurrent import Recurrent, shapes_of
-from rnnorm.layers.recurrent_dropout import RecurrentDropout
+from rnnorm.layers.recurrent_dropout import RecurrentDropout, SequenceDropout
 from rnnorm.norm.presets import NormLike
 from rnnorm.norm.spec import check_number
 from rnnorm.tracing import stands_for_several
@@ -119,6 +119,8 @@ class HMLSTM(Recurrent):
         boundary: ``"step"``: z = 1 where p > 1/2, with the straight-through gradient, that of p.
             ``"soft"``: z = p. ``"sample"``: z is drawn with probability p in training, without a
             gradient (use ``boundaries.reinforce``), and is as with ``"step"`` in evaluation.
+            ``"given"``: the last ``L - 1`` inputs of a frame are its z, such as 1 at the end of a
+            word, and of a sentence; the others are the frame. No ``slope`` is used.
         slope: the a of the hard sigmoid; :class:`rnnorm.lightning.SlopeAnnealing` raises it.
         norm: a :class:`BatchNorm`, :class:`LayerNorm` or :class:`RMSNorm`, the name of a preset, a
             mapping of sites to these, or None.
@@ -147,7 +149,9 @@ class HMLSTM(Recurrent):
     Raises:
         TypeError: as :class:`torch.nn.LSTM`, or if ``slope`` is not a number.
         ValueError: as :class:`torch.nn.LSTM`, or if ``boundary`` is unknown, ``slope`` is negative,
-            or ``norm`` does not exist or has the sequence scope or the carry site.
+            or ``norm`` does not exist or has the sequence scope or the carry site; with given
+            boundaries also if ``input_size`` leaves no input of the frame, or a mask of
+            ``recurrent_dropout`` would drop boundaries.
 
     Example:
         >>> hmlstm = rnnorm.HMLSTM(8, 16, norm="layer")
@@ -168,16 +172,29 @@ class HMLSTM(Recurrent):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        boundary: Literal["step", "soft", "sample"] = "step",
+        boundary: Literal["step", "soft", "sample", "given"] = "step",
         slope: float = 1.0,
         norm: NormLike = None,
         learn_initial_state: bool | Literal["from_input"] = False,
         initial_noise: float | None = None,
         recurrent_dropout: RecurrentDropout | None = None,
     ) -> None:
-        if boundary not in ("step", "soft", "sample"):
-            raise ValueError(f"boundary must be 'step', 'soft' or 'sample', got {boundary!r}")
+        if boundary not in ("step", "soft", "sample", "given"):
+            raise ValueError(
+                f"boundary must be 'step', 'soft', 'sample' or 'given', got {boundary!r}"
+            )
         check_number("slope", slope, 0.0)
+        if boundary == "given":
+            if input_size < num_layers:
+                raise ValueError(
+                    "input_size must be at least num_layers with boundary='given', of which the "
+                    f"last num_layers - 1 inputs are boundaries, got {input_size} and {num_layers}"
+                )
+            if isinstance(recurrent_dropout, SequenceDropout) and recurrent_dropout.input:
+                raise ValueError(
+                    "recurrent_dropout.input must be 0 with boundary='given': it would drop "
+                    f"boundaries, got {recurrent_dropout.input}"
+                )
         super().__init__(
             hmlstm.HMLSTM(num_layers, boundary),
             input_size,

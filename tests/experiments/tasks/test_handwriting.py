@@ -286,6 +286,8 @@ def test_options_that_do_not_fit_an_hmlstm_are_refused():
         model(num_classes=3, learn_initial_state=True)
     with pytest.raises(ValueError, match=r"boundary must be 'step' or 'soft'.* got 'sample'"):
         model(cell="HMLSTM", num_layers=2, cell_options={"boundary": "sample"})
+    with pytest.raises(ValueError, match="got 'given': its data give no boundaries"):
+        model(cell="HMLSTM", num_layers=2, cell_options={"boundary": "given"})
 
 
 def test_a_model_of_images_does_not_draw(tmp_path, tiny):

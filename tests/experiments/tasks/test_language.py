@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 import rnnorm
 from rnnorm.experiments.data.text.corpora import Text, load_corpus
+from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.windows import CarriedWindows, IndependentWindows, Stream, Window
 from rnnorm.experiments.tasks.language.data import LanguageData
 from rnnorm.experiments.tasks.language.model import LanguageModel
@@ -172,6 +174,80 @@ def test_sampled_boundaries_learn_by_reinforce(window):
 @pytest.mark.parametrize("boundary", ["step", "soft"])
 def test_other_boundaries_learn_through_the_loss(window, boundary):
     assert boundary_gradient(hmlstm(boundary), window).abs().max() > 0
+
+
+def told(boundaries=(("a",), ("b",)), **arguments):
+    """A model of the characters a to g whose layers are told where their units end."""
+    made = hmlstm("given", boundaries=[list(layer) for layer in boundaries], **arguments)
+    made.check_data(SimpleNamespace(vocabulary=Vocabulary("abcdefg")))
+    return made
+
+
+@pytest.mark.parametrize("embedding_size", [None, 4])
+def test_boundaries_are_given_by_the_symbols_that_are_read(embedding_size):
+    made = told(embedding_size=embedding_size)
+    x = torch.tensor([[2, 0, 3, 1, 4, 1, 0, 0]]).T
+    _, _, boundaries = made.read(x)
+    words, sentences = [0, 1, 0, 1, 0, 1, 1, 1], [0, 0, 0, 1, 0, 1, 0, 0]
+    assert boundaries.z[:, 0].T.tolist() == [words, sentences]
+    # behind a word the lowest layer begins anew, whatever its c was
+    h, c, z = state = made.read(x[:2])[1]
+    other = (h, torch.cat([c[:1] + 1, c[1:]]), z)
+    for one, two in zip(made.read(x[2:], state, 2)[1], made.read(x[2:], other, 2)[1], strict=True):
+        assert torch.equal(one, two)
+    state, other = made.read(x[:3])[1], made.read(x[:3], None, 0)[1]
+    other = (other[0], other[1] + 1, other[2])
+    assert not torch.equal(made.read(x[3:], state, 3)[1][1], made.read(x[3:], other, 3)[1][1])
+
+
+def test_a_layer_above_moves_at_the_end_of_a_word_alone():
+    made = told()
+    _, before, _ = made.read(torch.tensor([[2], [0]]))
+    _, within, _ = made.read(torch.tensor([[3], [4]]), before, 2)
+    assert torch.equal(within[0][1:], before[0][1:])
+    _, after, _ = made.read(torch.tensor([[0]]), within, 4)
+    assert not torch.equal(after[0][1], before[0][1])
+    assert torch.equal(after[0][2], before[0][2])
+
+
+def test_given_boundaries_are_in_a_checkpoint(window):
+    made, other = told(), hmlstm("given", boundaries=[["a"], ["b"]])
+    assert not other.ends.any()
+    other.load_state_dict(made.state_dict())
+    assert torch.equal(other.ends, made.ends)
+    assert made.ends.sum(0).tolist() == [2, 1]
+    made.training_step(window, 0).backward()
+    assert all(p.grad.isfinite().all() for p in made.rnn.parameters())
+
+
+@pytest.mark.parametrize("way", ["always", "e2e"])
+def test_given_boundaries_are_those_of_the_models_own_symbols_too(window, way):
+    options = {"first": 0} if way == "e2e" else None
+    made = told(training=way, training_options=options)
+    assert made.training_step(window, 0).isfinite()
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"boundaries": None}, "boundaries must name the symbols .* for 2 layers, .* got None"),
+        ({"boundaries": [["a"]]}, r"for 2 layers, .* got \[\['a'\]\]"),
+        ({"boundaries": [["a"], []]}, "boundaries must name the symbols"),
+        (
+            {"cell_options": None, "boundaries": [["a"], ["b"]]},
+            "boundaries must be None without cell_options boundary 'given'",
+        ),
+    ],
+)
+def test_boundaries_that_do_not_fit_the_layers_are_refused(options, what):
+    given = {"cell": "HMLSTM", "num_layers": 3, "cell_options": {"boundary": "given"}}
+    with pytest.raises(ValueError, match=what):
+        model(**given | options)
+
+
+def test_a_boundary_that_the_text_lacks_is_refused():
+    with pytest.raises(ValueError, match=r"boundaries must be of symbols .* got '!'"):
+        told([["!"], ["b"]])
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

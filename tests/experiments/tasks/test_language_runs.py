@@ -109,7 +109,8 @@ def test_a_mistake_leaves_no_run_folder(tmp_path, options):
 
 
 OF_THE_LECTURE = [
-    "chung2016/ptb-char-hm-lstm-annealed",
+    "chung2016/ptb-char-hm-lstm-annealed-to-5",
+    "chung2016/ptb-char-hm-lstm-given",
     "chung2016/ptb-char-hm-lstm-sampling",
     "chung2016/ptb-char-hm-lstm-soft",
     "gal2016/ptb-char",

@@ -512,6 +512,28 @@ def test_recipes_of_boundaries_differ_in_the_boundary_alone():
     assert (data["length"], data["batch_size"], data["windows"]) == (100, 64, "carried")
 
 
+def test_a_slope_that_reaches_5_differs_in_its_rate_alone():
+    names = ("chung2016/ptb-char-hm-lstm-annealed-to-5", "chung2016/ptb-char-hm-lstm-annealed")
+    for scale in ("paper", "small"):
+        one, two = (read_recipe(name, scale).config for name in names)
+        (callback,) = one["trainer"].pop("callbacks")
+        assert callback["class_path"] == two["trainer"].pop("callbacks")[0]["class_path"]
+        assert one == two
+        # the slope of the last epoch, counted from 0
+        assert 1 + callback["init_args"]["rate"] * (one["trainer"]["max_epochs"] - 1) >= 5
+
+
+def test_the_recipe_of_given_boundaries_differs_in_them_alone():
+    one, two = (
+        read_recipe(f"chung2016/ptb-char-hm-lstm-{name}").config for name in ("given", "step")
+    )
+    given = one["model"]["init_args"]
+    assert given.pop("boundaries") == [["_"], ["\n"]]
+    assert given.pop("cell_options") == {"boundary": "given"}
+    two["model"]["init_args"].pop("cell_options")
+    assert one == two
+
+
 def test_recipes_of_initial_states_differ_in_them_alone():
     names = ("", "-from-input", "-no-noise")
     configs = [read_recipe(f"cooijmans2016/smnist-bn{name}").config for name in names]

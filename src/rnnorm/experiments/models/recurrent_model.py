@@ -54,9 +54,9 @@ class RecurrentModel(lightning.LightningModule):
             number of its terms, for :class:`rnnorm.experiments.training.metrics.TrainingScores`.
 
     Raises:
-        ValueError: if boundaries are sampled that the loss would not train, a size or a number of
-            layers is less than 1, a number of classes is less than 0, or the ``dropout`` of a
-            subclass is out of its range.
+        ValueError: if boundaries are sampled that the loss would not train, or given by a task that
+            has none, a size or a number of layers is less than 1, a number of classes is less than
+            0, or the ``dropout`` of a subclass is out of its range.
     """
 
     score: Score
@@ -81,13 +81,18 @@ class RecurrentModel(lightning.LightningModule):
         recurrent_dropout_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if (cell_options or {}).get("boundary") == "sample" and not self.reinforces:
-            raise ValueError(
-                "cell_options boundary must be 'step' or 'soft' for this task, got 'sample': its "
-                "loss has no term by which sampled boundaries learn"
-            )
         # the subclass's arguments are included
         self.save_hyperparameters()
+        boundary, lacks = (cell_options or {}).get("boundary"), None
+        if boundary == "sample" and not self.reinforces:
+            lacks = "its loss has no term by which sampled boundaries learn"
+        elif boundary == "given" and "boundaries" not in self.hparams:
+            lacks = "its data give no boundaries"
+        if lacks:
+            raise ValueError(
+                "cell_options boundary must be 'step' or 'soft' for this task, got "
+                f"{boundary!r}: {lacks}"
+            )
         # 0 classes are allowed, for models that do not classify
         for least, endings in ((0, "classes"), (1, ("size", "layers"))):
             given = self.hparams.items()

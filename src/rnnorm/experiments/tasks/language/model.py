@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, one_hot
 
 import rnnorm
-from rnnorm.diagnostics import plot_boundaries
-from rnnorm.experiments.data.text.corpora import ENDS
 from rnnorm.experiments.data.text.windows import PADDING, TextData, Window
 from rnnorm.experiments.models.feeding import Feeding, Written, write
 from rnnorm.experiments.models.generation_training import Progress, Task, Way, training_by_name
@@ -20,6 +18,11 @@ from rnnorm.experiments.models.layers import initialise, normalise_weights, set_
 from rnnorm.experiments.models.measures import Likelihood, Unit, cross_entropy
 from rnnorm.experiments.models.recurrent_model import RecurrentModel, rows_of, stream
 from rnnorm.experiments.tasks.language import writing
+from rnnorm.experiments.tasks.language.boundaries import (
+    boundaries_in_a_sentence,
+    check_boundaries,
+    ends_of_units,
+)
 from rnnorm.experiments.tasks.language.carried_states import CarriedStates
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
 
     Examples = Iterator[tuple[str, str, Callable[[Axes], None]]]
 
-# most symbols that are legible side by side
-_SHOWN = 50
 _SCORES = {"nats": "loss", "bits": "bits_per_character", "perplexity": "perplexity"}
 
 
@@ -56,6 +57,8 @@ class LanguageModel(RecurrentModel):
             (Salimans & Kingma 2016).
         norm_stabilizer: weight β of :func:`rnnorm.norm_stabilizer` of the last layer's outputs,
             added to the mean loss; with a reduction of ``"sum"`` both are multiplied by the steps.
+        boundaries: the symbols that end a unit of each layer but the last, such as a word and a
+            sentence; for an HMLSTM whose boundaries are ``"given"``.
         training: way to train, see :mod:`rnnorm.experiments.models.generation_training`; any
             but ``"mixer"``, whose reward needs sentences that end and a reference.
         training_options: arguments of the way's class.
@@ -66,13 +69,14 @@ class LanguageModel(RecurrentModel):
 
     Raises:
         ValueError: if a name is unknown, ``norm_stabilizer`` is negative, ``learn_initial_state``
-            is ``"from_input"``, or the way to train does not fit a text, ``norm_stabilizer`` or
-            sampled boundaries.
+            is ``"from_input"``, ``boundaries`` do not fit the cell and its layers, or the way to
+            train does not fit a text, ``norm_stabilizer`` or sampled boundaries.
     """
 
     kind = "one of characters or words"
     writes = "continues a text: write RUN --begin TEXT"
     reinforces = True
+    ends: Tensor | None
 
     def __init__(
         self,
@@ -87,6 +91,7 @@ class LanguageModel(RecurrentModel):
         forget_bias: float | None = None,
         weight_norm: bool = False,
         norm_stabilizer: float = 0.0,
+        boundaries: list[list[str]] | None = None,
         training: Way = "teacher",
         training_options: dict[str, Any] | None = None,
         **layers: Any,
@@ -100,6 +105,7 @@ class LanguageModel(RecurrentModel):
                 "of a window tells of the symbols that are to be predicted"
             )
         check_number("norm_stabilizer", norm_stabilizer, 0.0)
+        check_boundaries(boundaries, self.hparams)
         if training == "mixer":
             raise ValueError(
                 "training must be any way but 'mixer' for a text, which has no reference to reward"
@@ -117,8 +123,11 @@ class LanguageModel(RecurrentModel):
         self.embedding = (
             None if embedding_size is None else nn.Embedding(vocabulary_size, embedding_size)
         )
+        # a checkpoint keeps which symbols are ends: a text is continued without its data
+        ends = None if boundaries is None else torch.zeros(vocabulary_size, len(boundaries))
+        self.register_buffer("ends", ends)
         self.rnn = self.make_layer(
-            embedding_size or vocabulary_size,
+            (embedding_size or vocabulary_size) + len(boundaries or ()),
             num_layers=num_layers,
             # torch.nn warns about dropout in a single layer
             dropout=dropout if num_layers > 1 else 0.0,
@@ -142,13 +151,15 @@ class LanguageModel(RecurrentModel):
         initialise(self.rnn, init, self.classifier)
 
     def check_data(self, data: TextData) -> None:
-        """Check that the text has as many symbols as the model.
+        """Check that the text has as many symbols as the model, and those that are boundaries.
 
         Raises:
-            ValueError: if the text needs another ``vocabulary_size``.
+            ValueError: if the text needs another ``vocabulary_size`` or lacks a symbol.
         """
         what = "the symbols of the training text"
         self.expect_size("vocabulary_size", len(data.vocabulary), what)
+        if self.ends is not None:
+            self.ends.copy_(ends_of_units(self.hparams["boundaries"], data.vocabulary))
 
     def forward(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
@@ -164,14 +175,14 @@ class LanguageModel(RecurrentModel):
         Returns:
             Scores ``(T, B, vocabulary_size)`` and the states after the last symbol.
         """
-        output, state, _ = self._read(x, state, step, lengths)
+        output, state, _ = self.read(x, state, step, lengths)
         return self.scores(output), state
 
     def export_inputs(self, steps: int, rows: int) -> dict[str, Any]:
         """Return symbols with the states before them."""
         return stream(self, torch.zeros(steps, rows, dtype=torch.int64))
 
-    def _read(
+    def read(
         self, x: Tensor, state: Any = None, step: int = 0, lengths: Tensor | None = None
     ) -> tuple[Tensor, Any, Boundaries | None]:
         """Compute the layers' outputs and states, and the boundaries that an HMLSTM finds."""
@@ -181,8 +192,10 @@ class LanguageModel(RecurrentModel):
     def embed(self, symbols: Tensor) -> Tensor:
         """Return the layers' inputs: the symbols' shape with a dimension of features more."""
         if self.embedding is None:
-            return one_hot(symbols, self.hparams["vocabulary_size"]).to(self.classifier.weight)
-        return dropout(self.embedding(symbols), self.hparams["dropout"], self.training)
+            x = one_hot(symbols, self.hparams["vocabulary_size"]).to(self.classifier.weight)
+        else:
+            x = dropout(self.embedding(symbols), self.hparams["dropout"], self.training)
+        return x if self.ends is None else torch.cat([x, self.ends[symbols]], -1)
 
     def scores(self, features: Tensor) -> Tensor:
         """Compute the scores of the next symbols from the layers' outputs."""
@@ -291,24 +304,9 @@ class LanguageModel(RecurrentModel):
     @property
     def examples(self) -> Callable[[TextData], Examples] | None:
         """Method that shows an HMLSTM's boundaries in a report; None for other cells."""
-        return self._boundaries if self.hparams["cell"] == "HMLSTM" else None
-
-    def _boundaries(self, data: TextData) -> Examples:
-        """Show the boundaries in a sentence: yield title, caption and picture."""
-        x = next(iter(data.val_dataloader())).x[:_SHOWN, :1]
-        symbols = [data.vocabulary.symbols[number] for number in x[:, 0].tolist()]
-        if (end := ENDS.get(data.hparams["dataset"])) in symbols[1:]:
-            symbols = symbols[: symbols.index(end, 1)]
-        _, _, boundaries = self._read(x[: len(symbols)].to(self.device))
-        assert boundaries is not None
-        z = boundaries.z[:, 0].cpu()
-        shares = ", ".join(f"{share:.0%}" for share in z.mean(0).tolist())
-        yield (
-            "boundaries in a sentence",
-            "How the first sentence of the validation text begins. Boundaries of all steps, from "
-            f"the lowest layer: {shares}.",
-            partial(plot_boundaries, z=z, symbols=symbols),
-        )
+        if self.hparams["cell"] != "HMLSTM":
+            return None
+        return partial(boundaries_in_a_sentence, self)
 
     def _loss(self, name: str, batch: Window) -> Tensor:
         """Compute the mean cross-entropy of a minibatch's symbols, in nats."""
@@ -317,7 +315,7 @@ class LanguageModel(RecurrentModel):
     def _read_on(self, name: str, batch: Window) -> tuple[Tensor, Boundaries | None]:
         """Compute outputs and boundaries of a minibatch, with the state carried between windows."""
         state = self._carried.before(name, batch)
-        output, state, boundaries = self._read(batch.x, state, batch.step, batch.lengths)
+        output, state, boundaries = self.read(batch.x, state, batch.step, batch.lengths)
         self._carried.keep(name, batch, state)
         return output, boundaries
 
