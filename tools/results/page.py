@@ -61,7 +61,7 @@ def _section(table: Recorded, steps: Steps) -> list[str]:
         parts.append(f"![Validation during training](results/{table.curves_picture})")
     ran = {outcome.recipe for outcome in outcomes} | {found["recipe"] for found in table.searches}
     if missing := [name for name in table.recipes if name not in ran]:
-        numbers = [_name_and_number(name) for name in missing]
+        numbers = [_name_and_number(name, table.scale) for name in missing]
         parts.append(f"Not run yet: {', '.join(numbers)}.")
     if table.text:
         parts.append(table.text)
@@ -186,8 +186,9 @@ def _lengths(named: Mapping[str, Sequence[Outcome]]) -> str | None:
     return _markdown(("recipe", "statistics", *map(str, columns)), rows)
 
 
-def _name_and_number(name: str) -> str:
-    number = read_recipe(name).about.get("number")
+def _name_and_number(name: str, scale: str | None) -> str:
+    # the paper's number is not of a smaller training
+    number = None if scale == "small" else read_recipe(name).about.get("number")
     return f"`{name}`" + (f" ({number} in the paper)" if number is not None else "")
 
 

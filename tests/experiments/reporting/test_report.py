@@ -161,13 +161,24 @@ def test_the_score_comes_first_and_columns_without_a_value_are_left_out(page):
     headings, first, second = page.rows
     assert headings == [
         *("run", "best validation accuracy, %", "training accuracy, % in that epoch"),
-        *("the paper", "epochs", "steps", "seconds"),
+        *("epochs", "steps", "seconds"),
     ]
-    assert first[3].startswith("87.25")
-    assert first[4:6] == ["2", "6"]
-    assert second[3] == "–"
+    assert first[3:5] == ["2", "6"]
     paper = "Paper: none, the recipe of arXiv 1603.09025 on digits of scikit-learn"
     assert second[0] == f"demo/digits-lstmpermuted digits, 64 steps of 1 pixel, LSTM. {paper}"
+
+
+def test_the_papers_number_stands_beside_its_own_training_alone(runs, tmp_path):
+    def reported(**changed):
+        about = json.loads((own / "run.json").read_text(encoding="utf-8"))
+        (own / "run.json").write_text(json.dumps(about | changed))
+        return Page(report([own], tmp_path / "page.html").read_text(encoding="utf-8"))
+
+    own = shutil.copytree(runs / "bn", tmp_path / "bn")
+    headings, row = reported(overrides=[]).rows
+    assert row[headings.index("the paper")].startswith("87.25")
+    assert "the paper" not in reported(overrides=["--model.norm=layer"]).rows[0]
+    assert "the paper" not in reported(overrides=[], scale="small").rows[0]
 
 
 def test_every_figure_is_drawn_or_named_in_one_line_that_says_why_not(page):

@@ -154,7 +154,8 @@ def columns(trainings: Sequence[tuple[Entry, Outcome, Curve]]) -> list[Column]:
         return Cell() if value is None else ours(entry, value)
 
     def paper(outcome: Outcome) -> Cell:
-        return Cell() if outcome.number is None else Cell(f"{outcome.number:.4g}", outcome.metric)
+        number = outcome.papers_number
+        return Cell() if number is None else Cell(f"{number:.4g}", outcome.metric)
 
     def steps(outcome: Outcome, curve: Curve) -> Cell:
         return Cell(f"{outcome.steps}", "then diverged" if curve.diverged else "")
