@@ -23,13 +23,14 @@ from tools.results.step_times import Steps, step_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# filled marks are measured with the statistics that evaluation uses
+# filled marks are measured with the statistics that evaluation uses; a colour is a model's
 _MARKS: dict[str, dict[str, Any]] = {
-    "the paper's": {"marker": "D", "markerfacecolor": "none", "color": "#767676"},
-    "ours, population statistics": {"marker": "o", "color": "#2467a8"},
-    "ours, batch statistics": {"marker": "s", "markerfacecolor": "none", "color": "#c8442c"},
-    "trials": {"marker": "o", "color": "#2467a8", "alpha": 0.5},
+    "the paper's": {"marker": "D", "markerfacecolor": "none"},
+    "ours, population statistics": {"marker": "o"},
+    "ours, batch statistics": {"marker": "s", "markerfacecolor": "none"},
+    "trials": {"marker": "o", "alpha": 0.5},
 }
+_INK = "#444444"
 
 Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -75,18 +76,20 @@ def draw_scores(table: Recorded) -> bytes:
     names = [s if short.count(s) == 1 else name for s, name in zip(short, scores, strict=True)]
     names = [in_lines(name) for name in names]
     lines = max((name.count("\n") + 1 for name in names), default=1)
+    looks = looks_of(scores)
     with _svg(7.5, 1.3 + (0.1 + 0.2 * lines) * len(names)) as (figure, data):
         axes = figure.subplots()
-        for row, kinds in enumerate(scores.values()):
+        for row, (name, kinds) in enumerate(scores.items()):
             for kind, values in kinds.items():
-                axes.plot(values, [row] * len(values), linestyle="", label=kind, **_MARKS[kind])
+                mark = {"linestyle": "", "color": looks[name].colour, **_MARKS[kind]}
+                axes.plot(values, [row] * len(values), **mark)
+        for kind in dict.fromkeys(kind for kinds in scores.values() for kind in kinds):
+            axes.plot([], [], linestyle="", color=_INK, label=kind, **_MARKS[kind])
         axes.set_yticks(range(len(scores)), names)
         axes.set_ylim(len(scores) - 0.4, -0.6)
         axes.set_xlabel(as_text("; ".join(dict.fromkeys(metrics))))
         axes.tick_params(length=0)
-        handles, labels = axes.get_legend_handles_labels()
-        once = dict(zip(labels, handles, strict=True))
-        figure.legend(once.values(), once, frameon=False, loc="outside upper left", ncols=3)
+        figure.legend(frameon=False, loc="outside upper left", ncols=3)
     return data.getvalue()
 
 
@@ -114,8 +117,10 @@ def draw_validation(table: Recorded, steps: Steps) -> bytes:
     scores = dict.fromkeys(run.score for run in table.runs if run.curve.values)
     label = "; ".join(f"validation {Metric(name).label}" for name in scores)
     timed = len({curve.model for curve in curves if curve.seconds}) > 1
-    looks = looks_of(curve.model for curve in curves)
-    lines = [in_lines(model).count("\n") + 1 for model in looks]
+    models = list(dict.fromkeys(curve.model for curve in curves))
+    # the colours of the table's other picture, though not all of its models have a curve
+    looks = looks_of([*scores_of(table), *models])
+    lines = [in_lines(model).count("\n") + 1 for model in models]
     half = -(-len(lines) // 2)
     # the height grows with the legend of two columns below, so that the panels keep theirs
     height = 3.6 + 0.23 * max(sum(lines[:half]), sum(lines[half:]))

@@ -78,6 +78,8 @@ class Recorded(NamedTuple):
 def models_of(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     """Group outcomes that differ in the seed alone, by a unique label.
 
+    Where the table has several budgets, each label says its own.
+
     Args:
         outcomes: outcomes of one table.
     """
@@ -85,11 +87,14 @@ def models_of(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     for o in outcomes:
         models.setdefault((o.label, o.scale, o.epochs, o.minutes), []).append(o)
     labels = [label for label, *_ in models]
+    several = len({budget for *_, budget, _ in models}) > 1
     named = {}
     for (label, scale, epochs, minutes), seeds in models.items():
-        budget = f", {minutes:g} minutes" if minutes else ""
-        apart = f" ({scale}, {epochs} epochs{budget})" if labels.count(label) > 1 else ""
-        named[label + apart] = seeds
+        apart = [scale] if labels.count(label) > 1 else []
+        if several or apart:
+            apart.append(f"{epochs} epoch{'' if epochs == 1 else 's'}")
+            apart += [f"{minutes:g} minutes"] if minutes else []
+        named[label + (f" ({', '.join(apart)})" if apart else "")] = seeds
     return named
 
 

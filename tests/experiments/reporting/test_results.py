@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 
+from rnnorm.experiments.comparing.picture import looks_of
 from rnnorm.experiments.recipe.label import changes
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.searching.search import search
@@ -357,6 +358,36 @@ def test_tables_that_are_none_are_refused_by_name(folder, given):
     (folder / "tables.yaml").write_text(yaml.safe_dump(given))
     with pytest.raises(ValueError, match=r"tables\.yaml.* must have a"):
         page_of(folder)
+
+
+def test_rows_of_several_budgets_are_told_apart_in_the_pictures(folder):
+    write(folder, outcome(BN, 1.5, epochs=9, tests=(measured(1.4),)))
+    write(folder, outcome(LSTM, 1.6, epochs=1, tests=(measured(1.5),)))
+    table = read_recorded(folder)[1][0]
+    assert list(scores_of(table)) == [f"{LSTM} (1 epoch)", f"{BN} (9 epochs)"]
+    page = page_of(folder)
+    assert page.index("After 9 epochs:") > page.index("After 1 epoch:")
+    assert f"| `{BN}` | 9 |" in page
+
+
+def test_a_model_has_one_colour_in_both_pictures(folder):
+    curve = {"score": "bits_per_character", "curve": {"steps": [200, 600], "values": [1.9, 1.5]}}
+    tests = (measured(1.42, "population"), measured(1.44, "batch"))
+    write(folder, outcome(BN, 1.5, tests=tests), **curve)
+    write(folder, outcome(LSTM, 1.5, tests=(measured(1.5),)))
+    table = read_recorded(folder)[1][0]
+    grey, red = (looks_of([LSTM, BN])[name].colour.encode() for name in (LSTM, BN))
+    scores, curves = draw_scores(table), draw_validation(table, {})
+    assert (grey in scores, red in scores) == (True, True)
+    # the LSTM has no curve, and the BN-LSTM's has its own colour nevertheless
+    assert (grey in curves, red in curves) == (False, True)
+
+
+def test_the_papers_number_is_not_named_for_a_small_training(folder):
+    for scale, said in ((None, f"`{LSTM}` (1.38 in the paper)"), ("small", f"`{LSTM}`.")):
+        table = {"title": "Characters", "recipes": [LSTM]} | ({"scale": scale} if scale else {})
+        (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": [table]}))
+        assert f"Not run yet: {said}" in page_of(folder)
 
 
 def test_recipes_of_one_name_have_their_paper_in_the_picture(folder):
