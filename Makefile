@@ -97,8 +97,9 @@ floor newest: venv
 docs: venv
 	$(BIN)/sphinx-build -q -W -n -b html docs docs/_build/html
 
+# without running the examples, which the pages show
 doctest: venv
-	$(BIN)/sphinx-build -q -W -n -b doctest docs docs/_build/doctest
+	$(BIN)/sphinx-build -q -W -n -b doctest -D plot_gallery=0 docs docs/_build/doctest
 
 # the wheel, installed beside torch without a compiler
 wheel: venv
@@ -128,4 +129,4 @@ triton: $(TRITON)/.installed
 	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(COMPILED)
 
 clean:
-	rm -rf .venv docs/_build build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv docs/_build docs/examples build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

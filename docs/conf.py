@@ -1,9 +1,11 @@
 """Sphinx configuration: `make docs` builds the pages, `make doctest` runs their examples."""
 
 import inspect
+import logging
 import os
 from importlib.metadata import version as installed_version
 
+import torch
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
 from sphinx.util.inspect import stringify_signature
@@ -20,6 +22,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.doctest",
     "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
@@ -48,6 +51,24 @@ nitpick_ignore_regex = [
 
 # no example waits for a compiler
 os.environ["RNNORM_COMPILE"] = "0"
+# the nets of the examples are small
+torch.set_num_threads(1)
+# an example's libraries may have root tell everything
+logging.getLogger("rnnorm").setLevel(logging.WARNING)
+
+# a page of each script, in the order of their names
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "examples",
+    "filename_pattern": r"\.py$",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "write_computation_times": False,
+    "capture_repr": (),
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+}
 
 # every page starts from the same seed; a warning in an example is an error, as in the tests
 doctest_global_setup = """

@@ -1,17 +1,69 @@
-"""Classify ragged time series, save the net, load it, and read a series one frame at a time.
+"""
+Series of different length
+==========================
 
-python examples/ragged_classification.py --data-dir FOLDER   # with JapaneseVowels_{TRAIN,TEST}.ts
+A net classifies series of different length. It is saved, loaded, and reads a series one frame at a
+time.
+
+The series on this page are scikit-learn's digits, as a list of their inked pixels: row, column and
+ink. With ``--data-dir`` they are utterances of Japanese vowels, from the files
+``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts`` of the UEA archive of time series.
+
+.. code-block:: sh
+
+   python examples/ragged_classification.py --data-dir ~/data --epochs 30
 """
 
 import argparse
+import io
 
+import matplotlib.pyplot as plt
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 import rnnorm
-from rnnorm.experiments.data.series import load_series
+from rnnorm.experiments.data.series import Series, load_series
+
+parser = argparse.ArgumentParser(description="Classify series of different length.")
+parser.add_argument("--data-dir", help="folder of JapaneseVowels_TRAIN.ts and _TEST.ts")
+parser.add_argument("--epochs", type=int, default=8)
+parser.add_argument("--save", help="path of the trained weights, which are otherwise in memory")
+# a notebook has no command line
+given = parser.parse_args([] if "get_ipython" in globals() else None)
+torch.manual_seed(0)
+
+# %%
+# The series
+# ----------
+
+
+def digits():
+    found = load_digits()
+    images = torch.from_numpy(found.images).float() / 16
+    series = []
+    for image in images:
+        row, column = torch.nonzero(image, as_tuple=True)
+        series.append(torch.stack([row / 4 - 1, column / 4 - 1, image[row, column]], 1))
+    whole = Series(series, torch.from_numpy(found.target).long())
+    return whole.rows(range(1400)), whole.rows(range(1400, len(series)))
+
+
+if given.data_dir is None:
+    train, test = digits()
+else:
+    train, _, test, *_ = load_series("JapaneseVowels", given.data_dir)
+lengths = [len(each) for each in train.x]
+print(f"{len(train.x)} series for training, of {min(lengths)} to {max(lengths)} frames")
+
+# %%
+# The net
+# -------
+#
+# ``lengths=`` says how long each row is. What stands behind that has no effect, and h_n is the
+# state after the last frame of each row.
 
 
 class Classifier(nn.Module):
@@ -25,54 +77,79 @@ class Classifier(nn.Module):
         return self.out(h_n[0])
 
 
-def minibatches(series, size, generator):
-    order = torch.randperm(len(series.y), generator=generator)
+def batch(series):
+    return pad_sequence(series.x), torch.tensor([len(each) for each in series.x]), series.y
+
+
+def minibatches(series, size=32):
+    order = torch.randperm(len(series.y))
     # a last minibatch of few rows would have poor statistics
     for rows in order.split(size)[: len(order) // size]:
-        x, y = series.rows(rows.tolist())
-        yield pad_sequence(x), torch.tensor([len(each) for each in x]), y
+        yield batch(series.rows(rows.tolist()))
 
 
-def accuracy(model, series):
-    x, lengths = pad_sequence(series.x), torch.tensor([len(each) for each in series.x])
-    return (model(x, lengths).argmax(1) == series.y).float().mean().item()
+# %%
+# Training
+# --------
+#
+# ``rnnorm.update_bn`` then takes the statistics of the weights as they are now, not of those of the
+# last steps.
 
+features, classes = train.x[0].size(1), int(train.y.max()) + 1
+model = Classifier(features, classes)
+optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+losses = []
+for _ in range(given.epochs):
+    for x, lengths, y in minibatches(train):
+        loss = cross_entropy(model(x, lengths), y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+rnnorm.update_bn(minibatches(train), model, forward=lambda model, batch: model(*batch[:2]))
+model.eval()
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--save", default="vowels.pt")
-    given = parser.parse_args()
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(0)
-    train, _, test, classes, *_ = load_series("JapaneseVowels", given.data_dir)
-    model = Classifier(train.x[0].size(1), len(classes))
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(given.epochs):
-        for x, lengths, y in minibatches(train, 32, generator):
-            loss = cross_entropy(model(x, lengths), y)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-    # statistics of the weights as they are now, not of those of the last steps
-    batches = minibatches(train, 32, generator)
-    rnnorm.update_bn(batches, model, forward=lambda model, batch: model(*batch[:2]))
-    model.eval()
-    torch.save(model.state_dict(), given.save)
+# %%
+# Save and load
+# -------------
 
-    loaded = Classifier(train.x[0].size(1), len(classes)).eval()
-    loaded.load_state_dict(torch.load(given.save, weights_only=True))
-    with torch.no_grad():
-        print(f"test accuracy: {accuracy(loaded, test):.3f}")
-        x, state = test.x[0], None
-        for step, frame in enumerate(x):
-            # the statistics of a step belong to it: say which one comes
-            output, state = loaded.rnn(frame.view(1, 1, -1), state, step=step)
-        whole, streamed = loaded(x.unsqueeze(1), [len(x)]), loaded.out(output[-1])
-        print(f"streamed as in one pass: {torch.allclose(whole, streamed, atol=1e-5)}")
+file = given.save or io.BytesIO()
+torch.save(model.state_dict(), file)
+if given.save is None:
+    file.seek(0)
+loaded = Classifier(features, classes).eval()
+loaded.load_state_dict(torch.load(file, weights_only=True))
+x, lengths, y = batch(test)
+with torch.no_grad():
+    said = loaded(x, lengths).argmax(1)
+print(f"test accuracy: {(said == y).float().mean():.3f}")
 
+# %%
+# One frame at a time
+# -------------------
+#
+# The statistics of a step belong to it, so each call says which step comes.
 
-if __name__ == "__main__":
-    main()
+x, state = test.x[0], None
+with torch.no_grad():
+    whole = loaded(x.unsqueeze(1), [len(x)])
+    scores = []
+    for step, frame in enumerate(x):
+        output, state = loaded.rnn(frame.view(1, 1, -1), state, step=step)
+        scores.append(loaded.out(output[-1]))
+print(f"streamed as in one pass: {torch.allclose(whole, scores[-1], atol=1e-5)}")
+
+# %%
+# On the left the loss, on the right what the net says of the series after each of its frames.
+
+_, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+left.semilogy(losses)
+left.set(xlabel="minibatch", ylabel="cross entropy, training")
+chances = torch.cat(scores).softmax(1)
+for k in range(classes):
+    wanted = k == test.y[0]
+    right.plot(chances[:, k], color="C0" if wanted else "lightgrey", label="the class" * wanted)
+right.set(xlabel="frame", ylabel="probability of each class")
+right.legend()
+plt.show()

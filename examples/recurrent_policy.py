@@ -1,25 +1,40 @@
-"""Train a recurrent policy to repeat a cue after a delay, on windows in which episodes end.
+"""
+A recurrent policy
+==================
 
-python examples/recurrent_policy.py
+A policy has to repeat a cue after a delay. It is trained by an actor-critic on windows of 16
+frames, in which episodes end and others begin: ``reset=`` says where.
+
+.. code-block:: sh
+
+   python examples/recurrent_policy.py --windows 500
 """
 
 import argparse
 
+import matplotlib.pyplot as plt
 import torch
 from torch import nn
 from torch.nn.functional import one_hot
 
 import rnnorm
 
+parser = argparse.ArgumentParser(description="Train a policy to repeat a cue after a delay.")
+parser.add_argument("--windows", type=int, default=150)
+# a notebook has no command line
+given = parser.parse_args([] if "get_ipython" in globals() else None)
+torch.manual_seed(0)
 CUES = 4
+
+# %%
+# The environments
+# ----------------
+#
+# An episode is a cue, 3 to 10 frames of nothing, and a question. The answer to the question is
+# worth 1 if it is the cue, and ends the episode. Many environments run at once.
 
 
 class Delay:
-    """Many environments at once: a cue, 3 to 10 frames of nothing, a question; then anew.
-
-    The answer to the question is worth 1 if it is the cue, and ends the episode.
-    """
-
     def __init__(self, rows):
         self.cue = torch.zeros(rows, dtype=torch.long)
         self.left = torch.zeros(rows, dtype=torch.long)
@@ -41,6 +56,14 @@ class Delay:
         self.left = self.left - 1
         self.begin(asked)
         return reward
+
+
+# %%
+# The policy
+# ----------
+#
+# Where ``anew`` is true, the layer forgets the episode before, both while the policy acts and while
+# it is trained.
 
 
 class Policy(nn.Module):
@@ -80,42 +103,52 @@ def returns(rewards, anew, last, discount=0.9):
     return torch.stack(sums[::-1])
 
 
-def score(policy, rows=500, steps=100):
-    """The mean return of an episode."""
-    (_, anew, _, rewards), _ = act(policy, Delay(rows), None, steps)
+def mean_return(rewards, anew):
     # an episode has ended where the next frame begins another
     return (rewards[:-1].sum() / anew[1:].sum()).item()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--windows", type=int, default=500)
-    given = parser.parse_args()
-    torch.manual_seed(0)
-    policy = Policy(32)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
-    print(f"return without memory, at most: {1 / CUES:.2f}")
-    print(f"return before training: {score(policy):.2f}")
-    environments, state = Delay(64), None
-    for _ in range(given.windows):
-        before = state
-        (frames, anew, actions, rewards), state = act(policy, environments, state, steps=16)
-        # all episodes of the window in one call; each begins anew where `anew` is true
-        logits, values, _ = policy(frames, before, anew)
-        with torch.no_grad():
-            after = policy(environments.frame().unsqueeze(0), state, environments.anew[None])[1][0]
-        ends = torch.cat([anew[1:], environments.anew[None]])
-        target = returns(rewards, ends, after)
-        chosen = torch.distributions.Categorical(logits=logits)
-        advantage = target - values
-        gain = (chosen.log_prob(actions) * advantage.detach()).mean()
-        loss = 0.5 * advantage.square().mean() - gain - 0.01 * chosen.entropy().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-        optimizer.step()
-    print(f"return after training: {score(policy):.2f}")
+def score(policy, rows=500, steps=100):
+    (_, anew, _, rewards), _ = act(policy, Delay(rows), None, steps)
+    return mean_return(rewards, anew)
 
 
-if __name__ == "__main__":
-    main()
+# %%
+# Training
+# --------
+#
+# One call gives the logits and values of a whole window, with all of its episodes. The state with
+# which a window ends is the first state of the next.
+
+policy = Policy(32)
+optimizer = torch.optim.Adam(policy.parameters(), lr=5e-3)
+print(f"return without memory, at most: {1 / CUES:.2f}")
+print(f"return before training: {score(policy):.2f}")
+environments, state, means = Delay(64), None, []
+for _ in range(given.windows):
+    before = state
+    (frames, anew, actions, rewards), state = act(policy, environments, state, steps=16)
+    logits, values, _ = policy(frames, before, anew)
+    with torch.no_grad():
+        after = policy(environments.frame().unsqueeze(0), state, environments.anew[None])[1][0]
+    ends = torch.cat([anew[1:], environments.anew[None]])
+    target = returns(rewards, ends, after)
+    chosen = torch.distributions.Categorical(logits=logits)
+    advantage = target - values
+    gain = (chosen.log_prob(actions) * advantage.detach()).mean()
+    loss = 0.5 * advantage.square().mean() - gain - 0.01 * chosen.entropy().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+    optimizer.step()
+    means.append(mean_return(rewards, anew))
+print(f"return after training: {score(policy):.2f}")
+
+# %%
+
+plt.plot(means)
+plt.axhline(1 / CUES, color="grey", linestyle=":", label="the best without memory")
+plt.xlabel("window")
+plt.ylabel("mean return of an episode")
+plt.legend()
+plt.show()
