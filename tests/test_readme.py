@@ -4,7 +4,8 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+import tarfile
+from pathlib import Path, PurePosixPath
 
 import pytest
 import torch
@@ -55,6 +56,18 @@ def test_a_release_links_to_its_repository(tmp_path):
     assert "https://example.org/rnnorm/blob/v9.0/docs/speed.md" in targets
     project = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
     assert 'Changelog = "https://example.org/rnnorm/blob/v9.0/CHANGELOG.md"' in project
+
+
+def test_the_source_archive_has_nothing_that_git_ignores(tmp_path):
+    pytest.importorskip("scikit_build_core")
+    build = "import sys, scikit_build_core.build as b; b.build_sdist(sys.argv[1])"
+    command = [sys.executable, "-c", build, tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    with tarfile.open(*tmp_path.iterdir()) as archive:
+        paths = [PurePosixPath(*PurePosixPath(name).parts[1:]) for name in archive.getnames()]
+    assert {PurePosixPath("csrc/layer.h"), PurePosixPath("tests/test_readme.py")} <= set(paths)
+    assert not {path.parts[0] for path in paths} & {".venv", "build", "dist", "runs"}
+    assert not [path for path in paths if path.suffix in (".so", ".pyc") or "_build" in path.parts]
 
 
 def test_each_norm_that_is_named_exists():
