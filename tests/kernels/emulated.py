@@ -7,7 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from rnnorm.kernels.cuda import persistent
+from rnnorm.kernels.cuda import layout, persistent
+from rnnorm.kernels.cuda.equations import text_of
 
 HERE = Path(__file__).parent / "emulator"
 SOURCES = Path(persistent.__file__).parent
@@ -15,7 +16,7 @@ SOURCES = Path(persistent.__file__).parent
 
 def on_cpu(monkeypatch, folder, multiprocessors=132, architecture="sm_90"):
     """Let the CPU take the place of a GPU; libraries of the variants are kept in a folder."""
-    gpu = persistent.Gpu(multiprocessors, 232448, architecture)
+    gpu = layout.Gpu(multiprocessors, 232448, architecture)
     launched = []
 
     def ready(variant, layout, device):
@@ -31,10 +32,14 @@ def library(variant, layout, folder):
     """Compile a variant, or find it in the folder."""
     defines = [f"-D{name}={value}" for name, value in variant.defines(layout).items()]
     texts = [path.read_bytes() for each in (HERE, SOURCES) for path in sorted(each.glob("*.[ch]*"))]
-    key = hashlib.sha256(b"".join([*texts, " ".join(defines).encode()])).hexdigest()[:16]
+    text = text_of(variant.cell, variant.weights)
+    key = hashlib.sha256(b"".join([*texts, " ".join([*defines, text]).encode()])).hexdigest()[:16]
     path = folder / f"{key}.so"
     if not path.exists():
         part = folder / f"{key}.{os.getpid()}.so"
+        header = part.with_suffix(".cuh")
+        header.write_text(text)
+        defines.append(f'-DEQUATIONS="{header}"')
         command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
         folders = [f"-I{HERE}", f"-I{SOURCES}"]
         subprocess.run([*command, *folders, *defines, HERE / "kernel.cpp", "-o", part], check=True)

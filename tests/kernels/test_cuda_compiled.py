@@ -14,6 +14,7 @@ if os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("RNNORM_COMPILE_T
 from ahead_of_time import TOOLS
 
 from rnnorm.kernels.cuda import compiler, persistent
+from rnnorm.kernels.cuda import layout as layouts
 
 # bytes of shared memory of a block, and the multiprocessors of a GPU, by architecture
 GPUS = {
@@ -39,13 +40,13 @@ def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
         pytest.skip(why)
     monkeypatch.setenv("RNNORM_CACHE", str(tmp_path))
     shared, multiprocessors = GPUS[architecture]
-    gpu = persistent.Gpu(multiprocessors, shared, architecture)
+    gpu = layouts.Gpu(multiprocessors, shared, architecture)
     for norm, (precision, (rows, units)), more in itertools.product(NORMS, SHAPES.items(), MORE):
         groups = (1 + (cell == "GRU")) * (norm == "row")
         if more and groups:
             # each gate by itself
             groups = CELLS[cell]
-        layout = persistent.lay_out(
+        layout = layouts.lay_out(
             gpu,
             backward=backward,
             gates=CELLS[cell],
@@ -62,7 +63,7 @@ def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
         variant = persistent.Variant(
             backward,
             cell,
-            CELLS[cell],
+            (0, 1, 2) if more and cell == "LSTM" else (),
             scope,
             scope if cell == "LSTM" else "off",
             False,
@@ -71,10 +72,9 @@ def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
             norm == "row",
             groups,
             resets=more,
-            peepholes=3 * (more and cell == "LSTM"),
             drops=more,
         )
-        text = persistent.source(backward)
+        text = persistent.source(backward, variant.cell, variant.weights)
         path = tmp_path / "kernel.cubin"
         path.write_bytes(compiler.compile(text, variant.defines(layout), architecture))
         command = [TOOLS / "cuobjdump", "-res-usage", path]

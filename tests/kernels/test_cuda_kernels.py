@@ -15,6 +15,7 @@ import rnnorm
 from rnnorm.kernels import dispatch, reference
 from rnnorm.kernels.call_inputs import inputs_of, options_of
 from rnnorm.kernels.cuda import layer as cuda
+from rnnorm.kernels.cuda import layout as layouts
 from rnnorm.kernels.cuda import passes, persistent
 from rnnorm.kernels.triton import layer as triton
 
@@ -216,7 +217,7 @@ def test_what_they_do_not_take_is_said(launched):
     assert not launched
 
 
-GPU = persistent.Gpu(132, 232448, "sm_90")
+GPU = layouts.Gpu(132, 232448, "sm_90")
 
 
 @pytest.mark.parametrize("half", [True, False])
@@ -225,7 +226,7 @@ GPU = persistent.Gpu(132, 232448, "sm_90")
 def test_a_layout_fits(half, backward, gates):
     for rows in (1, 16, 17, 100, 128):
         for units in (1, 7, 100, 512, 1000):
-            layout = persistent.lay_out(
+            layout = layouts.lay_out(
                 GPU,
                 backward=backward,
                 gates=gates,
@@ -246,7 +247,7 @@ def test_a_layout_fits(half, backward, gates):
 @pytest.mark.parametrize(("rows", "units"), [(129, 100), (100, 3000), (0, 10)])
 def test_what_has_no_layout(rows, units):
     more = {"backward": False, "gates": 4, "half": True}
-    assert persistent.lay_out(GPU, rows=rows, units=units, **more) is None
+    assert layouts.lay_out(GPU, rows=rows, units=units, **more) is None
 
 
 def test_a_refused_launch_leaves_the_work_to_other_kernels(launched, monkeypatch):

@@ -1,10 +1,11 @@
 // One variant of a kernel as a library: `run` launches it with arguments as on a GPU.
 #include "device.h"
 // the constants of the variant are on the compiler's command line
+#include "functions.cuh"
+#include EQUATIONS
 #include "layout.cuh"
 #include "exchange.cuh"
 #include "sums.cuh"
-#include "equations.cuh"
 #if BACKWARD
 #include "backward.cu"
 typedef BackwardArguments Arguments;

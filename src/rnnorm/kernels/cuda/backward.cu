@@ -3,23 +3,25 @@
 struct BackwardArguments {
   const Term* x;         // finished input terms of all frames
   const Number* z;       // raw recurrent terms of all frames
-  const float* before;   // c of an LSTM or h of a GRU before the first of these steps
-  const float* states;   // the same of all frames, as the next step reads it
+  const float* before;   // states beside h before the first of these steps
+  const float* states;   // the same of all frames, as the next step reads them
+  const float *before_h, *h; // h before the first of these steps and of all frames
   const float* output;   // gradient of h of all frames, without the part through the next step
   const Number* product; // gradient of h through the product of the step after the last of these
-  const float* carried;  // gradient of the state that the step after the last of these was given
-  const float* last;     // gradient of an LSTM's c after a row's last frame
-  float* carry;          // gradient of the state before the first of these steps
-  const float* carried_h; // gradient of h by zoneout in the step after the last of these
-  float* carry_h;        // gradient of h before the first of these steps by zoneout
+  const float* carried;  // gradients of the states beside h that the step after the last was given
+  const float* last;     // gradients of the states beside h after a row's last frame
+  float* carry;          // gradients of the states beside h before the first of these steps
+  const float* carried_h; // gradient of h that the step after the last was given, without the product
+  float* carry_h;        // gradient of h before the first of these steps, without the product
   Number* d_x;           // gradient of the input terms of all frames
   Number* d_z;           // gradient of the raw recurrent terms of all frames
-  float *d_gamma, *d_shift, *d_gamma_out, *d_shift_out, *d_peephole; // added to
+  float *d_gamma, *d_shift, *d_gamma_out, *d_shift_out, *d_weight; // added to
   const Number* weight;  // W_hh
   Site hidden, out;
   const i64* starts;     // the first frame of each step of the call and of the one after the last
   Extra extra;
   Exchange exchange;
+  i64 before_pitch, pitch; // from one state beside h to the next, before the steps and of all frames
   int first, stop, units, later; // later: rows of the step after the last of these
   float eps;
   int unused;
@@ -55,13 +57,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
   float gamma[GATES], shift[GATES], gamma_out, shift_out;
   load_scales(a.hidden, a.out, my, gamma, shift, gamma_out, shift_out);
   // the first half is of gamma, the second of the shift
-  float own[2 * GATES], own_out[2] = {0.f, 0.f}, carry[R];
+  float own[2 * GATES], own_out[2] = {0.f, 0.f}, own_weight[3] = {0.f, 0.f, 0.f};
   UNROLL for (int k = 0; k < 2 * GATES; ++k) own[k] = 0.f;
-  float peephole[3], own_peephole[3] = {0.f, 0.f, 0.f}, carry_h[R];
-  load_peepholes(a.extra, my, peephole);
+  float weights[3], carry[R][MORE], carry_h[R];
+  load_weights(a.extra, my, weights);
+  const i64 rows = (i64)a.extra.rows * a.units;
   UNROLL for (int j = 0; j < R; ++j) {
     const bool goes_on = my.here && my.row(j) < a.later;
-    carry[j] = GATES > 1 && goes_on ? a.carried[my.at(my.row(j))] : 0.f;
+    UNROLL for (int k = 0; k < STATES; ++k) carry[j][k] = goes_on ? a.carried[k * rows + my.at(my.row(j))] : 0.f;
     carry_h[j] = KEEPS_H && goes_on ? a.carried_h[my.at(my.row(j))] : 0.f;
   }
 
@@ -72,17 +75,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     const int n = (int)(a.starts[t + 1] - start);
 
     // all that does not depend on the step after this one
-    float hat[R][GATES], inverse[R][GATES], y[R][GATES], gates[R][GATES], before[R], d[R], mask[R];
-    float c_hat[R], c_inverse[R], squashed[R];
+    Step s[R];
+    float hat[R][GATES], inverse[R][GATES], d[R], c_hat[R], c_inverse[R];
     UNROLL for (int j = 0; j < R; ++j) {
       const int row = my.row(j);
       const bool valid = my.here && row < n;
-      float zero[GATES];
       UNROLL for (int g = 0; g < GATES; ++g) {
         const float x = valid ? widen(a.x[my.at(start + row, g)]) : 0.f;
         const float z = valid ? widen(a.z[my.at(start + row, g)]) : 0.f;
-        y[j][g] = JOINT ? z + x : z, zero[g] = JOINT ? 0.f : x;
-        hat[j][g] = y[j][g], inverse[j][g] = 1.f;
+        s[j].x[g] = JOINT ? 0.f : x, s[j].y[g] = JOINT ? z + x : z;
+        hat[j][g] = s[j].y[g], inverse[j][g] = 1.f;
         if constexpr (HIDDEN != OFF) {
           float mean = 0.f, var = 1.f;
           if (valid && OVER_UNITS) {
@@ -92,20 +94,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
             const i64 of = a.hidden.row + past * a.hidden.skip + a.hidden.pitch * row;
             mean = a.hidden.mean[my.at(of, g)], var = a.hidden.var[my.at(of, g)];
           }
-          hat[j][g] = standardise(y[j][g], mean, var, a.eps, inverse[j][g]);
-          y[j][g] = hat[j][g] * gamma[g];
+          hat[j][g] = standardise(s[j].y[g], mean, var, a.eps, inverse[j][g]);
+          s[j].y[g] = hat[j][g] * gamma[g];
         }
-        y[j][g] += shift[g];
+        s[j].y[g] += shift[g];
       }
-      before[j] = 0.f;
-      if (GATES > 1 && valid && !a.extra.anew(t, row))
-        before[j] = t > a.first ? a.states[my.at(earlier + row)] : a.before[my.at(row)];
-      mask[j] = valid ? drawn(a.extra.candidate, t, row, my.unit, 1.f) : 1.f;
-      activations(zero, y[j], peephole, before[j], mask[j], gates[j]);
+      const bool goes_on = valid && !a.extra.anew(t, row);
+      UNROLL for (int k = 0; k < 3; ++k) s[j].weight[k] = weights[k];
+      s[j].h = 0.f;
+      if (SKIPS && goes_on) s[j].h = t > a.first ? a.h[my.at(earlier + row)] : a.before_h[my.at(row)];
+      UNROLL for (int k = 0; k < STATES; ++k) {
+        s[j].before[k] = 0.f;
+        if (!goes_on) continue;
+        s[j].before[k] = t > a.first ? a.states[k * a.pitch + my.at(earlier + row)]
+                                     : a.before[k * a.before_pitch + my.at(row)];
+      }
+      s[j].mask = valid ? drawn(a.extra.candidate, t, row, my.unit, 1.f) : 1.f;
+      first_half(s[j]);
       d[j] = valid ? a.output[my.at(start + row)] : 0.f;
-      c_hat[j] = c_inverse[j] = squashed[j] = 0.f;
-      if constexpr (CELL == LSTM) {
-        float c = advance(gates[j], before[j], mask[j]);
+      c_hat[j] = c_inverse[j] = 0.f;
+      if constexpr (HAS_SITE) {
+        s[j].site = s[j].states[0];
         c_inverse[j] = 1.f;
         if constexpr (OUT != OFF) {
           float mean = 0.f, var = 1.f;
@@ -115,12 +124,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
             const i64 of = a.out.row + past * a.out.skip + a.out.pitch * row;
             mean = a.out.mean[my.at(of)], var = a.out.var[my.at(of)];
           }
-          c_hat[j] = standardise(c, mean, var, a.eps, c_inverse[j]);
-          c = c_hat[j] * gamma_out + shift_out;
+          c_hat[j] = standardise(s[j].site, mean, var, a.eps, c_inverse[j]);
+          s[j].site = c_hat[j] * gamma_out + shift_out;
         }
-        squashed[j] = tanh_(c);
-        if (valid && row >= later) carry[j] += a.last[my.at(row)];
       }
+      second_half(s[j]);
+      if (valid && row >= later)
+        UNROLL for (int k = 0; k < STATES; ++k) carry[j][k] += a.last[k * rows + my.at(row)];
     }
 
     if (back > 0) {
@@ -148,22 +158,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     UNROLL for (int j = 0; j < R; ++j) {
       const int row = my.row(j);
       const bool valid = my.here && row < n;
-      if (CELL == GRU) d[j] += carry[j];
       if (KEEPS_H) d[j] += carry_h[j];
       stays[j] = valid ? zoned_out(a.extra.zone_h, t, row, my.unit, d[j]) : 0.f;
-      stays_c[j] = valid && CELL == LSTM ? zoned_out(a.extra.zone_c, t, row, my.unit, carry[j]) : 0.f;
+      stays_c[j] = STATES && valid ? zoned_out(a.extra.zone_c, t, row, my.unit, carry[j][0]) : 0.f;
       if (DROPS) d[j] -= stays[j];
+      if (DROPS && STATES) carry[j][0] -= stays_c[j];
     }
 
-    float d_o[R], d_c[R];
-    UNROLL for (int j = 0; j < R; ++j) {
-      d_o[j] = 0.f, d_c[j] = d[j];
-      if constexpr (CELL == LSTM) {
-        const float o = gates[j][3];
-        d_o[j] = d[j] * squashed[j] * o * (1.f - o);
-        d_c[j] = d[j] * o * (1.f - squashed[j] * squashed[j]);
-        if (OUT != OFF) own_out[0] += d_c[j] * c_hat[j], own_out[1] += d_c[j];
-      }
+    float d_c[R];
+    if constexpr (HAS_SITE) UNROLL for (int j = 0; j < R; ++j) {
+      d_c[j] = to_site(s[j], d[j], carry[j]);
+      if (!my.here || my.row(j) >= n) d_c[j] = 0.f;
+      if (OUT != OFF) own_out[0] += d_c[j] * c_hat[j], own_out[1] += d_c[j];
     }
     if constexpr (OUT == OWN && OVER_UNITS) {
       UNROLL for (int j = 0; j < R; ++j) {
@@ -190,21 +196,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     float d_x[R][GATES], d_y[R][GATES];
     UNROLL for (int j = 0; j < R; ++j) {
       const bool valid = my.here && my.row(j) < n;
-      float through = d_c[j];
-      if (CELL == LSTM) {
-        through += DROPS ? carry[j] - stays_c[j] : carry[j];
-        if (PEEPHOLES) {
-          own_peephole[2] += valid ? d_o[j] * advance(gates[j], before[j], mask[j]) : 0.f;
-          through += d_o[j] * peephole[2];
-        }
+      if (HAS_SITE) carry[j][0] += d_c[j];
+      Gradients found;
+      gradients(s[j], d[j], carry[j], found);
+      UNROLL for (int g = 0; g < GATES; ++g) d_x[j][g] = valid ? found.x[g] : 0.f, d_y[j][g] = valid ? found.y[g] : 0.f;
+      UNROLL for (int k = 0; k < 3; ++k) own_weight[k] += WEIGHTS && valid ? found.weight[k] : 0.f;
+      const bool goes_on = valid && !a.extra.anew(t, my.row(j));
+      UNROLL for (int k = 0; k < STATES; ++k) {
+        if (DROPS && k == 0) found.before[k] += stays_c[j];
+        carry[j][k] = goes_on ? found.before[k] : 0.f;
       }
-      const float back_to = retreat(gates[j], y[j], peephole, before[j], mask[j], valid ? through : 0.f,
-                                    valid ? d_o[j] : 0.f, d_x[j], d_y[j]);
-      carry[j] = back_to;
-      if (DROPS && GATES > 1) carry[j] += CELL == LSTM ? stays_c[j] : stays[j];
-      if (KEEPS_H) carry_h[j] = stays[j];
-      if (PEEPHOLES == 3) UNROLL for (int g = 0; g < 2; ++g) own_peephole[g] += d_x[j][g] * before[j];
-      if (valid && a.extra.anew(t, my.row(j))) carry[j] = carry_h[j] = 0.f;
+      if (KEEPS_H) carry_h[j] = goes_on ? (SKIPS ? found.h : 0.f) + (DROPS ? stays[j] : 0.f) : 0.f;
       UNROLL for (int g = 0; g < GATES; ++g) own[g] += d_y[j][g] * hat[j][g], own[GATES + g] += d_y[j][g];
     }
     if constexpr (HIDDEN == OWN && OVER_UNITS) {
@@ -253,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
 
   UNROLL for (int j = 0; j < R; ++j) {
     if (!my.here || my.row(j) >= later) continue;
-    if (GATES > 1) a.carry[my.at(my.row(j))] = carry[j];
+    UNROLL for (int k = 0; k < STATES; ++k) a.carry[k * rows + my.at(my.row(j))] = carry[j][k];
     if (KEEPS_H) a.carry_h[my.at(my.row(j))] = carry_h[j];
   }
   sync();
@@ -267,10 +269,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     }
     if (OUT != OFF) a.d_gamma_out[my.unit] += own_out[0], a.d_shift_out[my.unit] += own_out[1];
   }
-  if constexpr (PEEPHOLES > 0) {
+  if constexpr (WEIGHTS > 0) {
     sync();
-    total_over_rows<3>(own_peephole, my, sums, 0);
+    // the sums of both sites have room for these
+    total_over_rows<3>(own_weight, my, sums, 0);
     if (my.here && my.row(0) == 0)
-      UNROLL for (int k = 0; k < 3; ++k) a.d_peephole[k * a.units + my.unit] += own_peephole[k];
+      UNROLL for (int k = 0; k < 3; ++k) a.d_weight[k * a.units + my.unit] += own_weight[k];
   }
 }

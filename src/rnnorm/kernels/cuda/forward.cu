@@ -3,10 +3,10 @@
 struct ForwardArguments {
   const Term* x;        // finished input terms of all frames, gate beside gate
   Number* z;            // raw recurrent terms of all frames, or null if nobody reads them
-  const float* before;  // c of an LSTM or h of a GRU before the first of these steps
+  const float* before;  // states beside h before the first of these steps
   const float* before_h; // h before the first of these steps
-  float *c, *h;         // c of an LSTM and h of all frames; h may be null
-  float* fresh;         // c before zoneout, or null
+  float *c, *h;         // states beside h, and h, of all frames; h may be null
+  float* fresh;         // the first state beside h before zoneout, or null
   Number* narrow;       // h in the type of the product
   const Number* seen;   // h before the first of these steps, in the type of the product
   const Number* weight; // W_hh
@@ -14,6 +14,7 @@ struct ForwardArguments {
   const i64* starts;    // the first frame of each step of the call and of the one after the last
   Extra extra;
   Exchange exchange;
+  i64 before_pitch, pitch; // from one state beside h to the next, before the steps and of all frames
   int first, stop, units;
   float eps;
 };
@@ -51,14 +52,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
   int n = (int)(a.starts[a.first + 1] - start);
   float gamma[GATES], shift[GATES], gamma_out, shift_out;
   load_scales(a.hidden, a.out, my, gamma, shift, gamma_out, shift_out);
-  float peephole[3];
-  load_peepholes(a.extra, my, peephole);
-  float state[R], last_h[R], x[R][GATES];
+  float weights[3];
+  load_weights(a.extra, my, weights);
+  // h and the other states are those that the next step reads
+  Step s[R];
+  float x[R][GATES];
   UNROLL for (int j = 0; j < R; ++j) {
     const int row = my.row(j);
     const bool valid = my.here && row < n, goes_on = valid && !a.extra.anew(a.first, row);
-    state[j] = GATES > 1 && goes_on ? a.before[my.at(row)] : 0.f;
-    last_h[j] = KEEPS_H && goes_on ? a.before_h[my.at(row)] : 0.f;
+    UNROLL for (int k = 0; k < 3; ++k) s[j].weight[k] = weights[k];
+    UNROLL for (int k = 0; k < STATES; ++k)
+      s[j].before[k] = goes_on ? a.before[k * a.before_pitch + my.at(row)] : 0.f;
+    s[j].h = KEEPS_H && goes_on ? a.before_h[my.at(row)] : 0.f;
     const float seen = goes_on ? widen(a.seen[my.at(row)]) : 0.f;
     if (valid) put(e, 0, my.unit, row, seen * drawn(a.extra.hidden, a.first, row, my.unit, 1.f));
     UNROLL for (int g = 0; g < GATES; ++g) x[j][g] = valid ? widen(a.x[my.at(start + row, g)]) : 0.f;
@@ -102,18 +107,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       UNROLL for (int j = 1; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
         mean[j][g] = mean[0][g], var[j][g] = var[0][g];
     }
-    float o[R], fresh[R][1];
+    float fresh[R][1];
     UNROLL for (int j = 0; j < R; ++j) {
-      float zero[GATES], gates[GATES], inverse, mask = 1.f;
+      float inverse;
       UNROLL for (int g = 0; g < GATES; ++g) {
         if (HIDDEN != OFF) y[j][g] = standardise(y[j][g], mean[j][g], var[j][g], a.eps, inverse) * gamma[g];
-        y[j][g] += shift[g];
-        zero[g] = JOINT ? 0.f : x[j][g];
+        s[j].x[g] = JOINT ? 0.f : x[j][g];
+        s[j].y[g] = y[j][g] + shift[g];
       }
-      if (my.here && my.row(j) < n) mask = drawn(a.extra.candidate, t, my.row(j), my.unit, 1.f);
-      activations(zero, y[j], peephole, state[j], mask, gates);
-      fresh[j][0] = advance(gates, state[j], mask);
-      o[j] = gates[GATES - 1];
+      s[j].mask = 1.f;
+      if (my.here && my.row(j) < n) s[j].mask = drawn(a.extra.candidate, t, my.row(j), my.unit, 1.f);
+      first_half(s[j]);
+      fresh[j][0] = HAS_SITE ? s[j].states[0] : 0.f;
     }
     if constexpr (OUT == OWN && OVER_UNITS) {
       UNROLL for (int j = 0; j < R; ++j) leave_moments<1>(e, my, GROUPS, my.row(j), my.row(j) < n, fresh[j]);
@@ -130,19 +135,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
     float h[R];
     UNROLL for (int j = 0; j < R; ++j) {
       const int row = my.row(j);
-      const float before = state[j];
-      h[j] = state[j] = fresh[j][0];
-      if constexpr (CELL == LSTM) {
-        float inverse, c = fresh[j][0];
-        if (OUT != OFF) c = standardise(c, mean_out[j], var_out[j], a.eps, inverse) * gamma_out + shift_out;
-        h[j] = o[j] * tanh_(c);
-      }
+      float inverse, last[1 + MORE];
+      last[0] = s[j].h;
+      UNROLL for (int k = 0; k < STATES; ++k) last[1 + k] = s[j].before[k];
+      s[j].site = fresh[j][0];
+      if (OUT != OFF)
+        s[j].site = standardise(s[j].site, mean_out[j], var_out[j], a.eps, inverse) * gamma_out + shift_out;
+      h[j] = second_half(s[j]);
+      UNROLL for (int k = 0; k < STATES; ++k) s[j].before[k] = s[j].states[k];
       if (DROPS && my.here && row < n) {
-        h[j] = zone_out(a.extra.zone_h, t, row, my.unit, KEEPS_H ? last_h[j] : before, h[j]);
-        last_h[j] = h[j];
-        if (CELL == GRU) state[j] = h[j];
-        if (CELL == LSTM) state[j] = zone_out(a.extra.zone_c, t, row, my.unit, before, state[j]);
+        h[j] = zone_out(a.extra.zone_h, t, row, my.unit, last[0], h[j]);
+        if (STATES) s[j].before[0] = zone_out(a.extra.zone_c, t, row, my.unit, last[1], s[j].before[0]);
       }
+      s[j].h = h[j];
       if (!my.here || row >= n || t + 1 == a.stop) continue;
       const float seen = a.extra.anew(t + 1, row) ? 0.f : h[j];
       put(e, (past + 1) & 1, my.unit, row, seen * drawn(a.extra.hidden, t + 1, row, my.unit, 1.f));
@@ -157,8 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       if (!my.here || row >= n) continue;
       const i64 at = my.at(start + row);
       if (a.z) UNROLL for (int g = 0; g < GATES; ++g) narrow_to(a.z[my.at(start + row, g)], z[j][g]);
-      if (CELL == LSTM) a.c[at] = state[j];
-      if (DROPS && CELL == LSTM && a.fresh) a.fresh[at] = fresh[j][0];
+      UNROLL for (int k = 0; k < STATES; ++k) a.c[k * a.pitch + at] = s[j].before[k];
+      if (DROPS && HAS_SITE && a.fresh) a.fresh[at] = fresh[j][0];
       if (a.h) a.h[at] = h[j];
       narrow_to(a.narrow[at], h[j]);
       if (!OVER_UNITS && row == 0) {
@@ -173,7 +178,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       }
       if (row >= later) continue;
       UNROLL for (int g = 0; g < GATES; ++g) x[j][g] = widen(a.x[my.at(next + row, g)]);
-      if (a.extra.anew(t + 1, row)) state[j] = last_h[j] = 0.f;
+      if (!a.extra.anew(t + 1, row)) continue;
+      s[j].h = 0.f;
+      UNROLL for (int k = 0; k < STATES; ++k) s[j].before[k] = 0.f;
     }
     start = next, n = later;
   }

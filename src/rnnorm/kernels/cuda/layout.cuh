@@ -5,35 +5,33 @@
 // every step it multiplies the h (going back: the gradients of the recurrent terms) that all blocks
 // wrote at the step before, computes its units, and writes its part of what the next step needs.
 //
-// Constants of a variant: BACKWARD, CELL, HIDDEN and OUT (scopes of the two sites), GROUPS of gates
-// that share statistics over units (0: statistics are over rows), CENTRED (statistics have a mean),
-// JOINT, SHIFTED, RESETS, PEEPHOLES (how many gates of an LSTM have one), DROPS (recurrent dropout),
-// PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS, ROW_TILES, STAGES.
+// Constants of a variant: BACKWARD, HIDDEN and OUT (scopes of the two sites), GROUPS of gates that
+// share statistics over units (0: statistics are over rows), CENTRED (statistics have a mean), JOINT,
+// SHIFTED, RESETS, DROPS (recurrent dropout), PRECISION, WIDE_X, BULK (copies that only newer GPUs
+// have), UNITS, ROW_WARPS, ROW_TILES, STAGES. Those of the cell are with its equations: GATES in
+// BLOCKS, STATES beside h, WEIGHTS by unit, HAS_SITE (one of a state), SKIPS (h is read beside the
+// recurrent product).
 
 template <bool CHOICE, class A, class B> struct Choose { typedef A type; };
 template <class A, class B> struct Choose<false, A, B> { typedef B type; };
 
-enum Cell { LSTM, GRU, RNN_TANH, RNN_RELU };
 // statistics of a site: none, of the values themselves, given
 enum Scope { OFF, OWN, GIVEN };
-// of the recurrent product; FP32 multiplies a number as the sum of two of TF32
-enum Precision { BF16, FP16, TF32, FP32 };
 
 DEVICE constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 DEVICE constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
 
 // the warps that compute, and one more that copies for them where copies are of whole chunks
 constexpr int WARPS = 16, WORKERS = 32 * WARPS, THREADS = WORKERS + 32 * BULK;
-constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
 constexpr bool OVER_UNITS = GROUPS > 0;
-// of a GRU's two groups, the gates r and z are the first
-DEVICE constexpr int group_of(int gate) { return GROUPS == GATES ? gate : GROUPS == 2 ? gate / 2 : 0; }
-DEVICE constexpr int gates_of(int group) {
-  return GROUPS == GATES ? 1 : GROUPS == 2 ? (group ? GATES - 2 : 2) : GATES;
+DEVICE constexpr int group_of(int gate) {
+  return GROUPS == GATES ? gate : GROUPS == BLOCKS ? block_of(gate) : 0;
 }
-// zoneout of h mixes in the h of the step before, which is a GRU's state
-constexpr bool KEEPS_H = DROPS && CELL != GRU;
-constexpr bool HALF = PRECISION == BF16 || PRECISION == FP16;
+DEVICE constexpr int gates_of(int group) {
+  return GROUPS == GATES ? 1 : GROUPS == BLOCKS ? gates_of_block(group) : GATES;
+}
+// zoneout of h mixes in the h of the step before
+constexpr bool KEEPS_H = SKIPS || DROPS;
 // a number of the recurrent product, and how many stand in a piece of 16 bytes
 typedef typename Choose<HALF, u16, float>::type Number;
 typedef typename Choose<WIDE_X, float, Number>::type Term;
@@ -73,10 +71,10 @@ struct Mask {
   float scale;
 };
 
-// What some layers have besides: rows that begin anew, peepholes, recurrent dropout.
+// What some layers have besides: rows that begin anew, weights by unit, recurrent dropout.
 struct Extra {
   const unsigned char* reset;  // of each step and row of the call, 1 where the row begins anew
-  const float *peephole_i, *peephole_f, *peephole_o;
+  const float* weight[3];      // null where there is none
   Mask hidden, candidate, zone_h, zone_c;
   int rows, unused;
 
@@ -105,11 +103,10 @@ DEVICE float rounded(float x) {
   return widen(bits);
 }
 
-DEVICE float exponential(float x) { return HALF ? __expf(x) : expf(x); }
-DEVICE float sigmoid(float x) { return 1.f / (1.f + exponential(-x)); }
-DEVICE float tanh_(float x) {
-  const float e = exponential(-2.f * fabsf(x)), y = (1.f - e) / (1.f + e);
-  return x < 0.f ? -y : y;
+// A value less its mean and over its deviation, and one over the deviation.
+DEVICE float standardise(float value, float mean, float var, float eps, float& inverse) {
+  inverse = rsqrtf(var + eps);
+  return (value - mean) * inverse;
 }
 
 // Wait for the warps that compute.
@@ -148,11 +145,10 @@ DEVICE float zoned_out(const Mask& mask, int t, int row, int unit, float d) {
   return !DROPS || !mask.drawn ? 0.f : d * drawn(mask, t, row, unit, 0.f);
 }
 
-// A unit's peepholes of the gates i, f and o: 0 where there are none.
-DEVICE void load_peepholes(const Extra& extra, const Thread& my, float (&peephole)[3]) {
-  peephole[0] = PEEPHOLES == 3 && my.here ? extra.peephole_i[my.unit] : 0.f;
-  peephole[1] = PEEPHOLES == 3 && my.here ? extra.peephole_f[my.unit] : 0.f;
-  peephole[2] = PEEPHOLES && my.here ? extra.peephole_o[my.unit] : 0.f;
+// A unit's weights: 0 where there are none.
+DEVICE void load_weights(const Extra& extra, const Thread& my, float (&weight)[3]) {
+  UNROLL for (int k = 0; k < 3; ++k)
+    weight[k] = WEIGHTS && my.here && extra.weight[k] ? extra.weight[k][my.unit] : 0.f;
 }
 
 // A unit's scales and shifts of both sites: 1 and 0 where there are none.

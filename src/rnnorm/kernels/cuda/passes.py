@@ -9,7 +9,9 @@ from torch import Tensor
 
 from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.cuda import persistent
-from rnnorm.kernels.cuda.persistent import Gpu, Layout, RefusedError, Variant
+from rnnorm.kernels.cuda.arguments import extra_of
+from rnnorm.kernels.cuda.layout import MOST_ROWS, Gpu, Layout, lay_out
+from rnnorm.kernels.cuda.persistent import RefusedError, Variant
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.precision import float32_precision
 
@@ -64,7 +66,7 @@ def asked_layout(inputs: Inputs, options: Options, *, back: bool) -> Layout:
     layout = _lay_out(gpu, inputs, options, back)
     if layout is None:
         raise UncoveredError(
-            f"the kernels in CUDA C++ take up to {persistent.MOST_ROWS} rows, and as many units "
+            f"the kernels in CUDA C++ take up to {MOST_ROWS} rows, and as many units "
             f"as the shared memory of this GPU has room for, got {x.size(1)} rows and "
             f"{inputs.h0.size(1)} units of {x.dtype}: leave out rnnorm.use_backend('cuda')"
         )
@@ -86,7 +88,7 @@ def why_not(dtype: torch.dtype, *, rectified: bool) -> str:
 
 
 def _lay_out(gpu: Gpu, inputs: Inputs, options: Options, back: bool) -> Layout | None:
-    return persistent.lay_out(
+    return lay_out(
         gpu,
         backward=back,
         gates=options.gates,
@@ -109,6 +111,8 @@ def _launch(
     steps: tuple[int, int],
     tensors: dict[str, Tensor | None],
     sites: tuple[tuple[Source, Source], list[Tensor]],
+    states: tuple[Tensor | None, Tensor],
+    earlier: int | None,
     *,
     later: int | None = None,
 ) -> None:
@@ -120,6 +124,8 @@ def _launch(
         steps: the first step and the one after the last.
         tensors: tensors by name in the kernel's arguments.
         sites: where the hidden and the cell site have their statistics, and their tensors.
+        states: the states beside h at first, None if there are none, and those of all frames.
+        earlier: the first frame of the step before, None if there is no such step.
         later: rows of the step after these in the backward pass, None in the forward pass.
 
     Raises:
@@ -128,27 +134,32 @@ def _launch(
     (hidden, out), (gamma, shift, mean, var, gamma_out, shift_out, mean_out, var_out) = sites
     x = tensors["x"]
     assert x is not None
-    step = plan.step(hidden, out)
+    options, inputs = plan.options, plan.inputs
     variant = Variant(
         later is not None,
-        step.cell,
-        step.gates,
-        step.hidden,
-        step.out,
-        step.joint,
-        step.shifted,
+        options.cell,
+        tuple([slot for slot, each in enumerate(inputs.peepholes) if each is not None]),
+        hidden.scope,
+        out.scope,
+        options.joint,
+        plan.shift_hidden is not None,
         persistent.precision_of(plan.given, float32_precision()),
         x.dtype == plan.wide,
-        groups_of(plan.options),
+        groups_of(options),
         not plan.rms,
-        plan.inputs.reset is not None,
-        sum([each is not None for each in plan.inputs.peepholes]),
+        inputs.reset is not None,
         plan.drops,
     )
     launch = persistent.ready(variant, layout, x.device)
     if launch is None:
         raise RefusedError("the kernel of many steps does not run")
+    first, every = states
+    before = first if earlier is None else every[..., earlier:, :]
+    if first is not None:
+        tensors["before"] = before
     numbers: dict[str, Any] = {
+        "before_pitch": before.stride(0) if before is not None and before.dim() > 2 else 0,
+        "pitch": every.stride(0) if every.dim() > 2 else 0,
         "first": steps[0],
         "stop": steps[1],
         "units": plan.H,
@@ -166,7 +177,7 @@ def _launch(
             (gamma, shift, mean, var, hidden.row, hidden.skip, hidden.pitch),
             (gamma_out, shift_out, mean_out, var_out, out.row, out.skip, out.pitch),
         ),
-        persistent.extra_of(plan.inputs, plan.options),
+        extra_of(inputs, options),
     )
 
 
@@ -175,6 +186,8 @@ def forward(
     layout: Layout,
     steps: tuple[int, int],
     sites: tuple[tuple[Source, Source], list[Tensor]],
+    states: tuple[Tensor | None, Tensor],
+    earlier: int | None,
     **tensors: Tensor | None,
 ) -> None:
     """Run the forward pass of some steps.
@@ -184,12 +197,15 @@ def forward(
         layout: how the launch shares the work.
         steps: the first step and the one after the last.
         sites: where the hidden and the cell site have their statistics, and their tensors.
+        states: the states beside h at first, None if there are none, and those of all frames.
+        earlier: the first frame of the step before, None if there is no such step.
         **tensors: those of ``ForwardArguments``.
 
     Raises:
         RefusedError: if the kernel does not run.
     """
-    _launch(plan, layout, steps, {**tensors, "starts": plan.first_frames}, sites)
+    given = {**tensors, "starts": plan.first_frames}
+    _launch(plan, layout, steps, given, sites, states, earlier)
 
 
 def backward(
@@ -198,6 +214,8 @@ def backward(
     steps: tuple[int, int],
     sites: tuple[tuple[Source, Source], list[Tensor]],
     later: int,
+    states: tuple[Tensor | None, Tensor],
+    earlier: int | None,
     **tensors: Tensor | None,
 ) -> None:
     """Run the backward pass of some steps.
@@ -209,12 +227,15 @@ def backward(
         sites: where the hidden and the cell site have their statistics, and their tensors; with
             layer norm, the statistics of ``row_moments``.
         later: rows of the step after these.
+        states: the states beside h at first, None if there are none, and those of all frames.
+        earlier: the first frame of the step before, None if there is no such step.
         **tensors: those of ``BackwardArguments``.
 
     Raises:
         RefusedError: if the kernel does not run.
     """
-    _launch(plan, layout, steps, {**tensors, "starts": plan.first_frames}, sites, later=later)
+    given = {**tensors, "starts": plan.first_frames, "states": states[1]}
+    _launch(plan, layout, steps, given, sites, states, earlier, later=later)
 
 
 def row_moments(

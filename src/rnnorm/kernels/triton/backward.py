@@ -61,7 +61,8 @@ def run_backward(
     product = inputs.x.new_empty(B, H)
     # a step reads one buffer and writes the other
     carries = inputs.x.new_empty(2, B, H, dtype=wide)
-    carries_h = torch.empty_like(carries) if plan.drops else carries
+    # an h that skips the product, or is kept by zoneout
+    carries_h = torch.empty_like(carries) if options.has_c and plan.drops else carries
     d_peephole = inputs.x.new_zeros(3, H, dtype=wide)
     sums = B if plan.by_row else 1
     width = plan.gates * H
@@ -92,11 +93,12 @@ def run_backward(
             earlier = plan.starts[first - 1] if first else 0
             passes.backward(
                 plan, layout, (first, stop), ((hidden, out), sites), later,
-                x=x, z=z_h, before=(state if first else before)[earlier:], states=state,
+                states=(inputs.c0, c), earlier=earlier if first else None,
+                x=x, z=z_h, before_h=h[earlier:] if first else inputs.h0, h=h,
                 output=d_h_frames, product=product, carried=carries[stop % 2], last=d_c,
                 carry=carries[first % 2], carried_h=carries_h[stop % 2],
                 carry_h=carries_h[first % 2], d_x=d_x, d_z=d_z, d_gamma=d_gamma, d_shift=d_shift,
-                d_gamma_out=d_gamma_cell, d_shift_out=d_beta_cell, d_peephole=d_peephole,
+                d_gamma_out=d_gamma_cell, d_shift_out=d_beta_cell, d_weight=d_peephole,
                 weight=inputs.weight_hh,
             )  # fmt: skip
         else:
@@ -121,7 +123,7 @@ def run_backward(
     d_weight_hh.addmm_(d_z[begin:].t(), plan.seen(plan.before(narrow), slice(begin, None)))
     d_h0 = plan.seen(product.to(wide), slice(begin))
     if options.skips or inputs.mask_zoneout_h is not None:
-        d_h0 = d_h0 + (carried if options.skips else carried_h)
+        d_h0 = d_h0 + carried_h
     d_gamma, d_hidden, d_gamma_cell, d_beta_cell = [
         each.squeeze(0) if sums == 1 else each.sum(0)
         for each in (d_gamma, d_shift, d_gamma_cell, d_beta_cell)

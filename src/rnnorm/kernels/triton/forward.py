@@ -109,9 +109,10 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
         elif layout is not None:
             passes.forward(
                 plan, layout, (first, stop), ((hidden, out), sites),
-                x=x, z=z_h if save else None, before=state[earlier if first else 0 :],
-                before_h=h[earlier:] if first else inputs.h0, c=c, fresh=fresh,
-                h=h if plan.narrow else None, narrow=narrow, seen=seen, weight=inputs.weight_hh,
+                states=(inputs.c0, c), earlier=earlier if first else None,
+                x=x, z=z_h if save else None, before_h=h[earlier:] if first else inputs.h0,
+                c=c, fresh=fresh, h=h if plan.narrow else None, narrow=narrow, seen=seen,
+                weight=inputs.weight_hh,
             )  # fmt: skip
         else:
             grid, how = plan.launch(n, looped=True)

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rnnorm.kernels.cuda import passes
-from rnnorm.kernels.cuda.persistent import Layout
+from rnnorm.kernels.cuda.layout import Layout
 from rnnorm.kernels.inputs import Inputs, Options, Sites
 from rnnorm.kernels.precision import float32_precision
 from rnnorm.kernels.triton.loop import Product

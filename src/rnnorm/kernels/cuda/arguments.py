@@ -1,0 +1,121 @@
+"""The arguments of the kernels of many steps, as structs of C."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from torch import Tensor
+
+from rnnorm.kernels.inputs import Inputs, Options
+
+
+class Site(ctypes.Structure):
+    """A site's scale, shift and statistics."""
+
+    _fields_ = [
+        *[(name, ctypes.c_void_p) for name in ("gamma", "shift", "mean", "var")],
+        *[(name, ctypes.c_int) for name in ("row", "skip", "pitch", "unused")],
+    ]
+
+
+class Mask(ctypes.Structure):
+    """A mask of recurrent dropout."""
+
+    _fields_ = [
+        ("drawn", ctypes.c_void_p),
+        ("step", ctypes.c_longlong),
+        ("row", ctypes.c_int),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class Extra(ctypes.Structure):
+    """What some layers have besides."""
+
+    _fields_ = [
+        ("reset", ctypes.c_void_p),
+        ("weight", ctypes.c_void_p * 3),
+        *[(place, Mask) for place in ("hidden", "candidate", "zone_h", "zone_c")],
+        *[(name, ctypes.c_int) for name in ("rows", "unused")],
+    ]
+
+
+class Exchange(ctypes.Structure):
+    """Where blocks exchange numbers."""
+
+    _fields_ = [
+        *[(name, ctypes.c_void_p) for name in ("numbers", "partial", "state")],
+        *[(name, ctypes.c_int) for name in ("stride", "pieces", "chunk", "unused")],
+    ]
+
+
+_LAST = [
+    ("hidden", Site),
+    ("out", Site),
+    ("starts", ctypes.c_void_p),
+    ("extra", Extra),
+    ("exchange", Exchange),
+    ("before_pitch", ctypes.c_longlong),
+    ("pitch", ctypes.c_longlong),
+    ("first", ctypes.c_int),
+    ("stop", ctypes.c_int),
+    ("units", ctypes.c_int),
+]
+
+
+class ForwardArguments(ctypes.Structure):
+    """The struct of the same name in ``forward.cu``."""
+
+    _fields_ = [
+        *[
+            (name, ctypes.c_void_p)
+            for name in (
+                *("x", "z", "before", "before_h", "c", "h", "fresh", "narrow", "seen", "weight"),
+            )
+        ],
+        *_LAST,
+        ("eps", ctypes.c_float),
+    ]
+
+
+class BackwardArguments(ctypes.Structure):
+    """The struct of the same name in ``backward.cu``."""
+
+    _fields_ = [
+        *[
+            (name, ctypes.c_void_p)
+            for name in (
+                *("x", "z", "before", "states", "before_h", "h", "output", "product", "carried"),
+                *("last", "carry", "carried_h", "carry_h", "d_x", "d_z", "d_gamma", "d_shift"),
+                *("d_gamma_out", "d_shift_out", "d_weight", "weight"),
+            )
+        ],
+        *_LAST,
+        ("later", ctypes.c_int),
+        ("eps", ctypes.c_float),
+        ("unused", ctypes.c_int),
+    ]
+
+
+def extra_of(inputs: Inputs, options: Options) -> Extra:
+    """Return where a call has its resets, weights by unit and masks."""
+    weights = [None if each is None else each.data_ptr() for each in inputs.peepholes]
+    reset = None if inputs.reset is None else inputs.reset.data_ptr()
+    masks = map(_mask, inputs.masks, options.scales)
+    return Extra(reset, (ctypes.c_void_p * 3)(*weights), *masks, inputs.x.size(1), 0)
+
+
+def _mask(drawn: Tensor | None, scale: float) -> Mask:
+    if drawn is None:
+        return Mask(None, 0, 0, scale)
+    steps, rows, units = drawn.shape
+    # one number may serve all steps or rows
+    row = units if rows > 1 else 0
+    return Mask(drawn.data_ptr(), rows * units if steps > 1 else 0, row, scale)
+
+
+def site_of(*values: Any) -> Site:
+    """Return a site of four tensors and three numbers, in the order of the fields of ``Site``."""
+    *tensors, row, skip, pitch = values
+    return Site(*[tensor.data_ptr() for tensor in tensors], row, skip, pitch, 0)

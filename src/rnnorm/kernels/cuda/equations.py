@@ -1,0 +1,268 @@
+"""CUDA C++ of a cell's equations and of their gradients, for the kernels of many steps.
+
+A thread computes one unit of one row, whose numbers stand in registers. ``first_half`` ends at
+the first state beside h, which a cell site normalises, and ``second_half`` at h. Going back,
+``to_site`` ends at the output of the cell site, and ``gradients`` begins again at h, with the
+whole gradient of that state: the compiler shares what both compute.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterable, Mapping
+
+from rnnorm.kernels.equations.graph import COMPARISONS, LEAVES, Graph, Nodes
+from rnnorm.kernels.equations.graph_cell import GraphCell
+from rnnorm.kernels.equations.halves import Halves
+from rnnorm.kernels.equations.opaque import TraceError
+from rnnorm.kernels.equations.statements import Statements
+from rnnorm.kernels.equations.trace import trace
+from rnnorm.kernels.inputs import CELLS, PEEPHOLES
+
+#: the most gates, and states beside h, for which a thread has registers
+MOST_GATES, MOST_STATES = 4, 3
+# their values are kept for the backward pass, and others computed anew
+_COSTLY = ("div", "sqrt", "exp", "log", "log1p", "sigmoid", "tanh")
+_COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
+# of functions.cuh, unless they are CUDA's
+_EXPRESSIONS = {
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "mul": "{} * {}",
+    "div": "{} / {}",
+    **dict(zip(COMPARISONS, _COMPARED, strict=True)),
+    "neg": "-({})",
+    "abs": "fabsf({})",
+    "sqrt": "sqrtf({})",
+    "exp": "exponential({})",
+    "log": "logf({})",
+    "log1p": "log1pf({})",
+    "sigmoid": "sigmoid({})",
+    "tanh": "tanh_({})",
+    "relu": "rectifier({})",
+    "minimum": "minimum({}, {})",
+    "maximum": "maximum({}, {})",
+    "clamp_min": "{0} < {1} ? {1} : {0}",
+    "clamp_max": "{0} > {1} ? {1} : {0}",
+    "lerp": "{0} + {2} * ({1} - {0})",
+    "where": "{} ? {} : {}",
+    "candidate": "{} * s.mask",
+}
+_LEAVES = {"x": "s.x[{}]", "h": "s.y[{}]", "both": "s.x[{0}] + s.y[{0}]", "site": "s.site"}
+_STRUCTS = """
+// One unit of a row at one step. Given are the finished input terms x, which are 0 where their sum
+// with the recurrent terms is normalised, the finished recurrent or summed terms y, the states of
+// the step before, weights and the mask of the candidate; what is computed follows.
+struct Step {
+  float x[GATES], y[GATES], h, before[MORE], weight[3], mask;
+  float states[MORE], site, kept[KEPT];
+};
+// The gradients of what is given.
+struct Gradients {
+  float x[GATES], y[GATES], h, before[MORE], weight[3];
+};
+"""
+
+
+class Scalars(Statements):
+    """The body of a function of a ``Step`` called s.
+
+    Args:
+        nodes: the equations.
+        slots: by name of a weight, its place in the kernel's arguments.
+        loads: expressions that load nodes, which are not computed then.
+    """
+
+    def __init__(self, nodes: Nodes, slots: Mapping[str, int], loads: Mapping[int, str]) -> None:
+        super().__init__(nodes, loads)
+        self.slots = slots
+
+    def constant(self, value: object) -> str:
+        """Return a number of the type float."""
+        try:
+            bits = struct.unpack("I", struct.pack("f", value))[0]
+        except OverflowError:
+            bits = 0x7F800000 if float(str(value)) > 0 else 0xFF800000
+        if bits & 0x7F800000 == 0x7F800000:
+            return f"__uint_as_float({bits:#x}u)"
+        return f"{value!r}f"
+
+    def expression(self, place: int) -> str:
+        """Return the expression of a node, after the statements that compute its inputs."""
+        name, inputs, value = self.nodes[place]
+        if name in _LEAVES:
+            return _LEAVES[name].format(value)
+        if name == "state":
+            return f"s.before[{int(value) - 1}]" if value else "s.h"
+        if name == "weight":
+            return f"s.weight[{self.slots[str(value)]}]"
+        if name == "grad":
+            return f"d_states[{int(value) - 1}]" if value else "d_h"
+        return _EXPRESSIONS[name].format(*map(self.value, inputs))
+
+    def statement(self, place: int, expression: str) -> str:
+        """Return the statement that gives a node its name."""
+        kind = "bool" if self.nodes[place].name in COMPARISONS else "float"
+        return f"const {kind} {self.names[place]} = {expression};"
+
+    def store(self, where: str, place: int | None) -> None:
+        """Store a node, or 0 where it is None."""
+        self.lines.append(f"{where} = {'0.f' if place is None else self.value(place)};")
+
+
+class Equations(Halves):
+    """The halves of a graph as functions.
+
+    Args:
+        graph: the graph.
+        slots: by name of a weight with one number for each unit, its place among the arguments.
+
+    Raises:
+        TraceError: if a thread has no room for the equations.
+    """
+
+    def __init__(self, graph: Graph, slots: Mapping[str, int]) -> None:
+        for count, most, what in (
+            (sum(graph.gates), MOST_GATES, "gates"),
+            (len(graph.weights), len(PEEPHOLES), "weights by unit"),
+            (len(graph.states), MOST_STATES + 1, "states"),
+        ):
+            if count > most:
+                raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
+        super().__init__(graph)
+        self.slots = slots
+        #: nodes that are computed from the output of the cell site, and h
+        self.late = self.after_site()
+        grads = [self.nodes.place("grad", (), k) for k in range(len(graph.states))]
+        ends = () if self.site is None else (self.site,)
+        self.whole = self.gradients(self.seeds([self.h, *self.states], grads), ends)
+        #: gradient of the cell site's output, None where there is none
+        self.into_site: int | None = None
+        if self.site is not None:
+            known = self.seeds([self.h, *self.states[1:]], [grads[0], *grads[2:]])
+            self.into_site = self.gradients(known, ends).of.get(self.site)
+        self.kept = sorted(self._crossing() | self._read_back())
+
+    def _crossing(self) -> set[int]:
+        """Return what the second half reads of the first one beside states."""
+        read = {i for place in self.late if place != self.site for i in self.nodes[place].inputs}
+        leaves = {*LEAVES} - {"both"}
+        ready = {*self.late, *self.states}
+        return {i for i in read - ready if self.nodes[i].name not in leaves}
+
+    def _read_back(self) -> set[int]:
+        """Return what the gradients read of both halves, and would compute anew at some cost."""
+        ends = {p for p in range(self.count) if self.nodes[p].name in (*_COSTLY, "both", "site")}
+        ends |= {*self.states}
+        results = [
+            *(self.into_site, *self.whole.h, *self.whole.x),
+            *(*self.whole.before, *self.whole.weights),
+        ]
+        found = self.nodes.needed([place for place in results if place is not None], ends)
+        return {p for p in found & ends if self.nodes[p].name != "site"} - {*self.states}
+
+    def text(self) -> str:
+        """Return the constants, types and functions of the equations."""
+        gates, blocks = self.graph.gates, len(self.graph.gates)
+        starts = [sum(gates[:k]) for k in range(1, blocks)]
+        block = " + ".join([f"(gate >= {start})" for start in starts]) or "0"
+        count = "".join([f"block == {k} ? {n} : " for k, n in enumerate(gates[:-1])])
+        count += str(gates[-1])
+        facts = {
+            "int GATES": sum(gates),
+            "int BLOCKS": blocks,
+            "int STATES": len(self.states),
+            "int MORE": max(1, len(self.states)),
+            "int KEPT": max(1, len(self.kept)),
+            "int WEIGHTS": len(self.graph.weights),
+            "bool HAS_SITE": self.site is not None,
+            "bool SKIPS": self.graph.skips,
+        }
+        return "\n".join(
+            [
+                "// Generated by rnnorm/kernels/cuda/equations.py from a cell's step.",
+                *[f"constexpr {fact} = {str(value).lower()};" for fact, value in facts.items()],
+                *_function("constexpr int block_of(int gate)", [f"return {block};"]),
+                *_function("constexpr int gates_of_block(int block)", [f"return {count};"]),
+                _STRUCTS,
+                *_function("void first_half(Step& s)", self._first_half()),
+                *_function("float second_half(Step& s)", self._second_half()),
+                *_function(f"float to_site(const Step& s, {_GIVEN})", self._to_site()),
+                *_function(f"void gradients(const Step& s, {_GIVEN}, Gradients& d)", self._back()),
+            ]
+        )
+
+    def _body(self, loads: Mapping[int, str] | None = None) -> Scalars:
+        return Scalars(self.nodes, self.slots, loads or {})
+
+    def _loads(self, places: Iterable[int]) -> dict[int, str]:
+        """Return how values are loaded that stand in a ``Step``."""
+        loads = {place: f"s.kept[{self.kept.index(place)}]" for place in places}
+        return loads | {place: f"s.states[{k}]" for k, place in enumerate(self.states)}
+
+    def _first_half(self) -> list[str]:
+        code = self._body()
+        self._store(code, late=False)
+        return code.lines
+
+    def _second_half(self) -> list[str]:
+        loads = self._loads([place for place in self.kept if place not in self.late])
+        code = self._body({p: load for p, load in loads.items() if p not in self.late})
+        self._store(code, late=True)
+        h = code.value(self.h)
+        return [*code.lines, f"return {h};"]
+
+    def _store(self, code: Scalars, *, late: bool) -> None:
+        """Store the states and kept values of one half."""
+        for array, places in (("states", self.states), ("kept", self.kept)):
+            for k, place in enumerate(places):
+                if (place in self.late) == late:
+                    code.store(f"s.{array}[{k}]", place)
+
+    def _to_site(self) -> list[str]:
+        code = self._body(self._loads(self.kept))
+        result = "0.f" if self.into_site is None else code.value(self.into_site)
+        return [*code.lines, f"return {result};"]
+
+    def _back(self) -> list[str]:
+        code = self._body(self._loads(self.kept))
+        for gate, (x, y) in enumerate(zip(self.whole.x, self.whole.h, strict=True)):
+            code.store(f"d.x[{gate}]", x)
+            code.store(f"d.y[{gate}]", y)
+        h, *before = self.whole.before
+        code.store("d.h", h)
+        for k, place in enumerate(before):
+            code.store(f"d.before[{k}]", place)
+        weights = dict(zip(self.graph.weights, self.whole.weights, strict=True))
+        of_slot = {self.slots[name]: place for name, place in weights.items()}
+        for slot in range(len(PEEPHOLES)):
+            code.store(f"d.weight[{slot}]", of_slot.get(slot))
+        return code.lines
+
+
+# gradients of h, and of the states beside h
+_GIVEN = "float d_h, const float (&d_states)[MORE]"
+
+
+def _function(signature: str, body: list[str]) -> list[str]:
+    return [f"DEVICE {signature} {{", *[f"  {line}" for line in body], "}"]
+
+
+@functools.cache
+def text_of(name: str, weights: tuple[int, ...]) -> str:
+    """Return the CUDA C++ of a cell's equations.
+
+    Args:
+        name: name of the cell in ``Options``.
+        weights: places among ``PEEPHOLES`` of the weights by unit that the layer has.
+
+    Raises:
+        TraceError: if a thread has no room for the equations.
+    """
+    given = {PEEPHOLES[slot] for slot in weights}
+    cell = next(c for c in CELLS[name] if given <= c.weights(1, c.heads, False).keys())
+    if not isinstance(cell, GraphCell):
+        return Equations(trace(cell), {n: slot for slot, n in enumerate(PEEPHOLES)}).text()
+    pairs = zip(cell.vectors, cell.names, strict=True)
+    return Equations(cell.graph, {v: PEEPHOLES.index(n) for v, n in pairs}).text()
