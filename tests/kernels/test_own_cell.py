@@ -14,8 +14,9 @@ import torch
 import rnnorm
 from rnnorm import BatchNorm, Zoneout
 from rnnorm.cells.gru import GRU
-from rnnorm.kernels import dispatch, run_time_compilation
-from rnnorm.kernels.cpu import compiler, library, own_cell
+from rnnorm.kernels import dispatch, own_cell, run_time_compilation
+from rnnorm.kernels.cpu import compiler, library
+from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.layers.call import short_call
 
 
@@ -543,7 +544,7 @@ def test_a_step_that_is_not_its_trace_is_refused(uncompiled):
     model = rnnorm.Recurrent(Lying(), 3, 4)
     model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "not what the trace" in own_cell.refuses(request_of(model))
+    assert "not what the trace" in cpu.refuses(request_of(model))
 
 
 class Passing(torch.autograd.Function):
@@ -575,7 +576,7 @@ def test_a_gradient_that_is_not_that_of_the_trace_is_refused(uncompiled):
     with torch.inference_mode():
         model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "its gradient is not what the trace" in own_cell.refuses(request_of(model))
+    assert "its gradient is not what the trace" in cpu.refuses(request_of(model))
 
 
 def test_a_step_in_place_is_refused_where_a_reader_of_the_old_value_is_wrong(uncompiled):
@@ -589,7 +590,7 @@ def test_a_step_in_place_is_refused_where_a_reader_of_the_old_value_is_wrong(unc
     with torch.no_grad():
         model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "is not what the trace" in own_cell.refuses(request_of(model))
+    assert "is not what the trace" in cpu.refuses(request_of(model))
 
 
 def test_a_step_that_depends_on_biases_is_refused(uncompiled):
@@ -601,7 +602,7 @@ def test_a_step_that_depends_on_biases_is_refused(uncompiled):
     model = rnnorm.Recurrent(with_step(step), 3, 4, bias=False)
     model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "others without biases" in own_cell.refuses(request_of(model))
+    assert "others without biases" in cpu.refuses(request_of(model))
 
 
 @pytest.mark.parametrize("draw", [random.random, lambda: torch.rand(()).item()])
@@ -609,7 +610,7 @@ def test_a_step_that_is_random_once_in_a_thousand_is_refused(uncompiled, draw):
     model = rnnorm.Recurrent(Changing(lambda: 2.0 if draw() < 1e-3 else 1.0), 3, 4)
     model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "others at each call" in own_cell.refuses(request_of(model))
+    assert "others at each call" in cpu.refuses(request_of(model))
 
 
 def test_explain_and_calls_after_a_refusal_draw_no_random_numbers(uncompiled):
@@ -639,7 +640,7 @@ def test_a_step_that_counts_its_calls_is_refused(uncompiled):
     model = rnnorm.Recurrent(cell, 3, 4)
     model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "others at each call" in own_cell.refuses(request_of(model))
+    assert "others at each call" in cpu.refuses(request_of(model))
 
 
 def request_of(model):

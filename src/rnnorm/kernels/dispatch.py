@@ -17,10 +17,9 @@ from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels import reference, scan, synchronized
+from rnnorm.kernels import own_cell, reference, scan, synchronized
 from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed, remembered
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import own_cell
 from rnnorm.kernels.cpu import update as cpu_update
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.cuda import layer as cuda
@@ -48,6 +47,7 @@ class Kernel:
             if the kernel cannot.
         worse: says why a later kernel is better for a request, unless ``use_backend`` names this
             one; empty if none is.
+        unasked: why the kernel runs nothing unless ``use_backend`` names it, empty if it may.
         look_up: looks up the statistics of a layer's populations, by site, from a step on.
         update: updates the populations by the statistics that the layer took, as
             ``norm.update.update`` does.
@@ -62,6 +62,7 @@ class Kernel:
     traceable: bool
     synchronized: Callable[[LayerCall], LayerResult] | None = None
     worse: Callable[[Request], str] = lambda request: ""
+    unasked: str = ""
     look_up: Callable[[Mapping[str, Population], int | Tensor, int], dict[str, Moments]] = look_up
     update: Callable[..., None] = update
     restarts: bool = False
@@ -137,7 +138,7 @@ KERNELS = (
         cuda.refuses,
         cuda.layer,
         traceable=True,
-        worse=lambda request: cuda.UNPROVEN,
+        unasked=cuda.UNPROVEN,
         look_up=triton.look_up,
         update=triton.update,
         restarts=True,
@@ -272,7 +273,7 @@ def _forced_kernel(name: str, request: Request) -> Kernel:
 def _first_accepting(*fields: Any) -> int:
     """Return the index of the first kernel that accepts a request; the reference accepts all."""
     request = Request(*fields)
-    index, passed_over = _try(request)
+    index, passed_over = _try(request, reasons=_log.isEnabledFor(logging.INFO))
     if _log.isEnabledFor(logging.INFO) and (text := str(request)) not in _logged:
         # as text, since a user's cell may not be hashable
         _logged.add(text)
@@ -281,11 +282,17 @@ def _first_accepting(*fields: Any) -> int:
     return index
 
 
-def _try(request: Request) -> tuple[int, dict[str, str]]:
-    """Return the index of the first kernel that accepts a request, and why others before do not."""
+def _try(request: Request, *, reasons: bool) -> tuple[int, dict[str, str]]:
+    """Return the index of the first kernel that accepts a request, and why others before do not.
+
+    Without ``reasons`` a kernel that runs nothing unasked is not asked: it may trace a cell's step.
+    """
     passed_over: dict[str, str] = {}
     for index, kernel in enumerate(KERNELS):  # noqa: B007
+        if kernel.unasked and not reasons:
+            continue
         why = kernel.unavailable or kernel.refuses(request) or kernel.worse(request)
+        why = why or kernel.unasked
         if not why:
             break
         passed_over[kernel.name] = why
@@ -304,7 +311,7 @@ def explain(**asked: Any) -> tuple[str, dict[str, str]]:
     with own_cell.only_asked():
         if (forced := _forced.get()) is not None:
             return _forced_kernel(forced, request).name, {}
-        index, passed_over = _try(request)
+        index, passed_over = _try(request, reasons=True)
     return KERNELS[index].name, passed_over
 
 

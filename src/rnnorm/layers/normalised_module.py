@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell
-from rnnorm.kernels import dispatch
+from rnnorm.kernels import dispatch, own_cell
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import own_cell
 from rnnorm.layers.norm_parameters import populations, reset_running_stats
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population

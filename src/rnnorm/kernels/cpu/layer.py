@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rnnorm.kernels import own_cell
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
-from rnnorm.kernels.cpu import own_cell
+from rnnorm.kernels.cpu import own_frame
 from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED
 from rnnorm.kernels.cpu.forward import NARROW_PASSES, PASSES
 from rnnorm.kernels.inputs import BUILT_IN, PLACES, separated
@@ -32,7 +33,7 @@ def refuses(request: Request) -> str:
         return "onnx has no such operator"
     if own_cell.built_in(request.cell):
         return COVERAGE.refuses(request)
-    return COVERAGE.refuses_beside_cell(request) or own_cell.refuses(request)
+    return COVERAGE.refuses_beside_cell(request) or own_cell.refuses(request, own_frame)
 
 
 def layer(call: LayerCall) -> LayerResult:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from rnnorm.kernels import dispatch
+from rnnorm.kernels import dispatch, own_call
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.call_inputs import options_of, sites_of
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import own_call
 from rnnorm.kernels.inputs import PARAMETERS, Options, Sites
 from rnnorm.layers.call.checks import LAST_STEP
 from rnnorm.layers.call.prepared_call import READ, LayerTensors, Prepared, unwrap_if_dead

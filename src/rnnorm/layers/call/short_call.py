@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.cells.cell import State, Weights
-from rnnorm.kernels import dispatch
+from rnnorm.kernels import dispatch, own_call, own_cell
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import own_call, own_cell
 from rnnorm.kernels.cpu.c_struct import COMPUTED
 from rnnorm.kernels.cpu.library import multiplies_bfloat16
 from rnnorm.layers.call.autocast import in_dtypes, result_dtypes

@@ -1,4 +1,4 @@
-"""Users' cells on the CPU kernel: traced at each call, and compiled at their first one."""
+"""Users' cells on a kernel: traced at each call, and compiled at their first one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,14 +20,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, LayerResult, Mask, Request, listed
-from rnnorm.kernels.cpu import compiler, library
-from rnnorm.kernels.cpu.generate import header
-from rnnorm.kernels.cpu.own_call import described_by, with_sites_together
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell, parted_moments
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
+from rnnorm.kernels.own_call import described_by, with_sites_together
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import CELL_SITES, Norm
 from rnnorm.tracing import constant
@@ -36,9 +35,29 @@ _MOST = 4
 _CHANGES = f"its equations are others at each call, or have been {_MOST} others before"
 # what the kernel's frame has as the base class has it
 _OF_THE_FRAME = ("active_sites", "blocks", "norms", "state_sizes", "units", "widths")
-# by type, the name in C++ and the number in the struct
-_TYPES = {torch.float64: ("double", 1)}
-_FLOAT = ("float", 0)
+
+
+class Frame(Protocol):
+    """A kernel's frame around equations, which compiles them."""
+
+    def closed(self, request: Request) -> str:
+        """Say why the frame runs no user's cell, empty if it may run some."""
+
+    def unavailable(self) -> str:
+        """Say why nothing can be compiled here, empty if it can."""
+
+    def check(self, graph: Graph) -> None:
+        """Check that the frame has room for equations.
+
+        Raises:
+            TraceError: if it has none.
+        """
+
+    def compiled(self, key: str, request: Request) -> str | None:
+        """Say why equations were not compiled, empty if they were, None if nobody has tried."""
+
+    def compile(self, cell: GraphCell, request: Request) -> str:
+        """Compile and load equations, unless they are; say why they cannot be, empty if so."""
 
 
 @dataclass
@@ -50,22 +69,21 @@ class _Known:
         keys: keys of the equations that it has had.
         compared: by key and the norm's id, why they are refused for what ``step`` computes, and
             the norm.
-        forms: by key, the norm's id and masked places, why they are refused for their form, and
-            the norm.
+        forms: by frame, key, the norm's id and masked places, why they are refused for their form,
+            and the norm.
     """
 
     cell: Cell
     keys: set[str] = field(default_factory=set)
     compared: dict[tuple[str, int], tuple[str, Norm | None]] = field(default_factory=dict)
-    forms: dict[tuple[str, int, tuple[str, ...]], tuple[str, Norm | None]] = field(
+    forms: dict[tuple[Frame, str, int, tuple[str, ...]], tuple[str, Norm | None]] = field(
         default_factory=dict
     )
 
 
 _known: dict[int, _Known] = {}
-# by key: the graph as a cell, and by number of a type why it was not compiled, empty if it was
+# by key: the graph as a cell
 _cells: dict[str, GraphCell] = {}
-_compiled: dict[tuple[str, int], str] = {}
 _lock = threading.RLock()
 _only_asked: ContextVar[bool] = ContextVar("rnnorm_only_asked", default=False)
 
@@ -106,60 +124,52 @@ def only_asked() -> Iterator[None]:
         torch.set_rng_state(drawn[1])
 
 
-def refuses(request: Request) -> str:
-    """Say why a user's cell does not run on the kernel, empty once it is compiled and loaded."""
+def refuses(request: Request, frame: Frame) -> str:
+    """Say why a user's cell does not run on a kernel, empty once it is compiled and loaded."""
     cell = request.cell
     try:
-        why = _refuses(cell, request)
+        why = _refuses(cell, request, frame)
     except TraceError as error:
         why = str(error)
     return f"it has no {cell}: {why}" if why else ""
 
 
-def _refuses(cell: Cell, request: Request) -> str:
+def _refuses(cell: Cell, request: Request, frame: Frame) -> str:
     """Say why a user's cell is not compiled, empty once it is.
 
     Raises:
         TraceError: if its step is more than the kernel's frame computes.
     """
-    if compiler.switched_off():
-        return compiler.unavailable()
-    if request.exported:
-        return "a program goes to other machines"
+    if why := frame.closed(request):
+        return why
     known = _known.get(id(cell))
     if known is not None and len(known.keys) > _MOST:
         # not traced again, which could draw random numbers
         return _CHANGES
     graph = trace(cell)
     key = graph.key
-    ready = _compiled.get((key, _type_of(request.dtype)[1])) == ""
-    if not ready and (why := compiler.unavailable()):
+    if frame.compiled(key, request) != "" and (why := frame.unavailable()):
         return why
     with _lock:
         if _only_asked.get():
-            return _form_refused(graph, request) or _known_to_refuse(key, request)
+            return _form_refused(graph, request, frame) or _known_to_refuse(key, request, frame)
         known = _known.get(id(cell))
         if known is None:
             if len(_known) >= 1024:
                 _known.clear()
             known = _known[id(cell)] = _Known(cell)
-        form = key, id(request.norm), request.masked
+        form = frame, key, id(request.norm), request.masked
         if form not in known.forms:
-            known.forms[form] = _form_refused(graph, request), request.norm
+            known.forms[form] = _form_refused(graph, request, frame), request.norm
         why = known.forms[form][0] or _behaviour_refused(known, graph, key, request.norm)
-        why = why or _compile(graph, key, request)
+        why = why or frame.compile(cell_of(graph), request)
     if not why:
         _chosen.cell, _chosen.graph = cell, _cells[key]
     return why
 
 
-def _type_of(dtype: torch.dtype) -> tuple[str, int]:
-    """Return the type in C++ and its number in the struct of a layer's numbers."""
-    return _TYPES.get(dtype, _FLOAT)
-
-
-def _form_refused(graph: Graph, request: Request) -> str:
-    """Say why the kernel's frame does not run equations as a request asks, empty if it does.
+def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
+    """Say why a kernel's frame does not run equations as a request asks, empty if it does.
 
     Raises:
         TraceError: if the equations need more than a step of the frame has.
@@ -171,19 +181,19 @@ def _form_refused(graph: Graph, request: Request) -> str:
     for name in _OF_THE_FRAME:
         if getattr(kind, name) is not getattr(Cell, name) and name not in allowed:
             return f"it has {name} of its own"
-    # more than a struct in C++ has room for is refused before anything is compiled
-    header(graph)
+    # what the frame has no room for is refused before anything is compiled
+    frame.check(graph)
     vectors = _vectors(graph)
     if unknown := [name for name in vectors if name.partition("[")[0] in Weights._fields]:
         return f"its step reads {unknown[0]}, which the kernel adds to a term"
     active = cell.active_sites(request.norm)
-    if {*active} != {*_cell_of(graph).active_sites(request.norm)}:
-        return f"its sites are not those of its step, {', '.join(_cell_of(graph).sites)}"
+    if {*active} != {*cell_of(graph).active_sites(request.norm)}:
+        return f"its sites are not those of its step, {', '.join(cell_of(graph).sites)}"
     asked = {"input", *graph.sites}
     for site in active:
         if site not in asked:
             return f"its step does not ask for the site {site!r}, which is normalised"
-        if cell.blocks(site, 1) != _cell_of(graph).blocks(site, 1):
+        if cell.blocks(site, 1) != cell_of(graph).blocks(site, 1):
             return f"it has other blocks of its own at the site {site!r} than the gates of a term"
     if graph.second and request.synchronized:
         return "statistics of two recurrent products are of one process"
@@ -198,7 +208,7 @@ def _form_refused(graph: Graph, request: Request) -> str:
     return ""
 
 
-def _known_to_refuse(key: str, request: Request) -> str:
+def _known_to_refuse(key: str, request: Request, frame: Frame) -> str:
     """Say why calls before have not run a cell, empty if there were none or they have."""
     known = _known.get(id(request.cell))
     if known is None:
@@ -206,7 +216,7 @@ def _known_to_refuse(key: str, request: Request) -> str:
     if len(known.keys) > _MOST:
         return _CHANGES
     compared = known.compared.get((key, id(request.norm)), ("", None))[0]
-    return compared or _compiled.get((key, _type_of(request.dtype)[1]), "")
+    return compared or frame.compiled(key, request) or ""
 
 
 def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None) -> str:
@@ -228,7 +238,7 @@ def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None)
         units = 16 * cell.heads
         if trace(cell, units, cell.weights(1, units, False)).key != key:
             return "its equations are others without biases"
-        known.compared[pair] = _compare(cell, _cell_of(graph), norm), norm
+        known.compared[pair] = _compare(cell, cell_of(graph), norm), norm
     return known.compared[pair][0]
 
 
@@ -242,7 +252,7 @@ def _outside(cell: Cell) -> tuple[object, ...]:
     return random.getstate(), torch.get_rng_state().tolist(), fields
 
 
-def _cell_of(graph: Graph) -> GraphCell:
+def cell_of(graph: Graph) -> GraphCell:
     """Return the graph as a cell, and make it known to the kernel's two passes."""
     key = graph.key
     if key not in _cells:
@@ -259,33 +269,6 @@ def _vectors(graph: Graph) -> tuple[str, ...]:
     return tuple([name for name in graph.weights if name != graph.product])
 
 
-def _compile(graph: Graph, key: str, request: Request) -> str:
-    """Compile and load a cell, unless it is; say why it cannot be, empty if it can."""
-    name, number = _type_of(request.dtype)
-    at = key, number
-    if at not in _compiled:
-        cell = _cell_of(graph)
-        what = f"the cell {request.cell.name} ({name})"
-        try:
-            text = header(graph)
-            for attempt in range(3):
-                path = compiler.compile(text, name, what)
-                try:
-                    library.add_own(cell.option, number, path)
-                    break
-                except OSError:
-                    # the cache was emptied in between
-                    if path.exists() or attempt == 2:
-                        raise
-        except (compiler.CompilationError, OSError) as error:
-            if library.forked():
-                return str(error)
-            _compiled[at] = str(error)
-        else:
-            _compiled[at] = ""
-    return _compiled[at]
-
-
 @constant
 def built_in(cell: Cell) -> bool:
     """Tell whether the package's own build computes a cell."""
@@ -296,7 +279,7 @@ def built_in(cell: Cell) -> bool:
 def graph_of(cell: Cell) -> GraphCell:
     """Return the graph, as a cell, for which the kernel was chosen for a user's cell."""
     chosen = _chosen.graph if _chosen.cell is cell else None
-    return _cell_of(trace(cell)) if chosen is None else chosen
+    return cell_of(trace(cell)) if chosen is None else chosen
 
 
 def described(call: LayerCall) -> LayerCall:

@@ -1,0 +1,70 @@
+"""The CPU kernel's frame for users' cells, whose equations a compiler of C++ compiles."""
+
+from __future__ import annotations
+
+import torch
+
+from rnnorm.kernels.call import Request
+from rnnorm.kernels.cpu import compiler, library
+from rnnorm.kernels.cpu.compiler import unavailable as unavailable
+from rnnorm.kernels.cpu.generate import header
+from rnnorm.kernels.equations.graph import Graph
+from rnnorm.kernels.equations.graph_cell import GraphCell
+
+# by type, the name in C++ and the number in the struct
+_TYPES = {torch.float64: ("double", 1)}
+_FLOAT = ("float", 0)
+# by key and number of a type, why it was not compiled, empty if it was
+_compiled: dict[tuple[str, int], str] = {}
+
+
+def _type_of(dtype: torch.dtype) -> tuple[str, int]:
+    """Return the type in C++ and its number in the struct of a layer's numbers."""
+    return _TYPES.get(dtype, _FLOAT)
+
+
+def closed(request: Request) -> str:
+    """Say why the frame runs no user's cell, empty if it may run some."""
+    if compiler.switched_off():
+        return unavailable()
+    return "a program goes to other machines" if request.exported else ""
+
+
+def check(graph: Graph) -> None:
+    """Check that the frame has room for equations.
+
+    Raises:
+        TraceError: if it has none.
+    """
+    header(graph)
+
+
+def compiled(key: str, request: Request) -> str | None:
+    """Say why equations were not compiled, empty if they were, None if nobody has tried."""
+    return _compiled.get((key, _type_of(request.dtype)[1]))
+
+
+def compile(cell: GraphCell, request: Request) -> str:
+    """Compile and load equations, unless they are; say why they cannot be, empty if they can."""
+    name, number = _type_of(request.dtype)
+    at = cell.graph.key, number
+    if at not in _compiled:
+        what = f"the cell {request.cell.name} ({name})"
+        try:
+            text = header(cell.graph)
+            for attempt in range(3):
+                path = compiler.compile(text, name, what)
+                try:
+                    library.add_own(cell.option, number, path)
+                    break
+                except OSError:
+                    # the cache was emptied in between
+                    if path.exists() or attempt == 2:
+                        raise
+        except (compiler.CompilationError, OSError) as error:
+            if library.forked():
+                return str(error)
+            _compiled[at] = str(error)
+        else:
+            _compiled[at] = ""
+    return _compiled[at]
