@@ -99,9 +99,10 @@ RNNORM_INLINE Vec<T, W> lane_sums(Vec<T, W> (&rows)[W]) {
       high[lane] = low[lane] + block / 2;
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < block / 2; ++r)
-      rows[r] = shuffle<W>(rows[2 * r], rows[2 * r + 1], low) +
-                shuffle<W>(rows[2 * r], rows[2 * r + 1], high);
+    for (int r = 0; r < W / 2; ++r)
+      if (r < block / 2)
+        rows[r] = shuffle<W>(rows[2 * r], rows[2 * r + 1], low) +
+                  shuffle<W>(rows[2 * r], rows[2 * r + 1], high);
   }
   return rows[0];
 }
