@@ -266,6 +266,12 @@ def test_a_file_names_its_functions(tmp_path):
     header = (tmp_path / "Key_word2.h").read_text()
     assert "void Key_word2_frame(Key_word2_state *state, " in header
     assert "KEY_WORD2_INPUTS = 2, KEY_WORD2_OUTPUTS = 3" in header
+    for name in ("math.c", "stdint.c"):
+        with pytest.raises(ValueError, match="must not be named as a header of C's library"):
+            rnnorm.export.c(rnnorm.RNN(2, 3), tmp_path / name)
+    (tmp_path / "folder.h").mkdir()
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        rnnorm.export.c(rnnorm.RNN(2, 3), tmp_path / "folder.c")
     for name in ("stream.cpp", "stream", "2.c", "key-word.c", "é.c", "_a.c", ".c"):
         with pytest.raises(ValueError, match=r"path must end with a name in C and \.c"):
             rnnorm.export.c(rnnorm.RNN(2, 3), tmp_path / name)
@@ -355,6 +361,8 @@ def test_another_layer_is_refused_by_name(given, error, message, tmp_path):
         ({"frames": [[1.0] * 3]}, TypeError, "frames must be a tensor, got list"),
         ({"frames": torch.full((2, 3), torch.nan)}, ValueError, "frames must be finite"),
         ({"frames": torch.zeros(0, 3)}, ValueError, "one frame or more"),
+        ({"frames": torch.full((2, 3), 1e300, dtype=torch.float64)}, ValueError, "in float32"),
+        ({"frames": torch.zeros(2, 3, dtype=torch.complex64)}, TypeError, "frames must be real"),
         ({"frames": torch.zeros(2, 4)}, RuntimeError, "input"),
     ],
 )
@@ -373,6 +381,44 @@ def test_a_value_that_float_does_not_hold_is_an_error(value, quantize, tmp_path)
     with pytest.raises(ValueError, match="finite in float32, got other values for layer0_hh"):
         rnnorm.export.c(layer, tmp_path / "stream.c", quantize)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_linear_layer_without_outputs_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="linear must have an output, got out_features=0"):
+        rnnorm.export.c(rnnorm.LSTM(3, 4), tmp_path / "stream.c", linear=nn.Linear(4, 0))
+
+
+def test_an_eps_that_float_does_not_hold_is_an_error(tmp_path):
+    layer = rnnorm.GRU(3, 4, norm=RMSNorm(eps=1e39))
+    with pytest.raises(ValueError, match="finite in float32, got other values for layer0_input"):
+        rnnorm.export.c(layer, tmp_path / "stream.c")
+
+
+def test_cpp_calls_the_functions(spotter, tmp_path):
+    layer, linear = spotter
+    exported(layer, tmp_path, linear)
+    (tmp_path / "main.cpp").write_text(
+        """
+        #include "float_stream.h"
+        #include "int8_stream.h"
+        int main() {
+          float_stream_state floats;
+          int8_stream_state bytes;
+          const float frame[FLOAT_STREAM_INPUTS] = {};
+          float output[FLOAT_STREAM_OUTPUTS];
+          float_stream_reset(&floats), float_stream_frame(&floats, frame, output);
+          int8_stream_reset(&bytes), int8_stream_frame(&bytes, frame, output);
+        }
+        """
+    )
+    for file in ("float_stream.c", "int8_stream.c"):
+        command = [tool("gcc"), "-std=c99", "-c", file, "-o", f"{file}.o"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    command = [tool("g++"), "-Wall", "-Wextra", "-Wpedantic", "-Werror", "main.cpp"]
+    objects = ["float_stream.c.o", "int8_stream.c.o", "-o", "program", "-lm"]
+    subprocess.run([*command, *objects], cwd=tmp_path, check=True)
+    subprocess.run([tmp_path / "program"], check=True)
 
 
 def test_what_hooks_compute_is_an_error(tmp_path):

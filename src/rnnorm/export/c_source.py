@@ -17,6 +17,11 @@ from rnnorm.model.freeze import freeze
 # rounding from step to step
 _TOLERANCE = 1e-6
 _FRAMES = 64
+# with its folder among those of headers, a file named as one of these would take its place
+_HEADERS = (
+    "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdarg "
+    "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype"
+)
 
 
 class CStream(NamedTuple):
@@ -62,7 +67,7 @@ def c(
         frozen: an RNN, LSTM or GRU of rnnorm with any number of layers, norm and learned initial
             states; a frozen copy is exported. Bidirectional layers, projections, peepholes,
             zoneout, initial states from the input and another ``reset_after`` are refused.
-        path: path of the file, ``NAME.c``; its name is a name in C.
+        path: path of the file, ``NAME.c``; its name is a name in C, and none of C's own headers.
         quantize: None for float, or ``"int8"``.
         linear: applied to each output of the layer, such as the last layer of a classifier; the
             stream then returns its results.
@@ -76,10 +81,12 @@ def c(
     Raises:
         TypeError: if ``frozen``, ``linear`` or ``frames`` is of another type.
         ValueError: if an option of the layer is refused, a value is not finite in float32, or
-            ``quantize``, the name of the file or the size of ``linear`` does not fit.
+            ``quantize``, the name of the file, the size of ``linear`` or a value of ``frames`` does
+            not fit.
         RuntimeError: if the layer computes another function than its parameters say, as with
             hooks, or frames do not fit it.
         FileNotFoundError: if the folder of ``path`` does not exist.
+        IsADirectoryError: if ``path`` or its header is a folder.
     """
     path = Path(path)
     check_layer(frozen)
@@ -129,6 +136,8 @@ def _check(frozen: Any, path: Path, quantize: object, linear: object, frames: ob
             "path must end with a name in C and .c, of letters, digits and underscores, as in "
             f"stream.c, got {path.name!r}"
         )
+    if name in _HEADERS.split():
+        raise ValueError(f"path must not be named as a header of C's library, got {path.name!r}")
     if linear is not None:
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"linear must be a torch.nn.Linear, got {type(linear).__name__}")
@@ -137,13 +146,20 @@ def _check(frozen: Any, path: Path, quantize: object, linear: object, frames: ob
                 f"linear must have {frozen.hidden_size} inputs, as many as the layer has outputs, "
                 f"got {linear.in_features}"
             )
+        if not linear.out_features:
+            raise ValueError("linear must have an output, got out_features=0")
     if frames is not None:
         if not isinstance(frames, Tensor):
             raise TypeError(f"frames must be a tensor, got {type(frames).__name__}")
-        if not frames.numel() or not frames.isfinite().all():
-            raise ValueError("frames must be finite values, one frame or more")
+        if frames.is_complex():
+            raise TypeError(f"frames must be real, got {frames.dtype}")
+        if not frames.numel() or not frames.float().isfinite().all():
+            raise ValueError("frames must be finite values in float32, one frame or more")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"path must be in a folder that exists, got {path}")
+    for file in (path, path.with_suffix(".h")):
+        if file.is_dir():
+            raise IsADirectoryError(f"path must name a file and its header, but {file} is a folder")
 
 
 @torch.no_grad()

@@ -167,10 +167,12 @@ class Source:
                 value = {**value, "scale": scale, "weight": whole.to(torch.int8)}
             parts = [f".{key} = {self._value(f'{name}_{key}', v)}" for key, v in value.items()]
             return "{" + ", ".join(parts) + "}"
-        if not isinstance(value, Tensor):
-            return f"{value}" if isinstance(value, int) else _literal(value)
-        if not value.float().isfinite().all():
+        if isinstance(value, int):
+            return f"{value}"
+        if not torch.as_tensor(value).float().isfinite().all():
             raise ValueError(f"the layer must be finite in float32, got other values for {name}")
+        if not isinstance(value, Tensor):
+            return _literal(value)
         short = value.dtype == torch.int8
         numbers = value.flatten().tolist() if short else value.float().flatten().tolist()
         texts = [f"{v}" if short else _literal(v) for v in numbers]
