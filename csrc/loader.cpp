@@ -40,7 +40,7 @@ void run_pass(HMODULE library, int64_t threads) {
   std::vector<float> output(T * B * H, 9.0f), h_n(B * H), c_n(B * H);
   rnnorm_layer a{};
   a.cell = RNNORM_LSTM, a.numbers = RNNORM_FLOAT, a.threads = threads;
-  a.T = T, a.B = B, a.I = I, a.H = H;
+  a.T = T, a.B = B, a.I = I, a.H = H, a.heads = 1;
   a.sizes = sizes.data(), a.min_rows = -1, a.clears = 1;
   a.x = a.h0 = a.c0 = a.weight_ih = a.weight_hh = a.bias_ih = a.bias_hh = numbers.data();
   a.output = output.data(), a.h_n = h_n.data(), a.c_n = c_n.data();
@@ -85,7 +85,8 @@ int main(int count, char** arguments) {
     }
   }
   job.library = LoadLibraryA(arguments[1]);
-  for (const int64_t threads : {3, 2, 1, 4}) run_pass(job.library, threads);
+  // each number of threads ends a pool and starts another, so that threads end while others begin
+  for (int round = 0; round < 1500; ++round) run_pass(job.library, 1 + (round * 7) % 5);
   FreeLibrary(job.library);
   std::printf("loaded and unloaded\n");
   // the process ends while a pool of its first thread waits for a pass

@@ -31,8 +31,14 @@ class Pool {
     const std::lock_guard<std::mutex> lock(pool->counting_);
     try {
       pool->others_.reserve(size_t(threads));
-      for (int64_t rank = 1; rank < threads; ++rank)
+      for (int64_t rank = 1; rank < threads; ++rank) {
         pool->others_.emplace_back([pool, rank] { pool->work(rank); });
+#ifdef _WIN32
+        // the caller may end the pool while it ends itself, and Windows ends one thread at a time.
+        // MinGW's library loses count of a thread that is detached while it ends
+        pool->others_.back().detach();
+#endif
+      }
     } catch (const std::exception&) {
       pool->team_.resize(int64_t(pool->others_.size()) + 1);
     }
@@ -49,15 +55,9 @@ class Pool {
   void end() {
     task_ = nullptr;
     team_.arrive();
-    for (std::thread& other : others_) {
-#ifdef _WIN32
-      // the calling thread may be ending, and Windows ends one thread at a time
-      other.detach();
-#else
-      // its code must not be unloaded before
-      other.join();
-#endif
-    }
+    // its code must not be unloaded before
+    for (std::thread& other : others_)
+      if (other.joinable()) other.join();
   }
 
  private:

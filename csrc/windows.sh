@@ -21,7 +21,10 @@ options=(-std=gnu++17 -O2 -Wall -Wextra -static)
 "$compiler" "${options[@]}" -DRNNORM_WITHOUT_MODEL sanitize.cpp \
   "$folder"/CMakeFiles/rnnorm*.dir/csrc/*.obj -lntdll -o "$folder/driver.exe"
 
-export WINEDEBUG=-all WINEPREFIX=$folder/wine
+# not in the folder: it links to the whole disk, which the building of an sdist would read through
+WINEPREFIX=$(mktemp -d)
+trap 'rm -rf "$WINEPREFIX"' EXIT
+export WINEDEBUG=-all WINEPREFIX
 timeout 300 "$wine" "$folder/loader.exe" "$folder/librnnorm.dll"
 for build in portable avx2 avx512 avx512_bf16; do
   case $build in
