@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 import torch
@@ -20,6 +21,10 @@ with tempfile.TemporaryDirectory() as folder:
     print(*(wheel.name for wheel in wheels))
     assert len(wheels) == 1
     assert "-py3-none-" in wheels[0].name
+    # what a user's cell is compiled from
+    sources = zipfile.Path(wheels[0], "rnnorm/kernels/cpu/csrc/")
+    for name in ("forward.cpp", "backward.cpp", "layer.h", "compiler_options.txt"):
+        assert (sources / name).is_file(), f"the wheel lacks csrc/{name}"
 
     empty = Path(folder, "empty")
     venv.create(empty)
