@@ -255,8 +255,9 @@ OPERATORS = {
 }
 
 
+@pytest.mark.parametrize("missing", [False, True], ids=["", "gradients of nan"])
 @pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_has_the_value_and_derivative_of_torch(name):
+def test_an_operator_has_the_value_and_derivative_of_torch(name, missing):
     function = OPERATORS[name]
     graph = trace(Own(lambda x, z, h, w, n, t: function(x, h) + 0 * z))
     nodes = Nodes(graph.nodes)
@@ -265,6 +266,8 @@ def test_an_operator_has_the_value_and_derivative_of_torch(name):
     a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
     wanted = function(a, b)
     grad = torch.linspace(0.5, 1.5, len(A), dtype=torch.float64)
+    if missing:
+        grad[2::3] = NAN
     gradients = torch.autograd.grad(wanted, (a, b), grad, allow_unused=True)
     leaves = {"x": A, "state": B, "grad": grad, "h": torch.zeros_like(A)}
     values = values_of(nodes, lambda leaf, _: leaves[leaf])

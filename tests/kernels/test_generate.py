@@ -13,6 +13,7 @@ from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels.cpu.generate import header, headers
+from rnnorm.kernels.cpu.statements import number
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace
 
@@ -98,6 +99,18 @@ class Crossing(Cell):
 def test_more_values_than_are_kept_for_after_the_cell_site_are_refused():
     with pytest.raises(TraceError, match="5 values are read after its cell site"):
         header(trace(Crossing()))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -2.5, 1e300, math.inf, -math.inf, math.nan])
+def test_a_number_keeps_its_value_and_sign(value):
+    text = number(value).removeprefix("T(").removesuffix(")")
+    named = {"__builtin_inf()": "inf", "-__builtin_inf()": "-inf", '__builtin_nan("")': "nan"}
+    # as C++ reads it, where a number without a point is a whole one
+    read = (
+        float(named.get(text, text)) if text in named or "." in text or "e" in text else int(text)
+    )
+    assert math.copysign(1, read) == math.copysign(1, value)
+    assert read == value or math.isnan(value)
 
 
 def test_equations_without_room_in_the_frame_are_refused():

@@ -50,8 +50,9 @@ class Algebra:
         if name == "neg":
             return [apply("neg", grad)]
         if name == "abs":
-            negative = apply("where", apply("lt", a, zero), apply("neg", grad), zero)
-            return [apply("where", apply("gt", a, zero), grad, negative)]
+            # a product, in which a gradient of nan remains
+            negative = apply("where", apply("lt", a, zero), self.number(-1.0), zero)
+            return [times(grad, apply("where", apply("gt", a, zero), one, negative))]
         if name == "sqrt":
             return [apply("div", grad, apply("add", place, place))]
         if name == "exp":
