@@ -6,10 +6,12 @@ import functools
 import logging
 import pickle
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
 import torch
+from torch.nn.utils import parametrize
 
 import rnnorm
 from rnnorm import BatchNorm, Zoneout
@@ -491,6 +493,14 @@ def test_copies_share_what_was_compiled(caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize("name", ["weight_hh_l0", "rate_l0"])
+def test_a_parametrized_weight(name):
+    model = layer("leaky", "layer")
+    parametrize.register_parametrization(model, name, torch.nn.Tanh())
+    compare(model, draw(5, 4, 3))
+    compare(model, draw(5, 4, 3), lengths=[5, 3, 3, 1])
+
+
 class Changing(rnnorm.Cell):
     """A cell that computes with the state of Python."""
 
@@ -521,6 +531,16 @@ def test_a_random_cell_is_refused_before_it_is_compiled(uncompiled):
     model(torch.randn(2, 2, 3))
     assert not uncompiled
     assert "others at each call" in rnnorm.explain(model, torch.randn(2, 2, 3)).why_not["cpu"]
+
+
+def test_threads_that_call_first_at_once_compile_once(uncompiled):
+    model, x = rnnorm.Recurrent(Changing(lambda: 0.321), 3, 4), torch.randn(2, 2, 3)
+    with ThreadPoolExecutor(4) as pool:
+        outputs = [output for output, _ in pool.map(model, [x] * 4)]
+    with rnnorm.use_backend("reference"):
+        wanted, _ = model(x)
+    assert len(uncompiled) == 1
+    assert all(torch.equal(output, wanted) for output in outputs)
 
 
 def test_a_cell_that_changes_is_traced_anew_and_refused_after_a_few_changes(uncompiled):
