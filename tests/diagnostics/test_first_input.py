@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import rnnorm
-from rnnorm.diagnostics import first_input_influence, plot_first_input_influence
+from rnnorm.diagnostics import first_input, first_input_influence, plot_first_input_influence
 
 T, B, I, H = 6, 5, 3, 4  # noqa: E741
 
@@ -70,3 +70,16 @@ def test_the_picture_has_a_line_for_each_layer(axes):
     plot_first_input_influence(axes, {"RNN": torch.tensor([1.0, 0.5, 0.0]), "LSTM": torch.ones(3)})
     assert [line.get_label() for line in axes.lines] == ["RNN", "LSTM"]
     assert axes.get_yscale() == "log"
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_inputs_that_share_a_pass_have_the_influence_of_one_at_a_time(monkeypatch, batch_first):
+    layer = rnnorm.LSTM(5, H, norm="layer", batch_first=batch_first, dtype=torch.float64)
+    x = torch.randn(T, B, 5, dtype=torch.float64)
+    x = x.transpose(0, 1) if batch_first else x
+    whole = first_input_influence(layer, x)
+    # the last pass has one input
+    monkeypatch.setattr(first_input, "_ROWS", 2 * B)
+    torch.testing.assert_close(first_input_influence(layer, x), whole)
+    monkeypatch.setattr(first_input, "_ROWS", 1)
+    torch.testing.assert_close(first_input_influence(layer, x), whole)

@@ -18,6 +18,9 @@ from rnnorm.model.synchronize import set_ranks
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# rows of a pass: more would take more memory, not less time
+_ROWS = 512
+
 
 def first_input_influence(model: nn.Module, x: Tensor) -> Tensor:
     r"""Compute how far the first input is felt in the output of every step.
@@ -32,8 +35,8 @@ def first_input_influence(model: nn.Module, x: Tensor) -> Tensor:
 
     Args:
         model: a recurrent layer of this package or of ``torch.nn``, in one direction.
-        x: sequences ``(T, B, I)`` of the same length, ``(B, T, I)`` with ``batch_first``. The layer
-            runs once for each of the ``I`` inputs.
+        x: sequences ``(T, B, I)`` of the same length, ``(B, T, I)`` with ``batch_first``. Rows and
+            inputs determine the cost: the layer runs on ``B I`` rows in all.
 
     Returns:
         ``(T,)``, the first step first.
@@ -48,16 +51,22 @@ def first_input_influence(model: nn.Module, x: Tensor) -> Tensor:
     copied, layer = find_layer(set_ranks(copy.deepcopy(model), None), None)
     copied.eval()
     time, rows = (1, 0) if layer.batch_first else (0, 1)
+    inputs, B = x.size(2), x.size(rows)
+    # rows do not see each other: one pass has several inputs, each with rows of its own
+    together = max(1, _ROWS // max(1, B))
     squares: Any = 0.0
     # inference mode has no derivatives at all
     with torch.inference_mode(False), torch.no_grad(), use_backend("reference"):
-        for i in range(x.size(2)):
-            direction = torch.zeros_like(x)
-            direction.select(time, 0)[:, i] = 1
+        for first in range(0, inputs, together):
+            count = min(together, inputs - first)
+            wide = torch.cat([x] * count, rows)
+            direction = torch.zeros_like(wide)
+            for k in range(count):
+                direction.select(time, 0)[k * B : (k + 1) * B, first + k] = 1
             with forward_ad.dual_level():
-                output = copied(forward_ad.make_dual(x, direction))[0]  # type: ignore[no-untyped-call]
+                output = copied(forward_ad.make_dual(wide, direction))[0]  # type: ignore[no-untyped-call]
                 change = forward_ad.unpack_dual(output).tangent  # type: ignore[no-untyped-call]
-            squares = squares + change.square().sum(2)
+            squares = squares + change.square().sum(2).unflatten(rows, (count, B)).sum(rows)
     influence: Tensor = squares.mean(rows).sqrt()
     return influence
 

@@ -4,13 +4,17 @@ import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
+from lightning.pytorch import LightningModule
 
 import browser
+import rnnorm
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.reporting.figures import example_pictures
+from rnnorm.experiments.reporting.figures import _layer_and_input, example_pictures
 from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.reporting.table import Cell, fold
 from rnnorm.experiments.trained.load import read_trained_run
@@ -190,6 +194,7 @@ def test_every_figure_is_drawn_or_named_in_one_line_that_says_why_not(page):
         "demo/digits-bn: population variance of rnn.cell_l0",
         "Gradient norms of the trained models",
         "Gradient norms of a tanh RNN for several γ",
+        "How far the first input is felt",
         "E[tanh'] against the spread of the input",
         "demo/digits-lstm: spectral norm of W_hh",
     ):
@@ -289,9 +294,40 @@ def test_without_the_data_the_page_says_what_is_missing(text_run, tmp_path, give
     why = "name their folder with --data-dir" if given is None else "the data cannot be read"
     (line,) = left_out(page)
     assert why in line
-    assert line.count("cooijmans2016/ptb-char-bn") == 3
+    assert line.count("cooijmans2016/ptb-char-bn") == 4
     assert "Gradient norms of a tanh RNN" in line
     assert "population mean of rnn.recurrent_l0" in " ".join(page.captions)
+
+
+class Reader(LightningModule):
+    """A layer that reads rows of several lengths."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.rnn = rnnorm.LSTM(options.pop("inputs", 3), 4, **options)
+
+    def training_step(self, batch, batch_idx):
+        return self.rnn(batch[0], lengths=batch[1])[0].sum()
+
+
+def read(model, x, lengths):
+    return _layer_and_input(SimpleNamespace(model=model, batch=(x, lengths), why=""))
+
+
+def test_the_influence_of_the_first_input_is_that_of_the_longest_rows():
+    model, x = Reader(), torch.randn(9, 7, 3)
+    layer, found = read(model, x, torch.tensor([2, 9, 3, 8, 7, 9, 1]))
+    assert torch.equal(found, x[:7, [1, 5, 3, 4]])
+    assert layer.weight_ih_l0 is not model.rnn.weight_ih_l0
+    assert torch.equal(read(model, x, None)[1], x[:, :4])
+
+
+def test_layers_without_an_influence_say_why():
+    lengths = torch.tensor([2, 2])
+    with pytest.raises(ValueError, match="the first layer reads in both directions"):
+        read(Reader(bidirectional=True), torch.randn(2, 2, 3), lengths)
+    with pytest.raises(ValueError, match="the first layer has more than 256 inputs"):
+        read(Reader(inputs=257), torch.randn(2, 2, 257), lengths)
 
 
 def test_images_have_no_score_by_length(page):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,8 @@ from rnnorm.layers.normalised_module import temporarily
 
 _LENGTHS = (50, 100, 200, 500, 1000)
 _SYMBOLS = 20_000
+# rows of the first input's influence, and most inputs that it is computed of
+_ROWS, _INPUTS = 4, 256
 _INK = "#222222"
 
 
@@ -94,6 +97,27 @@ def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> 
             )
         )
     return [*pictures, *sweep]
+
+
+def influence_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> list[Picture]:
+    """Draw how far the first input is felt in the outputs of the trained models."""
+    felt, pictures = {}, []
+    for run in runs:
+        with pictures_or_reason(f"Influence of the first input in {run.name}") as left_out:
+            felt[run.name] = diagnostics.first_input_influence(*_layer_and_input(run))
+        pictures += left_out
+    if felt:
+        pictures.append(
+            draw(
+                "How far the first input is felt",
+                f"Norm of ∂h_t/∂x_1 over units and inputs against t, of the {_ROWS} longest rows "
+                "of a training minibatch, in evaluation, in the first recurrent layer that the "
+                "model names (Graves 2012, fig. 4.1 and 4.4).",
+                lambda axes: diagnostics.plot_first_input_influence(axes, _legible(felt)),
+                cycle(looks[name] for name in felt),
+            )
+        )
+    return pictures
 
 
 def saturation_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> list[Picture]:
@@ -199,6 +223,34 @@ def _first(model: nn.Module) -> str:
         name for name, part in model.named_modules() if isinstance(part, nn.RNNBase)
     ]
     return names[0]
+
+
+def _layer_and_input(run: TrainedRun) -> tuple[nn.RNNBase, Tensor]:
+    """Return a model's first recurrent layer and what the layer reads, rows of one length.
+
+    Raises:
+        ValueError: if the layer has two directions, or so many inputs that it would take minutes.
+    """
+    # a copy, since the pass may carry states to the next one
+    loss = copy.deepcopy(_Loss(run)).eval()
+    layer = loss.get_submodule(_first(loss))
+    assert isinstance(layer, nn.RNNBase)
+    if layer.bidirectional:
+        raise ValueError("the first layer reads in both directions")
+    if layer.input_size > _INPUTS:
+        raise ValueError(f"it would take minutes: the first layer has more than {_INPUTS} inputs")
+    read: list[tuple[Tensor, Tensor | None]] = []
+    layer.register_forward_pre_hook(
+        lambda _, args, named: read.append((args[0], named.get("lengths"))), with_kwargs=True
+    )
+    with torch.no_grad():
+        loss(_batch(run))
+    x, lengths = read[0]
+    if lengths is None:
+        return layer, x[:, :_ROWS]
+    longest = lengths.argsort(descending=True, stable=True)[:_ROWS]
+    # a step's output does not depend on later inputs
+    return layer, x[: int(lengths[longest].min()), longest]
 
 
 def _itself(loss: Tensor) -> Tensor:

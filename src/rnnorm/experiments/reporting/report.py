@@ -21,6 +21,7 @@ from rnnorm.experiments.reporting.figures import (
     curve_pictures,
     example_pictures,
     gradient_pictures,
+    influence_pictures,
     length_pictures,
     saturation_pictures,
     spectral_pictures,
@@ -102,7 +103,7 @@ def _sections(
         *(("Statistics over time", partial(statistics_pictures, r, looks[r.name])) for r in runs),
         *(
             ("Gradient flow", partial(pictures, runs, looks))
-            for pictures in (gradient_pictures, saturation_pictures)
+            for pictures in (gradient_pictures, influence_pictures, saturation_pictures)
             if runs
         ),
         *(("Spectral norms", partial(spectral_pictures, r, looks[r.name])) for r in runs),
