@@ -36,7 +36,7 @@ NEWEST ?= torch==2.14.1 numpy
 
 # in a folder of its own, out of the sight of torch.compile and of the other tests
 TRITON := .venv/triton
-INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values loop look_up update operators memory graphs) \
+INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values equations loop look_up update operators memory graphs) \
 	tests/kernels/test_cuda_kernels.py
 COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 

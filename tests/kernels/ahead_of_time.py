@@ -16,8 +16,9 @@ from triton.compiler import ASTSource
 
 from rnnorm.kernels.inputs import CELL_OF_NAME
 from rnnorm.kernels.triton import columns, look_up, loop, step, update
+from rnnorm.kernels.triton.block import Step
+from rnnorm.kernels.triton.generate import equations
 from rnnorm.kernels.triton.plan import launch_options, product, tile
-from rnnorm.kernels.triton.step import Step
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 ARCHITECTURES = (80, 90)
@@ -74,7 +75,7 @@ class Variant(NamedTuple):
             "S": Step(
                 self.cell,
                 sum(cell.gates),
-                "c" in cell.states,
+                equations(self.cell),
                 len(cell.gates) > 1,
                 self.scope,
                 joint,

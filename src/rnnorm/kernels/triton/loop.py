@@ -10,8 +10,9 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from rnnorm.kernels.triton.block import Frames, Upstream
 from rnnorm.kernels.triton.site import Site
-from rnnorm.kernels.triton.step import Downstream, Frames, Upstream, step_backward, step_forward
+from rnnorm.kernels.triton.step import Downstream, step_backward, step_forward
 from rnnorm.kernels.triton.tile import address, hint_multiple, span
 
 

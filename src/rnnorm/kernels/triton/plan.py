@@ -15,8 +15,9 @@ from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.cuda.layout import Layout
 from rnnorm.kernels.inputs import Inputs, Options, Sites
 from rnnorm.kernels.precision import float32_precision
+from rnnorm.kernels.triton.block import Step
+from rnnorm.kernels.triton.generate import equations
 from rnnorm.kernels.triton.loop import Product
-from rnnorm.kernels.triton.step import Step
 from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
 from rnnorm.tracing import to_device
@@ -229,16 +230,15 @@ class Plan:
 
     def step(self, hidden: Source, out: Source) -> Step:
         """Return the variant of the kernels for a step."""
-        shifted = self.shift_hidden is not None
         given = self.options
         return Step(
             given.cell,
             self.gates,
-            given.has_c,
+            None if self.cuda else equations(given.cell),
             len(given.gate_blocks) > 1,
             hidden.scope,
             given.joint,
-            shifted,
+            self.shift_hidden is not None,
             out.scope,
             self.narrow,
         )

@@ -148,3 +148,17 @@ def tanh(x):
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
     return tl.where(x < 0, -y, y)
+
+
+@triton.jit
+def log1p(x):
+    """Compute log(1 + x), exact also where x is small; the interpreter has no log1p."""
+    u = 1 + x
+    # the rounding of u cancels in the quotient
+    return tl.where((u == 1) | (x == float("inf")), x, tl.log(u) * (x / (u - 1)))
+
+
+@triton.jit
+def number(value: tl.constexpr, TILE: tl.constexpr):
+    """Return a number as a tile of one row and one unit."""
+    return tl.full((1, 1), value, TILE.wide)

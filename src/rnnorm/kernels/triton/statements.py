@@ -1,0 +1,85 @@
+"""Statements of Python that compute the nodes of a cell's equations on tiles, for Triton."""
+
+from __future__ import annotations
+
+from rnnorm.kernels.equations.graph import COMPARISONS
+from rnnorm.kernels.equations.statements import Statements
+
+# beside a tile a number is as wide as the tile
+_COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
+_ARITHMETIC = {
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "mul": "{} * {}",
+    "div": "{} / {}",
+    **dict(zip(COMPARISONS, _COMPARED, strict=True)),
+}
+# a minimum, a maximum and a rectifier keep nan, as torch's do
+_FUNCTIONS = {
+    "neg": "-{}",
+    "abs": "tl.abs({})",
+    "sqrt": "tl.sqrt({})",
+    "exp": "tl.exp({})",
+    "log": "tl.log({})",
+    "log1p": "log1p({})",
+    "sigmoid": "tl.sigmoid({})",
+    "tanh": "tanh({})",
+    "relu": "tl.where({0} < 0, 0.0, {0})",
+    "minimum": "tl.where(({0} < {1}) | ({0} != {0}), {0}, {1})",
+    "maximum": "tl.where(({0} > {1}) | ({0} != {0}), {0}, {1})",
+    "clamp_min": "tl.where({0} < {1}, {1}, {0})",
+    "clamp_max": "tl.where({0} > {1}, {1}, {0})",
+    "lerp": "{0} + {2} * ({1} - {0})",
+    "where": "tl.where({}, {}, {})",
+}
+# the arguments of the functions of ``generate.Equations``, which a gradient's node names
+_LEAVES = {
+    "x": "x[{}]",
+    "h": "y[{}]",
+    "grad": "{}",
+    "state": "before",
+    "site": "normal",
+}
+
+
+class Tiles(Statements):
+    """The body of a function of tiles, one for each gate or state."""
+
+    def value(self, place: int) -> str:
+        """Return the name of a node, after the statements that compute it."""
+        name, inputs, value = self.nodes[place]
+        if place in self.loads:
+            return self.loads[place]
+        if name in _LEAVES:
+            return _LEAVES[name].format(value)
+        # no mask of recurrent dropout multiplies the candidate
+        return self.value(inputs[0]) if name == "candidate" else super().value(place)
+
+    def constant(self, value: object) -> str:
+        """Return a number as a tile."""
+        return f"number({_literal(value)}, TILE)"
+
+    def statement(self, place: int, expression: str) -> str:
+        """Return the statement that gives a node its name."""
+        return f"{self.names[place]} = {expression}"
+
+    def expression(self, place: int) -> str:
+        """Return the expression of a node, after the statements that compute its inputs."""
+        name, inputs, value = self.nodes[place]
+        if name == "both":
+            return f"x[{value}] + y[{value}]"
+        arithmetic = _ARITHMETIC.get(name, "")
+        bare = [arithmetic and self.nodes[i].name == "number" for i in inputs]
+        if all(bare):
+            bare = [""] * len(inputs)
+        parts = [
+            _literal(self.nodes[i].value) if scalar else self.value(i)
+            for i, scalar in zip(inputs, bare, strict=True)
+        ]
+        return (arithmetic or _FUNCTIONS[name]).format(*parts)
+
+
+def _literal(value: object) -> str:
+    """Return a number in Python."""
+    text = repr(value)
+    return f'float("{text}")' if text in ("inf", "-inf", "nan") else text
