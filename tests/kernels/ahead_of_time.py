@@ -84,7 +84,7 @@ class Variant(NamedTuple):
                 narrow,
             ),
             "TILE": how,
-            "P": product(how, self.cell == "RNN_RELU"),
+            "P": product(how, self.cell in ("RNN_RELU", "LiGRU")),
         }
 
 
@@ -110,6 +110,8 @@ VARIANTS = (
     Variant("GRU", "batch", torch.float16, rows=300),
     Variant("GRU", "layer"),
     Variant("GRU", "layer", units=256),
+    Variant("GRU_BOTH", "batch"),
+    Variant("LiGRU", "layer"),
     Variant("RNN_TANH", "batch"),
     Variant("RNN_RELU", "joint"),
     Variant("LSTM", "batch", units=100, looped=True),
@@ -123,6 +125,7 @@ VARIANTS = (
     Variant("GRU", "layer", torch.float64, units=128, looped=True),
     Variant("RNN_TANH", "batch", torch.float16, units=128, looped=True),
     Variant("RNN_RELU", "joint", units=128, looped=True),
+    Variant("LiGRU", "batch", units=128, looped=True),
     Variant("columns", "batch"),
     Variant("columns", "batch", rows=512),
     Variant("columns", "batch", rows=1000),

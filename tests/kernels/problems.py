@@ -19,7 +19,7 @@ from rnnorm.norm.presets import resolve
 
 PEEPHOLES = {f"LSTM-{seen}": LSTM(seen) for seen in ("output", "all")}
 CELLS = {cell.name: cell for cell in (LSTM(), GRU(), RNN(), RNN("relu"))}
-# cells that the CPU kernel alone computes
+# cells that GPUs compute unasked by the reference
 MORE_CELLS = {
     "GRU_BOTH": GRU("both"),
     "LiGRU": LiGRU(),

@@ -31,6 +31,8 @@ CASES = {
     "gru-layer": {"cell": "GRU", "norm": "layer", **RAGGED},
     "rnn": {"cell": "RNN_TANH", "norm": "all", "shape": (3, 4, 2, 8), "min_rows": 100},
     "relu": {"cell": "RNN_RELU", "norm": "joint", **RAGGED},
+    "ligru": {"cell": "LiGRU", "norm": "all", **RAGGED},
+    "gru-both-layer": {"cell": "GRU_BOTH", "norm": "layer", **RAGGED},
 }
 
 

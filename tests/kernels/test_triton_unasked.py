@@ -8,7 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rnnorm.cells.ligru import LiGRU
+from rnnorm.cells.lstm import LSTM
+from rnnorm.kernels.call import Request
 from rnnorm.kernels.triton import layer
+from rnnorm.norm.spec import BatchNorm
 
 GPU = torch.device("cuda", 0)
 
@@ -69,6 +73,16 @@ def test_on_gpus_like_which_they_never_ran_they_are_not(gpu):
     assert layer.unproven(GPU).endswith("capability 8.0 and above, this has 7.5")
     gpu(hip="7.0")
     assert "AMD" in layer.unproven(GPU)
+
+
+def test_cells_that_no_gpu_has_run_are_run_where_they_are_asked_for(gpu):
+    launches = gpu()
+    request = Request(LiGRU(), BatchNorm(), GPU, torch.float32)
+    assert layer.refuses(request) == ""
+    said = "its kernels have not run LiGRU(nonlinearity='relu') on a GPU yet: use_backend('triton')"
+    assert layer.worse(request).startswith(said)
+    assert not launches
+    assert layer.worse(request._replace(cell=LSTM())) == ""
 
 
 def test_nor_in_an_interpreter(gpu, monkeypatch):

@@ -54,6 +54,12 @@ CASES = {
     "relu": {"cell": "RNN_RELU", "norm": "all", **DENSE},
     "relu-joint": {"cell": "RNN_RELU", "norm": "joint", "min_rows": 4, **RAGGED},
     "relu-layer": {"cell": "RNN_RELU", "norm": "layer", "bias": False, **RAGGED},
+    "ligru": {"cell": "LiGRU", "norm": "all", **RAGGED},
+    "ligru-joint": {"cell": "LiGRU", "norm": "joint", **DENSE},
+    "ligru-layer": {"cell": "LiGRU", "norm": "layer", **RAGGED},
+    "gru-both": {"cell": "GRU_BOTH", "norm": "all", **RAGGED, **EVALUATION},
+    "gru-both-joint": {"cell": "GRU_BOTH", "norm": "joint", "bias": False, **RAGGED},
+    "gru-both-layer": {"cell": "GRU_BOTH", "norm": "layer", **DENSE},
 }
 
 
@@ -75,7 +81,7 @@ def errors(found, expected):
 
 NARROW = [
     *((case, torch.float32) for case in ("lstm", "lstm-layer", "gru", "rnn", "lstm-evaluation")),
-    *((case, torch.bfloat16) for case in ("lstm", "gru", "gru-layer")),
+    *((case, torch.bfloat16) for case in ("lstm", "gru", "gru-layer", "ligru")),
     ("lstm", torch.float16),
 ]
 
@@ -105,7 +111,7 @@ def test_eps_and_counts_are_as_wide_as_the_numbers():
 
 
 @pytest.mark.parametrize("size", [1e4, float("inf"), float("nan")])
-@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN_TANH", "RNN_RELU"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "GRU_BOTH", "LiGRU", "RNN_TANH", "RNN_RELU"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_extreme_values_go_where_the_reference_sends_them(cell, size):
     problem = Problem(cell, "none", (2, 3, 4, 5))
@@ -116,8 +122,9 @@ def test_extreme_values_go_where_the_reference_sends_them(cell, size):
         torch.testing.assert_close(got, want, equal_nan=True)
 
 
-def test_a_rectifier_passes_the_gradient_at_nan_as_the_reference_does():
-    problem = Problem("RNN_RELU", "layer", (3, 4, 5, 20))
+@pytest.mark.parametrize("cell", ["RNN_RELU", "LiGRU"])
+def test_a_rectifier_passes_the_gradient_at_nan_as_the_reference_does(cell):
+    problem = Problem(cell, "layer", (3, 4, 5, 20))
     problem.leaves["x"][1, 2, 3] = torch.nan
     expected = problem.results(reference.layer, torch.float64)
     found = problem.results(triton.layer, torch.float64)

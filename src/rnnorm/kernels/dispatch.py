@@ -129,7 +129,7 @@ KERNELS = (
         triton.refuses,
         triton.layer,
         traceable=True,
-        worse=lambda request: triton.unproven(request.device),
+        worse=triton.worse,
         look_up=triton.look_up,
     ),
     Kernel(

@@ -13,11 +13,13 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
+from rnnorm.cells.ligru import LiGRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels.autograd import Passes
-from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
+from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request, listed
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.norm import population
 from rnnorm.norm.moments import Moments
@@ -46,9 +48,11 @@ def _unavailable() -> str:
 
 #: why the kernels cannot run here; earlier versions of Triton were not tried
 UNAVAILABLE = _unavailable()
+# cells whose kernels have run on a GPU
+_SEEN = (LSTM(), GRU(), RNN(), RNN("relu"))
 #: the layers that the kernels compute
 COVERAGE = Coverage(
-    (LSTM(), GRU(), RNN(), RNN("relu")),
+    (*_SEEN, GRU("both"), LiGRU()),
     {
         BatchNorm: ("input", "recurrent", "joint", "cell"),
         LayerNorm: ("input", "recurrent", "cell"),
@@ -59,6 +63,20 @@ COVERAGE = Coverage(
 def _interpreted() -> bool:
     """Tell whether Triton interprets its kernels on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def worse(request: Request) -> str:
+    """Say why only ``use_backend`` runs the kernels for a request, empty if they run unasked."""
+    if not seen(request.cell):
+        return (
+            f"its kernels have not run {request.cell} on a GPU yet: use_backend('triton') runs them"
+        )
+    return unproven(request.device)
+
+
+def seen(cell: Cell) -> bool:
+    """Tell whether the kernels of a cell have run on a GPU."""
+    return listed(cell, _SEEN)
 
 
 def unproven(device: torch.device) -> str:
