@@ -107,14 +107,17 @@ def test_steps_past_the_horizon_are_left_out(launches):
     assert all(int(population.rows.sum()) == 0 for population in sites.values())
 
 
-def test_a_step_of_training_is_one_launch_and_counts_as_a_change(launches, monkeypatch, tmp_path):
+@pytest.mark.parametrize("lengths", [None, [5, 5, 4, 4, 2, 1]])
+def test_a_step_of_training_is_one_launch_and_counts_as_a_change(
+    lengths, launches, monkeypatch, tmp_path
+):
     if INTERPRETED:
         emulated.on_cpu(monkeypatch, tmp_path)
     monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
     torch.manual_seed(0)
     layer = rnnorm.LSTM(3, 4, norm=rnnorm.BatchNorm(input="sequence"), device=DEVICE)
     fresh = copy.deepcopy(layer)
-    x, lengths = torch.randn(5, 6, 3, device=DEVICE), [5, 5, 4, 4, 2, 1]
+    x = torch.randn(5, 6, 3, device=DEVICE)
     before = layer.population_cell_l0.mean._version
     results = {}
     for backend in ("cuda", "triton", "reference"):

@@ -29,12 +29,13 @@ def update(
     Args:
         populations: the populations by site, alike in momentum and horizon, each with a row for
             each step, and with contiguous buffers on one device.
-        batch: contiguous mean and biased variance ``(T, F)`` of each site.
+        batch: contiguous mean and biased variance ``(T, F)`` of each of these sites, among others.
         counts: number of rows behind each step's estimate, ``(T,)`` on the CPU, or of all steps.
         step: index of the first step.
     """
     first = next(iter(populations.values()))
-    steps = len(next(iter(batch.values()))[0])
+    # other sites may have one statistic for all steps
+    steps = len(batch[next(iter(populations))][0])
     # rows never become more from step to step
     steps = steps if isinstance(counts, int) else int(counts.count_nonzero())
     room = min(steps, len(first) - step)
