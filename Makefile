@@ -37,7 +37,7 @@ NEWEST ?= torch==2.14.1 numpy
 # in a folder of its own, out of the sight of torch.compile and of the other tests
 TRITON := .venv/triton
 INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values equations loop look_up update operators memory graphs) \
-	tests/kernels/test_cuda_kernels.py
+	tests/kernels/test_cuda_kernels.py tests/kernels/test_cuda_own_cell.py
 COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 
 .PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 windows macos triton clean

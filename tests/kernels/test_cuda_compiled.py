@@ -12,9 +12,14 @@ if os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("RNNORM_COMPILE_T
     pytest.skip("`make triton` runs these", allow_module_level=True)
 
 from ahead_of_time import TOOLS
+from test_own_cell import SLSTM, PeepholeLSTM, ThreeStates
 
+from rnnorm.cells.gru import GRU
+from rnnorm.cells.ligru import LiGRU
+from rnnorm.kernels import own_cell
 from rnnorm.kernels.cuda import compiler, persistent
 from rnnorm.kernels.cuda import layout as layouts
+from rnnorm.kernels.equations.trace import trace
 
 # bytes of shared memory of a block, and the multiprocessors of a GPU, by architecture
 GPUS = {
@@ -28,6 +33,8 @@ CELLS = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1}
 NORMS = ("own", "given", "off", "row")
 # with resets, peepholes and recurrent dropout, or without
 MORE = (False, True)
+# users' cells
+OWN = (SLSTM(), ThreeStates(), PeepholeLSTM())
 # rows and units
 SHAPES = {"BF16": (64, 512), "TF32": (20, 650), "FP32": (100, 100)}
 
@@ -74,12 +81,61 @@ def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
             resets=more,
             drops=more,
         )
-        text = persistent.source(backward, variant.cell, variant.weights)
-        path = tmp_path / "kernel.cubin"
-        path.write_bytes(compiler.compile(text, variant.defines(layout), architecture))
-        command = [TOOLS / "cuobjdump", "-res-usage", path]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        uses = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
-        stack = int(uses["STACK"]) + int(uses["LOCAL"])
-        assert stack <= 300, (variant, layout, uses)
-        assert int(uses["REG"]) * layout.threads <= 65536
+        check(variant, layout, architecture, tmp_path)
+
+
+@pytest.mark.parametrize("architecture", GPUS)
+@pytest.mark.parametrize("cell", [LiGRU(), GRU("both"), *OWN], ids=str)
+def test_little_is_spilled_of_other_cells(cell, architecture, tmp_path, monkeypatch):
+    if why := compiler.unavailable():
+        pytest.skip(why)
+    monkeypatch.setenv("RNNORM_CACHE", str(tmp_path))
+    shared, multiprocessors = GPUS[architecture]
+    gpu = layouts.Gpu(multiprocessors, shared, architecture)
+    graph = trace(cell)._replace(heads=1)
+    own = own_cell.cell_of(graph)
+    for norm, precision, backward in itertools.product(
+        ("own", "row"), ("BF16", "TF32"), (False, True)
+    ):
+        groups = len(graph.gates) * (norm == "row")
+        layout = layouts.lay_out(
+            gpu,
+            backward=backward,
+            gates=sum(graph.gates),
+            rows=64,
+            units=384,
+            half=precision == "BF16",
+            groups=groups,
+        )
+        if layout is None:
+            assert shared < 200000
+            continue
+        variant = persistent.Variant(
+            backward,
+            own.option,
+            tuple(range(len(own.names))),
+            "own",
+            "own" if graph.leaves("cell") else "off",
+            False,
+            graph.separate,
+            precision,
+            norm == "row",
+            groups,
+            resets=True,
+            drops=True,
+            carry=bool(graph.leaves("carry")) and norm == "own",
+        )
+        check(variant, layout, architecture, tmp_path)
+
+
+def check(variant, layout, architecture, folder):
+    """Compile a variant, and look at what a thread of it needs."""
+    text = persistent.source(variant.backward, variant.cell, variant.weights)
+    path = folder / "kernel.cubin"
+    path.write_bytes(compiler.compile(text, variant.defines(layout), architecture))
+    command = [TOOLS / "cuobjdump", "-res-usage", path]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    uses = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
+    stack = int(uses["STACK"]) + int(uses["LOCAL"])
+    assert stack <= 300, (variant, layout, uses)
+    assert int(uses["REG"]) * layout.threads <= 65536

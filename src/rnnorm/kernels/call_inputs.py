@@ -134,9 +134,9 @@ def check_call(
         inputs: contiguous tensors, not checked otherwise.
         options: options, not checked.
         dtypes: dtypes of x that the kernel takes.
-        uniform: whether the kernel takes one norm for all sites, and no carry site.
-        plain: whether the kernel takes neither resets, peepholes nor masks, and of the norms of
-            single rows only layer norm over the cell's own groups of gates.
+        uniform: whether the kernel takes one norm for all sites.
+        plain: whether the kernel takes neither resets, peepholes, masks nor a carry site, and of
+            the norms of single rows only layer norm over the cell's own groups of gates.
 
     Raises:
         RuntimeError: if a tensor has another dtype, device or shape than the kernel reads, the
@@ -159,7 +159,7 @@ def check_call(
         or (scopes[2] != "off" and not options.has_c)
         or (options.carry and scopes[2] == "off")
         or (uniform and kinds and {kind.partition("-")[0] for kind in kinds} not in together)
-        or (uniform and options.carry)
+        or (plain and options.carry)
         or (options.wants_all_c and (uniform or not options.has_c))
         or (inputs.reset is not None and taken)
         or (plain and not kinds <= {"row", "frame", "sequence"})

@@ -45,6 +45,13 @@ def independent(cell: Cell) -> bool:
     return len(cell.weights(1, cell.heads, False)["weight_hh"]) == 1
 
 
+def rectified(cell: Cell) -> bool:
+    """Tell whether h is the output of a rectifier, or one is among the equations of a graph."""
+    graph = getattr(cell, "graph", None)
+    found = getattr(cell, "nonlinearity", None) == "relu"
+    return found if graph is None else any([node.name == "relu" for node in graph.nodes])
+
+
 def joined(states: Sequence[Tensor]) -> Tensor | None:
     """Return the states beside h as ``Inputs.c0``: the one state, several stacked, or None."""
     return torch.stack(list(states)) if len(states) > 1 else states[0] if states else None
@@ -353,9 +360,10 @@ class Options(NamedTuple):
     @property
     def skips(self) -> bool:
         """Tell whether a step carries h over beside the recurrent product, as a GRU does."""
-        return self.gates > 1 and not self.has_c
+        graph = getattr(CELL_OF_NAME[self.cell], "graph", None)
+        return self.gates > 1 and not self.has_c if graph is None else graph.skips
 
     @property
     def rectified(self) -> bool:
         """Tell whether h is the output of a rectifier, which has no upper bound."""
-        return getattr(CELL_OF_NAME[self.cell], "nonlinearity", None) == "relu"
+        return rectified(CELL_OF_NAME[self.cell])

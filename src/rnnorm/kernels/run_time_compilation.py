@@ -9,9 +9,16 @@ from pathlib import Path
 
 #: environment variable: the folder that keeps compiled kernels
 FOLDER = "RNNORM_CACHE"
+#: environment variable: 0 compiles no user's cell
+SWITCH = "RNNORM_COMPILE"
 
 # of an error's log
 _LINES = 10
+
+
+def switched_off() -> str:
+    """Say why the environment leaves users' cells uncompiled, empty if it does not."""
+    return f"{SWITCH}=0 leaves it uncompiled" if os.environ.get(SWITCH) == "0" else ""
 
 
 def cache_folder(kind: str) -> Path:

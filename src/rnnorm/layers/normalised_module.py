@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch, own_cell
 from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cuda import layer as cuda
 from rnnorm.layers.norm_parameters import populations, reset_running_stats
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population
@@ -99,7 +100,7 @@ class Recurrence(nn.Module):
         asked = self._asked(data) | asked
         kernel = dispatch.choose(**asked)
         # neither an exchange between processes nor a user's compiled cell can be in a graph
-        traceable = kernel.layer is not cpu.layer or own_cell.built_in(self.cell)
+        traceable = kernel.layer not in (cpu.layer, cuda.layer) or own_cell.built_in(self.cell)
         return kernel, kernel.traceable and traceable and not asked["synchronized"]
 
     def _asked(self, data: Tensor) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from pathlib import Path
 from rnnorm.kernels import cpu
 from rnnorm.kernels.cpu import library
 from rnnorm.kernels.cpu.compiled_files import cached, digest, distrusted, locked
-from rnnorm.kernels.run_time_compilation import cache_folder, first_errors, made
+from rnnorm.kernels.run_time_compilation import SWITCH as SWITCH
+from rnnorm.kernels.run_time_compilation import cache_folder, first_errors, made, switched_off
 
-#: environment variables: 0 leaves users' cells uncompiled; seconds after which one is given up
-SWITCH, TIMEOUT = "RNNORM_COMPILE", "RNNORM_COMPILE_TIMEOUT"
+#: environment variable: seconds after which a compilation is given up
+TIMEOUT = "RNNORM_COMPILE_TIMEOUT"
 
 # a change of a cached file's name or meaning needs another number
 _FORMAT = 1
@@ -40,15 +41,10 @@ class _EmptiedError(CompilationError):
     """Raised where the cache was deleted while a cell was compiled into it."""
 
 
-def switched_off() -> bool:
-    """Tell whether the environment leaves users' cells uncompiled."""
-    return os.environ.get(SWITCH) == "0"
-
-
 def unavailable() -> str:
     """Say why no cell can be compiled on this machine, empty if one can."""
-    if switched_off():
-        return f"{SWITCH}=0 leaves it uncompiled"
+    if why := switched_off():
+        return why
     if sys.platform == "win32":
         return "users' cells are not compiled on Windows"
     if library.PATH is None:

@@ -10,6 +10,7 @@ from rnnorm.kernels.cpu.compiler import unavailable as unavailable
 from rnnorm.kernels.cpu.generate import header
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell
+from rnnorm.kernels.run_time_compilation import switched_off
 
 # by type, the name in C++ and the number in the struct
 _TYPES = {torch.float64: ("double", 1)}
@@ -25,9 +26,7 @@ def _type_of(dtype: torch.dtype) -> tuple[str, int]:
 
 def closed(request: Request) -> str:
     """Say why the frame runs no user's cell, empty if it may run some."""
-    if compiler.switched_off():
-        return unavailable()
-    return "a program goes to other machines" if request.exported else ""
+    return switched_off() or ("a program goes to other machines" if request.exported else "")
 
 
 def check(graph: Graph) -> None:

@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
 
     float d_c[R];
     if constexpr (HAS_SITE) UNROLL for (int j = 0; j < R; ++j) {
-      d_c[j] = to_site(s[j], d[j], carry[j]);
+      d_c[j] = to_site(s[j], d[j], carry[j]) + (CARRY ? carry[j][0] : 0.f);
       if (!my.here || my.row(j) >= n) d_c[j] = 0.f;
       if (OUT != OFF) own_out[0] += d_c[j] * c_hat[j], own_out[1] += d_c[j];
     }
@@ -196,12 +196,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     float d_x[R][GATES], d_y[R][GATES];
     UNROLL for (int j = 0; j < R; ++j) {
       const bool valid = my.here && my.row(j) < n;
-      if (HAS_SITE) carry[j][0] += d_c[j];
+      // an absent row has no gradients, times what may be infinite unless all is FINITE
+      if (HAS_SITE) carry[j][0] = (CARRY ? 0.f : carry[j][0]) + (valid ? d_c[j] : 0.f);
       Gradients found;
       gradients(s[j], d[j], carry[j], found);
-      UNROLL for (int g = 0; g < GATES; ++g) d_x[j][g] = valid ? found.x[g] : 0.f, d_y[j][g] = valid ? found.y[g] : 0.f;
-      UNROLL for (int k = 0; k < 3; ++k) own_weight[k] += WEIGHTS && valid ? found.weight[k] : 0.f;
-      const bool goes_on = valid && !a.extra.anew(t, my.row(j));
+      const bool counts = FINITE || valid;
+      UNROLL for (int g = 0; g < GATES; ++g) d_x[j][g] = counts ? found.x[g] : 0.f, d_y[j][g] = counts ? found.y[g] : 0.f;
+      UNROLL for (int k = 0; k < 3; ++k) own_weight[k] += WEIGHTS && counts ? found.weight[k] : 0.f;
+      const bool goes_on = counts && !(valid && a.extra.anew(t, my.row(j)));
       UNROLL for (int k = 0; k < STATES; ++k) {
         if (DROPS && k == 0) found.before[k] += stays_c[j];
         carry[j][k] = goes_on ? found.before[k] : 0.f;

@@ -24,6 +24,8 @@ from rnnorm.kernels.inputs import CELLS, PEEPHOLES
 MOST_GATES, MOST_STATES = 4, 3
 # their values are kept for the backward pass, and others computed anew
 _COSTLY = ("div", "sqrt", "exp", "log", "log1p", "sigmoid", "tanh")
+# their values, or gradients, may be infinite where the terms and states are 0
+_INFINITE = ("div", "sqrt", "exp", "log")
 _COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
 # of functions.cuh, unless they are CUDA's
 _EXPRESSIONS = {
@@ -178,6 +180,7 @@ class Equations(Halves):
             "int WEIGHTS": len(self.graph.weights),
             "bool HAS_SITE": self.site is not None,
             "bool SKIPS": self.graph.skips,
+            "bool FINITE": not any([node.name in _INFINITE for node in self.nodes]),
         }
         return "\n".join(
             [

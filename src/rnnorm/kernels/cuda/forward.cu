@@ -6,7 +6,7 @@ struct ForwardArguments {
   const float* before;  // states beside h before the first of these steps
   const float* before_h; // h before the first of these steps
   float *c, *h;         // states beside h, and h, of all frames; h may be null
-  float* fresh;         // the first state beside h before zoneout, or null
+  float* fresh;         // the first state beside h as its site sees it, or null
   Number* narrow;       // h in the type of the product
   const Number* seen;   // h before the first of these steps, in the type of the product
   const Number* weight; // W_hh
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       if (OUT != OFF)
         s[j].site = standardise(s[j].site, mean_out[j], var_out[j], a.eps, inverse) * gamma_out + shift_out;
       h[j] = second_half(s[j]);
-      UNROLL for (int k = 0; k < STATES; ++k) s[j].before[k] = s[j].states[k];
+      UNROLL for (int k = 0; k < STATES; ++k) s[j].before[k] = CARRY && k == 0 ? s[j].site : s[j].states[k];
       if (DROPS && my.here && row < n) {
         h[j] = zone_out(a.extra.zone_h, t, row, my.unit, last[0], h[j]);
         if (STATES) s[j].before[0] = zone_out(a.extra.zone_c, t, row, my.unit, last[1], s[j].before[0]);
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       const i64 at = my.at(start + row);
       if (a.z) UNROLL for (int g = 0; g < GATES; ++g) narrow_to(a.z[my.at(start + row, g)], z[j][g]);
       UNROLL for (int k = 0; k < STATES; ++k) a.c[k * a.pitch + at] = s[j].before[k];
-      if (DROPS && HAS_SITE && a.fresh) a.fresh[at] = fresh[j][0];
+      if ((DROPS || CARRY) && HAS_SITE && a.fresh) a.fresh[at] = fresh[j][0];
       if (a.h) a.h[at] = h[j];
       narrow_to(a.narrow[at], h[j]);
       if (!OVER_UNITS && row == 0) {

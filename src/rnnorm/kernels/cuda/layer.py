@@ -1,25 +1,27 @@
 """The kernels in CUDA C++ as a backend of their own: what they compute, and a layer run by them.
 
 The loops in ``kernels/triton`` give these kernels the calls at which they were measured to be
-faster. As a backend they run every call that they can, also of layers that Triton's do not cover.
+faster. As a backend they run every call that they can, also of layers that Triton's do not cover,
+and of users' cells.
 """
 
 from __future__ import annotations
 
-from rnnorm.cells.gru import GRU
-from rnnorm.cells.lstm import LSTM
-from rnnorm.cells.rnn import RNN
-from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
-from rnnorm.kernels.cuda.passes import why_not
-from rnnorm.kernels.inputs import PLACES
-from rnnorm.kernels.triton import layer as triton
-from rnnorm.norm.spec import BatchNorm, LayerNorm, RMSNorm
+import torch
+from torch import Tensor
 
-_SITES = ("input", "recurrent", "joint", "cell")
-#: the layers that the kernels compute
+from rnnorm.kernels import own_cell
+from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
+from rnnorm.kernels.cuda import own_frame
+from rnnorm.kernels.cuda.passes import why_not
+from rnnorm.kernels.inputs import BUILT_IN, PLACES, independent, rectified
+from rnnorm.kernels.triton import layer as triton
+from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
+
+#: the layers that the kernels compute, beside those of users' cells
 COVERAGE = Coverage(
-    (LSTM(), LSTM("output"), LSTM("all"), GRU(), RNN(), RNN("relu")),
-    dict.fromkeys((BatchNorm, LayerNorm, RMSNorm), _SITES),
+    [cell for cell in BUILT_IN if not independent(cell)],
+    dict.fromkeys((BatchNorm, LayerNorm, RMSNorm), SITES),
     PLACES,
     over=(None, "term", "gate"),
 )
@@ -29,10 +31,12 @@ UNPROVEN = "its kernels have not run such layers on a GPU yet: use_backend('cuda
 
 def refuses(request: Request) -> str:
     """Say why the kernels do not compute a layer, empty if they do."""
-    if why := triton.unfit(request) or COVERAGE.refuses(request):
+    cell = request.cell
+    if why := triton.unfit(request):
         return why
-    rectified = getattr(request.cell, "nonlinearity", None) == "relu"
-    return why_not(request.dtype, rectified=rectified)
+    if own_cell.built_in(cell):
+        return COVERAGE.refuses(request) or why_not(request.dtype, rectified=rectified(cell))
+    return COVERAGE.refuses_beside_cell(request) or own_cell.refuses(request, own_frame)
 
 
 def layer(call: LayerCall) -> LayerResult:
@@ -44,4 +48,25 @@ def layer(call: LayerCall) -> LayerResult:
     # importing it imports Triton
     from rnnorm.kernels.triton.operators import CUDA_PASSES
 
-    return triton.run(CUDA_PASSES, call)
+    return triton.run(CUDA_PASSES, call if own_cell.built_in(call.cell) else _described(call))
+
+
+def _described(call: LayerCall) -> LayerCall:
+    """Return the call of a user's cell as one of its graph, whose heads are one matrix."""
+    call = own_cell.described(call)
+    heads = call.cell.heads
+    if heads == 1:
+        return call
+    weights = call.weights._replace(weight_hh=_whole(call.weights.weight_hh, heads))
+    return call._replace(cell=own_frame.without_heads(call.cell), weights=weights)
+
+
+def _whole(weight: Tensor, heads: int) -> Tensor:
+    """Return the matrix ``(gates * H, H)`` of one ``(gates * H, H / heads)`` whose heads are apart.
+
+    A unit has zeros for the h of other heads.
+    """
+    units = weight.size(1)
+    parts = weight.view(-1, heads, units, 1, units)
+    own = torch.eye(heads, dtype=torch.bool, device=weight.device).view(heads, 1, heads, 1)
+    return torch.where(own, parts, 0.0).reshape(-1, heads * units)

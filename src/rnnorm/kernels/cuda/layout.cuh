@@ -7,10 +7,11 @@
 //
 // Constants of a variant: BACKWARD, HIDDEN and OUT (scopes of the two sites), GROUPS of gates that
 // share statistics over units (0: statistics are over rows), CENTRED (statistics have a mean), JOINT,
-// SHIFTED, RESETS, DROPS (recurrent dropout), PRECISION, WIDE_X, BULK (copies that only newer GPUs
-// have), UNITS, ROW_WARPS, ROW_TILES, STAGES. Those of the cell are with its equations: GATES in
-// BLOCKS, STATES beside h, WEIGHTS by unit, HAS_SITE (one of a state), SKIPS (h is read beside the
-// recurrent product).
+// CARRY (the next step reads the normalised state), SHIFTED, RESETS, DROPS (recurrent dropout),
+// PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS, ROW_TILES, STAGES.
+// Those of the cell are with its equations: GATES in BLOCKS, STATES beside h, WEIGHTS by unit,
+// HAS_SITE (of a state), SKIPS (h is read beside the recurrent product), FINITE (no value is infinite
+// where all that is read is 0).
 
 template <bool CHOICE, class A, class B> struct Choose { typedef A type; };
 template <class A, class B> struct Choose<false, A, B> { typedef B type; };

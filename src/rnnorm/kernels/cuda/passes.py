@@ -149,6 +149,7 @@ def _launch(
         not plan.rms,
         inputs.reset is not None,
         plan.drops,
+        options.carry,
     )
     launch = persistent.ready(variant, layout, x.device)
     if launch is None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.cuda.arguments import (
     BackwardArguments,
     Exchange,
@@ -23,6 +24,7 @@ from rnnorm.kernels.cuda.arguments import (
 )
 from rnnorm.kernels.cuda.equations import text_of
 from rnnorm.kernels.cuda.layout import Gpu, Layout
+from rnnorm.kernels.inputs import OWN
 
 #: environment variable: 0 leaves these kernels out
 SWITCH = "RNNORM_PERSISTENT_KERNELS"
@@ -57,6 +59,7 @@ class Variant(NamedTuple):
     centred: bool = True
     resets: bool = False
     drops: bool = False
+    carry: bool = False
 
     def defines(self, layout: Layout) -> dict[str, int | str]:
         """Return the constants that the compiler is given."""
@@ -67,6 +70,7 @@ class Variant(NamedTuple):
             "GROUPS": self.groups,
             "CENTRED": int(self.centred),
             "JOINT": int(self.joint),
+            "CARRY": int(self.carry),
             "SHIFTED": int(self.shifted),
             "RESETS": int(self.resets),
             "DROPS": int(self.drops),
@@ -183,6 +187,9 @@ def _loaded(variant: Variant, layout: Layout, device: torch.device) -> Launch:
 def ready(variant: Variant, layout: Layout, device: torch.device) -> Launch | None:
     """Return how to launch a variant, None if it does not run.
 
+    Raises:
+        UncoveredError: if the equations of a user's cell cannot be compiled and loaded.
+
     Warns:
         RuntimeWarning: the first time that it does not run on a GPU; other kernels then run there.
     """
@@ -191,6 +198,9 @@ def ready(variant: Variant, layout: Layout, device: torch.device) -> Launch | No
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
+        if variant.cell.startswith(OWN):
+            # other cells' equations may be compiled
+            raise UncoveredError(f"the equations of a cell cannot be run: {error}") from error
         give_up(device, error)
         return None
 

@@ -8,8 +8,17 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels.cuda import passes
-from rnnorm.kernels.inputs import PEEPHOLES, Gradients, Inputs, Options, Results, Sites
+from rnnorm.kernels.inputs import (
+    PEEPHOLES,
+    Gradients,
+    Inputs,
+    Options,
+    Results,
+    Sites,
+    separated,
+)
 from rnnorm.kernels.triton import loop, step
+from rnnorm.kernels.triton.forward import keeps_fresh
 from rnnorm.kernels.triton.input_term import finish, undo
 from rnnorm.kernels.triton.plan import Plan
 
@@ -39,9 +48,12 @@ def run_backward(
     z_x, z_h, saved_third, saved_c = results.saved
     z_x, z_h = z_x[: plan.frames], z_h[: plan.frames]
     narrow = plan.pack(results.output)
-    h = saved_third if options.skips and plan.narrow else narrow
+    frames = plan.T * B
+    h = saved_third[:frames] if options.skips and plan.narrow else narrow
     c = saved_c if saved_c.numel() else narrow
-    fresh = c if options.skips or not saved_third.numel() else saved_third
+    fresh = separated(c, 2)[0]
+    if keeps_fresh(inputs, options):
+        fresh = saved_third[-frames:]
     # the statistics that the forward pass took are not overwritten
     mean, var = (torch.empty_like(moment) for moment in taken.input)
     x = finish(z_x, plan, inputs.gamma_input, (mean, var))
@@ -56,13 +68,15 @@ def run_backward(
             d_h_frames = d_h_frames.clone()
     if d_h is not None:
         plan.add_to_last(d_h_frames, d_h.to(wide))
-    d_c = inputs.h0.new_zeros(B, H, dtype=wide) if d_c is None else d_c.to(wide)
+    several = (*options.several, B, H)
+    d_c = inputs.h0.new_zeros(several, dtype=wide) if d_c is None else d_c.to(wide)
     d_x, d_z = torch.empty_like(z_x), torch.empty_like(z_h)
     product = inputs.x.new_empty(B, H)
     # a step reads one buffer and writes the other
-    carries = inputs.x.new_empty(2, B, H, dtype=wide)
-    # an h that skips the product, or is kept by zoneout
-    carries_h = torch.empty_like(carries) if options.has_c and plan.drops else carries
+    carries = carries_h = inputs.x.new_empty(2, *several, dtype=wide)
+    if options.has_c and (options.skips or plan.drops):
+        # of an h that skips the product, or is kept by zoneout
+        carries_h = inputs.x.new_empty(2, B, H, dtype=wide)
     d_peephole = inputs.x.new_zeros(3, H, dtype=wide)
     sums = B if plan.by_row else 1
     width = plan.gates * H

@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 
 from rnnorm.kernels.cuda import passes
-from rnnorm.kernels.inputs import DIFFERENTIABLE, RESULTS, Inputs, Options, Results
+from rnnorm.kernels.inputs import (
+    DIFFERENTIABLE,
+    RESULTS,
+    Inputs,
+    Options,
+    Results,
+    separated,
+)
 from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.input_term import finish
 from rnnorm.kernels.triton.plan import Plan
@@ -17,8 +24,8 @@ def forward_shapes(
     """Return the shape and dtype of each of ``Results``.
 
     Saved of every frame are ``W_x x``, ``W_h h``, h where the backward pass needs more digits than
-    the output has or c before zoneout, and c, in this order. No shape depends on the sizes; frames
-    stand packed at the front.
+    the output has (then c as its site saw it, where it is stored otherwise), and the states beside
+    h, in this order. No shape depends on the sizes; frames stand packed at the front.
     """
     T, B, _ = inputs.x.shape
     H, given = inputs.weight_hh.size(1), inputs.x.dtype
@@ -27,26 +34,28 @@ def forward_shapes(
     shapes: list[tuple[tuple[int, ...], torch.dtype]] = [
         ((T, B, H), given),
         ((B, H), wide),
-        ((B, H) if has_c else (0,), wide),
+        ((*options.several, B, H) if has_c else (0,), wide),
         ((0,), wide),
     ]
     for scope, width in zip(options.by_site, (gates * H, gates * H, H), strict=True):
         taken = options.min_rows >= 0 and scope in ("frame", "sequence")
         shape = (1 if scope == "sequence" else T, width) if taken else (0,)
         shapes += [(shape, wide)] * 2
-    for kept, width, dtype in (
-        (True, gates * H, given),
-        (True, gates * H, given),
-        ((options.skips and wide != given) or _keeps_fresh(inputs, options), H, wide),
-        (has_c, H, wide),
+    third = (options.skips and wide != given) + keeps_fresh(inputs, options)
+    for kept, form, dtype in (
+        (True, (T * B, gates * H), given),
+        (True, (T * B, gates * H), given),
+        (third > 0, (third * T * B, H), wide),
+        (has_c, (*options.several, T * B, H), wide),
     ):
-        shapes.append(((T * B, width) if save and kept else (0,), dtype))
+        shapes.append((form if save and kept else (0,), dtype))
     return shapes
 
 
-def _keeps_fresh(inputs: Inputs, options: Options) -> bool:
-    """Tell whether the backward pass needs an LSTM's c before zoneout: its row is normalised."""
-    return inputs.mask_zoneout_c is not None and options.by_site.cell in ("row", "rms")
+def keeps_fresh(inputs: Inputs, options: Options) -> bool:
+    """Tell whether the backward pass needs c as its site saw it: its row is normalised."""
+    changed = inputs.mask_zoneout_c is not None or options.carry
+    return changed and options.by_site.cell in ("row", "rms")
 
 
 def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = False) -> Results:
@@ -80,12 +89,13 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     z_x, z_h = (z if z.numel() else inputs.x.new_empty(frames, width) for z in (z_x, z_h))
     h = narrow = output.flatten(0, 1)
     if plan.narrow:
-        h = saved_third if options.skips else absent
+        h = saved_third[:frames] if options.skips else absent
         h = h if h.numel() else inputs.x.new_empty(frames, plan.H, dtype=plan.wide)
-    fresh = saved_third if save and _keeps_fresh(inputs, options) else None
+    fresh = saved_third[-frames:] if save and keeps_fresh(inputs, options) else None
     c = h
     if inputs.c0 is not None:
-        c = saved_c if save else torch.empty_like(h)
+        c = saved_c
+        c = c if save else inputs.x.new_empty(*options.several, frames, plan.H, dtype=plan.wide)
     torch.mm(plan.pack(inputs.x), inputs.weight_ih.t(), out=z_x[: plan.frames])
     x = finish(z_x[: plan.frames], plan, inputs.gamma_input, taken.input)
     state = inputs.h0 if inputs.c0 is None else inputs.c0
@@ -124,7 +134,10 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
         earlier = plan.starts[stop - 1]
         seen, state = narrow[earlier : earlier + plan.sizes[stop - 1]], c
     h_n = plan.last(h[: plan.frames])
-    c_n = inputs.x.new_empty(0, dtype=plan.wide) if c is h else plan.last(c[: plan.frames])
+    c_n = inputs.x.new_empty(0, dtype=plan.wide)
+    if c is not h:
+        each_last = [plan.last(each[: plan.frames]) for each in separated(c, 2)]
+        c_n = each_last[0] if len(each_last) == 1 else torch.stack(each_last)
     if plan.ragged:
         output = plan.unpack(narrow[: plan.frames])
     return results._replace(output=output, h_n=h_n, c_n=c_n)

@@ -21,6 +21,7 @@ from rnnorm.cells.rnn import RNN
 from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request, listed
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
+from rnnorm.kernels.inputs import separated
 from rnnorm.norm import population
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, may_become_another
@@ -212,6 +213,6 @@ def run(passes: Passes, call: LayerCall) -> LayerResult:
     wide = torch.promote_types(call.x.dtype, torch.float32)
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)
     results = passes(inputs_of(call, narrow=call.x.dtype, wide=wide), options)
-    output, *last = results.differentiable
-    state = tuple(r.to(s.dtype) for r, s in zip(last, call.state, strict=False))
-    return LayerResult(output, state, taken_of(call, results))
+    last = results.h_n, *separated(results.c_n if options.has_c else None, 2)
+    state = tuple(r.to(s.dtype) for r, s in zip(last, call.state, strict=True))
+    return LayerResult(results.output, state, taken_of(call, results))
