@@ -1,6 +1,7 @@
 """Nothing imports upwards, neither in the core nor between the rooms of the experiments."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,11 @@ def test_a_room_imports_only_rooms_below_it():
 def test_every_file_stands_on_a_floor(folder, known):
     stands = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
     assert stands - {"__init__", "__main__", "__pycache__"} <= known
+
+
+def test_a_folder_holds_at_most_twenty_modules():
+    counts = Counter(path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+    assert [f"{where} has {count}" for where, count in counts.items() if count > 20] == []
 
 
 def test_an_import_upwards_is_found(tmp_path):

@@ -15,7 +15,7 @@ import rnnorm
 from rnnorm.experiments.training.checkpoint import WholeFiles, read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics import MetricsFile, read_metrics
-from rnnorm.experiments.training.stopped import Stopped
+from rnnorm.experiments.training.signals import Stopped
 
 RECIPE = "demo/digits-bn"
 

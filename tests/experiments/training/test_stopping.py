@@ -11,8 +11,7 @@ from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.finite import StopIfNotFinite
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics import MetricsFile
-from rnnorm.experiments.training.signals import StopSignals, signals_deferred
-from rnnorm.experiments.training.stopped import Stopped
+from rnnorm.experiments.training.signals import Stopped, StopSignals, signals_deferred
 
 RECIPE = "demo/digits-bn"
 # a training of 3 epochs of 7 steps

@@ -136,7 +136,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     from rnnorm.experiments.recipe.recipe import OverrideError
     from rnnorm.experiments.recipe.trust import trusting
     from rnnorm.experiments.training.run_names import checkpoint_of, shell_word
-    from rnnorm.experiments.training.stopped import Stopped
 
     given = _parse(parser, words)
     trust = given.pop("trust", False)
@@ -158,9 +157,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
     except KeyboardInterrupt:
         status, on = 130, None
-    except Stopped as stop:
+    except SystemExit as stop:
+        # imported here, since not every command needs Lightning
         from rnnorm.experiments.training.processes import is_first
+        from rnnorm.experiments.training.signals import Stopped
 
+        if not isinstance(stop, Stopped):
+            raise
         status, again = stop.status, f"fit --resume {shell_word(stop.folder)}"
         on = again + " --trust" * trust if is_first() else None
     else:

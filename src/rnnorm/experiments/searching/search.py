@@ -28,8 +28,7 @@ from rnnorm.experiments.training.allocator import keep_freed_memory
 from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.machine import flush_subnormals
 from rnnorm.experiments.training.score import score_of
-from rnnorm.experiments.training.signals import signal_handlers
-from rnnorm.experiments.training.stopped import Stopped
+from rnnorm.experiments.training.signals import Stopped, signal_handlers
 
 _MOST_TRIALS = 100_000
 _PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {

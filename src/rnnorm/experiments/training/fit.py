@@ -57,8 +57,7 @@ from rnnorm.experiments.training.resume import (
 from rnnorm.experiments.training.run import Run, introduction
 from rnnorm.experiments.training.run_names import LAST, checkpoint_of, is_run
 from rnnorm.experiments.training.score import score_of
-from rnnorm.experiments.training.signals import StopSignals
-from rnnorm.experiments.training.stopped import Stopped
+from rnnorm.experiments.training.signals import Stopped, StopSignals
 
 
 def fit(

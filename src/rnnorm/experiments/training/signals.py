@@ -14,7 +14,19 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.stopped import Stopped
+
+
+class Stopped(SystemExit):
+    """A signal has ended a training that can be resumed.
+
+    Attributes:
+        folder: the training's run folder.
+        status: the exit status, 130 after Ctrl-C and 143 after SIGTERM.
+    """
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.folder, self.status = folder, 128 + number
+        super().__init__(self.status)
 
 
 def signal_handlers() -> dict[int, Any]:
