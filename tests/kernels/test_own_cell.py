@@ -19,6 +19,9 @@ from rnnorm.cells.gru import GRU
 from rnnorm.kernels import dispatch, own_cell, run_time_compilation
 from rnnorm.kernels.cpu import compiler, library
 from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cuda import own_frame
+from rnnorm.kernels.equations.opaque import TraceError
+from rnnorm.kernels.equations.trace import trace
 from rnnorm.layers.call import short_call
 
 
@@ -661,6 +664,15 @@ def test_a_step_that_counts_its_calls_is_refused(uncompiled):
     model(torch.randn(2, 2, 3))
     assert not uncompiled
     assert "others at each call" in cpu.refuses(request_of(model))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("reset", "two recurrent products"), ("two", "two"), ("sru", "no recurrent matrix")],
+)
+def test_a_gpu_refuses_other_products_than_one_with_a_matrix(kind, why):
+    with pytest.raises(TraceError, match=why):
+        own_frame.check(trace(CELLS[kind]()))
 
 
 def request_of(model):

@@ -27,7 +27,9 @@ def check(graph: Graph) -> None:
         TraceError: if it has none.
     """
     if graph.independent:
-        raise TraceError("its recurrent weight is a vector")
+        raise TraceError("it has no recurrent matrix")
+    if graph.second:
+        raise TraceError("it has two recurrent products")
     Equations(graph, dict.fromkeys(graph.weights, 0))
 
 
