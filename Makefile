@@ -123,10 +123,16 @@ $(TRITON)/.installed: Makefile pyproject.toml | venv
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade --target $(TRITON) "triton>=3.7" nvidia-cuda-nvrtc
 	@touch $@
 
+$(TRITON)-oldest/.installed: Makefile pyproject.toml | venv
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade --no-deps --target $(TRITON)-oldest "triton==3.6.*"
+	@touch $@
+
 # the kernels for GPUs: interpreted, and compiled for GPUs that are not here
-triton: $(TRITON)/.installed
+triton: $(TRITON)/.installed $(TRITON)-oldest/.installed
 	PYTHONPATH="$(CURDIR)/$(TRITON)" TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(INTERPRETED)
 	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(COMPILED)
+	PYTHONPATH="$(CURDIR)/$(TRITON)-oldest" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto \
+		tests/kernels/test_triton_compiled.py -k "ward-80"
 
 clean:
 	rm -rf .venv docs/_build docs/examples build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
