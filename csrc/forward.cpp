@@ -74,7 +74,7 @@ struct Forward : Layer<Cell, T> {
   template <int U>
   void products(Units u, int64_t t, int64_t rank) const {
     constexpr int C = G * U;
-    const rnnorm_site *x_site = &a.site[RNNORM_INPUT], *h_site = &a.site[RNNORM_HIDDEN];
+    const rnnorm_site* x_site = &a.site[RNNORM_INPUT];
     const int64_t n = a.sizes[t];
     T *x = plan.fused ? nullptr : x_terms(u, t, rank), *h = h_terms(u, t, rank);
     if (t % steps_at_once == 0) {
