@@ -282,7 +282,9 @@ NORMS = {
     "sequence": BatchNorm(input="sequence"),
     "layer": "layer",
     "gate": rnnorm.RMSNorm(over="gate"),
+    "term": rnnorm.LayerNorm(over="term"),
     "joint": rnnorm.LayerNorm(**JOINT, joint=True),
+    "joint term": rnnorm.RMSNorm(**JOINT, joint=True, over="term"),
     "carry": BatchNorm(cell=None, carry="frame"),
 }
 
@@ -290,7 +292,7 @@ NORMS = {
 def cases():
     for kind in CELLS:
         for norm in NORMS:
-            if norm == "joint" and "joint" not in CELLS[kind]().sites:
+            if norm.startswith("joint") and "joint" not in CELLS[kind]().sites:
                 continue
             if norm == "carry" and kind != "lstm":
                 continue
@@ -366,6 +368,16 @@ def test_rows_that_begin_anew(kind):
 def test_evaluation_by_the_population(kind):
     model = layer(kind, "batch")
     model(draw(5, 8, 3))
+    compare(model.eval(), draw(7, 4, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "site"), [("two", "recurrent_gates"), ("reset", "recurrent"), ("gru", "input")]
+)
+def test_populations_with_statistics_of_other_numbers_of_steps(kind, site):
+    model = layer(kind, "batch")
+    model(draw(5, 8, 3))
+    model.get_submodule(f"population_{site}_l0").resize(2)
     compare(model.eval(), draw(7, 4, 3))
 
 

@@ -268,7 +268,10 @@ def _options_without_masks(cell: Cell, norm: Norm | None, min_rows: int | None) 
             return "off"
         if isinstance(spec, RowNorm):
             blocks = cell.gates if field_of(site) not in CELL_SITES else (1,)
-            over = {"term": (sum(blocks),), "gate": (1,) * sum(blocks)}.get(spec.over or "", blocks)
+            # each of two products has a term of its own, of one block
+            two = sum(cell.blocks(site, 1)) < sum(blocks)
+            term = blocks if two else (sum(blocks),)
+            over = {"term": term, "gate": (1,) * sum(blocks)}.get(spec.over or "", blocks)
             kind = "row" if isinstance(spec, LayerNorm) else "rms"
             return kind if over == blocks else f"{kind}-{spec.over}"
         # constants serve step by step, so the terms of all frames need not be kept

@@ -173,7 +173,7 @@ def together(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for site in ("recurrent", "joint"):
         other = graph.second_site(site)
         if other and (site in found or other in found):
-            parts = [found.pop(name, None) for name in (site, other)]
+            parts = _of_the_same_steps([found.pop(name, None) for name in (site, other)])
             like, gates = next(p for p in parts if p is not None), graph.gates
             units = like.size(-1) // gates[parts[0] is None]
             found[site] = torch.cat(
@@ -184,6 +184,15 @@ def together(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 -1,
             )
     return found
+
+
+def _of_the_same_steps(parts: list[Tensor | None]) -> list[Tensor | None]:
+    """Return moments ``(R, B, F)`` with the most R: their last row serves all steps after it."""
+    counts = [p.size(0) for p in parts if p is not None and p.dim() > 2]
+    if len({*counts}) < 2:
+        return parts
+    steps = torch.arange(max(counts), device=next(p for p in parts if p is not None).device)
+    return [p if p is None else p[steps.clamp(max=p.size(0) - 1)] for p in parts]
 
 
 def _evaluate(name: str, operands: list[Any], like: Tensor) -> Tensor:
