@@ -52,7 +52,8 @@ class GRU(Sequence):
         recurrent_dropout: a :class:`Zoneout` of h, a :class:`CellDropout`, a
             :class:`SequenceDropout`, or None.
         reset_after: whether the reset gate acts after the recurrent product, as in torch.nn, or
-            ``"both"``. Layers with ``False`` run in plain PyTorch. Both have a joint site too.
+            ``"both"``. Both have a joint site too. A layer with ``False`` is compiled on a CPU at
+            its first call, as a cell of the user's own.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a
