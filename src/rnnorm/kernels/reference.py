@@ -7,12 +7,10 @@ call and is tested against it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import groupby
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from rnnorm.cells.cell import Cell, State, product
 from rnnorm.kernels.call import LayerCall, LayerResult
@@ -77,6 +75,8 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
 
     unchanged = {site for site, change in sites.items() if change is None}
     normalise.unchanged = unchanged  # type: ignore[attr-defined]
+    # views kept from step to step; bounded, as a cell may make a weight of its own at each step
+    normalise.transposed = lru_cache(8)(Tensor.t)  # type: ignore[attr-defined]
 
     # what the frames of all steps need is computed at once
     frames = _active_frames(x, sizes).to(wide)
@@ -91,22 +91,22 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
         x_terms = torch.split(product(frames, weights.weight_ih, shifts.get("input")), sizes)
     weights = cell.prepare(weights)
     reset = None if call.reset is None else call.reset.unsqueeze(2)
-    alike = isinstance(step, int) and reset is None
-    ages: Sequence[int | Tensor] = range(step, step + T) if alike else ages_of(call).unbind(0)
+    ages: Iterable[int | Tensor]
+    if isinstance(step, int) and reset is None:
+        ages = range(step, step + T)
+    else:
+        ages = [age[:n] for age, n in zip(ages_of(call).unbind(0), sizes, strict=True)]
     active = B
     outputs: list[Tensor] = []
     steps: list[State] = []
     finished: list[State] = []
-    for t, x_term in enumerate(x_terms):
-        n = sizes[t]
+    for t, (x_term, n, age) in enumerate(zip(x_terms, sizes, ages, strict=True)):
         if n < active:
             finished.append(tuple(s[n:] for s in state))
             state = tuple(s[:n] for s in state)
             active = n
         if reset is not None:
             state = begin_anew(reset[t, :n], state)
-        age = ages[t]
-        age = age[:n] if isinstance(age, Tensor) else age
         before = state
         output, state = cell.step(weights, x_term, before, normalise, age)
         if t == 0:
@@ -135,10 +135,10 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
                 )
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
     states = tuple(
-        _stack(each, B).to(dtype)
+        _stack(each, B, sizes).to(dtype)
         for each, dtype in zip(zip(*steps, strict=True), state_dtype, strict=False)
     )
-    return LayerResult(_stack(outputs, B).to(x.dtype), state_n, taken, states)
+    return LayerResult(_stack(outputs, B, sizes).to(x.dtype), state_n, taken, states)
 
 
 def ages_of(call: LayerCall) -> Tensor:
@@ -177,20 +177,21 @@ def fixed_sites(
 
 def _active_frames(x: Tensor, sizes: list[int]) -> Tensor:
     """Return the frames of the active rows, step after step, ``(Σ n_t, I)``."""
-    starts = [t for t in range(len(sizes)) if t == 0 or sizes[t] != sizes[t - 1]]
-    frames = [
-        x[start:stop, : sizes[start]].flatten(0, 1)
-        for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)
-    ]
-    return torch.cat(frames) if len(frames) > 1 else frames[0]
+    frames, rows = x.flatten(0, 1), x.size(1)
+    if sizes[-1] == rows:
+        return frames
+    parts = torch.split(frames, [part for n in sizes for part in (n, rows - n)])
+    return torch.cat(parts[::2])
 
 
-def _stack(terms: Sequence[Tensor], rows: int) -> Tensor:
+def _stack(terms: Sequence[Tensor], rows: int, sizes: list[int]) -> Tensor:
     """Stack terms ``(n_t, ·)`` of all steps to ``(T, rows, ·)``, with zeros where rows ended."""
-    if len(terms[-1]) == rows:
+    if sizes[-1] == rows:
         return torch.stack(list(terms))
-    blocks = [torch.stack(list(alike)) for _, alike in groupby(terms, len)]
-    return torch.cat([pad(block, (0, 0, 0, rows - block.size(1))) for block in blocks])
+    zeros = terms[0].new_zeros(rows, terms[0].size(1))
+    ended = {n: zeros[n:] for n in set(sizes)}
+    parts = [part for term, n in zip(terms, sizes, strict=True) for part in (term, ended[n])]
+    return torch.cat(parts).view(len(sizes), rows, zeros.size(1))
 
 
 def _add(shift: Tensor, z: Tensor, t: int) -> Tensor:
