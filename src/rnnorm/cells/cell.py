@@ -54,7 +54,7 @@ def joined(
     site = "recurrent" + which
     if site in getattr(normalise, "unchanged", ()) and h.dtype is weight.dtype:
         # product and sum in one operator, where a kernel says that nothing stands between
-        z = torch.addmm(x_term, h, weight.t())
+        z = torch.addmm(x_term, h, normalise.transposed(weight))  # type: ignore[attr-defined]
     else:
         z = x_term + normalise(site, product(h, weight))
     return normalise("joint" + which, z)

@@ -48,13 +48,13 @@ class BatchSite:
             mean, var = constants
             scale = scale_of(gamma, var, eps)
             self._constants = list(zip(mean.unbind(0), scale.unbind(0), strict=True))
+            self._aged = mean.size(1) > 1
         self._taken: list[tuple[Tensor, Tensor, float]] = []
         self._asked: list[int] = []
 
     def __call__(self, z: Tensor, t: int) -> Tensor:
         """Normalise ``z`` ``(n, F)``, the active rows of step t."""
-        n = z.size(0)
-        if self.min_rows is not None and n >= self.min_rows:
+        if self.min_rows is not None and (n := z.size(0)) >= self.min_rows:
             mean, var = self._zeros(z)
             # momentum 1 leaves the minibatch's mean and unbiased variance in the two tensors
             out = z
@@ -104,7 +104,7 @@ class BatchSite:
                 )
             # the last row serves all later steps
             mean, scale = self._constants[min(t, len(self._constants) - 1)]
-            if z.size(0) < mean.size(0):
+            if self._aged:
                 mean, scale = mean[: z.size(0)], scale[: z.size(0)]
         return normalise_by(z, mean, scale, self.shift)
 

@@ -55,6 +55,7 @@ def sequence(module: Any, input: Any, hx: Any, step: Any) -> Any:
         several
         or module.learn_initial_state
         or module.recurrent_dropout
+        or dispatch.forced()
         or type(input) is not Tensor
     ):
         return None
