@@ -12,25 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequenc
 
 import definition
 import rnnorm
-
-
-class IndRNN(rnnorm.Cell):
-    """A cell that a user may write, with weights of its own."""
-
-    sites = ("input", "recurrent")
-
-    def weights(self, input_size, hidden_size, bias):
-        shapes = {"weight_ih": (hidden_size, input_size), "u": (hidden_size,)}
-        return shapes | ({"bias_ih": (hidden_size,)} if bias else {})
-
-    def units(self, weights):
-        return weights.own["u"].size(0)
-
-    def step(self, weights, x_term, state, normalise, t):
-        (h,) = state
-        h = torch.relu(x_term + normalise("recurrent", weights.own["u"] * h))
-        return h, (h,)
-
+from own_cell import IndRNN
 
 TORCH = ("RNN_TANH", "RNN_RELU", "LSTM", "GRU")
 OPTIONS = {
@@ -40,7 +22,7 @@ OPTIONS = {
     "GRU-before": {"reset_after": False},
     "GRU-both": {"reset_after": "both"},
 }
-# the last is the cell above
+# the last is a cell as a user may write it
 MORE = {
     "LiGRU": rnnorm.LiGRU,
     "IndRNN-tanh": partial(rnnorm.IndRNN, nonlinearity="tanh"),
