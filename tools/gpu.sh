@@ -27,17 +27,18 @@ tests() {
   part "$name" "$seconds" "$PYTHON" -m pytest -p no:cacheprovider --tb=short "$@"
 }
 
-part machine 60 "$PYTHON" -c "
+part machine 40 "$PYTHON" -c "
 import rnnorm, torch
 print(torch.__version__, torch.cuda.get_device_name(), rnnorm.backends())"
 # in one process, because all blocks of a kernel have to be on the GPU at once
-tests kernels 190 tests/kernels/test_cuda_kernels.py
-tests triton 120 -n 8 $(printf 'tests/kernels/test_triton_%s.py ' update look_up operators graphs)
-part check 110 "$PYTHON" -c "
+tests kernels 150 tests/kernels/test_cuda_kernels.py
+tests own_cells 70 tests/kernels/test_cuda_own_cell.py
+tests triton 110 -n 8 $(printf 'tests/kernels/test_triton_%s.py ' equations update look_up operators graphs)
+part check 100 "$PYTHON" -c "
 import sys
 from rnnorm.experiments.bench.check import check
-sys.exit(not check('cuda', out='$OUT/check.json', budget=75, timed=()))"
-part speed 80 "$PYTHON" benchmarks/gpu.py --no-reference --cell LSTM --shape 50x64x128x512
+sys.exit(not check('cuda', out='$OUT/check.json', budget=65, timed=()))"
+part speed 60 "$PYTHON" benchmarks/gpu.py --no-reference --cell LSTM --shape 50x64x128x512
 tests values 60 -n 8 tests/kernels/test_triton_values.py
 
 echo "== not passed:${failed:- none}"
