@@ -14,18 +14,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from rnnorm.cells.cell import Cell, Weights
-from rnnorm.kernels import reference
-from rnnorm.kernels.call import LayerCall, LayerResult, Mask, Request, listed
+from rnnorm.kernels.call import LayerCall, Request, listed
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell, parted_moments
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
 from rnnorm.kernels.own_call import described_by, with_sites_together
+from rnnorm.kernels.trace_check import difference
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import CELL_SITES, Norm
 from rnnorm.tracing import constant
@@ -238,7 +236,7 @@ def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None)
         units = 16 * cell.heads
         if trace(cell, units, cell.weights(1, units, False)).key != key:
             return "its equations are others without biases"
-        known.compared[pair] = _compare(cell, cell_of(graph), norm), norm
+        known.compared[pair] = difference(cell, cell_of(graph), norm), norm
     return known.compared[pair][0]
 
 
@@ -293,70 +291,3 @@ def as_asked(cell: Cell, taken: dict[str, Moments]) -> dict[str, Moments]:
     if isinstance(cell, GraphCell) and cell.graph.second:
         return parted_moments(cell.graph, taken)
     return taken
-
-
-def _compare(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
-    """Compare a step with its graph on random numbers in float64, with gradients.
-
-    Returns:
-        where they differ, empty where they do not.
-    """
-    T, B, features, units = 3, 4, 2, 16 * cell.heads
-    generator = torch.Generator().manual_seed(0)
-
-    leaves: list[Tensor] = []
-
-    def draw(*shape: int) -> Tensor:
-        numbers = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-        leaves.append(numbers.requires_grad_())
-        return numbers
-
-    with (
-        _disable_current_modes(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast("cpu", enabled=False),
-    ):
-        drawn = {name: draw(*s) for name, s in cell.weights(features, units, True).items()}
-        own = {name: drawn.pop(name) for name in [*drawn] if name not in Weights._fields}
-        specs = cell.norms(norm)
-        call = LayerCall(
-            cell,
-            norm,
-            draw(T, B, features),
-            None,
-            tuple([draw(B, units) for _ in cell.states]),
-            Weights(**{"weight_hh": None, **drawn}, own=own),  # type: ignore[arg-type]
-            {site: draw(sum(cell.blocks(site, units))) for site in specs},
-            {site: draw(units) for site in specs if site in CELL_SITES},
-            {},
-            2,
-            masks={
-                place: Mask(draw(T, B, units) > 0, 2.0)
-                for place in ("hidden", "candidate")
-                if place in cell.dropouts
-            },
-        )
-        try:
-            want, found = (
-                _differentiated(reference.layer(each), leaves)
-                for each in (call, described_by(graph_cell, call))
-            )
-        except RuntimeError as error:
-            # as of an operator in place
-            return f"its step raised {type(error).__name__} when it was differentiated: {error}"
-    names = ["output", *cell.states, *["gradient"] * len(leaves)]
-    for name, one, other in zip(names, want, found, strict=True):
-        if not torch.allclose(one, other, rtol=1e-9, atol=1e-9, equal_nan=True):
-            return f"its {name} is not what the trace of its step says"
-    return ""
-
-
-def _differentiated(result: LayerResult, leaves: list[Tensor]) -> list[Tensor]:
-    """Return the output, the states, and the gradients of the leaves for some loss."""
-    values = [result.output, *result.state]
-    loss = torch.stack([(v * torch.cos(v + k)).sum() for k, v in enumerate(values)]).sum()
-    if not loss.requires_grad:
-        return [*values, *[torch.zeros_like(leaf) for leaf in leaves]]
-    grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    return [*values, *grads]
