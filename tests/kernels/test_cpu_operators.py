@@ -337,3 +337,12 @@ def test_so_is_a_parameter():
         held = torch._neg_view(-parameter.detach())
         found = functional_call(layer, {name: held}, (x,))
         torch.testing.assert_close(found, layer(x), msg=name)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "LiGRU"])
+def test_zeros_without_memory_are_zeros(name):
+    layer = getattr(rnnorm, name)(3, 4, norm="layer")
+    x = torch._efficientzerotensor(2, 5, 3)
+    assert x.data_ptr() == 0
+    for twice in (layer, rnnorm.freeze(layer), getattr(rnnorm, name)(3, 4, 2, norm="layer")):
+        torch.testing.assert_close(twice(x)[0], twice(torch.zeros(2, 5, 3))[0])

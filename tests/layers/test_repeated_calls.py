@@ -119,9 +119,21 @@ def test_the_mode_of_autograd_may_change(norm, repeated):
         (lambda x, h: (x, None), False),
         (lambda x, h: (torch._neg_view(x), h), False),
         (lambda x, h: (x, torch._neg_view(h)), False),
+        (lambda x, h: (torch._efficientzerotensor(x.shape, dtype=x.dtype), h), False),
+        (lambda x, h: (x, torch._efficientzerotensor(h.shape, dtype=h.dtype)), False),
         (lambda x, h: (x + 1, h + 1), True),
     ],
-    ids=["rows", "strides", "strides of h", "no state", "sign", "sign of h", "numbers"],
+    ids=[
+        "rows",
+        "strides",
+        "strides of h",
+        "no state",
+        "sign",
+        "sign of h",
+        "zeros",
+        "zeros of h",
+        "numbers",
+    ],
 )
 @pytest.mark.parametrize("training", [True, False])
 def test_other_tensors_are_seen(training, change, known, repeated):

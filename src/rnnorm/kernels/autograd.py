@@ -88,9 +88,9 @@ class Passes(NamedTuple):
         differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in held])
         if rows is None and not unobserved(held):
             return Results(*self.forward_operator(*inputs, *options, differentiable))
-        if any(map(Tensor.is_neg, held)):
+        if any(map(Tensor.is_neg, held)) or any(map(Tensor._is_zerotensor, held)):
             # before an operator PyTorch resolves them itself
-            inputs = Inputs._make([None if t is None else t.resolve_neg() for t in inputs])
+            inputs = Inputs._make([None if t is None else _with_memory(t) for t in inputs])
         if not differentiable:
             return self.forward(inputs, options, False, rows)
         others: list[Tensor] = []
@@ -99,6 +99,11 @@ class Passes(NamedTuple):
             *inputs.leaves, inputs.without_gradients, options, self, rows, others
         )
         return Results._make((*first, *others))
+
+
+def _with_memory(tensor: Tensor) -> Tensor:
+    """Return a tensor whose memory holds its numbers; one of zeros alone may have none."""
+    return tensor.clone() if tensor._is_zerotensor() else tensor.resolve_neg()
 
 
 class FusedLayer(torch.autograd.Function):

@@ -300,8 +300,8 @@ def _run(
     held = own + buffers
     if not _PLAIN.issuperset(map(type, buffers)) or not all(map(Tensor.is_contiguous, held)):
         return None
-    if any(map(Tensor.is_neg, (*given, *held))):
-        # their memory holds other numbers
+    if any(map(Tensor.is_neg, (*given, *held))) or any(map(Tensor._is_zerotensor, given)):
+        # their memory holds other numbers, or there is none
         return None
     leaves = leaves_of(x, state, parameters)
     taken = (T, B, [population.momentum for population in populations]) if takes else None
