@@ -9,10 +9,10 @@ import traceback
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from gpu_or_interpreter import DEVICE
 from torch.nn.functional import softplus
+from triton import jit
+from triton import language as tl
 
 from rnnorm import Cell
 from rnnorm.cells.lstm import LSTM
@@ -62,7 +62,7 @@ class Pointwise(Cell):
         return h, (h,)
 
 
-@triton.jit
+@jit
 def _apply(x, y, d, results, E: tl.constexpr, TILE: tl.constexpr):
     cols = tl.arange(0, TILE.units)[None, :]
     terms, gradient = (tl.load(x + cols),), tl.load(d + cols)
