@@ -44,7 +44,7 @@ class HMLSTM(Cell):
 
     @property
     def _given(self) -> int:
-        """Number of boundaries that a frame brings along."""
+        """The number of boundaries that a frame brings along."""
         return self.num_layers - 1 if self.boundary == "given" else 0
 
     def _rows(self, k: int, hidden_size: int) -> int:

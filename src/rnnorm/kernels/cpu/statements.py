@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rnnorm.kernels.equations.graph import COMPARISONS, Nodes
-from rnnorm.kernels.equations.statements import Statements
+from rnnorm.kernels.equations.statements import ARITHMETIC, Statements
 
-# beside a vector a number is T(..)
-_COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
-_ARITHMETIC = {
-    "add": "{} + {}",
-    "sub": "{} - {}",
-    "mul": "{} * {}",
-    "div": "{} / {}",
-    **dict(zip(COMPARISONS, _COMPARED, strict=True)),
-}
 # of csrc/functions.h
 _FUNCTIONS = {
     "neg": "-{}",
@@ -86,7 +77,7 @@ class Vectors(Statements):
 
     def expression(self, place: int) -> str:
         """Return the expression of a node, after the statements that compute its inputs."""
-        name, inputs, value = self.nodes[place]
+        name, _, value = self.nodes[place]
         if name in _LEAVES:
             return _LEAVES[name][1].format(value)
         if name == "state":
@@ -97,15 +88,8 @@ class Vectors(Statements):
         seen = self._seen(place) if self.optional and name in ("add", "mul") else ""
         if seen:
             return seen
-        arithmetic = _ARITHMETIC.get(name, "")
-        bare = [arithmetic and self.nodes[i].name == "number" for i in inputs]
-        if all(bare):
-            bare = [False] * len(inputs)
-        parts = [
-            number(self.nodes[i].value) if scalar else self.value(i)
-            for i, scalar in zip(inputs, bare, strict=True)
-        ]
-        return (arithmetic or _FUNCTIONS[name]).format(*parts)
+        template = ARITHMETIC.get(name) or _FUNCTIONS[name]
+        return template.format(*self.operands(place, number))
 
     def _seen(self, place: int) -> str:
         """Return a sum with the product of a weight that may be absent, if a node is one."""

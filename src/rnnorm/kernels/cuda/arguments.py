@@ -31,7 +31,7 @@ class Mask(ctypes.Structure):
 
 
 class Extra(ctypes.Structure):
-    """What some layers have besides."""
+    """The resets, weights by unit and masks that only some layers have."""
 
     _fields_ = [
         ("reset", ctypes.c_void_p),

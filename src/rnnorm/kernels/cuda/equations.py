@@ -16,7 +16,7 @@ from rnnorm.kernels.equations.graph import COMPARISONS, LEAVES, Graph, Nodes
 from rnnorm.kernels.equations.graph_cell import GraphCell
 from rnnorm.kernels.equations.halves import Halves
 from rnnorm.kernels.equations.opaque import TraceError
-from rnnorm.kernels.equations.statements import Statements
+from rnnorm.kernels.equations.statements import ARITHMETIC, Statements
 from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import CELLS, PEEPHOLES
 
@@ -26,14 +26,9 @@ MOST_GATES, MOST_STATES = 4, 3
 _COSTLY = ("div", "sqrt", "exp", "log", "log1p", "sigmoid", "tanh")
 # their values, or gradients, may be infinite where the terms and states are 0
 _INFINITE = ("div", "sqrt", "exp", "log")
-_COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
 # of functions.cuh, unless they are CUDA's
 _EXPRESSIONS = {
-    "add": "{} + {}",
-    "sub": "{} - {}",
-    "mul": "{} * {}",
-    "div": "{} / {}",
-    **dict(zip(COMPARISONS, _COMPARED, strict=True)),
+    **ARITHMETIC,
     "neg": "-({})",
     "abs": "fabsf({})",
     "sqrt": "sqrtf({})",

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from rnnorm.kernels.equations.graph import Nodes
+from rnnorm.kernels.equations.graph import COMPARISONS, Nodes
+
+_COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
+#: expressions of the operators that every language writes alike
+ARITHMETIC = {
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "mul": "{} * {}",
+    "div": "{} / {}",
+    **dict(zip(COMPARISONS, _COMPARED, strict=True)),
+}
 
 
 class Statements(ABC):
@@ -32,8 +42,22 @@ class Statements(ABC):
             self.lines.append(self.statement(place, expression))
         return self.names[place]
 
+    def operands(self, place: int, literal: Callable[[object], str]) -> list[str]:
+        """Return the inputs of a node; in arithmetic a number beside another value is a literal.
+
+        Args:
+            place: place of the node.
+            literal: writes a number that the language makes as wide as the value beside it.
+        """
+        name, inputs, _ = self.nodes[place]
+        bare = [name in ARITHMETIC and self.nodes[i].name == "number" for i in inputs]
+        return [
+            literal(self.nodes[i].value) if scalar and not all(bare) else self.value(i)
+            for i, scalar in zip(inputs, bare, strict=True)
+        ]
+
     def name(self, place: int) -> str:
-        """Return what a node is called."""
+        """Return the name of a node in the statements."""
         return f"v{place}"
 
     @abstractmethod

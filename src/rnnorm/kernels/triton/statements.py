@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from rnnorm.kernels.equations.graph import COMPARISONS
-from rnnorm.kernels.equations.statements import Statements
+from rnnorm.kernels.equations.statements import ARITHMETIC, Statements
 
-# beside a tile a number is as wide as the tile
-_COMPARED = ("{} < {}", "{} <= {}", "{} > {}", "{} >= {}", "{} == {}", "{} != {}")
-_ARITHMETIC = {
-    "add": "{} + {}",
-    "sub": "{} - {}",
-    "mul": "{} * {}",
-    "div": "{} / {}",
-    **dict(zip(COMPARISONS, _COMPARED, strict=True)),
-}
 # a minimum, a maximum and a rectifier keep nan, as torch's do
 _FUNCTIONS = {
     "neg": "-{}",
@@ -65,18 +55,11 @@ class Tiles(Statements):
 
     def expression(self, place: int) -> str:
         """Return the expression of a node, after the statements that compute its inputs."""
-        name, inputs, value = self.nodes[place]
+        name, _, value = self.nodes[place]
         if name == "both":
             return f"x[{value}] + y[{value}]"
-        arithmetic = _ARITHMETIC.get(name, "")
-        bare = [arithmetic and self.nodes[i].name == "number" for i in inputs]
-        if all(bare):
-            bare = [""] * len(inputs)
-        parts = [
-            _literal(self.nodes[i].value) if scalar else self.value(i)
-            for i, scalar in zip(inputs, bare, strict=True)
-        ]
-        return (arithmetic or _FUNCTIONS[name]).format(*parts)
+        template = ARITHMETIC.get(name) or _FUNCTIONS[name]
+        return template.format(*self.operands(place, _literal))
 
 
 def _literal(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What is known of a layer whose calls are short: names, the last call, and what repeats it."""
+"""The names and the last call of a layer whose calls are short, and when a call repeats it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
 class Repetition(NamedTuple):
-    """What must be as in the last call of a layer for the next one to be a repetition.
+    """The conditions under which the next call of a layer repeats the last one.
 
     Args:
         prepared: what the last call has prepared.
@@ -199,7 +199,7 @@ class KnownLayer:
         )
 
     def warned(self, module: Any) -> bool:
-        """Tell whether it was looked whether each population has a statistic."""
+        """Tell whether each population has been checked for a statistic."""
         return all([module._modules[name]._checked for name in self.populations.values()])
 
     def runs(self, x: Tensor, training: bool, one_step: bool) -> bool:
