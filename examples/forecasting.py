@@ -64,7 +64,7 @@ last = cut - HISTORY - AHEAD
 
 
 def windows(starts):
-    """Histories (T, B, F) and what comes after them (B, AHEAD)."""
+    """Return histories (T, B, F) and what comes after them (B, AHEAD)."""
     x = torch.stack([values[s : s + HISTORY] for s in starts], 1)
     y = torch.stack([values[s + HISTORY : s + HISTORY + AHEAD, -1] for s in starts])
     return x, y

@@ -68,7 +68,7 @@ def read(folder, indices):
 
 
 def load(recordings):
-    """Frames (T, FEATURES) of each word, and which word it is."""
+    """Return frames (T, FEATURES) of each word, and which word it is."""
     words, frames = zip(*[(word, filter_banks(s, RATE)) for word, s in recordings], strict=True)
     return [torch.from_numpy(each) for each in frames], torch.tensor(words)
 

@@ -74,7 +74,7 @@ class IndRNN(rnnorm.Cell):
 
 
 def draw(steps, rows=64):
-    """Frames (T, B, 2), and for each row the sum of its two marked numbers (B,)."""
+    """Return frames (T, B, 2), and for each row the sum of its two marked numbers (B,)."""
     numbers, marks = torch.rand(steps, rows), torch.zeros(steps, rows)
     first = torch.randint(steps // 2, (1, rows))
     marks.scatter_(0, torch.cat([first, first + steps // 2]), 1.0)
