@@ -12,30 +12,22 @@ struct Backward : SiteGradients<Cell, T> {
   using Base = SiteGradients<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P, Base::FI, Base::capacity, Base::columns, Base::ring_h, Base::stored_h,
-      Base::steps_rows, Base::packed_x, Base::packed_h, Base::grad_w_ih, Base::grad_w_hh,
-      Base::grad_h, Base::kept;
+      Base::delayed, Base::stored_x, Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::kept,
+      Base::into_x, Base::in_ring;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
   // whether the equations of a step are computed in two halves
   static constexpr bool halves = Cell::has_cell || Cell::two_products;
 
-  bool delayed;  // the gradient of W_x x is only known when all frames are done
   F* panel_x;
-  T *ring_x, *all_x, *own_x, *grad_states, *gate, *grad_cell, *own_c;
-  Stored<T>* stored_x;
+  T *own_x, *grad_states, *gate, *grad_cell, *own_c;
 
-  explicit Backward(const rnnorm_layer& args) : Base(args) {
-    delayed = plan.ahead && this->takes(a.site[RNNORM_INPUT], 0);
-  }
+  using Base::Base;
 
   void take(Arena& arena) {
     Base::take(arena);
     panel_x = arena.take<F>(plan.recompute ? G * P * FI : 0);
     own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
-    const bool apart = !plan.fused && !delayed;
-    ring_x = apart ? arena.take<T>(G * P * steps_rows) : ring_h;
-    stored_x = apart ? this->take_stored(arena, ring_x) : stored_h;
-    all_x = arena.take<T>(delayed ? G * P * plan.frames : 0);
     grad_states = arena.take<T>(Cell::states * B * P);
     gate = arena.take<T>(halves ? Cell::kept * this->own_size() : 0);
     grad_cell = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
@@ -96,15 +88,6 @@ struct Backward : SiteGradients<Cell, T> {
           a.grad_peephole[which] ? this->sum_peephole + which * P + u.first : nullptr;
     return s;
   }
-  // the memory for the gradient of a tile's W_x x
-  T* into_x(Units u, int64_t t, int64_t row) const {
-    return delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
-                   : in_ring(ring_x, u, row);
-  }
-  T* in_ring(T* ring, Units u, int64_t row) const {
-    return ring + G * (u.first * steps_rows + (paired ? 0 : row) * u.width);
-  }
-
   // recomputes what forward has not kept
   template <int U>
   void again(const Step<T>& s, Units u, int64_t t) const {
@@ -264,15 +247,15 @@ struct Backward : SiteGradients<Cell, T> {
       if (!delayed) this->input_gradients(team, rank, stored_x, capacity, 0, start, stop);
       team.barrier();
     }
-    if (!delayed || delayed_input(team, rank, first, last)) finish(first, last);
+    if (!delayed || this->delayed_input(team, rank, first, last)) finish(first, last);
   }
 
   void prepare(Team& team, int64_t rank, int64_t first, int64_t last, int64_t from, int64_t to) {
     tiles.each(first, last, [&](auto width, Units u) {
       this->prepare_tile(u);
       if (plan.recompute)
-        this->template pack_columns<G * decltype(width)::value>(a.weight_ih, I, u,
-                                                                panel_x + G * u.first * FI);
+        pack_columns<T, G * decltype(width)::value>(a.weight_ih, H, I, u,
+                                                    panel_x + G * u.first * FI, 0, G);
       this->zero(grad_w_ih + G * u.first * I, G * u.width * I);
       if (Cell::independent)
         this->zero(grad_w_hh + u.first, u.width);
@@ -285,55 +268,11 @@ struct Backward : SiteGradients<Cell, T> {
     this->pack_weights(team, rank, from, to);
   }
 
-  // gradients of statistics over all frames, or over other processes at all steps; false if an
-  // exchange has failed
-  bool delayed_input(Team& team, int64_t rank, int64_t first, int64_t last) {
-    // calls body for each of a thread's tiles with the rows of each statistic
-    const auto each_statistic = [&](auto body) {
-      tiles.each(first, last, [&](auto width, Units u) {
-        constexpr int U = decltype(width)::value;
-        for (int64_t t = 0; t < (plan.whole ? 1 : T_); ++t) {
-          const Affine<T> by = this->template affine<U, RNNORM_INPUT>(t, u, rank);
-          body(width, u, t, plan.whole ? plan.frames : a.sizes[t],
-               Term<T>{kept(a.saved_x, G, u, t), by, nullptr}, into_x(u, t, 0));
-        }
-      });
-    };
-    if (a.exchange) {
-      each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
-        if (this->exchanged(RNNORM_INPUT, t))
-          this->template add_sums<RNNORM_INPUT, decltype(width)::value>(t, dz, z, u, n);
-      });
-      if (!this->meet(team, rank, 0, RNNORM_INPUT, RNNORM_INPUT)) return false;
-    }
-    each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
-      this->template through<RNNORM_INPUT, decltype(width)::value>(t, rank, dz, z, u, n, dz);
-    });
-    for (int64_t stop = T_, start; stop > 0; stop = start) {
-      start = this->chunk_start(stop);
-      this->pack_inputs(start, stop, rank, team.size());
-      const Stored<T>* dz;
-      int64_t rows = plan.frames, row = offset[start];
-      if constexpr (paired) {
-        tiles.each(first, last, [&](auto, Units u) {
-          this->store_rows(into_x(u, start, 0), offset[stop] - row, u, 0, stored_x);
-        });
-        dz = stored_x, rows = capacity, row = 0;
-      } else {
-        dz = all_x;
-      }
-      team.barrier();
-      this->input_gradients(team, rank, dz, rows, row, start, stop);
-      team.barrier();
-    }
-    return true;
-  }
-
   void finish(int64_t first, int64_t last) const {
     for (int64_t i = first; i < last; ++i) {
       const Units u = tiles[i];
       const int64_t at = G * u.first;
-      this->unpack_columns(grad_w_ih + at * I, I, u, a.grad_weight_ih);
+      unpack_columns<G>(grad_w_ih + at * I, H, I, u, a.grad_weight_ih);
       if (Cell::independent)
         this->scatter(grad_w_hh + u.first, u, a.grad_weight_hh, 1);
       else

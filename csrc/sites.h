@@ -1,24 +1,34 @@
-// the gradient of each normalised term back to its raw product, and sums over all steps: the
-// gradients of gamma, shift and peepholes
+// the gradient of each normalised term back to its raw product, at once or after all steps, and
+// sums over all steps: the gradients of gamma, shift and peepholes
 #pragma once
-#include "gradients.h"
+#include "input_gradients.h"
 
 namespace rnnorm {
 namespace {
 
 template <class Cell, class T>
-struct SiteGradients : GradientProducts<Cell, T> {
-  using Base = GradientProducts<Cell, T>;
-  using Base::a, Base::plan, Base::tiles, Base::offset, Base::H, Base::P;
+struct SiteGradients : InputGradients<Cell, T> {
+  using Base = InputGradients<Cell, T>;
+  using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::H, Base::P, Base::capacity,
+      Base::steps_rows, Base::ring_h, Base::stored_h, Base::kept;
   static constexpr int G = Cell::gates;
 
   // sums over all steps by site: of the gradient, and of the gradient times the normalised term
   T *total[RNNORM_SITES], *total_dot[RNNORM_SITES], *sum_peephole;
+  bool delayed;  // the gradient of W_x x is only known when all frames are done
+  T *ring_x, *all_x;
+  Stored<T>* stored_x;
 
-  using Base::Base;
+  explicit SiteGradients(const rnnorm_layer& args) : Base(args) {
+    delayed = plan.ahead && this->takes(a.site[RNNORM_INPUT], 0);
+  }
 
   void take(Arena& arena) {
     Base::take(arena);
+    const bool apart = !plan.fused && !delayed;
+    ring_x = apart ? arena.take<T>(G * P * steps_rows) : ring_h;
+    stored_x = apart ? this->take_stored(arena, ring_x) : stored_h;
+    all_x = arena.take<T>(delayed ? G * P * plan.frames : 0);
     for (int which = 0; which < RNNORM_SITES; ++which)
       for (T** p : {total, total_dot}) p[which] = arena.take<T>(this->gates_of(which) * P);
     sum_peephole = arena.take<T>(Cell::weights * P);
@@ -127,6 +137,59 @@ struct SiteGradients : GradientProducts<Cell, T> {
       merge_gradient_sums<decltype(rows)>(site.parts, tiles, n, this->centred(which),
                                           site.first(rank), site.second(rank));
     });
+  }
+
+  // the memory for the gradient of a tile's W_x x
+  T* into_x(Units u, int64_t t, int64_t row) const {
+    return delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
+                   : in_ring(ring_x, u, row);
+  }
+  T* in_ring(T* ring, Units u, int64_t row) const {
+    return ring + G * (u.first * steps_rows + (paired ? 0 : row) * u.width);
+  }
+
+  // gradients of statistics over all frames, or over other processes at all steps; false if an
+  // exchange has failed
+  bool delayed_input(Team& team, int64_t rank, int64_t first, int64_t last) {
+    // calls body for each of a thread's tiles with the rows of each statistic
+    const auto each_statistic = [&](auto body) {
+      tiles.each(first, last, [&](auto width, Units u) {
+        constexpr int U = decltype(width)::value;
+        for (int64_t t = 0; t < (plan.whole ? 1 : T_); ++t) {
+          const Affine<T> by = this->template affine<U, RNNORM_INPUT>(t, u, rank);
+          body(width, u, t, plan.whole ? plan.frames : a.sizes[t],
+               Term<T>{kept(a.saved_x, G, u, t), by, nullptr}, into_x(u, t, 0));
+        }
+      });
+    };
+    if (a.exchange) {
+      each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
+        if (this->exchanged(RNNORM_INPUT, t))
+          this->template add_sums<RNNORM_INPUT, decltype(width)::value>(t, dz, z, u, n);
+      });
+      if (!this->meet(team, rank, 0, RNNORM_INPUT, RNNORM_INPUT)) return false;
+    }
+    each_statistic([&](auto width, Units u, int64_t t, int64_t n, const Term<T>& z, T* dz) {
+      this->template through<RNNORM_INPUT, decltype(width)::value>(t, rank, dz, z, u, n, dz);
+    });
+    for (int64_t stop = T_, start; stop > 0; stop = start) {
+      start = this->chunk_start(stop);
+      this->pack_inputs(start, stop, rank, team.size());
+      const Stored<T>* dz;
+      int64_t rows = plan.frames, row = offset[start];
+      if constexpr (paired) {
+        tiles.each(first, last, [&](auto, Units u) {
+          this->store_rows(into_x(u, start, 0), offset[stop] - row, u, 0, stored_x);
+        });
+        dz = stored_x, rows = capacity, row = 0;
+      } else {
+        dz = all_x;
+      }
+      team.barrier();
+      this->input_gradients(team, rank, dz, rows, row, start, stop);
+      team.barrier();
+    }
+    return true;
   }
 
   // copies a tile's sums to the caller's arrays

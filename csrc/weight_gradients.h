@@ -1,0 +1,241 @@
+// the gradients of the weights: dZ with the x and h of many steps, which are packed as frames
+#pragma once
+#include "packing.h"
+#include "statistics.h"
+
+namespace rnnorm {
+namespace {
+
+template <class Cell, class T>
+struct WeightGradients : SiteStatistics<Cell, T> {
+  using Base = SiteStatistics<Cell, T>;
+  using Base::a, Base::plan, Base::offset, Base::B, Base::I, Base::H, Base::P, Base::head;
+  using typename Base::Span;
+  using F = Factor<T>;
+  static constexpr int G = Cell::gates;
+  static constexpr int packed = Block<T, G * int(tile_units)>::R;  // rows of h^T at a time
+
+  int64_t capacity;    // frames of the ring
+  int64_t capacity_f;  // factors along the frames of the ring
+  int64_t grad_rows;   // rows of a tile's gradient of W_h: whole blocks of packed_h
+  int64_t steps_rows;  // rows of the ring of dz: one step's where products read a copy in bfloat16
+  F *packed_x, *packed_h, *own_dz;
+  T *ring_h, *grad_w_ih, *grad_w_hh;
+  Stored<T>* stored_h;  // dz in the type that products read, by tile as in the ring
+  T* own_row;           // a row of h as its product has seen it
+  // what a second product multiplies: the ring's rows, and these as factors
+  T* operands;
+  F* packed_operands;
+
+  explicit WeightGradients(const rnnorm_layer& args) : Base(args) {
+    capacity = larger(B, smaller(plan.frames, chunk_rows));
+    capacity_f = factors(capacity);
+    steps_rows = paired ? B : capacity;
+    // a part of h may begin and end within a block of packed_h
+    grad_rows = head == H ? H : this->FR + packed;
+  }
+
+  void take(Arena& arena) {
+    Base::take(arena);
+    ring_h = arena.take<T>(G * P * steps_rows);
+    stored_h = take_stored(arena, ring_h);
+    packed_x = arena.take<F>(quotient_up(I, packed) * packed * capacity_f);
+    packed_h = arena.take<F>(Cell::independent ? 0 : quotient_up(H, packed) * packed * capacity_f);
+    grad_w_ih = arena.take<T>(G * P * I);
+    grad_w_hh = arena.take<T>(Cell::independent ? P : G * P * grad_rows);
+    own_dz = arena.take<F>(a.threads * own_dz_size());
+    operands = arena.take<T>(Cell::two_products ? capacity * H : 0);
+    packed_operands =
+        arena.take<F>(Cell::two_products ? quotient_up(H, packed) * packed * capacity_f : 0);
+    own_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * H : 0);
+  }
+
+  // room for dz in the type that products read, which is the ring itself where the types are equal
+  Stored<T>* take_stored(Arena& arena, T* ring) const {
+    if constexpr (paired)
+      return arena.take<Stored<T>>(G * P * capacity);
+    else
+      return ring;
+  }
+  // copies n rows of a tile's dz for the products, from a row of the ring on
+  void store_rows(const T* dz, int64_t n, Units u, int64_t row, Stored<T>* ring) const {
+    const int64_t C = G * u.width;
+    if constexpr (paired) copy(dz, n * C, ring + G * u.first * capacity + row * C);
+  }
+
+  // the steps [start, stop) whose frames fit into the ring
+  int64_t chunk_start(int64_t stop) const {
+    int64_t start = stop - 1;
+    while (start > 0 && offset[stop] - offset[start - 1] <= capacity) --start;
+    return start;
+  }
+
+  // transposes a thread's share of the frames [start, stop) of x or of h one step before:
+  // blocks of `packed` features, each [frame][feature], or of pairs of frames
+  template <class At>
+  void pack_frames(At row_of, int64_t K, int64_t start, int64_t stop, int64_t rank, int64_t team,
+                   F* to) const {
+    const int64_t frames = offset[stop] - offset[start], rows = factors(frames);
+    const int64_t first = rows * rank / team, last = rows * (rank + 1) / team;
+    // few blocks at a time: their lines may all lie in one set of the cache
+    constexpr int64_t at_once = 6 * packed;
+    for (int64_t some = 0; some < K; some += at_once) {
+      const int64_t count = smaller(at_once, K - some);
+      int64_t t = start, begin = 0;
+      const auto row = [&](int64_t r) {
+        while (begin + a.sizes[t] <= r) begin += a.sizes[t++];
+        return row_of(t, r - begin, some, count);
+      };
+      for (int64_t r = first; r < last; ++r) {
+        F* out = to + some * capacity_f + r * packed;
+        const F* from;
+#ifdef RNNORM_PAIRS
+        F pairs[at_once];
+        lower(row(2 * r), count, pairs);
+        if (2 * r + 1 < frames) upper(row(2 * r + 1), count, pairs);
+        from = pairs;
+#else
+        from = row(r);
+#endif
+        int64_t k = 0;
+        for (; k + packed <= count; k += packed, out += packed * capacity_f)
+          std::memcpy(out, from + k, packed * sizeof(F));
+        for (int64_t j = 0; j < count - k; ++j) out[j] = from[k + j];
+      }
+    }
+  }
+#ifdef RNNORM_PAIRS
+  // the first numbers of pairs, whose second ones become zero
+  static void lower(const uint16_t* row, int64_t count, F* pairs) {
+    for (int64_t k = 0; k < count; ++k) pairs[k] = row[k];
+  }
+  static void upper(const uint16_t* row, int64_t count, F* pairs) {
+    for (int64_t k = 0; k < count; ++k) pairs[k] |= F(uint32_t(row[k]) << 16);
+  }
+  static void lower(const T* row, int64_t count, F* pairs) {
+    each_part(row, count, [&](int64_t k, int64_t n, const uint16_t* part) {
+      lower(part, n, pairs + k);
+    });
+  }
+  static void upper(const T* row, int64_t count, F* pairs) {
+    each_part(row, count, [&](int64_t k, int64_t n, const uint16_t* part) {
+      upper(part, n, pairs + k);
+    });
+  }
+  template <class Body>
+  static RNNORM_INLINE void each_part(const T* row, int64_t count, Body body) {
+    constexpr int64_t W = widest<T>;
+    uint16_t part[W];
+    for (int64_t k = 0; k < count; k += W) {
+      copy(row + k, smaller(W, count - k), part);
+      body(k, smaller(W, count - k), part);
+    }
+  }
+#endif
+
+  void pack_inputs(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
+    const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t) {
+      return this->x_rows(t) + b * I + first;
+    };
+    pack_frames(row_of, I, start, stop, rank, team, packed_x);
+  }
+  void pack_hidden(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
+    const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t count) {
+      return seen_by_product(t, b, first, count, rank);
+    };
+    pack_frames(row_of, H, start, stop, rank, team, packed_h);
+  }
+  void pack_operands(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
+    const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t) {
+      return operands + (offset[t] - offset[start] + b) * H + first;
+    };
+    pack_frames(row_of, H, start, stop, rank, team, packed_operands);
+  }
+  // units of a row of h as the recurrent product of step t has seen them
+  const T* seen_by_product(int64_t t, int64_t b, int64_t first, int64_t count,
+                           int64_t rank) const {
+    const T* h = this->h_rows(t - 1) + b * H + first;
+    T* seen = own_row + rank * H;
+    if (a.reset && a.reset[t * B + b])
+      zero(seen, count);
+    else if (plan.masked)
+      this->drop_hidden(h, t, b, first, count, seen);
+    else
+      return h;
+    return seen;
+  }
+
+  // a thread's memory for one tile of dz as a panel; none if its rows are one slice
+  int64_t own_dz_size() const {
+    const bool as_it_is = !paired && !Cell::two_products &&
+                          slice<T, G * int(tile_units)> == G * tile_units;
+    return as_it_is ? 0 : G * tile_units * capacity_f;
+  }
+
+  template <int U, int Begin, int End>
+  const F* as_panel(const Stored<T>* dz, int64_t frames, F* room) const {
+    constexpr int C = (End - Begin) * U, S = slice<T, C>, all = G * U;
+    // a cast that changes nothing: clang checks the line where factors are pairs, too
+    if constexpr (!paired && S == all) return reinterpret_cast<const F*>(dz);
+    for (int c = 0; c < C; c += S)
+      for (int64_t r = 0; r < frames; r += per_factor, room += S) {
+        const Stored<T>* row = dz + r * all + Begin * U + c;
+        if constexpr (paired)
+          pair_up<T>(row, r + 1 < frames ? row + all : nullptr, S, room);
+        else
+          std::memcpy(room, row, S * sizeof(T));
+      }
+    return room - factors(frames) * C;
+  }
+
+  // adds the gradient of a tile's rows of W_h
+  template <int U>
+  void recurrent_weight_gradient(Units u, int64_t frames, int64_t rank) const {
+    const Span seen = this->read_by(u);
+    const int64_t first = whole_blocks(seen.first), last = seen.first + seen.count;
+    const Stored<T>* dz = stored_h + G * u.first * capacity;
+    T* to = grad_w_hh + G * u.first * grad_rows;
+    constexpr int K = Cell::first_gates;
+    weight_gradient<U, 0, K>(dz, frames, packed_h, first, last, rank, to);
+    if constexpr (K < G)
+      weight_gradient<U, K, G>(dz, frames, packed_operands, first, last, rank, to);
+  }
+  static constexpr int64_t whole_blocks(int64_t k) { return k / packed * packed; }
+  // copies the gradient of a tile's rows of W_h to the caller's array
+  void unpack_recurrent(Units u) const {
+    const Span seen = this->read_by(u);
+    const int64_t C = G * u.width, begin = whole_blocks(seen.first);
+    const T* panel = grad_w_hh + G * u.first * grad_rows;
+    if (paired || seen.count == head)
+      return unpack_columns<G>(panel + (seen.first - begin) * C, H, head, u, a.grad_weight_hh);
+    this->each_unit(u, [&](int64_t unit, int64_t j, int64_t first) {
+      for (int g = 0; g < G; ++g)
+        for (int64_t k = 0; k < head; ++k)
+          static_cast<T*>(a.grad_weight_hh)[(g * H + unit) * head + k] =
+              panel[(first - begin + k) * C + g * u.width + j];
+    });
+  }
+
+  // adds the gradient of a tile's rows of a weight, of the gates [Begin, End), at the columns
+  // [first, last), from frames packed by pack_frames
+  template <int U, int Begin = 0, int End = G>
+  void weight_gradient(const Stored<T>* dz, int64_t frames, const F* activations, int64_t first,
+                       int64_t last, int64_t rank, T* to) const {
+    constexpr int C = G * U, some = (End - Begin) * U;
+    const F* panel =
+        this->template as_panel<U, Begin, End>(dz, frames, own_dz + rank * own_dz_size());
+    const auto* next = reinterpret_cast<const F*>(dz + frames * C);
+    for (int64_t k = first; k < last; k += packed, to += packed * C) {
+      // the sums that come next are not in cache
+      for (int64_t at = 0; at < packed * C; at += 64 / int64_t(sizeof(T)))
+        __builtin_prefetch(to + packed * C + at, 1);
+      product<T, some>({activations + k * capacity_f, 1, packed, 1, factors(frames), 0},
+                       smaller(packed, last - k), panel, to + Begin * U, C, true, next);
+    }
+  }
+
+  static void zero(T* p, int64_t count) { std::memset(p, 0, size_t(count) * sizeof(T)); }
+};
+
+}  // namespace
+}  // namespace rnnorm
