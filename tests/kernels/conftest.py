@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from rnnorm.kernels import run_time_compilation
+from rnnorm.kernels.cpu import compiler
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.precision import multiplied
 
@@ -34,3 +36,29 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def compiling(tmp_path_factory):
+    """One cache for all tests, as each cell takes seconds."""
+    if UNAVAILABLE:
+        pytest.skip(UNAVAILABLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(compiler.SWITCH, "1")
+        patch.setenv(run_time_compilation.FOLDER, str(tmp_path_factory.mktemp("cells")))
+        if reason := compiler.unavailable():
+            pytest.skip(reason)
+        yield
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Stands for the compiler, and notes what it compiles."""
+    compiled = []
+
+    def note(text, numbers, name):
+        compiled.append(text)
+        raise compiler.CompilationError("the test compiles nothing")
+
+    monkeypatch.setattr(compiler, "compile", note)
+    return compiled

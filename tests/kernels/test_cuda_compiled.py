@@ -12,7 +12,7 @@ if os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("RNNORM_COMPILE_T
     pytest.skip("`make triton` runs these", allow_module_level=True)
 
 from ahead_of_time import TOOLS
-from test_own_cell import SLSTM, PeepholeLSTM, ThreeStates
+from compiled_cells import SLSTM, PeepholeLSTM, ThreeStates
 
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.ligru import LiGRU

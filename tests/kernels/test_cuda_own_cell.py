@@ -9,9 +9,9 @@ import subprocess
 import emulated
 import pytest
 import torch
+from compiled_cells import CELLS, NORMS, UNITS, OwnLSTM
 from gpu_or_interpreter import DEVICE
 from test_cuda_kernels import launched as launched
-from test_own_cell import CELLS, NORMS, UNITS, OwnLSTM
 from test_triton_values import errors
 
 import rnnorm

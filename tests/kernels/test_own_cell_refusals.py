@@ -1,0 +1,192 @@
+"""Users' cells that are not compiled: the trace is not what they compute, or the compiler fails."""
+
+import contextlib
+import logging
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from compiled_cells import CELLS
+
+import rnnorm
+from rnnorm.kernels import dispatch, own_cell
+from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cuda import own_frame
+from rnnorm.kernels.equations.opaque import TraceError
+from rnnorm.kernels.equations.trace import trace
+
+pytestmark = pytest.mark.usefixtures("compiling")
+
+
+class Changing(rnnorm.Cell):
+    """A cell that computes with the state of Python."""
+
+    def __init__(self, factor):
+        object.__setattr__(self, "factor", factor)
+
+    def step(self, weights, x_term, state, normalise, t):
+        z = self.preactivation(weights, x_term, state[0], normalise)
+        h = torch.tanh(z * self.factor())
+        return h, (h,)
+
+
+def test_a_random_cell_is_refused_before_it_is_compiled(uncompiled):
+    model = rnnorm.Recurrent(Changing(random.random), 3, 4)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "others at each call" in rnnorm.explain(model, torch.randn(2, 2, 3)).why_not["cpu"]
+
+
+def test_threads_that_call_first_at_once_compile_once(uncompiled):
+    model, x = rnnorm.Recurrent(Changing(lambda: 0.321), 3, 4), torch.randn(2, 2, 3)
+    with ThreadPoolExecutor(4) as pool:
+        outputs = [output for output, _ in pool.map(model, [x] * 4)]
+    with rnnorm.use_backend("reference"):
+        wanted, _ = model(x)
+    assert len(uncompiled) == 1
+    assert all(torch.equal(output, wanted) for output in outputs)
+
+
+def test_a_cell_that_changes_is_traced_anew_and_refused_after_a_few_changes(uncompiled):
+    factor = [1.0]
+    model = rnnorm.Recurrent(Changing(lambda: factor[0]), 3, 4)
+    for k in range(8):
+        factor[0] = k + 1.5
+        for _ in range(2):
+            model(torch.randn(2, 2, 3))
+    assert len(uncompiled) == own_cell._MOST
+
+
+def test_a_step_that_is_not_its_trace_is_refused(uncompiled):
+    class Lying(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            z = self.preactivation(weights, x_term, state[0], normalise)
+            # a trace has columns in the place of tensors
+            h = torch.tanh(z) if isinstance(z, torch.Tensor) else torch.sigmoid(z)
+            return h, (h,)
+
+    model = rnnorm.Recurrent(Lying(), 3, 4)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "not what the trace" in cpu.refuses(request_of(model))
+
+
+class Passing(torch.autograd.Function):
+    """The identity, with another gradient."""
+
+    @staticmethod
+    def forward(ctx, z):
+        """Pass a value on."""
+        return z
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Double the gradient."""
+        return 2 * grad
+
+
+def with_step(step, **fields):
+    """Return a cell with a step."""
+    return type("Made", (rnnorm.Cell,), {"step": step, **fields})()
+
+
+def test_a_gradient_that_is_not_that_of_the_trace_is_refused(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        h = Passing.apply(torch.tanh(self.preactivation(weights, x_term, state[0], normalise)))
+        return h, (h,)
+
+    model = rnnorm.Recurrent(with_step(step), 3, 4)
+    model(torch.randn(2, 2, 3))
+    with torch.inference_mode():
+        model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "its gradient is not what the trace" in cpu.refuses(request_of(model))
+
+
+def test_a_step_in_place_is_refused_where_a_reader_of_the_old_value_is_wrong(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        z = before = self.preactivation(weights, x_term, state[0], normalise)
+        z += 1
+        h = torch.tanh(z + before)
+        return h, (h,)
+
+    model = rnnorm.Recurrent(with_step(step), 3, 4)
+    with torch.no_grad():
+        model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "is not what the trace" in cpu.refuses(request_of(model))
+
+
+def test_a_step_that_depends_on_biases_is_refused(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        z = self.preactivation(weights, x_term, state[0], normalise)
+        h = torch.tanh(z) if weights.bias_ih is None else torch.sigmoid(z)
+        return h, (h,)
+
+    model = rnnorm.Recurrent(with_step(step), 3, 4, bias=False)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "others without biases" in cpu.refuses(request_of(model))
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: torch.rand(()).item()])
+def test_a_step_that_is_random_once_in_a_thousand_is_refused(uncompiled, draw):
+    model = rnnorm.Recurrent(Changing(lambda: 2.0 if draw() < 1e-3 else 1.0), 3, 4)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "others at each call" in cpu.refuses(request_of(model))
+
+
+def test_explain_and_calls_after_a_refusal_draw_no_random_numbers(uncompiled):
+    model, x = rnnorm.Recurrent(Changing(lambda: torch.rand(()).item()), 3, 4), torch.randn(2, 2, 3)
+    before = torch.get_rng_state()
+    rnnorm.explain(model, x)
+    assert torch.equal(torch.get_rng_state(), before)
+    model(x)
+    states = []
+    for backend in ("", "reference"):
+        torch.manual_seed(0)
+        with rnnorm.use_backend(backend) if backend else contextlib.nullcontext():
+            model(x)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+def test_a_step_that_counts_its_calls_is_refused(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        self.log.append(1)
+        z = self.preactivation(weights, x_term, state[0], normalise)
+        h = torch.tanh(z) if len(self.log) < 1000 else torch.sigmoid(z)
+        return h, (h,)
+
+    cell = with_step(step)
+    object.__setattr__(cell, "log", [])
+    model = rnnorm.Recurrent(cell, 3, 4)
+    model(torch.randn(2, 2, 3))
+    assert not uncompiled
+    assert "others at each call" in cpu.refuses(request_of(model))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("reset", "two recurrent products"), ("two", "two"), ("sru", "no recurrent matrix")],
+)
+def test_a_gpu_refuses_other_products_than_one_with_a_matrix(kind, why):
+    with pytest.raises(TraceError, match=why):
+        own_frame.check(trace(CELLS[kind]()))
+
+
+def request_of(model):
+    return dispatch.Request(model.cell, model.norm, torch.device("cpu"), torch.float32)
+
+
+def test_a_compiler_that_fails_is_asked_once_and_the_reference_runs(uncompiled, caplog):
+    model = rnnorm.Recurrent(Changing(lambda: 0.123), 3, 4)
+    before = dispatch.calls["reference"]
+    with caplog.at_level(logging.INFO, "rnnorm"):
+        for _ in range(3):
+            model(torch.randn(2, 2, 3))
+    assert len(uncompiled) == 1
+    assert dispatch.calls["reference"] == before + 3
+    assert "the test compiles nothing" in caplog.text
