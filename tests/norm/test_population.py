@@ -110,7 +110,7 @@ def unseen(populations, batch, count, step):
     own = [population.rows_of(step, stop) for population in populations]
     means, variances = ([pair[k][: stop - step] for pair in batch] for k in range(2))
     count = count if isinstance(count, int) else count[: stop - step]
-    updating._update_unseen(own, means, variances, count, 0.3)
+    updating._update_foreach(own, means, variances, count, 0.3)
 
 
 def together(populations, batch, count, step, update=update):

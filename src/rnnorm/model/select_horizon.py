@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from rnnorm.layers.normalised_module import temporarily
+from rnnorm.model.update_bn import copy_buffers, put_buffers
 from rnnorm.norm.frozen_population import unfrozen_populations
-from rnnorm.norm.population import copy_buffers, put_buffers
 
 
 def select_horizon(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence
@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnorm.layers.normalised_module import Recurrence, temporarily
 from rnnorm.model.synchronize import sum_over_ranks
 from rnnorm.norm.frozen_population import FrozenPopulation, unfrozen_populations
-from rnnorm.norm.population import Population, copy_buffers, put_buffers
+from rnnorm.norm.population import Population
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -135,3 +135,16 @@ def _run(
         model(batch if device is None else batch.to(device))
     if batch is None:
         raise ValueError("loader has no minibatch to take statistics of")
+
+
+@torch.inference_mode(False)
+def copy_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the buffers of a module, without its children's, by name."""
+    return {name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)}
+
+
+@torch.inference_mode(False)
+def put_buffers(module: nn.Module, buffers: Mapping[str, Tensor], rows: int | None = None) -> None:
+    """Give a module these buffers, or copies of their first ``rows`` rows."""
+    for name, buffer in buffers.items():
+        setattr(module, name, buffer if rows is None else buffer[:rows].clone())

@@ -46,7 +46,7 @@ class Population(nn.Module):
     num_batches_tracked: Tensor
     # whether a deep copy exists; a class attribute, since old pickles lack the instance one
     _followed = False
-    # whether a row without a count serves its own step
+    # whether every row serves its own step, with a count or without
     _filled = False
 
     def __init__(
@@ -221,13 +221,13 @@ class Population(nn.Module):
             if rows is not None:
                 return _until_backward(*self.rows_of(*rows, ("mean", "var")))
         offset = first.to(self.mean.device) if isinstance(first, Tensor) else first
-        steps = self._apart(first, steps)
+        steps = self._steps_with_rows(first, steps)
         return self.at(torch.arange(steps, device=self.mean.device).unsqueeze(1) + offset)
 
     def own_rows(
         self, first: int, steps: int, batches: Sequence[int] | None = None
     ) -> tuple[int, int] | None:
-        """Return the first and the end of the rows that consecutive steps use, in order.
+        """Return the first row that consecutive steps use, and the end, if they use rows in order.
 
         Args:
             first: index of the first step.
@@ -235,7 +235,7 @@ class Population(nn.Module):
             batches: the numbers of ``num_batches_tracked``, if they are at hand.
 
         Returns:
-            None if one of these has no count, so that another row serves its step.
+            None if one of these rows has no count, so that another row serves its step.
         """
         length, stop = len(self) if batches is None else len(batches), first + steps
         # comparisons, which are faster than min
@@ -250,9 +250,9 @@ class Population(nn.Module):
                 return None
         return start, stop
 
-    def _apart(self, first: int | Tensor, steps: int) -> int:
+    def _steps_with_rows(self, first: int | Tensor, steps: int) -> int:
         """Count the steps that need a row of their own; the last such row serves the others."""
-        if may_become_another(steps):
+        if may_vary(steps):
             return steps
         ages = first if isinstance(first, Tensor) else None
         last, earliest = len(self) - 1, first if isinstance(first, int) else 0
@@ -339,19 +339,6 @@ def _until_backward(mean: Tensor, var: Tensor) -> Moments:
     return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
 
 
-def may_become_another(steps: int) -> bool:
+def may_vary(steps: int) -> bool:
     """Tell whether traced code may run with another number of steps than it is traced with."""
     return not isinstance(steps, int) or torch.compiler.is_dynamo_compiling() or jit_tracing()
-
-
-@torch.inference_mode(False)
-def copy_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the buffers of a module, without its children's, by name."""
-    return {name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)}
-
-
-@torch.inference_mode(False)
-def put_buffers(module: nn.Module, buffers: Mapping[str, Tensor], rows: int | None = None) -> None:
-    """Give a module these buffers, or copies of their first ``rows`` rows."""
-    for name, buffer in buffers.items():
-        setattr(module, name, buffer if rows is None else buffer[:rows].clone())

@@ -74,10 +74,7 @@ def check_int(name: str, value: object, least: int, optional: bool = False) -> N
 
 
 class BySite(Mapping[str, Value]):
-    """A mapping of sites that cannot be changed: hashable, in the order of ``SITES``.
-
-    Its repr is that of a dict.
-    """
+    """An unchangeable mapping of sites: hashable, ordered as ``SITES``, printed as a dict."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = {site: values[site] for site in SITES if site in values}
@@ -107,7 +104,7 @@ class Norm(Spec):
 
     gamma: float | Mapping[str, float]
     eps: float
-    # what the field of a site is at first where the site is normalised, and where it is not
+    # values of a site's field: the usual one that normalises the site, and the one that does not
     on: ClassVar[Any] = True
     off: ClassVar[Any] = False
 
@@ -128,7 +125,7 @@ class Norm(Spec):
         return own and getattr(own, field_of(site), None)
 
     def demanded(self) -> tuple[str, ...]:
-        """Return the fields of normalised sites that a cell must have, not just may have."""
+        """Return the normalised sites without which a cell is refused; others it may lack."""
         return tuple([site for site in ("joint", "carry") if self.of(site)])
 
     def initial_gamma(self, site: str) -> float:
@@ -153,8 +150,8 @@ class Norm(Spec):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how a row is normalised")
 
-    def _check_joint(self) -> None:
-        """Refuse the joint site beside the sites of its two terms."""
+    def _check_numbers(self) -> None:
+        """Check the joint site, γ and ε; a mapping of γ is kept as one that cannot be changed."""
         given: Any = self
         if given.joint and (given.input or given.recurrent):
             raise ValueError(
@@ -162,30 +159,25 @@ class Norm(Spec):
                 f"input={self.off} and recurrent={self.off}, got input={given.input!r} and "
                 f"recurrent={given.recurrent!r}"
             )
-
-    def _check_gamma(self) -> None:
-        """Check ``gamma``, and keep a mapping of it as one that cannot be changed."""
-        if not isinstance(self.gamma, Mapping):
+        if isinstance(self.gamma, Mapping):
+            normalised = [site for site in SITES if self.of(site)]
+            for site, value in self.gamma.items():
+                if site not in normalised:
+                    raise ValueError(
+                        f"norm.gamma must be a number, or numbers by the sites that are normalised "
+                        f"({', '.join(normalised)}), got one for {site!r}"
+                    )
+                check_number(f"norm.gamma[{site!r}]", value)
+            object.__setattr__(self, "gamma", BySite(self.gamma))
+        else:
             check_number("norm.gamma", self.gamma)
-            return
-        normalised = [site for site in SITES if self.of(site)]
-        for site, value in self.gamma.items():
-            if site not in normalised:
-                raise ValueError(
-                    f"norm.gamma must be a number, or numbers by the sites that are normalised "
-                    f"({', '.join(normalised)}), got one for {site!r}"
-                )
-            check_number(f"norm.gamma[{site!r}]", value)
-        object.__setattr__(self, "gamma", BySite(self.gamma))
-
-
-def _check_eps(eps: object) -> None:
-    check_number("norm.eps", eps, 0.0)
-    # the smallest normal number of float32
-    if eps < 2.0**-126:  # type: ignore[operator]
-        raise ValueError(
-            f"norm.eps must be above 0 in float32, got {eps}: a constant site has no variance"
-        )
+        check_number("norm.eps", self.eps, 0.0)
+        # the smallest normal number of float32
+        if self.eps < 2.0**-126:
+            raise ValueError(
+                f"norm.eps must be above 0 in float32, got {self.eps}: a constant site has no "
+                "variance"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,15 +237,10 @@ class BatchNorm(Norm):
             raise ValueError(f"norm.input must be 'frame', 'sequence' or None, got {self.input!r}")
         for site in SITES[1:]:
             if (scope := getattr(self, site)) not in ("frame", None):
-                why = (
-                    ": the term at later steps is not known before the recurrence has run"
-                    if scope == "sequence"
-                    else ""
-                )
+                why = ": the term at later steps is not known before the recurrence has run"
+                why = why if scope == "sequence" else ""
                 raise ValueError(f"norm.{site} must be 'frame' or None, got {scope!r}{why}")
-        self._check_joint()
-        self._check_gamma()
-        _check_eps(self.eps)
+        self._check_numbers()
         if self.momentum is not None:
             check_number("norm.momentum", self.momentum, 0.0, 1.0)
         if self.population not in ("per_step", "shared"):
@@ -283,9 +270,7 @@ class RowNorm(Norm):
                 raise ValueError(f"norm.{site} must be True or False, got {value!r}")
         if self.over not in ("term", "gate", None):
             raise ValueError(f"norm.over must be 'term', 'gate' or None, got {self.over!r}")
-        self._check_joint()
-        self._check_gamma()
-        _check_eps(self.eps)
+        self._check_numbers()
 
     def normalise_rows(
         self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
@@ -294,13 +279,8 @@ class RowNorm(Norm):
         if len(widths) == 1:
             return self.normalise_block(z, gamma, shift)
         shifts = [None] * len(widths) if shift is None else torch.split(shift, widths)
-        blocks = [
-            self.normalise_block(block, scale, offset)
-            for block, scale, offset in zip(
-                torch.split(z, widths, -1), torch.split(gamma, widths), shifts, strict=True
-            )
-        ]
-        return torch.cat(blocks, -1)
+        parts = zip(torch.split(z, widths, -1), torch.split(gamma, widths), shifts, strict=True)
+        return torch.cat([self.normalise_block(*part) for part in parts], -1)
 
     def normalise_block(self, z: Tensor, gamma: Tensor, shift: Tensor | None) -> Tensor:
         """Normalise each row ``z`` ``(n, N)`` by one statistic.
@@ -359,8 +339,7 @@ class RMSNorm(RowNorm):
         eps: added to the mean square, above 0.
 
     Raises:
-        ValueError: as :class:`LayerNorm`.
-        TypeError: as :class:`LayerNorm`.
+        ValueError, TypeError: as :class:`LayerNorm`.
     """
 
     def normalise_block(self, z: Tensor, gamma: Tensor, shift: Tensor | None) -> Tensor:

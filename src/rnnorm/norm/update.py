@@ -65,10 +65,10 @@ def _update_one(population: Population, batch: Moments, counts: Tensor | int, st
         counts, step = counts.sum(0, keepdim=True), 0
     room = max(0, min(counts.size(0), len(population) - step))
     mean, var, counts = mean[:room], var[:room], counts[:room]
-    mine, taken = slice(step, step + room), counts > 0
-    population.rows[mine] += counts
-    population.num_batches_tracked[mine] += taken
-    rows, batches = population.rows[mine], population.num_batches_tracked[mine]
+    reached, taken = slice(step, step + room), counts > 0
+    population.rows[reached] += counts
+    population.num_batches_tracked[reached] += taken
+    rows, batches = population.rows[reached], population.num_batches_tracked[reached]
     m = counts.to(mean.dtype)
     if population.momentum is None:
         mean_weight = m / rows.clamp(min=1)
@@ -78,7 +78,7 @@ def _update_one(population: Population, batch: Moments, counts: Tensor | int, st
         mean_weight = var_weight = mean_weight.clamp(min=population.momentum)
     kept = (population.mean, mean, mean_weight), (population.var, var, var_weight)
     for old, new, weight in kept:
-        old[mine].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
+        old[reached].lerp_(new, torch.where(taken, weight, 0).unsqueeze(1))
 
 
 def _update_together(
@@ -106,18 +106,18 @@ def _update_together(
     means, variances = ([m[:room] for m in each] for each in (means, variances))
     count = count[:room] if isinstance(count, Tensor) else count
     own = [population.rows_of(step, step + room) for population in populations]
-    _update_unseen(own, means, variances, count, momentum)
+    _update_foreach(own, means, variances, count, momentum)
     return True
 
 
-def _update_unseen(
+def _update_foreach(
     own: Sequence[Sequence[Tensor]],
     means: Sequence[Tensor],
     variances: Sequence[Tensor],
     count: Tensor | int,
     momentum: float,
 ) -> None:
-    """Update several populations; no number is read from a GPU."""
+    """Update the buffers ``own`` of several populations, without reading a number from a GPU."""
     own_means, own_variances, rows, batches = (list(each) for each in zip(*own, strict=True))
     # a mean that is not finite makes the variance so
     taken = [var.amax(1) < math.inf for var in variances]
