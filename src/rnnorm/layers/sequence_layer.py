@@ -1,4 +1,4 @@
-"""The base of the sequence classes: layers, directions, initial states, packing."""
+"""The base of the sequence classes: their parameters, and the choice of a call's way."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
-from rnnorm.cells.cell import State, Weights
+from rnnorm.cells.cell import Weights
 from rnnorm.kernels import dispatch
-from rnnorm.layers.call import jagged, short_call
-from rnnorm.layers.call import sorted_batch as batches
-from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
-from rnnorm.layers.call.checks import Call, check_tensors, checked_call
+from rnnorm.layers.call import jagged, short_call, usual_call
 from rnnorm.layers.call.one_layer import parameter
-from rnnorm.layers.call.segments import must_cut, run_segments
-from rnnorm.layers.call.stack import run_stack
-from rnnorm.layers.initial_state import (
-    check_learned,
-    default_noise,
-    initial_state,
-    register_initial_state,
-)
+from rnnorm.layers.call.segments import must_cut
+from rnnorm.layers.call.sorted_batch import even
+from rnnorm.layers.initial_state import check_learned, default_noise, register_initial_state
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.normalised_module import Recurrence
 from rnnorm.layers.recurrent_dropout import (
@@ -229,8 +221,8 @@ class Sequence(Recurrence, nn.RNNBase):
         )
         cut = reset is not None and must_cut(self, kernel)
         # cuts depend on values
-        run = self._run if traceable and not cut else uncompiled(self._run)
-        return run(kernel, input, hx, lengths, step, reset, return_states, cut)
+        run = usual_call.run if traceable and not cut else uncompiled(usual_call.run)
+        return run(self, kernel, input, hx, lengths, step, reset, return_states, cut)
 
     def _properties(
         self, packed: Any, lengths: Any, reset: Any, return_states: bool
@@ -239,7 +231,7 @@ class Sequence(Recurrence, nn.RNNBase):
         return {
             "projected": self.proj_size > 0,
             "padded": not (packed is None and lengths is None and reset is None),
-            "even": packed is not None and reset is None and batches.even(packed),
+            "even": packed is not None and reset is None and even(packed),
             "masked": masked_places(self.recurrent_dropout, self.training and self._draws),
             "training": self.training,
             "states": return_states,
@@ -262,143 +254,7 @@ class Sequence(Recurrence, nn.RNNBase):
         properties = self._properties(input if packed else None, lengths, reset, return_states)
         return dispatch.explain(**self._asked(data), **properties)
 
-    def _run(
-        self,
-        kernel: dispatch.Kernel,
-        input: Tensor | PackedSequence,
-        hx: Any,
-        lengths: Tensor | SequenceOf[int] | None,
-        step: int | Tensor | None,
-        reset: Tensor | PackedSequence | None,
-        return_states: bool,
-        cut: bool,
-    ) -> tuple[Any, ...]:
-        """Run a call, with a row for each segment if ``cut``."""
-        call = checked_call(self, kernel, input, hx, lengths, step, reset)
-        cut = cut and call.reset is not None
-        if not self.training:
-            self._warn(step is None and bool(call.state) and not self.bidirectional)
-        if kernel.layer is None and call.reset is None:
-            return self._run_torch(call, input, hx, lengths)
-        data, given = call.data, call.state
-        if given:
-            hidden: Any = given if len(given) > 1 else given[0]
-            # torch.nn would read the number of rows from a tensor value
-            self.check_forward_args(data, hidden, [call.rows] if call.packed else None)  # type: ignore[arg-type]
-        else:
-            self.check_input(data, call.sizes)
-        check_tensors(data, given)
-        batch, state, step, begins = self._sort(call, input, lengths, drawn=not cut)
-        products = autocast_dtype(data.device)
-        run: Any = run_segments if cut else run_stack
-        results = run(self, kernel, batch, state, step, products, begins, return_states)
-        output, hidden, states = self._finish(call, batch, products, *results)
-        return (output, hidden, states) if return_states else (output, hidden)
-
-    def _sort(
-        self,
-        call: Call,
-        input: Tensor | PackedSequence,
-        lengths: Tensor | SequenceOf[int] | None,
-        drawn: bool,
-    ) -> tuple[batches.Batch, State, int | Tensor, Tensor | None]:
-        """Return the rows sorted by length, with their states, steps and resets.
-
-        Args:
-            call: the checked arguments.
-            input: as given by the user.
-            lengths: as given by the user.
-            drawn: whether initial states take the place of states that were not given.
-        """
-        batch = self._batch(call, input, lengths)
-        state, step, order, reset = call.state, call.step, batch.sorted_indices, call.reset
-        if drawn and not state:
-            state = initial_state(self, call.rows, call.data, batch)
-        if order is not None:
-            state = tuple([s.index_select(1, order) for s in state])
-            step = step[order] if isinstance(step, Tensor) else step
-        reset = None if reset is None else batches.reset_of(batch, reset, self.batch_first)
-        return batch, state, step, reset
-
-    def _finish(
-        self,
-        call: Call,
-        batch: batches.Batch,
-        products: torch.dtype | None,
-        output: Tensor,
-        state: State,
-        states: State,
-    ) -> tuple[Any, Any, Any]:
-        """Return output and states in the dtypes, the order and the form of torch.nn."""
-        if products is not None:
-            dtypes = result_dtypes(
-                self.torch_class,
-                products,
-                call.data,
-                parameter(self, self._flat_weights_names[0]),
-                call.state,
-                1 + len(state),
-                ragged=batch.ragged,
-                projected=self.proj_size > 0,
-            )
-            output, *final = in_dtypes((output, *state), dtypes)
-            state = tuple(final)
-            states = in_dtypes(states, dtypes[1:] if dtypes and states else None)
-        if batch.unsorted_indices is not None:
-            state = tuple([s.index_select(1, batch.unsorted_indices) for s in state])
-        hidden = _as_given(state, call.batched)
-        output, *every = [self._in_form(each, call, batch) for each in (output, *states)]
-        return output, hidden, tuple(every) if len(every) > 1 else (every or [None])[0]
-
-    def _in_form(self, output: Tensor, call: Call, batch: batches.Batch) -> Any:
-        """Return ``(T, B, ...)`` in the form, the layout and the order of the input."""
-        if call.packed:
-            return batches.to_packed(output, batch)
-        output = batches.to_dense(output, batch, self.batch_first, call.data)
-        return output if call.batched else output.squeeze(1 - self.batch_first)
-
     def _refuse(self, input: Any, hx: Any) -> NoReturn:
         """Raise torch.nn's error for an input or a state of a wrong form."""
         self.torch_class.forward(self, input, hx)
         raise RuntimeError("torch.nn refuses an input or a state of this form")
-
-    def _batch(
-        self,
-        call: Call,
-        input: Tensor | PackedSequence,
-        lengths: Tensor | SequenceOf[int] | None,
-    ) -> batches.Batch:
-        if isinstance(input, PackedSequence):
-            return batches.from_packed(input, call.rows)
-        return batches.from_dense(call.data, self.batch_first, lengths)
-
-    def _run_torch(
-        self, call: Call, input: Any, hx: Any, lengths: Tensor | SequenceOf[int] | None
-    ) -> tuple[Any, Any]:
-        """Run torch.nn's own forward, which serves if nothing is normalised."""
-        drawn = self.learn_initial_state or (self.training and self.initial_noise > 0)
-        if hx is None and drawn:
-            batch = None
-            if self.learn_initial_state == "from_input":
-                self.check_input(call.data, call.sizes)
-                batch = self._batch(call, input, lengths)
-            first = initial_state(self, call.rows, call.data, batch)
-            # cuDNN takes no expanded tensors
-            hx = _as_given(tuple([s.contiguous() for s in first]), call.batched)
-        if lengths is None:
-            return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
-        steps, rows = (input.size(i) for i in ((1, 0) if self.batch_first else (0, 1)))
-        lengths = batches.check_lengths(lengths, steps, rows)
-        if rows == 0:
-            # torch does not pack a batch without rows
-            return self.torch_class.forward(self, input, hx)  # type: ignore[no-any-return]
-        packed = pack_padded_sequence(input, lengths, self.batch_first, enforce_sorted=False)
-        output, hidden = self.torch_class.forward(self, packed, hx)
-        output, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
-        return output, hidden
-
-
-def _as_given(state: State, batched: bool) -> Any:
-    """Return states in the form that torch.nn takes and returns."""
-    state = state if batched else tuple(s.squeeze(1) for s in state)
-    return state if len(state) > 1 else state[0]
