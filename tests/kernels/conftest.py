@@ -44,7 +44,7 @@ def compiling(tmp_path_factory):
     if UNAVAILABLE:
         pytest.skip(UNAVAILABLE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(compiler.SWITCH, "1")
+        patch.setenv(run_time_compilation.SWITCH, "1")
         patch.setenv(run_time_compilation.FOLDER, str(tmp_path_factory.mktemp("cells")))
         if reason := compiler.unavailable():
             pytest.skip(reason)

@@ -33,7 +33,7 @@ cat own.h > "$out"
 def folder(tmp_path, monkeypatch):
     folder = tmp_path / "cache" / "cells"
     monkeypatch.setenv(run_time_compilation.FOLDER, str(folder))
-    monkeypatch.setenv(compiler.SWITCH, "1")
+    monkeypatch.setenv(run_time_compilation.SWITCH, "1")
     monkeypatch.delenv(compiler.TIMEOUT, raising=False)
     return folder
 
@@ -281,7 +281,7 @@ def test_a_forked_process_loads_and_does_not_compile(script, monkeypatch):
 
 def test_compiling_may_be_switched_off(script, monkeypatch):
     compile()
-    monkeypatch.setenv(compiler.SWITCH, "0")
+    monkeypatch.setenv(run_time_compilation.SWITCH, "0")
     assert "RNNORM_COMPILE=0" in compiler.unavailable()
     with pytest.raises(compiler.CompilationError, match="RNNORM_COMPILE=0"):
         compile()

@@ -9,8 +9,7 @@ from compiled_cells import layer
 
 import rnnorm
 from rnnorm import Zoneout
-from rnnorm.kernels import dispatch
-from rnnorm.kernels.cpu import compiler
+from rnnorm.kernels import dispatch, run_time_compilation
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -38,7 +37,7 @@ def test_explain_names_kernel_and_reasons_and_changes_nothing(uncompiled, caplog
 
 def test_explain_says_why_a_cell_is_not_compiled(monkeypatch):
     model = layer("leaky", dtype=torch.float32)
-    monkeypatch.setenv(compiler.SWITCH, "0")
+    monkeypatch.setenv(run_time_compilation.SWITCH, "0")
     found = explained(model)
     assert found.kernel == "reference"
     assert "RNNORM_COMPILE=0" in found.why_not["cpu"]
@@ -48,7 +47,7 @@ def test_explain_says_why_a_cell_is_not_compiled(monkeypatch):
             h = state[0] if x_term > 0 else x_term
             return h, (h,)
 
-    monkeypatch.setenv(compiler.SWITCH, "1")
+    monkeypatch.setenv(run_time_compilation.SWITCH, "1")
     found = explained(rnnorm.Recurrent(Decides(), 3, 4))
     assert found.kernel == "reference"
     assert "decides by a value" in found.why_not["cpu"]

@@ -61,8 +61,8 @@ class Passes(NamedTuple):
         grads: Sequence[Tensor | None],
         rows: ActiveRows | None = None,
     ) -> list[Tensor | None]:
-        """Return ``operators.gradients``, by the operator where something observes operators."""
-        # only a second derivative needs the operator, which has no exchange
+        """Return the gradients of the leaves, by the operator if something observes operators."""
+        # statistics of several processes have no second derivative, which needs the operator
         as_operator = rows is None and (
             torch.is_grad_enabled() or not unobserved((*inputs, *results, *grads))
         )
@@ -102,7 +102,7 @@ class Passes(NamedTuple):
 
 
 def _with_memory(tensor: Tensor) -> Tensor:
-    """Return a tensor whose memory holds its numbers; one of zeros alone may have none."""
+    """Return a tensor whose memory holds its numbers; a tensor of zeros may have no memory."""
     return tensor.clone() if tensor._is_zerotensor() else tensor.resolve_neg()
 
 

@@ -26,13 +26,14 @@ Result = TypeVar("Result")
 
 
 class UncoveredError(RuntimeError):
-    """Raised where a kernel covers a layer, but not this call of it, with too many rows, say."""
+    """Raised where a kernel covers a layer, but not one call of it, such as one of many rows."""
 
 
 def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
     """Keep the results of a function of a cell, a norm and other values, outside of traced code.
 
-    Cell and norm are told apart by identity: a user's may be unhashable, or compare too little.
+    Cells and norms are told apart by identity: those of a user may be unhashable, or may be equal
+    and yet compute different things.
     """
     found: dict[tuple[Any, ...], tuple[Result, Any, Any]] = {}
 
@@ -84,7 +85,7 @@ class LayerCall(NamedTuple):
         constants: mean and variance of each site for steps without a statistic of their own,
             ``(R, 1, F)``, or ``(R, B, F)`` for rows at different ages; the last of at most T
             serves all later steps.
-        min_rows: fewest rows that a statistic is taken of; None takes none (evaluation).
+        min_rows: fewest rows that a statistic is taken of; None if none is taken (evaluation).
         step: index of the first frame, or ``(B,)`` int64 for rows at different ages.
         masks: masks of recurrent dropout: factors of ``"hidden"`` and ``"candidate"``, and the
             part of the step before in the new state (``"zoneout_h"``, …).
@@ -199,14 +200,14 @@ class Coverage:
         return self.refuses_beside_cell(request)
 
     def refuses_beside_cell(self, request: Request) -> str:
-        """Say why the kernel does not compute a request, whatever cell it has."""
+        """Say why the kernel does not compute a request, whatever its cell, empty if it does."""
         cell = request.cell
         if request.dtype not in DTYPES:
             return f"it has no {request.dtype}"
         if request.projected:
             return "it has no proj_size"
         if request.states and len(cell.states) > 1 and not self.states:
-            return f"it returns of {', '.join(cell.states[1:])} the last alone"
+            return f"it returns only the last {' and '.join(cell.states[1:])}"
         if why := self._refuses_norm(cell, cell.norms(request.norm)):
             return why
         unknown = [place for place in request.masked if place not in (*self.masks, "input")]

@@ -39,7 +39,10 @@ def sites_of(active: Collection[str]) -> tuple[str, str, str]:
 
 @remembered
 def _forms(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int, int | None]:
-    """Return the names of the sites, the number of gates, and that of heads, None for a vector."""
+    """Return the names of the sites, and the numbers of gates and heads, as a kernel needs them.
+
+    The number of heads is None if the recurrent weight is a vector.
+    """
     heads = None if independent(cell) else cell.heads
     return sites_of(cell.active_sites(norm)), sum(cell.gates), heads
 
@@ -91,7 +94,7 @@ def check_shapes(inputs: Inputs, gates: int, heads: int | None) -> None:
 
     Raises:
         RuntimeError: if one has another shape than in a layer of ``gates`` gates with the units of
-            ``h0`` in ``heads``; None is for a recurrent weight that is a vector.
+            ``h0`` in ``heads``, which is None if the recurrent weight is a vector.
     """
     (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
     gates *= units
@@ -143,34 +146,56 @@ def check_call(
             numbers in ``sizes`` are not those of a packed batch, an option is unknown, or a tensor
             that the options ask for is absent.
     """
-    x, cell = inputs.x, options.cell
-    scopes = options.scopes.split(",")
-    kinds = {*scopes} - {"off"}
-    taken = options.min_rows >= 0 and not kinds.isdisjoint({"frame", "sequence"})
-    together = {"row"}, {"rms"}, {"frame"}, {"frame", "sequence"}, {"sequence"}
+    scopes, resets = options.scopes.split(","), inputs.reset is not None
     more = (*inputs.masks, *inputs.peepholes, inputs.reset)
     beyond = plain and any([each is not None for each in more])
-    if (
-        cell not in CELL_OF_NAME
-        or len(scopes) != 3
-        or not kinds <= {*SCOPES}
-        or "sequence" in scopes[1:]
-        or (options.joint and ("joint" not in CELL_OF_NAME[cell].sites or scopes[0] != "off"))
-        or (scopes[2] != "off" and not options.has_c)
-        or (options.carry and scopes[2] == "off")
-        or (uniform and kinds and {kind.partition("-")[0] for kind in kinds} not in together)
-        or (plain and options.carry)
-        or (options.wants_all_c and (uniform or not options.has_c))
-        or (inputs.reset is not None and taken)
-        or (plain and not kinds <= {"row", "frame", "sequence"})
-        or beyond
-    ):
+    if beyond or not _is_computed(options, scopes, resets=resets, uniform=uniform, plain=plain):
         raise RuntimeError(
             f"cell, scopes, joint, carry, wants_all_c and reset must be those of a layer that the "
-            f"kernel computes, got {cell!r}, {options.scopes!r}, {options.joint}, {options.carry}, "
-            f"{options.wants_all_c} and {'none' if inputs.reset is None else 'some'}"
+            f"kernel computes, got {options.cell!r}, {options.scopes!r}, {options.joint}, "
+            f"{options.carry}, {options.wants_all_c} and {'some' if resets else 'none'}"
             + (", with a peephole, a mask or reset" if beyond else "")
         )
+    _check_dtypes(inputs, dtypes)
+    check_shapes(inputs, options.gates, options.heads)
+    _check_other_shapes(inputs, options)
+    sizes = inputs.sizes.tolist()
+    B = inputs.x.size(1)
+    if sizes[0] != B or sizes[-1] < 0 or sorted(sizes, reverse=True) != sizes:
+        raise RuntimeError(f"sizes must begin with all {B} rows and not grow, got {sizes}")
+    _check_presence(inputs, options, scopes, sizes)
+
+
+def _is_computed(
+    options: Options, scopes: Sequence[str], *, resets: bool, uniform: bool, plain: bool
+) -> bool:
+    """Tell whether a kernel computes a layer with these options, as ``check_call`` describes it."""
+    if options.cell not in CELL_OF_NAME or len(scopes) != 3 or not {*scopes} <= {*SCOPES}:
+        return False
+    kinds, last = {*scopes} - {"off"}, scopes[2]
+    taken = options.min_rows >= 0 and not kinds.isdisjoint({"frame", "sequence"})
+    together = {"row"}, {"rms"}, {"frame"}, {"frame", "sequence"}, {"sequence"}
+    sums_terms = "joint" in CELL_OF_NAME[options.cell].sites and scopes[0] == "off"
+    return (
+        "sequence" not in scopes[1:]
+        and (not options.joint or sums_terms)
+        and (last == "off" or options.has_c)
+        and (not options.carry or (last != "off" and not plain))
+        and (not options.wants_all_c or (options.has_c and not uniform))
+        # after a reset rows have different ages
+        and not (resets and taken)
+        and (not (uniform and kinds) or {kind.partition("-")[0] for kind in kinds} in together)
+        and (not plain or kinds <= {"row", "frame", "sequence"})
+    )
+
+
+def _check_dtypes(inputs: Inputs, dtypes: Collection[torch.dtype]) -> None:
+    """Check dtypes and devices, and that x and h0 have their dimensions.
+
+    Raises:
+        RuntimeError: if x has no step, or a tensor has another form than the kernel reads.
+    """
+    x = inputs.x
     if x.dtype not in dtypes or x.dim() != 3 or len(x) == 0 or inputs.h0.dim() != 2:
         raise RuntimeError(
             f"x must be (T, B, I) of {', '.join(map(str, dtypes))} with a step at least, and h0 "
@@ -188,8 +213,15 @@ def check_call(
             raise RuntimeError(
                 f"{name} must be {dtype} on {device}, got {tensor.dtype} on {tensor.device}"
             )
-    check_shapes(inputs, options.gates, options.heads)
-    (T, B), units = x.shape[:2], inputs.h0.size(1)
+
+
+def _check_other_shapes(inputs: Inputs, options: Options) -> None:
+    """Check the shapes of what is neither a parameter nor a statistic.
+
+    Raises:
+        RuntimeError: if ``sizes``, a state, ``reset`` or a mask has another shape than the layer's.
+    """
+    (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
     for name, tensor, shape in (
         ("sizes", inputs.sizes, (T,)),
         ("h0", inputs.h0, (B, units)),
@@ -207,10 +239,6 @@ def check_call(
                 f"mask_{place} must have shape {(T, B, units)} with T and B or ones, got "
                 f"{tuple(mask.shape)}"
             )
-    sizes = inputs.sizes.tolist()
-    if sizes[0] != B or sizes[-1] < 0 or sorted(sizes, reverse=True) != sizes:
-        raise RuntimeError(f"sizes must begin with all {B} rows and not grow, got {sizes}")
-    _check_presence(inputs, options, scopes, sizes)
 
 
 def _check_presence(
@@ -268,7 +296,7 @@ def _options_without_masks(cell: Cell, norm: Norm | None, min_rows: int | None) 
             return "off"
         if isinstance(spec, RowNorm):
             blocks = cell.gates if field_of(site) not in CELL_SITES else (1,)
-            # each of two products has a term of its own, of one block
+            # with two recurrent products, a site has the term of one of them, which is one block
             two = sum(cell.blocks(site, 1)) < sum(blocks)
             term = blocks if two else (sum(blocks),)
             over = {"term": term, "gate": (1,) * sum(blocks)}.get(spec.over or "", blocks)
@@ -295,5 +323,6 @@ def taken_of(call: LayerCall, results: Results) -> dict[str, Moments]:
     if call.min_rows is None:
         return {}
     specs = call.cell.norms(call.norm)
-    moments = zip(sites_of(specs), results.moments, strict=True)
-    return {m[0]: m[1] for m in moments if m[0] in specs and specs[m[0]].takes_statistics}
+    batch = {site for site, spec in specs.items() if spec.takes_statistics}
+    found = zip(sites_of(specs), results.moments, strict=True)
+    return {site: moments for site, moments in found if site in batch}

@@ -242,15 +242,15 @@ def _choose(**asked: Any) -> int:
 
 
 def settled(cell: Cell) -> bool:
-    """Tell whether a request alone picks its kernel, and is not logged.
+    """Tell whether equal requests always get the same kernel, and none of them is logged.
 
-    Neither is so under ``use_backend``, and not for a user's cell, whose equations may change.
+    Under ``use_backend`` they need not, and a user's cell may change its equations.
     """
     return quiet() and own_cell.built_in(cell)
 
 
 def quiet() -> bool:
-    """Tell whether no choice of a kernel is forced or logged."""
+    """Tell whether no kernel is forced, and no choice of a kernel is logged."""
     return _forced.get() is None and not _log.isEnabledFor(logging.INFO)
 
 

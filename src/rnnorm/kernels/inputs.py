@@ -15,8 +15,8 @@ from rnnorm.cells.ligru import LiGRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 
-#: by the name in ``Options``, the cells that ``Inputs`` and ``Options`` can describe, from fewer
-#: weights to more; ``add_own`` adds others
+#: by name in ``Options``, the cells that ``Inputs`` and ``Options`` can describe, those with fewer
+#: weights first; ``add_own`` adds others
 CELLS: dict[str, tuple[Cell, ...]] = {
     "LSTM": (LSTM(), LSTM("output"), LSTM("all")),
     "GRU": (GRU(),),
@@ -31,7 +31,7 @@ CELLS: dict[str, tuple[Cell, ...]] = {
 CELL_OF_NAME: dict[str, Cell] = {name: alike[0] for name, alike in CELLS.items()}
 #: cells that the package's own build computes
 BUILT_IN = tuple([cell for alike in CELLS.values() for cell in alike])
-#: with which the names of cells begin that are compiled at run time
+#: beginning of the names of cells that are compiled at run time
 OWN = "own-"
 
 
@@ -41,12 +41,12 @@ def add_own(name: str, cell: Cell) -> None:
 
 
 def independent(cell: Cell) -> bool:
-    """Tell whether a cell's recurrent weight is a vector."""
+    """Tell whether a cell's recurrent weight is a vector: each unit sees of h itself alone."""
     return len(cell.weights(1, cell.heads, False)["weight_hh"]) == 1
 
 
 def rectified(cell: Cell) -> bool:
-    """Tell whether h is the output of a rectifier, or one is among the equations of a graph."""
+    """Tell whether h is the output of a rectifier, or a graph's equations have one."""
     graph = getattr(cell, "graph", None)
     found = getattr(cell, "nonlinearity", None) == "relu"
     return found if graph is None else any([node.name == "relu" for node in graph.nodes])
@@ -76,13 +76,14 @@ class Sites(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The tensors that both passes take: contiguous, of one type, ``sizes`` int64.
+    """The contiguous tensors that both passes take, None where the cell or the layer has none.
 
-    ``c0`` is the state beside h ``(B, H)``, or several ``(states, B, H)``. So are c_n, all_c and
-    the gradients of these.
-    Constants are ``(R, 1, F)`` or ``(R, B, F)``, the last of at most T serving all later steps,
-    None where no step can need them. Masks are bool ``(T, B, H)`` with T and B or ones, ``reset``
-    is bool ``(T, B)``. A tensor that the cell or the layer does not have is None.
+    x, ``weight_ih`` and ``weight_hh`` have the dtype of the products, other numbers are float32 or
+    wider, and ``sizes`` is int64 on the CPU. ``c0`` is the state beside h ``(B, H)`` or, of
+    several, all of them ``(states, B, H)``; c_n, all_c and their gradients are alike. Constants are
+    ``(R, 1, F)`` or ``(R, B, F)``, the last of at most T serving all later steps, None where no
+    step can need them. Masks are bool ``(T, B, H)``, where T and B may be 1; ``reset`` is bool
+    ``(T, B)``.
     """
 
     x: Tensor
@@ -162,9 +163,8 @@ PARAMETERS = Inputs._fields[_FIRST_PARAMETER:LEAVES]
 class Results(NamedTuple):
     """The tensors that a forward pass returns; an absent one has no elements.
 
-    The first four are differentiable; ``all_c`` is c after every step, where it is asked for.
-    ``taken`` are the moments taken at each site, and
-    ``saved`` is for the backward pass.
+    The first four have gradients; ``all_c`` is c after every step, where it is asked for.
+    ``taken_…`` are the moments taken at each site, and ``saved_…`` are for the backward pass.
     """
 
     output: Tensor
@@ -183,13 +183,8 @@ class Results(NamedTuple):
     saved_carried: Tensor
 
     @property
-    def differentiable(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The results that have gradients."""
-        return self.output, self.h_n, self.c_n, self.all_c
-
-    @property
     def without_gradients(self) -> tuple[Tensor, ...]:
-        """The results after ``differentiable``: moments and saved tensors."""
+        """The results after those that ``DIFFERENTIABLE`` names: moments and saved tensors."""
         return self[len(DIFFERENTIABLE) :]
 
     @property
@@ -214,7 +209,7 @@ DIFFERENTIABLE = ("output", "h_n", "c_n", "all_c")
 
 
 class Gradients(NamedTuple):
-    """The gradients of the leaves among ``Inputs``; an absent one has no elements."""
+    """The gradients of ``Inputs.leaves`` without ``sizes``; an absent one has no elements."""
 
     x: Tensor
     h0: Tensor
@@ -231,18 +226,8 @@ class Gradients(NamedTuple):
     gamma_cell: Tensor
     beta_cell: Tensor
 
-    @property
-    def peepholes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of the peephole weights of the gates i, f and o."""
-        return self.weight_ci, self.weight_cf, self.weight_co
 
-    @property
-    def gammas(self) -> Sites:
-        """The gradient of each site's scale."""
-        return Sites(self.gamma_input, self.gamma_hidden, self.gamma_cell)
-
-
-# of the gates i, f and o
+# weights of the gates i, f and o; the weights by unit of any other cell take their places
 PEEPHOLES = ("weight_ci", "weight_cf", "weight_co")
 # where recurrent dropout acts, in the order of the masks
 PLACES = ("hidden", "candidate", "zoneout_h", "zoneout_c")
@@ -267,9 +252,9 @@ class Options(NamedTuple):
         carry: whether the cell site is the carry one: the next step reads the normalised c.
         wants_all_c: whether c after every step is returned.
         clears: whether the output must be zero where padded; a kernel may clear it in any case.
-        eps_input: added to the variance of the input site; those of the others follow.
+        eps_input: added to the variance of the input site; the other sites' numbers follow.
         min_rows: fewest rows that a statistic is taken of, -1 if none is taken.
-        scale_hidden: factor of the true numbers of the first mask; the others follow in order.
+        scale_hidden: factor of the mask of h; those of the other masks follow, as ``PLACES``.
     """
 
     cell: str
@@ -300,12 +285,7 @@ class Options(NamedTuple):
     @property
     def scales(self) -> tuple[float, ...]:
         """The factor of each mask, in the order of ``PLACES``."""
-        return (
-            self.scale_hidden,
-            self.scale_candidate,
-            self.scale_zoneout_h,
-            self.scale_zoneout_c,
-        )
+        return self.scale_hidden, self.scale_candidate, self.scale_zoneout_h, self.scale_zoneout_c
 
     @property
     def gates(self) -> int:
@@ -334,13 +314,14 @@ class Options(NamedTuple):
 
     @property
     def several(self) -> tuple[int, ...]:
-        """The first dimension of c0, c_n and all_c; none where they are of one state."""
+        """The number of states beside h as a first dimension of c0, none if there is but one."""
         return (self.more_states,) if self.more_states > 1 else ()
 
     @property
     def heads(self) -> int | None:
         """The number of heads whose units read each other's h, None if W_h is a vector."""
-        return None if self.independent else CELL_OF_NAME[self.cell].heads
+        cell = CELL_OF_NAME[self.cell]
+        return None if independent(cell) else cell.heads
 
     @property
     def separate(self) -> bool:
@@ -351,11 +332,6 @@ class Options(NamedTuple):
     def own(self) -> bool:
         """Tell whether the cell was compiled at run time."""
         return self.cell.startswith(OWN)
-
-    @property
-    def independent(self) -> bool:
-        """Tell whether the recurrent weight is a vector: each unit sees of h itself alone."""
-        return independent(CELL_OF_NAME[self.cell])
 
     @property
     def skips(self) -> bool:

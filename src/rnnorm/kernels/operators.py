@@ -1,4 +1,4 @@
-"""The two passes of a fused kernel as custom operators, as far as all kernels have them alike."""
+"""The parts of the two passes' custom operators that all fused kernels share."""
 
 from __future__ import annotations
 
@@ -159,7 +159,11 @@ def keep(ctx: Any, tensors: Sequence[Tensor | None]) -> None:
 
 
 def kept(ctx: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    """Return the tensors that ``keep`` saved, which have the first of the names, made contiguous.
+    """Return the tensors that ``keep`` saved, made contiguous.
+
+    Args:
+        ctx: context of the pass.
+        names: names of the tensors, for the error; there may be more names than tensors.
 
     Raises:
         RuntimeError: if one has another shape, dtype, device or layout than when it was saved.
@@ -251,9 +255,9 @@ def gradients(
     """Return the gradients of ``Inputs.leaves``, None where autograd does not want one.
 
     Args:
-        ctx: of the forward pass, with its options.
-        inputs: of the forward pass.
-        results: of the forward pass.
+        ctx: context of the forward pass, with its options.
+        inputs: inputs of the forward pass.
+        results: results of the forward pass.
         grads: gradients of output, h_n, c_n and all_c.
         backward: runs the backward pass on inputs, results, ``grads``, options and whether the
             gradient of x is wanted.

@@ -1,4 +1,4 @@
-"""A call of a user's cell as one of its graph, with the kernel's names of weights."""
+"""A call of a user's cell as a call of its graph, whose weights have the kernel's names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rnnorm.norm.spec import CELL_SITES
 
 
 def names_of(cell: GraphCell) -> Mapping[str, str]:
-    """Return a user's names of the weights by the kernel's, empty where a cell has none."""
+    """Return the user's name of each weight by the kernel's name; empty where the cell has none."""
     return {
         **dict.fromkeys(PEEPHOLES, ""),
         **dict(zip(cell.names, cell.vectors, strict=True)),
@@ -26,9 +26,9 @@ def names_of(cell: GraphCell) -> Mapping[str, str]:
 
 
 def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple[str, ...]) -> bool:
-    """Tell whether a cell adds its two biases themselves, and where the kernel adds them."""
+    """Tell whether a cell adds its two biases unchanged, where the kernel adds them too."""
     if not graph.product or graph.second or type(cell).prepare is not Cell.prepare:
-        # the short way has parameters alone
+        # a short call reads parameters, and nothing that is computed from them
         return False
     if type(cell).shifts is Cell.shifts:
         return not graph.separate
@@ -40,7 +40,7 @@ def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple
 
 
 def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
-    """Return a call as one of a graph, with the kernel's names of weights."""
+    """Return a call of a user's cell as a call of its graph, with the kernel's names of weights."""
     units = call.state[0].size(1)
     prepared = call.cell.prepare(call.weights)
     given = prepared._asdict() | dict(prepared.own)
@@ -59,7 +59,7 @@ def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
 
 
 def with_sites_together(cell: GraphCell, call: LayerCall) -> LayerCall:
-    """Return a call of a graph whose two products' terms are one term at one site."""
+    """Return a call of a graph with the terms of its two products as one term at one site."""
     graph = cell.graph
     if not graph.second or not call.gamma:
         return call
@@ -83,7 +83,7 @@ def _shifts(
     second: Tensor | None = None
     for site, shift in together(graph, cell.shifts(weights, active)).items():
         if (site in active and site in CELL_SITES) or (site not in ("input", *graph.sites)):
-            # the site's own shift takes its place, or no one asks for it
+            # the site has a shift of its own, or the step does not ask for the site
             continue
         if site in CELL_SITES or ("joint" in active and site != "joint"):
             raise TraceError(f"it shifts the term of the site {site!r}")

@@ -28,10 +28,10 @@ from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import CELL_SITES, Norm
 from rnnorm.tracing import constant
 
-# so many different equations of one cell are compiled
+# the most different equations of one cell that are compiled
 _MOST = 4
 _CHANGES = f"its equations are others at each call, or have been {_MOST} others before"
-# what the kernel's frame has as the base class has it
+# methods of Cell that a kernel's frame computes, so that a user's cell must not override them
 _OF_THE_FRAME = ("active_sites", "blocks", "norms", "state_sizes", "units", "widths")
 
 
@@ -60,11 +60,14 @@ class Frame(Protocol):
 
 @dataclass
 class _Known:
-    """The equations and refusals of a user's cell, which stays alive so that its id stays its own.
+    """The equations of a user's cell, and why kernels refuse them.
+
+    It holds the cell and the norms, so that no other object gets their ids.
 
     Args:
         cell: the cell.
         keys: keys of the equations that it has had.
+        changes: whether its equations change too often to be compiled.
         compared: by key and the norm's id, why they are refused for what ``step`` computes, and
             the norm.
         forms: by frame, key, the norm's id and masked places, why they are refused for their form,
@@ -73,6 +76,7 @@ class _Known:
 
     cell: Cell
     keys: set[str] = field(default_factory=set)
+    changes: bool = False
     compared: dict[tuple[str, int], tuple[str, Norm | None]] = field(default_factory=dict)
     forms: dict[tuple[Frame, str, int, tuple[str, ...]], tuple[str, Norm | None]] = field(
         default_factory=dict
@@ -87,7 +91,7 @@ _only_asked: ContextVar[bool] = ContextVar("rnnorm_only_asked", default=False)
 
 
 class _Chosen(threading.local):
-    """The cell and its graph for which the kernel was chosen last in this thread."""
+    """The cell for which a kernel was chosen last in this thread, and its graph."""
 
     cell: Cell | None = None
     graph: GraphCell | None = None
@@ -97,7 +101,7 @@ _chosen = _Chosen()
 
 
 def _after_fork() -> None:
-    """Make a lock of its own for a forked process: a thread that it lacks may hold the other."""
+    """Give a forked process a new lock: a thread that was not copied may hold the old one."""
     global _lock
     _lock = threading.RLock()
 
@@ -141,7 +145,7 @@ def _refuses(cell: Cell, request: Request, frame: Frame) -> str:
     if why := frame.closed(request):
         return why
     known = _known.get(id(cell))
-    if known is not None and len(known.keys) > _MOST:
+    if known is not None and known.changes:
         # not traced again, which could draw random numbers
         return _CHANGES
     graph = trace(cell)
@@ -179,7 +183,7 @@ def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
     for name in _OF_THE_FRAME:
         if getattr(kind, name) is not getattr(Cell, name) and name not in allowed:
             return f"it has {name} of its own"
-    # what the frame has no room for is refused before anything is compiled
+    # refused before anything is compiled
     frame.check(graph)
     vectors = _vectors(graph)
     if unknown := [name for name in vectors if name.partition("[")[0] in Weights._fields]:
@@ -211,7 +215,7 @@ def _known_to_refuse(key: str, request: Request, frame: Frame) -> str:
     known = _known.get(id(request.cell))
     if known is None:
         return ""
-    if len(known.keys) > _MOST:
+    if known.changes:
         return _CHANGES
     compared = known.compared.get((key, id(request.norm)), ("", None))[0]
     return compared or frame.compiled(key, request) or ""
@@ -223,13 +227,13 @@ def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None)
     The trace is repeated where it is new, and is compared with ``step`` on random numbers.
     """
     cell = known.cell
-    if key not in known.keys and len(known.keys) <= _MOST:
+    if key not in known.keys and not known.changes:
         before = _outside(cell)
-        if trace(cell).key != key or _outside(cell) != before:
-            # of a random number, say
-            known.keys |= {str(k) for k in range(_MOST + 1)}
         known.keys.add(key)
-    if len(known.keys) > _MOST:
+        # the step may depend on a random number, for example
+        differs = trace(cell).key != key or _outside(cell) != before
+        known.changes = differs or len(known.keys) > _MOST
+    if known.changes:
         return _CHANGES
     pair = key, id(norm)
     if pair not in known.compared:
@@ -245,7 +249,7 @@ def _outside(cell: Cell) -> tuple[object, ...]:
     try:
         fields = pickle.dumps(vars(cell))
     except Exception:
-        # of functions, say
+        # a field may be a function, for example
         fields = b""
     return random.getstate(), torch.get_rng_state().tolist(), fields
 
@@ -263,7 +267,7 @@ def cell_of(graph: Graph) -> GraphCell:
 
 
 def _vectors(graph: Graph) -> tuple[str, ...]:
-    """Return the graph's names of the weights by unit that multiply no h in a product."""
+    """Return the graph's names of the weights by unit, without one that is the recurrent weight."""
     return tuple([name for name in graph.weights if name != graph.product])
 
 
@@ -286,8 +290,8 @@ def described(call: LayerCall) -> LayerCall:
     return with_sites_together(cell, described_by(cell, call))
 
 
-def as_asked(cell: Cell, taken: dict[str, Moments]) -> dict[str, Moments]:
-    """Return the moments that the kernel took by the sites of the cell that it ran."""
+def moments_by_site(cell: Cell, taken: dict[str, Moments]) -> dict[str, Moments]:
+    """Return the moments that the kernel took of the cell that it ran, by the cell's own sites."""
     if isinstance(cell, GraphCell) and cell.graph.second:
         return parted_moments(cell.graph, taken)
     return taken

@@ -12,7 +12,7 @@ FOLDER = "RNNORM_CACHE"
 #: environment variable: 0 compiles no user's cell
 SWITCH = "RNNORM_COMPILE"
 
-# of an error's log
+# lines of a compiler's log that an error shows
 _LINES = 10
 
 
@@ -32,8 +32,8 @@ def cache_folder(kind: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rnnorm" / kind
 
 
-def made(folder: Path) -> Path:
-    """Make a folder for this user alone, unless it is there."""
+def make_private(folder: Path) -> Path:
+    """Make a folder for this user alone unless it exists, and return its path."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
@@ -45,7 +45,7 @@ def write(path: Path, data: bytes) -> None:
         OSError: if it cannot be written; nothing of it is then left.
     """
     # readable by this user alone
-    handle, temporary = tempfile.mkstemp(suffix=".part", dir=made(path.parent))
+    handle, temporary = tempfile.mkstemp(suffix=".part", dir=make_private(path.parent))
     try:
         with open(handle, "wb") as file:
             file.write(data)
@@ -57,7 +57,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def first_errors(log: bytes) -> str:
-    """Return the lines of a compiler's log from its first error on, at most ten."""
+    """Return some lines of a compiler's log, from its first error on."""
     lines = log.rstrip(b"\0").decode(errors="replace").strip().splitlines()
     first = next((k for k, line in enumerate(lines) if "error" in line), 0)
     return "\n".join(lines[first : first + _LINES])

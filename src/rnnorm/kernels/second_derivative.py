@@ -106,11 +106,12 @@ def differentiate(
         inputs: inputs of the forward pass.
         options: options of the forward pass.
         grad_results: the gradients of output, h_n, c_n and all_c that the backward pass was given.
-        grads: the gradients of the gradients that the backward pass returned.
+        grads: the gradient of each gradient that the backward pass returned.
 
     Returns:
         the gradients of ``inputs.leaves`` and those of ``grad_results``.
     """
+    again = torch.is_grad_enabled()
 
     def leaf(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or not tensor.is_floating_point():
@@ -119,7 +120,6 @@ def differentiate(
             return tensor.view_as(tensor)
         return tensor.detach().requires_grad_()
 
-    again = torch.is_grad_enabled()
     with torch.enable_grad():
         first, upstream = [leaf(t) for t in inputs.leaves], [leaf(g) for g in grad_results]
         given = Inputs._make((*first, *inputs.without_gradients))

@@ -37,7 +37,7 @@ def difference(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
         torch.autocast("cpu", enabled=False),
     ):
         drawn = {
-            # states stay of a size by which rounding errors stay small
+            # small weights keep states, and so rounding errors, small
             name: draw(*shape, scale=shape[-1] ** -0.5 if len(shape) > 1 else 1.0)
             for name, shape in cell.weights(features, units, True).items()
         }
@@ -66,7 +66,7 @@ def difference(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
                 for each in (call, described_by(graph_cell, call))
             )
         except RuntimeError as error:
-            # as of an operator in place
+            # an operator that works in place, for example
             return f"its step raised {type(error).__name__} when it was differentiated: {error}"
     names = ["output", *cell.states, *["gradient"] * len(leaves)]
     for name, one, other in zip(names, want, found, strict=True):

@@ -60,8 +60,7 @@ def _forward_shapes(
     """Return ``forward_shapes`` for ``sizes`` T, B, input size and H."""
     T, B, input_size, H = sizes
     scopes = options.by_site
-    gates, more = options.gates, options.more_states
-    several = (more,) if more > 1 else ()
+    gates, more, several = options.gates, options.more_states, options.several
     shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (*several, B, H) if more else (0,)]
     shapes.append((*several, T, B, H) if options.wants_all_c else (0,))
     for site, scope in zip(scopes._fields, scopes, strict=True):

@@ -1,4 +1,4 @@
-"""The files of compiled cells in a cache on disk, whom to trust there, and a lock for each."""
+"""The files of compiled cells in a cache on disk: which are trusted, and a lock for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rnnorm.kernels.run_time_compilation import made
+from rnnorm.kernels.run_time_compilation import make_private
 
 if sys.platform != "win32":
     import fcntl
@@ -63,7 +63,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
     """
     until = time.monotonic() + seconds
     while True:
-        made(path.parent)
+        make_private(path.parent)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             while not _lock(lock):
@@ -83,7 +83,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 
 
 def _same(file: int, path: Path) -> bool:
-    """Tell whether an open file is that of a path: whoever locked it before has deleted it."""
+    """Tell whether a path still names an open file, which the last process to lock it deletes."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:

@@ -19,8 +19,12 @@ from pathlib import Path
 from rnnorm.kernels import cpu
 from rnnorm.kernels.cpu import library
 from rnnorm.kernels.cpu.compiled_files import cached, digest, distrusted, locked
-from rnnorm.kernels.run_time_compilation import SWITCH as SWITCH
-from rnnorm.kernels.run_time_compilation import cache_folder, first_errors, made, switched_off
+from rnnorm.kernels.run_time_compilation import (
+    cache_folder,
+    first_errors,
+    make_private,
+    switched_off,
+)
 
 #: environment variable: seconds after which a compilation is given up
 TIMEOUT = "RNNORM_COMPILE_TIMEOUT"
@@ -99,7 +103,7 @@ def _cached_or_made(key: str, header: str, command: Sequence[str], version: str,
         OSError: if the cache cannot be written, or another process compiles the cell for too long.
     """
     seconds = _timeout()
-    cache = made(cache_folder("cpu"))
+    cache = make_private(cache_folder("cpu"))
     if why := distrusted(os.stat(cache)):
         raise CompilationError(
             f"compiled code is not loaded from {cache}, which {why}: let the folder be yours alone "
@@ -214,7 +218,7 @@ def _make(cache: Path, key: str, header: str, command: Sequence[str], until: flo
     """
     assert library.PATH is not None
     parts = cache / f"{key}.parts"
-    # of a process that was killed
+    # a process that was killed may have left them
     shutil.rmtree(parts, ignore_errors=True)
     parts.mkdir(mode=0o700)
     try:

@@ -69,5 +69,5 @@ def layer(call: LayerCall) -> LayerResult:
     if call.all_states:
         found = (output, *separated(every, 3))
         states = tuple([s.to(like.dtype) for s, like in zip(found, call.state, strict=True)])
-    taken = own_cell.as_asked(call.cell, taken_of(call, results))
+    taken = own_cell.moments_by_site(call.cell, taken_of(call, results))
     return LayerResult(output, tuple(state), taken, states)
