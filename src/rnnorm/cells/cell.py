@@ -39,7 +39,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return narrow if bias is None else narrow + bias
 
 
-def joined(
+def sum_of_terms(
     x_term: Tensor, h: Tensor, weight: Tensor, normalise: Normalise, which: str = ""
 ) -> Tensor:
     """Return ``x_term + BN(W h)``, or ``BN(x_term + W h) + b`` with a joint site.
@@ -277,4 +277,4 @@ class Cell:
         if self.heads > 1:
             term = self.product(h, weights.weight_hh)
             return normalise("joint", x_term + normalise("recurrent", term))
-        return joined(x_term, h, weights.weight_hh, normalise)
+        return sum_of_terms(x_term, h, weights.weight_hh, normalise)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights, joined
+from rnnorm.cells.cell import Cell, Normalise, State, Weights, sum_of_terms
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class GRU(Cell):
     ) -> tuple[Tensor, State]:
         """Compute the step with ``n = tanh(BN(W_in x) + b_in + BN(W_hn (r h)) + b_hn)``."""
         seen, own = normalise("hidden", h), weights.own
-        gates = joined(x_gates, seen, own["weight_gates"], normalise)
+        gates = sum_of_terms(x_gates, seen, own["weight_gates"], normalise)
         r, z = torch.sigmoid(gates).chunk(2, 1)
-        n = joined(x_candidate, r * seen, own["weight_candidate"], normalise, "_candidate")
+        n = sum_of_terms(x_candidate, r * seen, own["weight_candidate"], normalise, "_candidate")
         n = normalise("candidate", torch.tanh(n))
         h = torch.lerp(n, h, z)
         return h, (h,)

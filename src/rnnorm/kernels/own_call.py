@@ -10,7 +10,7 @@ from torch import Tensor
 from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels.call import LayerCall
 from rnnorm.kernels.equations.graph import Graph
-from rnnorm.kernels.equations.graph_cell import GraphCell, together
+from rnnorm.kernels.equations.graph_cell import GraphCell, join_products
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.inputs import PEEPHOLES
 from rnnorm.norm.spec import CELL_SITES
@@ -58,17 +58,17 @@ def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
     return call._replace(cell=cell, weights=weights)
 
 
-def with_sites_together(cell: GraphCell, call: LayerCall) -> LayerCall:
+def with_products_joined(cell: GraphCell, call: LayerCall) -> LayerCall:
     """Return a call of a graph with the terms of its two products as one term at one site."""
     graph = cell.graph
     if not graph.second or not call.gamma:
         return call
     means, variances = (
-        together(graph, {site: moments[k] for site, moments in call.constants.items()})
+        join_products(graph, {site: moments[k] for site, moments in call.constants.items()})
         for k in range(2)
     )
     constants = {site: (mean, variances[site]) for site, mean in means.items()}
-    return call._replace(gamma=together(graph, call.gamma), constants=constants)
+    return call._replace(gamma=join_products(graph, call.gamma), constants=constants)
 
 
 def _shifts(
@@ -81,7 +81,7 @@ def _shifts(
     """
     first: list[Tensor] = []
     second: Tensor | None = None
-    for site, shift in together(graph, cell.shifts(weights, active)).items():
+    for site, shift in join_products(graph, cell.shifts(weights, active)).items():
         if (site in active and site in CELL_SITES) or (site not in ("input", *graph.sites)):
             # the site has a shift of its own, or the step does not ask for the site
             continue

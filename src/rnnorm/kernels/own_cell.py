@@ -18,11 +18,11 @@ import torch
 from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels.call import LayerCall, Request, listed
 from rnnorm.kernels.equations.graph import Graph
-from rnnorm.kernels.equations.graph_cell import GraphCell, parted_moments
+from rnnorm.kernels.equations.graph_cell import GraphCell, split_moments
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
-from rnnorm.kernels.own_call import described_by, with_sites_together
+from rnnorm.kernels.own_call import described_by, with_products_joined
 from rnnorm.kernels.trace_check import difference
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import CELL_SITES, Norm
@@ -287,11 +287,11 @@ def graph_of(cell: Cell) -> GraphCell:
 def described(call: LayerCall) -> LayerCall:
     """Return the call of a user's cell as one of its graph, with the kernel's weights and sites."""
     cell = graph_of(call.cell)
-    return with_sites_together(cell, described_by(cell, call))
+    return with_products_joined(cell, described_by(cell, call))
 
 
 def moments_by_site(cell: Cell, taken: dict[str, Moments]) -> dict[str, Moments]:
     """Return the moments that the kernel took of the cell that it ran, by the cell's own sites."""
     if isinstance(cell, GraphCell) and cell.graph.second:
-        return parted_moments(cell.graph, taken)
+        return split_moments(cell.graph, taken)
     return taken

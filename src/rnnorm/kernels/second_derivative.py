@@ -11,7 +11,7 @@ from torch import Tensor
 from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
-from rnnorm.kernels.equations.graph_cell import GraphCell, parted, parted_moments
+from rnnorm.kernels.equations.graph_cell import GraphCell, split_moments, split_products
 from rnnorm.kernels.inputs import (
     CELLS,
     PEEPHOLES,
@@ -48,8 +48,8 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
         if mean is not None and var is not None
     }
     if isinstance(cell, GraphCell):
-        gamma = parted(cell.graph, gamma)
-        constants = parted_moments(cell.graph, constants)
+        gamma = split_products(cell.graph, gamma)
+        constants = split_moments(cell.graph, constants)
     call = LayerCall(
         cell,
         norm,

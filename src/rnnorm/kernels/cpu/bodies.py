@@ -1,10 +1,12 @@
 """The bodies of a cell's functions in C++, from its equations and their derivative.
 
-The frame computes a cell by tiles of hidden units (``csrc/step.h``): without a cell site in
-``forward`` and ``backward``. With one, ``forward`` ends at the first state beside h, and ``output``
-begins with that state's normalised copy; ``output_backward`` ends there, and ``backward`` goes on
-with the whole gradient of the state. What the equations read has a gradient that is known in
-``output_backward``, and a factor of that whole gradient; one of them is kept until ``backward``.
+The frame (``csrc/step.h``) calls them for each tile of hidden units. Without a cell site there are
+``forward``, from the terms to h, and ``backward``, to all gradients. With a cell site there are
+four: ``forward`` ends at the first state beside h, which the frame normalises; ``output`` goes from
+the normalised copy to h, and ``output_backward`` back to that copy; ``backward`` goes on from the
+whole gradient of the state, which the frame then knows. The gradient of what the equations read is
+a part that ``output_backward`` knows, plus a factor times that whole gradient: one of the two is
+kept until ``backward``, and the other is computed again.
 
 With two recurrent products, ``first`` makes what the second one multiplies before ``forward``, and
 ``second_backward`` the gradient of the second one's term before ``backward``.
@@ -16,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from rnnorm.kernels.cpu.statements import Vectors
 from rnnorm.kernels.equations.graph import Graph
-from rnnorm.kernels.equations.halves import Gradients, Halves
+from rnnorm.kernels.equations.halves import Halves, NodeGradients, check_room
 from rnnorm.kernels.equations.opaque import TraceError
 
 #: the most weights of units, and states beside h, for which the frame has room
@@ -33,12 +35,10 @@ class Equations(Halves):
     """The halves of a graph as bodies of loops over rows and units."""
 
     def __init__(self, graph: Graph, optional: bool) -> None:
-        for count, most, what in (
+        check_room(
             (len(graph.weights), MOST_WEIGHTS, "weights by unit"),
             (len(graph.states), MOST_STATES + 1, "states"),
-        ):
-            if count > most:
-                raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
+        )
         super().__init__(graph)
         self.optional = optional
         self.operand = graph.second and graph.second.operand
@@ -89,18 +89,14 @@ class Equations(Halves):
         code.lines.append(f"L::template store_h<Extra>(s, r, u, {h});")
 
     def _crossing(self) -> list[int]:
-        """Return what the second half reads of the first one beside states.
+        """Return what the second half reads of the first one, and the frame keeps beside states.
 
         Raises:
             TraceError: if there are more values than the frame has room for.
         """
         if self.site is None:
             return []
-        late = self.after_site()
-        ready = {*late, *self.states}
-        read = {i for place in late if place != self.site for i in self.nodes[place].inputs}
-        leaves = ("number", "weight", "state")
-        found = sorted([i for i in read - ready if self.nodes[i].name not in leaves])
+        found = self.crossing(("number", "weight", "state"))
         if len(found) > MOST_CROSSING:
             raise TraceError(
                 f"{len(found)} values are read after its cell site, beside states, of which the "
@@ -169,7 +165,7 @@ class Equations(Halves):
             self._store_before(code, k, grad)
         return code.lines, self._sum(code, found.weights)
 
-    def _store_h(self, code: Vectors, found: Gradients) -> None:
+    def _store_h(self, code: Vectors, found: NodeGradients) -> None:
         """Let gradients read h where the step has stored it, if they read it."""
         results = [*found.h, *found.x, *found.before, *found.weights]
         if self.h in self.nodes.needed([place for place in results if place is not None]):
@@ -186,12 +182,17 @@ class Equations(Halves):
         factor = self.gradients({c: self.algebra.number(1.0)})
 
         # one of both is kept until the whole gradient of c is known, the other computed anew
-        kept = [
+        kept_h, kept_x, kept_before = (
             [a if b is None else b for a, b in zip(factors, knowns, strict=True)]
-            for factors, knowns in zip(factor[1:4], known[1:4], strict=True)
-        ]
-        self._store_terms(code, kept[0], kept[1])
-        code.store(_scratch(0), kept[2][1])
+            for factors, knowns in (
+                (factor.h, known.h),
+                (factor.x, known.x),
+                (factor.before, known.before),
+            )
+        )
+        kept_c = kept_before[1]
+        self._store_terms(code, kept_h, kept_x)
+        code.store(_scratch(0), kept_c)
         for k, grad in enumerate(known.before[2:], start=1):
             code.store(f"s.state[{k}].grad + r * U + u", grad)
         if known.before[0] is not None:
@@ -205,12 +206,12 @@ class Equations(Halves):
         first = code.lines, self._sum(code, known.weights)
 
         loads = {state: _after(k) for k, state in enumerate(self.states)}
-        for where, places in ((_dx, kept[1]), (_dz, kept[0])):
+        for where, places in ((_dx, kept_x), (_dz, kept_h)):
             if where is _dx and not self.graph.separate:
                 continue
             loads |= {p: f"load<W>({where(g)})" for g, p in enumerate(places) if p is not None}
-        if kept[2][1] is not None:
-            loads[kept[2][1]] = f"load<W>({_scratch(0)})"
+        if kept_c is not None:
+            loads[kept_c] = f"load<W>({_scratch(0)})"
         code = self.statements(
             {p: load for p, load in loads.items() if self.nodes[p].name != "number"}
         )

@@ -50,7 +50,7 @@ class Vectors(Statements):
         nodes: the equations.
         weights: names of the weights of units, in the order of ``rnnorm_layer.peephole``.
         optional: whether each of these may be absent.
-        loads: expressions that load nodes, which are not computed then.
+        loads: by node, an expression that loads it, so that it is not computed.
     """
 
     def __init__(

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from rnnorm.kernels.equations.graph import COMPARISONS, LEAVES, Graph, Nodes
 from rnnorm.kernels.equations.graph_cell import GraphCell
-from rnnorm.kernels.equations.halves import Halves
-from rnnorm.kernels.equations.opaque import TraceError
+from rnnorm.kernels.equations.halves import Halves, check_room
 from rnnorm.kernels.equations.statements import ARITHMETIC, Statements
 from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import CELLS, PEEPHOLES
@@ -68,7 +67,7 @@ class Scalars(Statements):
     Args:
         nodes: the equations.
         slots: by name of a weight, its place in the kernel's arguments.
-        loads: expressions that load nodes, which are not computed then.
+        loads: by node, an expression that loads it, so that it is not computed.
     """
 
     def __init__(self, nodes: Nodes, slots: Mapping[str, int], loads: Mapping[int, str]) -> None:
@@ -120,13 +119,11 @@ class Equations(Halves):
     """
 
     def __init__(self, graph: Graph, slots: Mapping[str, int]) -> None:
-        for count, most, what in (
+        check_room(
             (sum(graph.gates), MOST_GATES, "gates"),
             (len(graph.weights), len(PEEPHOLES), "weights by unit"),
             (len(graph.states), MOST_STATES + 1, "states"),
-        ):
-            if count > most:
-                raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
+        )
         super().__init__(graph)
         self.slots = slots
         #: nodes that are computed from the output of the cell site, and h
@@ -139,14 +136,7 @@ class Equations(Halves):
         if self.site is not None:
             known = self.seeds([self.h, *self.states[1:]], [grads[0], *grads[2:]])
             self.into_site = self.gradients(known, ends).of.get(self.site)
-        self.kept = sorted(self._crossing() | self._read_back())
-
-    def _crossing(self) -> set[int]:
-        """Return what the second half reads of the first one beside states."""
-        read = {i for place in self.late if place != self.site for i in self.nodes[place].inputs}
-        leaves = {*LEAVES} - {"both"}
-        ready = {*self.late, *self.states}
-        return {i for i in read - ready if self.nodes[i].name not in leaves}
+        self.kept = sorted({*self.crossing({*LEAVES} - {"both"}), *self._read_back()})
 
     def _read_back(self) -> set[int]:
         """Return what the gradients read of both halves, and would compute anew at some cost."""

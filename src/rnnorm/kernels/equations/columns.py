@@ -11,15 +11,15 @@ from rnnorm.kernels.equations.graph import COMPARISONS
 from rnnorm.kernels.equations.opaque import Features, Opaque, Rows, TraceError, Type, Width
 
 if TYPE_CHECKING:
-    from rnnorm.kernels.equations.trace import Step
+    from rnnorm.kernels.equations.trace import TracedStep
 
 
 class Matrix(Opaque):
-    """A weight that is no vector of units."""
+    """A weight that is no vector with one number for each unit."""
 
     reason = "it computes with a matrix beside the recurrent product"
 
-    def __init__(self, name: str, sizes: tuple[int, ...], step: Step) -> None:
+    def __init__(self, name: str, sizes: tuple[int, ...], step: TracedStep) -> None:
         self.name, self.sizes, self.dtype = name, sizes, _DTYPE
         least = step.H // step.cell.heads
         self.shape = tuple([Features() if n % least else Width(Fraction(n, step.H)) for n in sizes])
@@ -43,7 +43,7 @@ class Columns:
     __slots__ = ("columns", "rank", "step")
     dtype, device = _DTYPE, _DEVICE
 
-    def __init__(self, step: Step, columns: Sequence[int], rank: int = 2) -> None:
+    def __init__(self, step: TracedStep, columns: Sequence[int], rank: int = 2) -> None:
         self.step, self.columns, self.rank = step, tuple(columns), rank
 
     @classmethod

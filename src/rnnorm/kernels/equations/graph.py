@@ -34,7 +34,7 @@ class Node(NamedTuple):
 
 
 class Nodes(list[Node]):
-    """Nodes in the making: each comes after its inputs, and once."""
+    """A growing list of nodes, each of which stands behind its inputs and has no equal."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Nodes(list[Node]):
         return place
 
     def needed(self, results: Iterable[int], stops: Iterable[int] = ()) -> set[int]:
-        """Return the nodes that results are computed from, with them, not looking behind stops."""
+        """Return results and all nodes that they are computed from, without the inputs of stops."""
         found: set[int] = set()
         ends = set(stops)
         left = list(results)
@@ -69,7 +69,7 @@ class Nodes(list[Node]):
 
 
 class Second(NamedTuple):
-    """A recurrent product of what the first one makes, whose gates are those of the second block.
+    """A second recurrent product, of a value made from the first, with the second block of gates.
 
     Attributes:
         product: name of its weight.
@@ -89,9 +89,9 @@ class Graph(NamedTuple):
         gates: number of gates in each block, as in ``Cell.gates``.
         sites: the sites that the step asks for, sorted, ``"hidden"`` and ``"candidate"`` too.
         product: name of the weight of the recurrent product, empty without a product.
-        independent: whether that weight is a vector, or there is none: the only term, that of the
-            input, then counts as the sum.
-        heads: number of heads, whose units read each other's h alone.
+        independent: whether that weight is a vector, or there is none; without one the input term,
+            which is then the only one, counts as the sum.
+        heads: number of heads. A unit reads the h of the units of its head alone.
         second: the second recurrent product of a step that has two.
     """
 
@@ -106,7 +106,7 @@ class Graph(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return a text that two graphs share if they are the same equations."""
+        """Return a text that is equal for two graphs of the same equations."""
         return repr(tuple(self))
 
     def leaves(self, name: str) -> list[int]:

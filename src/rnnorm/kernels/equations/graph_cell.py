@@ -19,10 +19,10 @@ from rnnorm.norm.spec import field_of
 class GraphCell(Cell):
     """A cell made of a graph, whose weights have the kernels' names.
 
-    ``weight_hh`` has the rows of both products of a graph that has two. Weights by unit are named
-    as peepholes, and a matrix or vector that multiplies h is ``weight_hh``, a vector that nothing
-    reads where the graph has no product. ``bias_ih`` is added to the input term, and ``bias_hh`` to
-    the recurrent term if the two are read apart.
+    The matrix or vector that multiplies h is ``weight_hh``; of a graph with two products it has the
+    rows of both matrices, and of one without a product it is a vector that nothing reads. The other
+    weights by unit have the names of peepholes. ``bias_ih`` is added to the input term, and
+    ``bias_hh`` to the recurrent term if the two terms are read apart.
 
     Args:
         option: name in the kernels' options.
@@ -43,12 +43,12 @@ class GraphCell(Cell):
 
     @property
     def states(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return the names of the states, h and c first as the kernels' masks name them."""
+        """Return names of the states: h and c first, since the kernels' masks have these names."""
         return ("h", "c", "c_2", "c_3")[: len(self.graph.states)]
 
     @property
     def heads(self) -> int:  # type: ignore[override]
-        """Return the number of heads, whose units read each other's h alone."""
+        """Return the number of heads."""
         return self.graph.heads
 
     @property
@@ -72,9 +72,11 @@ class GraphCell(Cell):
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
         """Return each bias at its term's site, or their sum where the terms are summed."""
         if not self.graph.separate:
-            return parted(self.graph, super().shifts(weights, sites))
+            return split_products(self.graph, super().shifts(weights, sites))
         biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
-        return parted(self.graph, {s: bias for s, bias in biases.items() if bias is not None})
+        return split_products(
+            self.graph, {s: bias for s, bias in biases.items() if bias is not None}
+        )
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:
         """Return the widths of a site's blocks: one where a term is of one of two products."""
@@ -137,12 +139,12 @@ class GraphCell(Cell):
         return after[0], after
 
 
-def parted(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of sites with those of both products' terms apart, as the step asks for them.
+def split_products(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Split each tensor that has the columns of two products into one for each product's site.
 
     Args:
         graph: the equations.
-        tensors: by site, of which the columns are the last dimension.
+        tensors: tensors by site, whose columns are the last dimension.
     """
     found = dict(tensors)
     for site in ("recurrent", "joint"):
@@ -154,26 +156,29 @@ def parted(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def parted_moments(graph: Graph, taken: Mapping[str, Moments]) -> dict[str, Moments]:
-    """Return the mean and variance of sites, with those of two products' terms apart."""
+def split_moments(graph: Graph, taken: Mapping[str, Moments]) -> dict[str, Moments]:
+    """Split means and variances as ``split_products`` splits tensors."""
     means, variances = (
-        parted(graph, {site: moments[k] for site, moments in taken.items()}) for k in range(2)
+        split_products(graph, {site: moments[k] for site, moments in taken.items()})
+        for k in range(2)
     )
     return {s: (mean.contiguous(), variances[s].contiguous()) for s, mean in means.items()}
 
 
-def together(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of sites with those of both products' terms in one, zeros where one has none.
+def join_products(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Join the tensors of two products' sites, the reverse of ``split_products``.
+
+    A site that has no tensor gets zeros.
 
     Args:
         graph: the equations.
-        tensors: by site, of which the columns are the last dimension.
+        tensors: tensors by site, whose columns are the last dimension.
     """
     found = dict(tensors)
     for site in ("recurrent", "joint"):
         other = graph.second_site(site)
         if other and (site in found or other in found):
-            parts = _of_the_same_steps([found.pop(name, None) for name in (site, other)])
+            parts = _with_equal_steps([found.pop(name, None) for name in (site, other)])
             like, gates = next(p for p in parts if p is not None), graph.gates
             units = like.size(-1) // gates[parts[0] is None]
             found[site] = torch.cat(
@@ -186,8 +191,8 @@ def together(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _of_the_same_steps(parts: list[Tensor | None]) -> list[Tensor | None]:
-    """Return moments ``(R, B, F)`` with the most R: their last row serves all steps after it."""
+def _with_equal_steps(parts: list[Tensor | None]) -> list[Tensor | None]:
+    """Repeat the last row of moments ``(R, B, F)``, which serves all later steps, to one R."""
     counts = [p.size(0) for p in parts if p is not None and p.dim() > 2]
     if len({*counts}) < 2:
         return parts

@@ -6,12 +6,26 @@ begins with that state's normalised copy, and ends at h. Without a cell site the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from rnnorm.kernels.equations.derivative import Algebra, adjoints
 from rnnorm.kernels.equations.graph import Graph, Nodes
 from rnnorm.kernels.equations.opaque import TraceError
+
+
+def check_room(*counts: tuple[int, int, str]) -> None:
+    """Check that a kernel has room for equations.
+
+    Args:
+        *counts: how many there are of something, how many a kernel has at most, and what they are.
+
+    Raises:
+        TraceError: if there are too many of one kind.
+    """
+    for count, most, what in counts:
+        if count > most:
+            raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
 
 
 class Halves:
@@ -20,6 +34,7 @@ class Halves:
     Attributes:
         graph: the graph.
         nodes: its nodes, and those that gradients add.
+        count: number of its own nodes.
         site: place of the cell site's output, None without a cell site.
         h: place of the output.
         states: places of the states beside h.
@@ -38,7 +53,7 @@ class Halves:
                 self.site = self.nodes.place("site", given)
                 places.append(self.site)
             elif name == "carry":
-                # others than the cell site read the state as it was
+                # only the cell site reads the normalised state
                 places.append(given[0])
             else:
                 places.append(self.nodes.place(name, given, value))
@@ -66,8 +81,15 @@ class Halves:
                 found.add(place)
         return found
 
+    def crossing(self, leaves: Collection[str]) -> list[int]:
+        """Return what the second half reads of the first one beside states and ``leaves``."""
+        late = self.after_site()
+        read = {i for place in late if place != self.site for i in self.nodes[place].inputs}
+        found = read - {*late, *self.states}
+        return sorted([place for place in found if self.nodes[place].name not in leaves])
+
     def seeds(self, results: Iterable[int], grads: Iterable[int]) -> dict[int, int]:
-        """Return the gradient of each result, of which two may be one node."""
+        """Return the gradient of each result; two results may be the same node."""
         seeds: dict[int, int] = {}
         for result, grad in zip(results, grads, strict=True):
             seeds[result] = (
@@ -75,7 +97,7 @@ class Halves:
             )
         return seeds
 
-    def gradients(self, seeds: Mapping[int, int], stops: Iterable[int] = ()) -> Gradients:
+    def gradients(self, seeds: Mapping[int, int], stops: Iterable[int] = ()) -> NodeGradients:
         """Return the gradients of what the equations read, from those of their results."""
         found = adjoints(self.nodes, seeds, tuple(stops)) if seeds else {}
 
@@ -86,7 +108,7 @@ class Halves:
         gates = range(sum(self.graph.gates))
         both = [of("both", gate) for gate in gates]
         plus = self.algebra.plus
-        return Gradients(
+        return NodeGradients(
             found,
             [plus(both[gate], of("h", gate)) for gate in gates],
             [plus(both[gate], of("x", gate)) for gate in gates],
@@ -95,8 +117,16 @@ class Halves:
         )
 
 
-class Gradients(NamedTuple):
-    """The gradients of what equations read, as nodes; None is 0."""
+class NodeGradients(NamedTuple):
+    """The gradients of what equations read, as nodes; None is 0.
+
+    Attributes:
+        of: the gradient of every node.
+        h: gradients of the recurrent terms, one for each gate.
+        x: gradients of the input terms, one for each gate.
+        before: gradients of the states of the step before.
+        weights: gradients of the weights by unit.
+    """
 
     of: Mapping[int, int]
     h: list[int | None]

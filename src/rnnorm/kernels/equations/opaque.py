@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 
 class TraceError(Exception):
-    """The reason why the equations of a cell cannot be told from a trace of its step."""
+    """Raised where a kernel cannot run the equations of a cell's step, with the reason."""
 
 
 def kind_of(value: object) -> str:

@@ -23,7 +23,7 @@ class Statements(ABC):
 
     Args:
         nodes: the equations.
-        loads: expressions that load nodes, which are not computed then.
+        loads: by node, an expression that loads it, so that it is not computed.
     """
 
     def __init__(self, nodes: Nodes, loads: Mapping[int, str]) -> None:

@@ -31,7 +31,7 @@ def trace(
         raise TraceError("its step computes the input products (reads_frames)")
     if cell.state_sizes(hidden_size) != (hidden_size,) * len(cell.states):
         raise TraceError("it has states of other widths than its units")
-    step = Step(cell, hidden_size)
+    step = TracedStep(cell, hidden_size)
     shapes = cell.weights(1, hidden_size, True) if shapes is None else shapes
     try:
         weights = step.weights(shapes)
@@ -58,7 +58,7 @@ def _leaves_as_they_are(cell: Cell, weights: Weights) -> bool:
     try:
         return cell.prepare(weights) is weights
     except TraceError:
-        # it computes with them
+        # it computes with the weights
         return False
 
 
@@ -73,8 +73,12 @@ def _prepared_shapes(
     return {name: tuple(w.shape) for name, w in made.items() if isinstance(w, torch.Tensor)}
 
 
-class Step(Nodes):
-    """The nodes of a step, and what it has asked for."""
+class TracedStep(Nodes):
+    """The nodes of a step, its products, and the sites that it has asked for.
+
+    Its nodes have more names than those of a graph: ``"raw"`` is a gate of a recurrent product that
+    is not normalised, ``"sum"`` the sum of a gate's two terms, and ``"seen"`` the masked h.
+    """
 
     def __init__(self, cell: Cell, hidden_size: int) -> None:
         super().__init__()
@@ -115,7 +119,7 @@ class Step(Nodes):
         return Weights(**{"weight_hh": None, **made}, own=own)
 
     def recurrent(self, h: object, weight: object) -> Columns:
-        """Return the recurrent product, gate by gate."""
+        """Note a recurrent product, and return what stands for it, gate by gate."""
         self._check_recorded()
         if not isinstance(weight, Matrix) or not isinstance(h, Columns):
             raise TraceError("it has a product that is not of h and a matrix of the cell")
@@ -166,7 +170,7 @@ class Step(Nodes):
         which, _, other = site.partition("_")
         gates = range(self.first_gates, self.gates) if other else range(self.first_gates)
         every = [node.value for node in nodes] == [*gates]
-        if site == "recurrent" and nodes[0].name == "mul" and self._multiplies_h(nodes):
+        if site == "recurrent" and nodes[0].name == "mul" and self._note_vector_product(nodes):
             every, nodes = True, [Node("raw")]
         if which == "recurrent" and every and nodes[0].name == "raw":
             self.normalised += gates
@@ -177,8 +181,8 @@ class Step(Nodes):
             return Columns(self, [self.place("both", (), gate) for gate in gates])
         raise TraceError(f"the site {site!r} is not one of a term, h, the candidate or a state")
 
-    def _multiplies_h(self, nodes: Sequence[Node]) -> bool:
-        """Tell whether a term is a vector weight times h, which is the product of such a cell."""
+    def _note_vector_product(self, nodes: Sequence[Node]) -> bool:
+        """Note a vector weight times h as the recurrent product; tell whether a term is that."""
         names = [self[place] for place in nodes[0].inputs]
         weight = [node for node in names if node.name == "weight"]
         others = [p for p in nodes[0].inputs if self[p] not in weight]
@@ -188,7 +192,7 @@ class Step(Nodes):
         return True
 
     def pointwise(self, name: str, *operands: object) -> Columns:
-        """Return an operator's result, column by column."""
+        """Note a pointwise operator, and return what stands for its result, column by column."""
         self._check_recorded()
         width = max([len(o.columns) for o in operands if isinstance(o, Columns)])
         rank = max([o.rank for o in operands if isinstance(o, Columns)])
@@ -222,38 +226,10 @@ class Step(Nodes):
         Raises:
             TraceError: if the states cannot be computed from what the kernels keep.
         """
-        if not isinstance(after, tuple) or len(after) != len(self.cell.states):
-            raise TraceError(f"its step must return a tuple of {len(self.cell.states)} states")
-        columns = [s.columns if isinstance(s, Columns) else () for s in (output, *after)]
-        if any([len(each) != 1 for each in columns]):
-            raise TraceError("its output or a state is not H columns wide")
-        states = [each[0] for each in columns[1:]]
-        if any([self[place].name in ("number", *COMPARISONS) for place in states]):
-            raise TraceError("a state is a number or a comparison")
-        if columns[0][0] != states[0]:
-            raise TraceError("its output is not its first state")
-        if self.first_gates != self.gates and not self.second:
-            raise TraceError(
-                f"its recurrent product has {self.first_gates} gates, its input term {self.gates}"
-            )
+        states = self._states(output, after)
         results = [*states, *([self.second.operand] if self.second else [])]
-        needed = self.needed(results)
-        read = [self[place] for place in self.needed([*results, *self.joint])]
-        names = {node.name for node in read}
-        if any([node.name == "raw" and node.value in self.normalised for node in read]):
-            raise TraceError("it reads the recurrent product beside its normalised term")
-        terms = {"x", "raw", "h", "sum"}
-        if self.joint and not {self[place].name for place in needed}.isdisjoint(terms):
-            raise TraceError("it reads the terms beside their normalised sum")
-        if "seen" in names and not self.second:
-            raise TraceError("it reads the masked h beside its recurrent product")
-        if self.product and any([self[place].name == "x" for place in self.joint]):
-            raise TraceError("it normalises the input term as the sum with the recurrent one")
-        for site in ("recurrent", "joint"):
-            others = [name for name in self.asked if name.startswith(f"{site}_")]
-            if self.second and (site in self.asked) != bool(others):
-                raise TraceError(f"it asks for the site {site!r} of one of its two products alone")
-        stops = [place for place in needed if self[place].name == "sum"]
+        self._check_reads(results)
+        stops = [place for place in self.needed(results) if self[place].name == "sum"]
         kept = Nodes()
         renamed = {"raw": "h"} if self.product else {"x": "both"}
         places: dict[int, int] = {}
@@ -276,3 +252,47 @@ class Step(Nodes):
             self.cell.heads,
             self.second and self.second._replace(operand=places[self.second.operand]),
         )
+
+    def _states(self, output: object, after: object) -> list[int]:
+        """Return the places of the next states.
+
+        Raises:
+            TraceError: if a step has not returned its output and states as kernels compute them.
+        """
+        if not isinstance(after, tuple) or len(after) != len(self.cell.states):
+            raise TraceError(f"its step must return a tuple of {len(self.cell.states)} states")
+        columns = [s.columns if isinstance(s, Columns) else () for s in (output, *after)]
+        if any([len(each) != 1 for each in columns]):
+            raise TraceError("its output or a state is not H columns wide")
+        states = [each[0] for each in columns[1:]]
+        if any([self[place].name in ("number", *COMPARISONS) for place in states]):
+            raise TraceError("a state is a number or a comparison")
+        if columns[0][0] != states[0]:
+            raise TraceError("its output is not its first state")
+        if self.first_gates != self.gates and not self.second:
+            raise TraceError(
+                f"its recurrent product has {self.first_gates} gates, its input term {self.gates}"
+            )
+        return states
+
+    def _check_reads(self, results: Sequence[int]) -> None:
+        """Check that results read no value that kernels do not keep.
+
+        Raises:
+            TraceError: if they do, or the step asks for a site of one of two products alone.
+        """
+        read = [self[place] for place in self.needed([*results, *self.joint])]
+        names = {node.name for node in read}
+        if any([node.name == "raw" and node.value in self.normalised for node in read]):
+            raise TraceError("it reads the recurrent product beside its normalised term")
+        terms = {"x", "raw", "h", "sum"}
+        if self.joint and not {self[p].name for p in self.needed(results)}.isdisjoint(terms):
+            raise TraceError("it reads the terms beside their normalised sum")
+        if "seen" in names and not self.second:
+            raise TraceError("it reads the masked h beside its recurrent product")
+        if self.product and any([self[place].name == "x" for place in self.joint]):
+            raise TraceError("it normalises the input term as the sum with the recurrent one")
+        for site in ("recurrent", "joint"):
+            others = [name for name in self.asked if name.startswith(f"{site}_")]
+            if self.second and (site in self.asked) != bool(others):
+                raise TraceError(f"it asks for the site {site!r} of one of its two products alone")

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from rnnorm.kernels.equations.graph import Graph
-from rnnorm.kernels.equations.halves import Halves
+from rnnorm.kernels.equations.halves import Halves, check_room
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import BUILT_IN, CELL_OF_NAME
@@ -110,13 +110,11 @@ def source(graph: Graph) -> str:
     Raises:
         TraceError: if the kernels have no room for the equations.
     """
-    for count, most, what in (
+    check_room(
         (sum(graph.gates), MOST_GATES, "gates"),
         (len(graph.states), MOST_STATES, "states"),
         (len(graph.weights), 0, "weights by unit"),
-    ):
-        if count > most:
-            raise TraceError(f"it has {count} {what}, of which the kernel has {most} at most")
+    )
     halves = Halves(graph)
     nodes, has_c = halves.nodes, bool(halves.states)
     if has_c and graph.skips:
