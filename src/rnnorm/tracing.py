@@ -22,7 +22,7 @@ _COMPILES = (2, 13)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def stands_for_several(value: Tensor) -> bool:
+def values_unknown(value: Tensor) -> bool:
     """Tell whether the values of a tensor are not known yet: traced, meta, under vmap."""
     if torch.compiler.is_compiling() or value.is_meta:
         return True
@@ -37,7 +37,7 @@ def stands_for_several(value: Tensor) -> bool:
 
 def known(value: Tensor) -> int | None:
     """Return the value of a tensor of one number, or None if it is not known yet."""
-    return None if stands_for_several(value) else int(value)
+    return None if values_unknown(value) else int(value)
 
 
 def transformed() -> bool:

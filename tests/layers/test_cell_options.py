@@ -119,7 +119,7 @@ def test_wrong_forms_get_torchs_errors(x, case):
 
 
 def test_options_that_do_not_exist_are_errors():
-    with pytest.raises(ValueError, match="peephole must be None, 'output' or 'all', got 'input'"):
+    with pytest.raises(ValueError, match="peephole must be None, 'output', 'all' or 'full'"):
         rnnorm.LSTM(3, 4, peephole="input")
     with pytest.raises(TypeError, match="reset_after should be of type bool, got: int"):
         rnnorm.GRU(3, 4, reset_after=0)

@@ -42,7 +42,8 @@ def explain(layer: Module, input: Any, **given: Any) -> Explanation:
             checks their values.
 
     Raises:
-        TypeError: if ``layer`` is none of this package's, or ``input`` is no tensor.
+        TypeError: if ``layer`` is not a layer of this package, or ``input`` is neither a tensor
+            nor a PackedSequence.
         RuntimeError: if ``input`` has other features than the layer, or
             :func:`rnnorm.use_backend` names a kernel that does not cover the call.
 

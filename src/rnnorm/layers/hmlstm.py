@@ -16,7 +16,7 @@ from rnnorm.layers.recurrent import Recurrent, shapes_of
 from rnnorm.layers.recurrent_dropout import RecurrentDropout, SequenceDropout
 from rnnorm.norm.presets import NormLike
 from rnnorm.norm.spec import check_number
-from rnnorm.tracing import stands_for_several
+from rnnorm.tracing import values_unknown
 
 
 class Boundaries(NamedTuple):
@@ -246,7 +246,7 @@ class HMLSTM(Recurrent):
 
     def extra_repr(self) -> str:
         """Return the text of ``Recurrent``, then the slope if it is not 1."""
-        differs = not stands_for_several(self.boundary_slope) and self.slope != 1
+        differs = not values_unknown(self.boundary_slope) and self.slope != 1
         return super().extra_repr() + (f", slope={self.slope:g}" if differs else "")
 
     def _suffixes(self) -> list[str]:

@@ -120,7 +120,7 @@ class LSTM(Sequence):
         ) -> None:
             if peephole not in (None, "output", "all", "full"):
                 raise ValueError(
-                    f"peephole must be None, 'output' or 'all', got {peephole!r} "
+                    f"peephole must be None, 'output', 'all' or 'full', got {peephole!r} "
                     "('full' is 'all' with matrices)"
                 )
             self.cell = lstm.LSTM(peephole)

@@ -84,7 +84,7 @@ class Recurrence(nn.Module):
         return self._frozen
 
     def takes_statistics(self) -> bool:
-        """Tell whether a site is batch-normalised, by statistics over rows."""
+        """Tell whether the norm takes statistics over rows, even if of no site of the cell."""
         return self.norm is not None and self.norm.takes_statistics
 
     def synchronized(self) -> bool:
@@ -92,7 +92,7 @@ class Recurrence(nn.Module):
         return self.takes_statistics() and self.ranks is not None and self.ranks.several()
 
     def _has_statistics(self) -> bool:
-        """Tell whether a site is normalised by statistics over rows."""
+        """Tell whether a site of the cell is normalised by statistics over rows."""
         return any([spec.takes_statistics for spec in self.cell.norms(self.norm).values()])
 
     def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
@@ -128,12 +128,12 @@ class Recurrence(nn.Module):
         Args:
             streams: whether a state was given without ``step``.
         """
-        mine = populations(self)
-        if any([population.first_use_without_count() for population in mine]):
+        own = populations(self)
+        if any([population.first_use_without_count() for population in own]):
             warnings.warn(_NO_STATISTIC, stacklevel=_caller())
         if not streams or self._asked_for_step:
             return
-        if any(population.differs_by_step() for population in mine):
+        if any(population.differs_by_step() for population in own):
             # set only now: torch.export of torch 2.6 refuses new attributes
             self._asked_for_step = True
             warnings.warn(

@@ -185,13 +185,13 @@ def draw_masks(
                 always = torch.ones(1, 1, 1, dtype=torch.bool, device=x.device)
                 result[place] = Mask(always, p)
             continue
-        mask = _happens(p if keeps else 1 - p, 1 if whole else T, B, widths[place], x.device)
+        mask = _draw_bools(p if keeps else 1 - p, 1 if whole else T, B, widths[place], x.device)
         mask = mask if order is None else mask.index_select(1, order)
         result[place] = Mask(mask, 1.0 if keeps else 1 / (1 - p))
     return result
 
 
-def _happens(p: float, T: int, B: int, width: int, device: torch.device) -> Tensor:
+def _draw_bools(p: float, T: int, B: int, width: int, device: torch.device) -> Tensor:
     """Draw bools that are True with probability p, to 32 bits, faster than ``bernoulli_``."""
     if device.type == "mps":
         # random integers of mps have 32 bits at most

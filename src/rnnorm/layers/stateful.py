@@ -179,7 +179,7 @@ class Stateful(nn.Module):
         final = final if isinstance(final, tuple) else (final,)
         state = tuple([(s if batched else s.unsqueeze(1)).detach() for s in final])
         statistics = layer.training and layer._has_statistics()
-        age = 0 if statistics else _older(step, input, lengths, reset, layer.batch_first)
+        age = 0 if statistics else _ages_after(step, input, lengths, reset, layer.batch_first)
         self._kept[layer.training] = _Kept(state, age)
         return (output, *rest) if rest else output
 
@@ -268,14 +268,14 @@ def _from_the_first_frame(
     return PackedSequence(first, *like[1:])
 
 
-def _older(
+def _ages_after(
     age: int | Tensor,
     input: Tensor | PackedSequence,
     lengths: Tensor | SequenceOf[int] | None,
     reset: Tensor | PackedSequence | None,
     batch_first: bool,
 ) -> int | Tensor:
-    """Return the ages of rows after a call, for the arguments of the call."""
+    """Return the ages of rows after a call with these arguments."""
     begins: Tensor | None = None
     if isinstance(input, PackedSequence):
         flags = torch.zeros_like(input.data[:, 0]) if reset is None else reset.data

@@ -11,10 +11,10 @@ from torch import Tensor
 from rnnorm.kernels.call_inputs import check_call
 from rnnorm.kernels.cpu.c_struct import (
     MULTIPLIED,
-    computed,
     describe,
     forward_shapes,
-    place,
+    widened,
+    write_addresses,
 )
 from rnnorm.kernels.cpu.library import address, run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
@@ -57,12 +57,12 @@ def run_backward(
         MemoryError: if scratch memory could not be allocated.
         RuntimeError: if another rank is missing (raised by torch.distributed).
     """
-    given, inputs = inputs, computed(inputs, options)
+    given, inputs = inputs, widened(inputs, options)
     grads = allocate_gradients(inputs, wants_x)
     if wants_x and int(inputs.sizes[-1]) < inputs.x.size(1):
         grads.x.zero_()
     layer = describe(inputs, options, results)
-    place(layer, GRADIENTS, (*upstream, *grads))
+    write_addresses(layer, GRADIENTS, (*upstream, *grads))
     exchange = None
     if rows is not None:
         sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean, _ in results.moments]

@@ -43,9 +43,9 @@ def forward_shapes(
     """Return the shapes of ``Results``; an absent tensor has no elements.
 
     For a norm by row the moments are each frame's mean and one over its standard deviation. Saved
-    are ``W_x x``, ``W_h h``, all states beside h and, where zoneout or the carry site makes it
-    another, the carried c of every frame, tile after tile of hidden units. ``exchanged`` statistics
-    are those of several processes.
+    are, of every frame and tile after tile of hidden units, ``W_x x``, ``W_h h``, all states beside
+    h and, where zoneout or the carry site changes c, the c that the next step reads. ``exchanged``
+    says that statistics are those of several processes.
     """
     sizes = (*inputs.x.shape, inputs.h0.shape[-1])
     carried = inputs.mask_zoneout_c is not None or options.carry
@@ -83,15 +83,15 @@ def _forward_shapes(
     return shapes
 
 
-#: ``_forward_shapes`` with memory, for sizes that are integers and not symbols
+#: ``_forward_shapes`` with a cache, for sizes that are integers and not symbols
 known_shapes = lru_cache(256)(_forward_shapes)
 
 
 _BFLOAT16 = multiplies_bfloat16()
 
 
-def computed(inputs: Inputs, options: Options) -> Inputs:
-    """Return inputs whose x and weights are in float32 if the build cannot multiply bfloat16."""
+def widened(inputs: Inputs, options: Options) -> Inputs:
+    """Return inputs with x and the matrices in float32, where bfloat16 cannot be multiplied."""
     multiplied = _BFLOAT16 and options.heads == 1 and not options.own
     if inputs.x.dtype != torch.bfloat16 or multiplied:
         return inputs
@@ -119,9 +119,9 @@ _FIELDS_OF_SITE = {
 
 
 def _offsets() -> dict[str, int]:
-    """Return where the struct holds the address of each tensor of both passes, by its name.
+    """Return the offset in the struct of the address of each tensor of both passes, by its name.
 
-    There are also the places of a site's numbers of steps with constants, ``last`` and ``step``.
+    The offsets of the two numbers of a site's constants, ``last`` and ``step``, are there too.
     """
     found = {name: getattr(Layer, name).offset for name, *_ in Layer._fields_}
     for k, site in enumerate(Sites._fields):
@@ -150,7 +150,7 @@ def slots(layer: Layer) -> ctypes.Array[ctypes.c_int64]:
     return _Slots.from_buffer(layer)
 
 
-def place(layer: Layer, names: tuple[str, ...], tensors: Iterable[Tensor | None]) -> None:
+def write_addresses(layer: Layer, names: tuple[str, ...], tensors: Iterable[Tensor | None]) -> None:
     """Write the addresses of tensors of a pass into the struct, except for those that are None."""
     fields = slots(layer)
     for slot, tensor in zip(slots_of(names), tensors, strict=True):
@@ -175,7 +175,7 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
         without_tensors(sizes, MULTIPLIED.index(inputs.x.dtype), options, others)
     )
     layer.narrow = results.output.dtype == torch.bfloat16
-    place(layer, _TENSORS, (*inputs, *results))
+    write_addresses(layer, _TENSORS, (*inputs, *results))
     return layer
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.kernels.cpu.backward import GRADIENTS
-from rnnorm.kernels.cpu.c_struct import known_shapes, place, slots, slots_of
+from rnnorm.kernels.cpu.c_struct import known_shapes, slots, slots_of, write_addresses
 from rnnorm.kernels.cpu.forward import PASSES
 from rnnorm.kernels.cpu.library import Layer, Population, run, update
 from rnnorm.kernels.inputs import (
@@ -27,7 +27,7 @@ from rnnorm.kernels.inputs import (
 from rnnorm.kernels.operators import checked_upstream, form, kept
 from rnnorm.tracing import unobserved
 
-# what autograd saves of a call: the leaves, which have gradients, and what else there is
+# what autograd saves of a call: the leaves, which have gradients, and all other tensors
 _LEAVES = tuple([name for name in Inputs._fields[:LEAVES] if name != "sizes"])
 _SAVED = (*_LEAVES, "reserve", "output", *Inputs._fields[LEAVES:])
 # no c after every step is returned
@@ -37,22 +37,22 @@ _PARAMETERS, _LEFT = _LEAVES.index(PARAMETERS[0]), len(_LEAVES)
 
 
 class _Reserve(NamedTuple):
-    """The one tensor that holds what a forward pass leaves beside the results that it returns.
+    """The layout of one tensor that holds all results of a forward pass that are not returned.
 
     Args:
-        numbers: how many it has.
+        numbers: how many numbers the tensor has.
         starts: index of the first number of each result, by its name.
         shapes: shape of each result.
-        places: for each result, where the struct has its address, and the result's first byte.
+        slots: for each result, its index in ``c_struct.slots`` and the offset of its first byte.
     """
 
     numbers: int
     starts: dict[str, int]
     shapes: tuple[tuple[int, ...], ...]
-    places: tuple[tuple[int, int], ...]
+    slots: tuple[tuple[int, int], ...]
 
     def results(self, reserve: Tensor, output: Tensor | None) -> Results:
-        """Return the results as an operator takes them."""
+        """Return the results as the operators take them, from the tensor ``reserve``."""
         parts = zip(self.starts.items(), self.shapes, strict=True)
         held = {name: reserve[at : at + prod(shape)].view(shape) for (name, at), shape in parts}
         if output is not None:
@@ -78,12 +78,12 @@ def _reserve_of(
     for shape in held.values():
         # whole cache lines
         starts.append(starts[-1] + -(-prod(shape) // 16) * 16)
-    places = [
+    of_struct = [
         (slot, start * bytes_each)
         for slot, start in zip(slots_of(tuple(held)), starts, strict=False)
     ]
     return _Reserve(
-        starts[-1], dict(zip(held, starts, strict=False)), tuple(held.values()), tuple(places)
+        starts[-1], dict(zip(held, starts, strict=False)), tuple(held.values()), tuple(of_struct)
     )
 
 
@@ -139,7 +139,7 @@ class DenseCall:
         layer.T, layer.B, layer.sizes = T, B, _sizes(T, B).data_ptr()
         h_n = torch.empty_like(h)
         results = (h_n,) if self.one_step else (x.new_empty((T, B, units)), h_n)
-        # field by field, which is faster than ``place``
+        # field by field, which is faster than ``write_addresses``
         layer.x, layer.h0, layer.h_n = x.data_ptr(), h.data_ptr(), h_n.data_ptr()
         layer.output = results[0].data_ptr()
         if c is not None:
@@ -149,10 +149,10 @@ class DenseCall:
         self.parts = parts = _reserve_of(
             self.sizes, self.options, save, self.one_step, h.element_size()
         )
-        if parts.places:
+        if parts.slots:
             self.reserve = h.new_empty(parts.numbers)
             first, of_layer = self.reserve.data_ptr(), slots(layer)
-            for slot, at in parts.places:
+            for slot, at in parts.slots:
                 of_layer[slot] = first + at
         run("rnnorm_forward", layer)
         return results
@@ -229,7 +229,8 @@ class _DenseLayer(torch.autograd.Function):
         ]
         # another backward pass may have other gradients
         layer = Layer.from_buffer_copy(ctx.layer)
-        place(layer, _GRADIENTS, (*upstream, *[None] * (_RETURNED - len(upstream)), *found))
+        absent = [None] * (_RETURNED - len(upstream))
+        write_addresses(layer, _GRADIENTS, (*upstream, *absent, *found))
         run("rnnorm_backward", layer)
         x, *rest = [g if wants else None for g, wants in zip(found, wanted, strict=True)]
         return (x, None, *rest, None)

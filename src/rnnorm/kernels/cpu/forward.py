@@ -11,7 +11,7 @@ from torch import Tensor
 from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call_inputs import check_call
 from rnnorm.kernels.cpu.backward import cpu_backward, run_backward
-from rnnorm.kernels.cpu.c_struct import MULTIPLIED, computed, describe, forward_shapes
+from rnnorm.kernels.cpu.c_struct import MULTIPLIED, describe, forward_shapes, widened
 from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
 from rnnorm.kernels.inputs import RESULTS, Inputs, Options, Results
@@ -35,7 +35,7 @@ def run_forward(
         save: whether a backward pass follows.
         rows: the active rows of all ranks, if statistics are taken over these.
         distinct: whether each absent result is a separate tensor, as an operator's must be.
-        narrow: whether the output may be of the dtype of x where no backward pass follows.
+        narrow: whether the output may have the dtype of x if no backward pass follows.
 
     Returns:
         tensors of the shapes that ``c_struct.forward_shapes`` lists.
@@ -45,7 +45,7 @@ def run_forward(
         RuntimeError: if another rank is missing (raised by torch.distributed).
     """
     results = allocate(inputs, options, save, distinct, rows is not None)
-    inputs = computed(inputs, options)
+    inputs = widened(inputs, options)
     if narrow and not save and inputs.x.dtype != results.output.dtype:
         results = results._replace(output=inputs.x.new_empty(results.output.shape))
     exchange = None
@@ -91,5 +91,5 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 #: both passes of the CPU kernel
 PASSES = Passes(run_forward, run_backward, cpu_forward, cpu_backward)
 PASSES.make_differentiable()
-#: the same, whose output is of the dtype of x in a call that nothing observes or differentiates
+#: both passes, with an output in the dtype of x if nothing observes or differentiates the call
 NARROW_PASSES = PASSES._replace(forward=partial(run_forward, narrow=True))

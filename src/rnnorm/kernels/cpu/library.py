@@ -174,8 +174,8 @@ def forked() -> bool:
     return _forked
 
 
-# names of the cells that were compiled at run time, and by the number of a name and the type of
-# numbers the addresses of the passes
+# names of the cells that were compiled at run time, and the addresses of their passes by number of
+# the cell and type of numbers
 _own_names: list[str] = []
 _own_passes: dict[tuple[int, int], dict[str, int]] = {}
 

@@ -12,15 +12,15 @@ from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell
 from rnnorm.kernels.run_time_compilation import switched_off
 
-# by type, the name in C++ and the number in the struct
+# by dtype, the type's name in C++ and its number in the struct
 _TYPES = {torch.float64: ("double", 1)}
 _FLOAT = ("float", 0)
-# by key and number of a type, why it was not compiled, empty if it was
+# by a graph's key and the number of a type, why it was not compiled, empty if it was
 _compiled: dict[tuple[str, int], str] = {}
 
 
 def _type_of(dtype: torch.dtype) -> tuple[str, int]:
-    """Return the type in C++ and its number in the struct of a layer's numbers."""
+    """Return the name in C++, and the number in the struct, of the type of a layer's numbers."""
     return _TYPES.get(dtype, _FLOAT)
 
 

@@ -81,7 +81,7 @@ def result_dtypes(
     alike = len(state) == (2 if issubclass(torch_class, _TWO_STATES) else 1)
     states = tuple([s.dtype for s in state]) if alike else ()
     question = (x.device, x.dtype, weight.dtype, states, ragged, projected)
-    found = _constant(torch_class, *question, products, torch.is_grad_enabled()) or (products,)
+    found = _ask_torch(torch_class, *question, products, torch.is_grad_enabled()) or (products,)
     return (found + found[:1] * results)[:results]
 
 
@@ -95,12 +95,13 @@ def in_dtypes(
 
 
 @constant
-def _constant(*question: Any) -> tuple[torch.dtype, ...]:
-    return _ask(*question)
+def _ask_torch(*question: Any) -> tuple[torch.dtype, ...]:
+    """Return the dtypes that ``_dtypes_of_torch`` finds, also while torch.compile traces."""
+    return _dtypes_of_torch(*question)
 
 
 @cache
-def _ask(
+def _dtypes_of_torch(
     torch_class: type[nn.Module],
     device: torch.device,
     dtype: torch.dtype,
@@ -111,6 +112,7 @@ def _ask(
     products: torch.dtype,
     grad: bool,
 ) -> tuple[torch.dtype, ...]:
+    """Run a small layer of torch.nn and return the dtypes of its results, none if torch cannot."""
     frame = torch.zeros(1, 1, device=device, dtype=dtype)
     x = pack_sequence([frame.expand(2, 1), frame]) if ragged else frame
     units, options = (2, {"proj_size": 1}) if projected else (1, {})
@@ -125,7 +127,7 @@ def _ask(
     layer = torch_class(1, units, device="meta", dtype=weight_dtype, **options)
     try:
         with torch.set_grad_enabled(grad), warnings.catch_warnings():
-            # they are about torch's kernels, which this package does not run
+            # torch warns of its own kernels, which this package does not run
             warnings.simplefilter("ignore")
             answer = layer.to_empty(device=device)(x, *hx)
     except RuntimeError:

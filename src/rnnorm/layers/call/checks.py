@@ -14,7 +14,7 @@ from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.call.autocast import autocast_dtype
 from rnnorm.layers.call.sorted_batch import count_rows
-from rnnorm.tracing import holds, jit_tracing, stands_for_several
+from rnnorm.tracing import holds, jit_tracing, values_unknown
 
 if TYPE_CHECKING:
     from rnnorm.layers.sequence_layer import Sequence
@@ -176,7 +176,7 @@ def checked_step(
             )
         if step.shape != (rows,):
             raise RuntimeError(f"step must have shape ({rows},), got {tuple(step.shape)}")
-        if stands_for_several(step):
+        if values_unknown(step):
             return step
         lowest, highest = (int(step.min()), int(step.max())) if len(step) else (0, 0)
     elif isinstance(step, (int, Integral)) and not isinstance(step, bool):

@@ -50,7 +50,7 @@ class Repetition(NamedTuple):
 
 
 class KnownLayer:
-    """The names that the CPU kernel's call of a layer needs, and what its last call has prepared.
+    """The names that a short call of a layer needs, and what the layer's last call has prepared.
 
     Args:
         module: layer for which the CPU kernel was chosen, with its norm.
@@ -64,7 +64,7 @@ class KnownLayer:
 
     def __init__(self, module: Any, suffix: str, cell: Any) -> None:
         self._runs: dict[tuple[torch.dtype, bool], bool] = {}
-        #: in which modes a call of a user's cell was left to the usual way
+        #: the modes, as values of ``training``, in which a call was left to the usual way
         self.missed: set[bool] = set()
         self.cell, self.norm, norm = cell, module.norm, module.norm
         self.own = None if cell is module.cell else cell
@@ -75,7 +75,7 @@ class KnownLayer:
         kinds_and_sites = [name.rpartition("_") for name in PARAMETERS]
         kernels = [f"{kind}_{own.get(s, s)}" for kind, _, s in kinds_and_sites]
         self.parameters = [names.get(name, name) + suffix for name in kernels]
-        # computed parameters are no parameters, and a site without gamma is refused elsewhere
+        # a computed weight is no Parameter, and the usual call refuses a site without gamma
         needed = [f"gamma_{site}{suffix}" for site in norms]
         self.kinds = [
             nn.Parameter

@@ -59,8 +59,8 @@ def run_layer(
         rows: active rows of all ranks if layers are synchronised; ``batch_sizes`` are then given.
         products: the dtype of matrix products under autocast, else None.
         reset: ``(T, B)`` bool, where rows begin anew; the kernel restarts them.
-        clears: whether the output must be zero where padded.
         all_states: whether the states after each step are returned too.
+        clears: whether the output must be zero where padded.
 
     Returns:
         output ``(T, B, H_out)``, the final state, and ``(T, B, ·)`` the states after each step,
@@ -134,7 +134,7 @@ def run_layer(
     if taken:
         assert isinstance(step, int)
         kernel.update(populations, taken, counts, step)
-    # without states of its own, a kernel's output is the only one
+    # a kernel that returns no states has one state, its output
     return output, state, (states or (output,)) if all_states else ()
 
 
@@ -205,7 +205,7 @@ def _check_estimate(
         "leave out a last minibatch that is too small (DataLoader's drop_last), or choose "
         'norm="layer", which needs no other rows'
     )
-    # late in a sequence few rows are left of many: what served them serves again
+    # late in a sequence few rows may be left of many, and the statistics of an earlier step serve
     earlier = population.num_batches_tracked[:step].any()
     enough, missing = (count >= 2) | earlier, ""
     if module._population_serves:

@@ -14,7 +14,13 @@ from torch.autograd.graph import increment_version
 from rnnorm.cells.cell import State
 from rnnorm.kernels.call_inputs import check_shapes
 from rnnorm.kernels.cpu import library
-from rnnorm.kernels.cpu.c_struct import MULTIPLIED, place, slots, slots_of, without_tensors
+from rnnorm.kernels.cpu.c_struct import (
+    MULTIPLIED,
+    slots,
+    slots_of,
+    without_tensors,
+    write_addresses,
+)
 from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
 from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Sites, joined, separated
@@ -34,7 +40,7 @@ _CONSTANTS = [
     tuple(slots_of((f"mean_{site}", f"var_{site}", f"last_{site}", f"step_{site}")))
     for site in Sites._fields
 ]
-# where the leaves have x and the weights of its product and of that of h
+# indices, among the leaves, of x and of the two matrices
 _MULTIPLIED = [Inputs._fields.index(name) for name in ("x", *PARAMETERS[:2])]
 # what a transform of torch.func has left behind has no memory of its own
 unwrap_if_dead = torch._C._functorch.unwrap_if_dead
@@ -58,7 +64,7 @@ class Constants(NamedTuple):
     features: int
     row: int
 
-    def place(self, fields: Any, start: int, stop: int) -> None:
+    def write(self, fields: Any, start: int, stop: int) -> None:
         """Write the addresses of the rows ``start`` to ``stop`` into the fields of a struct."""
         (mean, var, last, step), at = self.slots, start * self.row
         fields[mean], fields[var] = self.mean + at, self.var + at
@@ -156,7 +162,7 @@ def prepare(
     numbers = MULTIPLIED.index(products)
     struct = without_tensors((T, B, features, units), numbers, options, none)
     layer = library.Layer.from_buffer_copy(struct)
-    place(layer, PARAMETERS, parameters)
+    write_addresses(layer, PARAMETERS, parameters)
     sites = (library.Population * len(populations))()
     if takes:
         for site, population, own in zip(sites, populations, each_own, strict=True):
@@ -203,10 +209,10 @@ def run_prepared(
         constants = list(NO_CONSTANTS)
         for k, population in zip(known.sites, populations, strict=True):
             constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, T)
-            constants_of(k, mean, var).place(fields, 0, len(mean))
+            constants_of(k, mean, var).write(fields, 0, len(mean))
     else:
         for each, (start, stop) in zip(prepared.constants, rows, strict=False):
-            each.place(fields, start, stop)
+            each.write(fields, start, stop)
     if prepared.key[0] is torch.bfloat16:
         x, *weights = [leaves[k].to(torch.bfloat16) for k in _MULTIPLIED]
         for slot, weight in zip(slots_of(PARAMETERS[:2]), weights, strict=True):

@@ -23,16 +23,16 @@ from rnnorm.tracing import (
     constant,
     exporting,
     jit_tracing,
-    stands_for_several,
     to_device,
     unobserved,
+    values_unknown,
 )
 
 if TYPE_CHECKING:
     from rnnorm.layers.sequence_layer import Sequence
 
 
-def _why(module: Sequence, kernel: Kernel) -> str:
+def _why_cut(module: Sequence, kernel: Kernel) -> str:
     """Say why a kernel cannot restart the rows of a layer by itself, empty if it can."""
     if not kernel.restarts:
         return f"the kernel {kernel.name!r} does not restart rows"
@@ -54,7 +54,7 @@ def must_cut(module: Sequence, kernel: Kernel) -> bool:
     Raises:
         RuntimeError: if it does while a program is recorded, which cannot have the cuts.
     """
-    why = _why(module, kernel)
+    why = _why_cut(module, kernel)
     if why and _recorded():
         raise RuntimeError(
             f"reset must be None in torch.export and torch.jit.trace of this layer: {why}, so that "
@@ -79,7 +79,7 @@ class Segments(NamedTuple):
         lengths: ``(S,)`` on the CPU, the longest first.
         row: ``(S,)``, index of a segment's row in the uncut batch.
         continues: ``(S,)`` on the CPU, whether a segment begins its row without a reset.
-        last: ``(B,)``, index of the last segment of each row of the uncut batch among the sorted.
+        last: ``(B,)``, index in ``batch`` of the last segment of each row of the uncut batch.
         frames: ``(N,)``, index of each frame among the ``T * B`` of the uncut batch; None if all
             are frames.
         places: ``(N,)``, index of each frame among those of ``batch``.
@@ -94,20 +94,13 @@ class Segments(NamedTuple):
     places: Tensor
 
 
-def _has_values(reset: Tensor) -> bool:
-    """Tell whether the values of a tensor are known; gradients of torch.func keep them."""
-    while torch._C._functorch.is_gradtrackingtensor(reset):
-        reset = torch._C._functorch.get_unwrapped(reset)
-    return not stands_for_several(reset)
-
-
 def cut(batch: Batch, reset: Tensor) -> Segments:
     """Cut the rows of a batch where ``reset`` ``(T, B)`` is True.
 
     Raises:
         RuntimeError: if the values of ``reset`` are not known.
     """
-    if not _has_values(reset):
+    if values_unknown(reset):
         raise RuntimeError(
             "reset must have values before the call, neither on the meta device nor mapped by "
             "torch.func.vmap: rows of this layer are cut where it is True"

@@ -87,7 +87,7 @@ def one_step(module: Any, input: Any, hx: Any, step: Any) -> Any:
 def _call(
     module: Any, suffix: str, x: Tensor, hx: Any, step: Any, shape: tuple[int, ...]
 ) -> tuple[Tensor, State] | None:
-    """Check a plain call of a layer, count it, warn as it warns, and run it.
+    """Check a plain call of a layer, count it, warn as the usual call does, and run it.
 
     Args:
         module: the layer.
@@ -125,7 +125,7 @@ def _call(
     )
     if usual:
         return None
-    cell = _of_kernel(module, suffix, x)
+    cell = _cell_of_kernel(module, suffix, x)
     if cell is None:
         return None
     known = _known(module, suffix, cell)
@@ -199,14 +199,14 @@ def _repeat(
     return run_prepared(known, prepared, tensors, leaves, suffix, step or 0, noise, differentiable)
 
 
-def _of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
+def _cell_of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
     """Return the cell as the CPU kernel knows it, None if that kernel does not run a user's."""
     cell, training = module.cell, module.training
     if own_cell.built_in(cell):
         return cell
     last = _layers.get(module, _NONE).get(suffix)
     if last is not None and training in last.missed:
-        # another trace for nothing
+        # a trace of the cell would be in vain
         return None
     request = Request(cell, module.norm, x.device, x.dtype, training=training, one_step=not suffix)
     return None if cpu.refuses(request) else own_cell.graph_of(cell)
@@ -261,9 +261,9 @@ def _run(
 ) -> tuple[Tensor, State] | None:
     """Run a layer of which ``known`` has the names, where nothing observes operators.
 
-    Unless ``noise`` is 0, a first state of this standard deviation takes the given one's place. A
-    call that may be repeated has ``asked``: x and the states that the user gave. ``products`` is
-    the dtype of matrix products under autocast.
+    Unless ``noise`` is 0, noise of this standard deviation takes the place of the first h. A call
+    that may be repeated gives x and the user's states as ``asked``. ``products`` is the dtype of
+    matrix products under autocast. The result is None if only the usual call gives it.
     """
     dtype, (T, B, features) = x.dtype, x.shape if suffix else (1, *x.shape)
     given = (x, *state)

@@ -42,8 +42,8 @@ def run_stack(
         step: index of the first frame, also ``(B,)`` where no statistic is taken.
         products: the dtype of matrix products under autocast, else None.
         reset: ``(T, B)`` bool, where rows begin anew within the kernel.
-        clears: whether the output must be zero where padded.
         all_states: whether the states after each step are returned too.
+        clears: whether the output must be zero where padded.
 
     Returns:
         output ``(T, B, D * H_out)``, final states ``(D * num_layers, B, ·)``, and the states after
