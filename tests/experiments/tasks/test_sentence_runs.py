@@ -134,7 +134,7 @@ def test_a_part_without_a_sentence_is_refused(sentences, part):
 
 
 def test_recipes_differ_in_the_variant_alone():
-    # those that change one thing of separate are compared with it in test_recipe
+    # those that change one thing of separate are compared with it in test_recipe_differences
     own = [name for name in NAMES if "/separate-" not in name]
     configs = {name.split("/")[1]: read_recipe(name).config for name in own}
     assert configs.keys() == {"baseline", "carry", "separate", *JOINT}
