@@ -245,12 +245,9 @@ CELLS = {
     "slstm": SLSTM,
     "peephole": PeepholeLSTM,
 }
-
 # not a multiple of the width of vectors, unless heads need it
 UNITS = {"slstm": 20}
-
 JOINT = {"input": False, "recurrent": False}
-
 NORMS = {
     "none": None,
     "batch": "batch",

@@ -40,14 +40,11 @@ def test_plain_and_normalised_recipes_differ_in_the_norm_alone(plain):
 
 
 JOINT = {"norm_options": {"input": None, "recurrent": None, "joint": "frame"}}
-
 FLOORED = {
     "class_path": "rnnorm.experiments.training.optimizer.FlooredRMSprop",
     "init_args": {"lr": 0.001, "alpha": 0.9, "floor": 1e-5},
 }
-
 DECAY = {"init_args": {"alpha": 0.9, "momentum": 0.0}}
-
 ONE_CHANGE = {
     "demo/digits-joint": ("demo/digits-bn", "model", {"init_args": JOINT}),
     "demo/digits-joint-no-cell": ("demo/digits-joint", "model", {"cell": None}),

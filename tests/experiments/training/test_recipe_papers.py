@@ -46,14 +46,12 @@ NUMBERS = {
     "chung2016/ptb-char-hm-lstm-step": 1.28,
     "chung2016/ptb-char-hm-lstm-annealed": 1.27,
 }
-
 # units, predictions of a window, rows, rate, and what else of the optimiser
 CHARACTERS = {
     "ptb-char-lstm": (1000, 100, 64, {"lr": 0.002}),
     "ptb-char-lstm-draft": (1000, 50, 100, {"lr": 0.001, "momentum": 0.9}),
     "text8-lstm": (2000, 180, 128, {"lr": 0.001}),
 }
-
 # units, bound of the weights, dropout, predictions, clip, epochs, epochs of the first rate, divisor
 WORDS = {
     "small": (200, 0.1, 0.0, 20, 10, 15, 6, 2.0),
