@@ -24,6 +24,22 @@ class KillAt(Callback):
             raise Interruption
 
 
+def weights(folder):
+    return read_checkpoint(folder / "checkpoints" / "last.ckpt")
+
+
+def assert_same(one, two):
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), name
+
+
+def logged(folder):
+    """The lines of metrics.csv, without the seconds."""
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    return [[*line.split(",")[:2], *line.split(",")[3:]] for line in lines]
+
+
 def assert_resumes_alike(folder, recipe, steps, **options):
     """Cut off after any of these steps and resumed, a training is the uninterrupted one.
 
