@@ -18,7 +18,7 @@ from rnnorm.kernels.inputs import CELL_OF_NAME
 from rnnorm.kernels.triton import columns, look_up, loop, step, update
 from rnnorm.kernels.triton.block import Step
 from rnnorm.kernels.triton.generate import equations
-from rnnorm.kernels.triton.plan import launch_options, product, tile
+from rnnorm.kernels.triton.plan import choose_product, launch_options, tile
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 ARCHITECTURES = (80, 90)
@@ -84,7 +84,7 @@ class Variant(NamedTuple):
                 narrow,
             ),
             "TILE": how,
-            "P": product(how, self.cell in ("RNN_RELU", "LiGRU")),
+            "P": choose_product(how, self.cell in ("RNN_RELU", "LiGRU")),
         }
 
 

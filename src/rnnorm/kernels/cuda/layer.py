@@ -13,7 +13,7 @@ from torch import Tensor
 from rnnorm.kernels import own_cell
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.cuda import own_frame
-from rnnorm.kernels.cuda.passes import why_not
+from rnnorm.kernels.cuda.passes import why_not_multiplied
 from rnnorm.kernels.inputs import BUILT_IN, PLACES, independent, rectified
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
@@ -35,7 +35,9 @@ def refuses(request: Request) -> str:
     if why := triton.unfit(request):
         return why
     if own_cell.built_in(cell):
-        return COVERAGE.refuses(request) or why_not(request.dtype, rectified=rectified(cell))
+        return COVERAGE.refuses(request) or why_not_multiplied(
+            request.dtype, rectified=rectified(cell)
+        )
     return COVERAGE.refuses_beside_cell(request) or own_cell.refuses(request, own_frame)
 
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 _WARPS = 16
 #: most rows of a batch
 MOST_ROWS = 128
-# of sums over units
+# most blocks that have parts of a sum over units (``gather_parts`` of ``sums.cuh``)
 _MOST_BLOCKS = 160
 # architecture of the first GPUs that copy whole chunks
 _BULK = 90
-# of a copy from the second cache: bytes a nanosecond, as measured on an H200, the time until the
-# first byte arrives, and the time that each chunk takes apart from its bytes
+# a copy from the L2 cache, as measured on an H200: bytes a nanosecond, nanoseconds until the first
+# byte arrives, and nanoseconds that each chunk takes besides
 _BYTES_A_NS, _LATENCY_NS, _CHUNK_NS = 109, 900, 300
 
 

@@ -6,7 +6,7 @@ from rnnorm.cells.cell import Cell
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.cuda.compiler import unavailable as unavailable
 from rnnorm.kernels.cuda.equations import Equations
-from rnnorm.kernels.cuda.passes import why_not
+from rnnorm.kernels.cuda.passes import why_not_multiplied
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell
 from rnnorm.kernels.equations.opaque import TraceError
@@ -17,7 +17,7 @@ from rnnorm.kernels.run_time_compilation import switched_off
 
 def closed(request: Request) -> str:
     """Say why the frame runs no user's cell, empty if it may run some."""
-    return switched_off() or why_not(request.dtype, rectified=False)
+    return switched_off() or why_not_multiplied(request.dtype, rectified=False)
 
 
 def check(graph: Graph) -> None:
@@ -34,13 +34,13 @@ def check(graph: Graph) -> None:
 
 
 def compiled(key: str, request: Request) -> str | None:
-    """Return that nothing is known: each variant is compiled when it is first launched."""
+    """Return None, as nothing is known before a launch, which compiles the variant it needs."""
     return None
 
 
 def compile(cell: GraphCell, request: Request) -> str:
-    """Say why a cell's equations are not compiled at a launch, empty if they are."""
-    return why_not(request.dtype, rectified=rectified(cell))
+    """Say why a cell's equations cannot be launched, empty if they can; a launch compiles them."""
+    return why_not_multiplied(request.dtype, rectified=rectified(cell))
 
 
 def without_heads(cell: Cell) -> GraphCell:

@@ -37,7 +37,7 @@ def layout_of(inputs: Inputs, options: Options, *, back: bool, ragged: bool) -> 
         ragged: whether some rows end before the last step.
     """
     x, units = inputs.x, inputs.weight_hh.size(1)
-    if len(x) < 2 or why_not(x.dtype, rectified=options.rectified):
+    if len(x) < 2 or why_not_multiplied(x.dtype, rectified=options.rectified):
         return None
     by_row = "row" in options.by_site
     if by_row and units <= (_FEW_UNITS_RAGGED if ragged else _FEW_UNITS):
@@ -57,7 +57,8 @@ def asked_layout(inputs: Inputs, options: Options, *, back: bool) -> Layout:
     """
     x = inputs.x
     gpu = persistent.gpu_or_why(x.device)
-    if why := gpu if isinstance(gpu, str) else why_not(x.dtype, rectified=options.rectified):
+    why = gpu if isinstance(gpu, str) else ""
+    if why := why or why_not_multiplied(x.dtype, rectified=options.rectified):
         raise UncoveredError(
             f"the kernels in CUDA C++ do not run this layer, because {why}: leave out "
             "rnnorm.use_backend('cuda')"
@@ -73,7 +74,7 @@ def asked_layout(inputs: Inputs, options: Options, *, back: bool) -> Layout:
     return layout
 
 
-def why_not(dtype: torch.dtype, *, rectified: bool) -> str:
+def why_not_multiplied(dtype: torch.dtype, *, rectified: bool) -> str:
     """Say why numbers of a type are not multiplied, empty if they are.
 
     Args:

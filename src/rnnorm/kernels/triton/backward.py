@@ -59,15 +59,7 @@ def run_backward(
     x = finish(z_x, plan, inputs.gamma_input, (mean, var))
 
     d_output, d_h, d_c, _ = upstream
-    if d_output is None:
-        d_h_frames = inputs.x.new_zeros(plan.frames, H, dtype=wide)
-    else:
-        d_h_frames = plan.pack(d_output.to(wide))
-        if d_h is not None and d_h_frames.data_ptr() == d_output.data_ptr():
-            # autograd may hand the same gradient to other functions
-            d_h_frames = d_h_frames.clone()
-    if d_h is not None:
-        plan.add_to_last(d_h_frames, d_h.to(wide))
+    d_h_frames = _gradient_of_frames(plan, d_output, d_h)
     several = (*options.several, B, H)
     d_c = inputs.h0.new_zeros(several, dtype=wide) if d_c is None else d_c.to(wide)
     d_x, d_z = torch.empty_like(z_x), torch.empty_like(z_h)
@@ -168,6 +160,20 @@ def run_backward(
             for name, grad in zip(Gradients._fields, map(grads.get, Gradients._fields), strict=True)
         ]
     )
+
+
+def _gradient_of_frames(plan: Plan, d_output: Tensor | None, d_h: Tensor | None) -> Tensor:
+    """Return the gradient of h of all frames, of the output and of the last frames."""
+    if d_output is None:
+        frames = plan.inputs.x.new_zeros(plan.frames, plan.H, dtype=plan.wide)
+    else:
+        frames = plan.pack(d_output.to(plan.wide))
+        if d_h is not None and frames.data_ptr() == d_output.data_ptr():
+            # autograd may hand the same gradient to other functions
+            frames = frames.clone()
+    if d_h is not None:
+        plan.add_to_last(frames, d_h.to(plan.wide))
+    return frames
 
 
 def _row_moments(plan: Plan, z: Tensor, x: Tensor, c: Tensor) -> list[Tensor]:

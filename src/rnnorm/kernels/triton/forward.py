@@ -71,19 +71,8 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
         UncoveredError: if ``cuda`` is set and the kernels in CUDA C++ do not run the call.
     """
     plan = Plan(inputs, options, cuda=cuda)
-    # no view, which would not take detach_()
-    output = inputs.x.new_empty(plan.T, plan.B, plan.H)
-    made = {}
-    for name, (shape, dtype) in zip(RESULTS, forward_shapes(inputs, options, save), strict=True):
-        if name not in DIFFERENTIABLE:
-            # a moment stays zero where no statistic is taken
-            partly = name.startswith("taken_") and not plan.takes_all
-            new = inputs.x.new_zeros if partly else inputs.x.new_empty
-            made[name] = new(shape, dtype=dtype)
-    # the final states are known after the last step
-    absent = inputs.x.new_empty(0, dtype=plan.wide)
-    results = Results(output=output, h_n=output, c_n=output, all_c=absent, **made)
-    taken = results.moments
+    results = _allocate(plan, save)
+    output, absent, taken = results.output, results.all_c, results.moments
     frames, width = plan.T * plan.B, plan.gates * plan.H
     z_x, z_h, saved_third, saved_c = results.saved
     z_x, z_h = (z if z.numel() else inputs.x.new_empty(frames, width) for z in (z_x, z_h))
@@ -141,3 +130,19 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     if plan.ragged:
         output = plan.unpack(narrow[: plan.frames])
     return results._replace(output=output, h_n=h_n, c_n=c_n)
+
+
+def _allocate(plan: Plan, save: bool) -> Results:
+    """Return the results before the pass has run; the final states come after its last step."""
+    new_empty, new_zeros = plan.inputs.x.new_empty, plan.inputs.x.new_zeros
+    shapes = forward_shapes(plan.inputs, plan.options, save)
+    made = {}
+    for name, (shape, dtype) in zip(RESULTS, shapes, strict=True):
+        if name not in DIFFERENTIABLE:
+            # a moment stays zero where no statistic is taken
+            partly = name.startswith("taken_") and not plan.takes_all
+            made[name] = (new_zeros if partly else new_empty)(shape, dtype=dtype)
+    # no view, which would not take detach_()
+    output = new_empty(plan.T, plan.B, plan.H)
+    absent = new_empty(0, dtype=plan.wide)
+    return Results(output=output, h_n=output, c_n=output, all_c=absent, **made)

@@ -50,10 +50,10 @@ def _unavailable() -> str:
 #: why the kernels cannot run here; earlier versions of Triton were not tried
 UNAVAILABLE = _unavailable()
 # cells whose kernels have run on a GPU
-_SEEN = (LSTM(), GRU(), RNN(), RNN("relu"))
+_PROVEN = (LSTM(), GRU(), RNN(), RNN("relu"))
 #: the layers that the kernels compute
 COVERAGE = Coverage(
-    (*_SEEN, GRU("both"), LiGRU()),
+    (*_PROVEN, GRU("both"), LiGRU()),
     {
         BatchNorm: ("input", "recurrent", "joint", "cell"),
         LayerNorm: ("input", "recurrent", "cell"),
@@ -68,16 +68,16 @@ def _interpreted() -> bool:
 
 def worse(request: Request) -> str:
     """Say why only ``use_backend`` runs the kernels for a request, empty if they run unasked."""
-    if not seen(request.cell):
+    if not proven(request.cell):
         return (
             f"its kernels have not run {request.cell} on a GPU yet: use_backend('triton') runs them"
         )
     return unproven(request.device)
 
 
-def seen(cell: Cell) -> bool:
+def proven(cell: Cell) -> bool:
     """Tell whether the kernels of a cell have run on a GPU."""
-    return listed(cell, _SEEN)
+    return listed(cell, _PROVEN)
 
 
 def unproven(device: torch.device) -> str:
@@ -130,7 +130,7 @@ def refuses(request: Request) -> str:
 
 
 def unfit(request: Request) -> str:
-    """Say why no kernel for GPUs computes a layer, whatever its cell and norm, empty if one may."""
+    """Say why no kernel for GPUs runs a call, whatever its cell and norm, empty if one may."""
     interpreted = _interpreted()
     if request.device.type != ("cpu" if interpreted else "cuda"):
         where = "on the CPU with TRITON_INTERPRET=1" if interpreted else "on a GPU"
@@ -190,12 +190,12 @@ def update(
 
 
 def _has_rows(each: Population) -> bool:
-    """Tell whether steps have rows of their own; those of a frozen population are no copies."""
+    """Tell whether each step has a row, which is copied; a frozen population gives views."""
     return type(each) is Population and not each.shared
 
 
 def _is_readable(buffer: Tensor) -> bool:
-    """Tell whether a kernel may use a buffer in place, as nothing is differentiated by it."""
+    """Tell whether a kernel can use a buffer in place: on its device, and without a gradient."""
     there = buffer.device.type == ("cpu" if _interpreted() else "cuda")
     return there and buffer.is_contiguous() and not buffer.requires_grad
 

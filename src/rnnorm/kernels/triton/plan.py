@@ -17,13 +17,13 @@ from rnnorm.kernels.inputs import CELL_OF_NAME, Inputs, Options, Sites
 from rnnorm.kernels.precision import float32_precision
 from rnnorm.kernels.triton.block import Step
 from rnnorm.kernels.triton.generate import equations
-from rnnorm.kernels.triton.layer import seen
+from rnnorm.kernels.triton.layer import proven
 from rnnorm.kernels.triton.loop import Product
 from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
 from rnnorm.tracing import to_device
 
-# a large GPU runs about this many at once
+# programs that a large GPU runs at once, about
 _PROGRAMS = 128
 
 
@@ -72,6 +72,7 @@ class Plan:
         kinds = {scope.partition("-")[0] for scope in self.scopes}
         #: whether rows are normalised by themselves, and whether by their root mean square
         self.by_row, self.rms = not kinds.isdisjoint({"row", "rms"}), "rms" in kinds
+        #: whether there is recurrent dropout
         self.drops = any([mask is not None for mask in inputs.masks])
         self.cuda = cuda
         # a site that is not normalised has an epsilon of its own
@@ -133,7 +134,7 @@ class Plan:
         """
         if self.cuda:
             return passes.asked_layout(self.inputs, self.options, back=back)
-        if not seen(CELL_OF_NAME[self.options.cell]):
+        if not proven(CELL_OF_NAME[self.options.cell]):
             return None
         return passes.layout_of(self.inputs, self.options, back=back, ragged=self.ragged)
 
@@ -152,7 +153,8 @@ class Plan:
         if self.by_row:
             return units <= (256 if self.ragged else 128)
         (programs,), how = self.launch(self.B)
-        if self.B > 128 or not how["TILE"].one or programs > _together(self.inputs.x.device):
+        most = _programs_at_once(self.inputs.x.device)
+        if self.B > 128 or not how["TILE"].one or programs > most:
             return False
         return self.ragged or units <= (128 if back else 512)
 
@@ -192,7 +194,7 @@ class Plan:
         """Return h of the step before each frame ``(n, H)``, as the recurrent product reads it.
 
         Args:
-            h: h of the step before, or a gradient by which the product is multiplied.
+            h: h of the step before, or the gradient of what the product reads.
             frames: the frames.
         """
         reset, mask = self.inputs.reset, self.inputs.mask_hidden
@@ -265,7 +267,7 @@ class Plan:
             return grid, {"TILE": how, **launch_options(how)}
         return grid, {
             "TILE": how,
-            "P": product(how, self.options.rectified),
+            "P": choose_product(how, self.options.rectified),
             "launch_cooperative_grid": not self.by_row,
             **launch_options(how, looped=True),
         }
@@ -289,7 +291,7 @@ def _kept_frames(T: int, B: int, device: torch.device, stream: int) -> Tensor:
     return torch.arange(T + 1, device=device) * B
 
 
-def product(how: Tile, rectified: bool) -> Product:
+def choose_product(how: Tile, rectified: bool) -> Product:
     """Choose how a program multiplies blocks, as was measured on an H200."""
     double = how.wide == tl.float64
     if how.axis == 1:
@@ -304,7 +306,7 @@ def product(how: Tile, rectified: bool) -> Product:
     return Product(depth, "ieee" if rectified else "tf32x3")
 
 
-def _together(device: torch.device) -> int:
+def _programs_at_once(device: torch.device) -> int:
     """Return how many programs surely run at once on a GPU; an interpreter runs one at a time."""
     if device.type == "cpu":
         return 1

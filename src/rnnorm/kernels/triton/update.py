@@ -47,13 +47,16 @@ def update(
         sites.append((*buffers, *batch[site], buffers[0].size(1)))
         written += buffers
     three = [each for site in (*sites, sites[0], sites[0])[:3] for each in site]
-    each = isinstance(counts, Tensor)
-    given = to_device(counts, written[0].device) if isinstance(counts, Tensor) else written[2]
+    if isinstance(counts, Tensor):
+        table, count = to_device(counts, written[0].device), 0
+    else:
+        # an absent table is not read, so any tensor serves
+        table, count = written[2], counts
     # Triton launches on the current device, which need not be the tensors'
     with torch.cuda.device_of(written[0]):  # type: ignore[no-untyped-call]
         _update[(room, len(sites))](
-            *three, given, 0 if isinstance(counts, Tensor) else counts, step,
-            EACH=each, MOMENTUM=first.momentum, BLOCK=_BLOCK, **_OPTIONS,
+            *three, table, count, step,
+            EACH=isinstance(counts, Tensor), MOMENTUM=first.momentum, BLOCK=_BLOCK, **_OPTIONS,
         )  # fmt: skip
     # a kernel writes memory unseen by autograd
     torch.autograd.graph.increment_version(written)
