@@ -25,12 +25,19 @@ Layer = TypeVar("Layer", bound="nn.RNNBase | nn.RNNCellBase")
 
 
 def _named(layer: nn.Module, prefix: str) -> Iterator[Tensor]:
+    """Generate the plain parameters whose names are a prefix, and perhaps a kind and a suffix."""
     # not the parts that weight_norm and pruning keep in a parameter's place
     plain = re.compile(prefix + r"(_[ih]h)?(_l\d+)?(_reverse)?")
     return (p for n, p in layer.named_parameters(recurse=False) if plain.fullmatch(n))
 
 
 def _plain(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
+    """Return the parameters of a prefix in all layers and directions.
+
+    Raises:
+        TypeError: if ``layer`` is not a recurrent layer or cell.
+        ValueError: if a weight of the prefix is pruned or parametrized.
+    """
     if not isinstance(layer, nn.RNNBase | nn.RNNCellBase):
         raise TypeError(
             f"layer must be a recurrent layer or cell, got a {type(layer).__name__}: give each "
@@ -38,7 +45,7 @@ def _plain(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
         )
     found = list(_named(layer, prefix))
     needed = ("weight_ih", "weight_hh")
-    of_cell = [*needed, "bias_ih", "bias_hh"] if layer.bias else needed
+    of_cell = [*needed, "bias_ih", "bias_hh"] if layer.bias else [*needed]
     names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else of_cell
     # a weight that is not a plain parameter would be skipped silently
     other = [name for name in names if name.startswith(prefix) and name not in layer._parameters]

@@ -24,9 +24,7 @@ from rnnorm.norm.spec import check_int, check_number
 
 
 def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
-    """Estimate population statistics as the exact average over minibatches.
-
-    See :func:`rnnorm.update_bn`.
+    """Estimate population statistics as the exact average over minibatches (``update_bn``).
 
     Args:
         loader: minibatches.
@@ -165,6 +163,7 @@ class ExactStatistics(Callback):
         return own
 
     def _check(self, loader: Any) -> None:
+        """Refuse several loaders, and one whose batch size cannot be changed where it has to be."""
         fixed = getattr(loader, "batch_size", None) is None
         if isinstance(loader, DataLoader):
             fixed |= type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset)

@@ -44,18 +44,18 @@ class _Module:
         self.step_key = step_key
 
     def make_python_based(self) -> Any:
-        """Refuse: TorchRL's layer would take the weights and drop the norm.
+        """Refuse a conversion to TorchRL's own layer, which would drop the norm.
 
         Raises:
-            RuntimeError: always.
+            RuntimeError: if the method is called.
         """
         raise RuntimeError("a layer of rnnorm has no other form: TorchRL's would drop its norm")
 
     def make_cudnn_based(self) -> Any:
-        """Refuse as ``make_python_based`` does.
+        """Refuse a conversion, as ``make_python_based`` does.
 
         Raises:
-            RuntimeError: always.
+            RuntimeError: if the method is called.
         """
         return self.make_python_based()
 

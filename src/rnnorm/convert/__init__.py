@@ -4,9 +4,8 @@ Each function takes the ``state_dict`` of a layer, or of its part of a model, an
 rnnorm that computes the same. Values are tensors or what :func:`torch.as_tensor` takes, such as
 NumPy arrays. Names may have a common beginning (``"decoder.rnn."``), slashes in place of dots, and
 TensorFlow's ``":0"`` at the end. Layers that are numbered in their names become one layer with
-``num_layers``. What cannot be read from weights is an argument; dropout is none of it. Further
-keyword arguments, such as ``batch_first`` or ``recurrent_dropout``, are those of the returned
-class.
+``num_layers``. What cannot be read from weights is an argument. Dropout is not converted: it and
+other options, such as ``batch_first``, are keyword arguments of the returned class.
 """
 
 from __future__ import annotations

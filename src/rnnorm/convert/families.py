@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rnnorm.convert.stack import Place, State, build, gates, read
+from rnnorm.convert.stack import Place, StateDict, build, gates, read
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.more_cells import IndRNN
@@ -15,7 +15,9 @@ from rnnorm.norm.presets import PRESETS
 from rnnorm.norm.spec import LayerNorm
 
 
-def torch_nn(state_dict: State, *, nonlinearity: str = "tanh", **options: Any) -> RNN | LSTM | GRU:
+def torch_nn(
+    state_dict: StateDict, *, nonlinearity: str = "tanh", **options: Any
+) -> RNN | LSTM | GRU:
     """Return the layer of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; the shapes tell which.
 
     Args:
@@ -44,7 +46,7 @@ def torch_nn(state_dict: State, *, nonlinearity: str = "tanh", **options: Any) -
     return build(LSTM, weights, **options)
 
 
-def haste(state_dict: State, *, zoneout: float = 0.0, **options: Any) -> LSTM | GRU | IndRNN:
+def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LSTM | GRU | IndRNN:
     """Return the layer of haste's LSTM, GRU or IndRNN, or of its LayerNorm class of each.
 
     Args:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.convert.stack import Place, State, build, gates, halves, preset, read
+from rnnorm.convert.stack import Place, StateDict, build, gates, halves, preset, read
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.more_cells import LiGRU
 from rnnorm.norm.spec import LayerNorm
 
 
 def dreamer(
-    state_dict: State, *, update_bias: float = -1.0, eps: float = 1e-3, **options: Any
+    state_dict: StateDict, *, update_bias: float = -1.0, eps: float = 1e-3, **options: Any
 ) -> GRU:
     """Return the layer of the GRU cell in NM512/dreamerv3-torch or sheeprl; its names tell which.
 
@@ -39,8 +39,8 @@ def dreamer(
         "_layer": ("_layer.weight", "_norm.weight", "_norm.bias"),
         "linear": ("linear.weight", "layer_norm.weight", "layer_norm.bias"),
     }
-    here = {part for key in state_dict for part in key.split(".")}
-    source = next((name for name in names if name in here), "linear")
+    parts = {part for key in state_dict for part in key.split(".")}
+    source = next((name for name in names if name in parts), "linear")
     matrix, scale, shift = names[source]
     weights, normalised = {}, False
     for place, given in read(state_dict, (matrix,), (scale, shift)).items():
@@ -52,26 +52,26 @@ def dreamer(
         bias = given.get(shift, weight.new_zeros(3 * size)).clone()
         bias[2 * size :] += update_bias
         normalised = scale in given
-        order = partial(gates, order=(0, 2, 1)) if normalised else _turned
+        order = partial(gates, order=(0, 2, 1)) if normalised else _with_z
         weights[place] = {
             "weight_ih": order(weight_ih),
             "weight_hh": order(weight_hh),
-            "bias_ih": _turned(bias),
+            "bias_ih": _with_z(bias),
         }
         if normalised:
-            weights[place]["gamma_joint"] = _turned(given[scale])
+            weights[place]["gamma_joint"] = _with_z(given[scale])
     norm = preset("dreamer", eps) if normalised else None
     return build(GRU, weights, norm=norm, reset_after="both", **options)
 
 
-def _turned(value: Tensor) -> Tensor:
+def _with_z(value: Tensor) -> Tensor:
     """Return the rows of r, n and u as those of r, z and n, where z = 1 - u."""
     r, n, u = value.chunk(3)
     return torch.cat((r, -u, n))
 
 
 def speechbrain_ligru(
-    state_dict: State, *, bidirectional: bool = False, eps: float = 1e-5, **options: Any
+    state_dict: StateDict, *, bidirectional: bool = False, eps: float = 1e-5, **options: Any
 ) -> LiGRU:
     """Return the layer of speechbrain's ``LiGRU``, or of ``LiGRU_Layer``.
 
@@ -91,7 +91,7 @@ def speechbrain_ligru(
 
 
 def speechbrain_sligru(
-    state_dict: State, *, bidirectional: bool = False, eps: float = 1e-5, **options: Any
+    state_dict: StateDict, *, bidirectional: bool = False, eps: float = 1e-5, **options: Any
 ) -> LiGRU:
     """Return the layer of speechbrain's ``SLiGRU``: a LiGRU with layer norm of the recurrent term.
 
@@ -110,7 +110,7 @@ def speechbrain_sligru(
 
 
 def _speechbrain(
-    state_dict: State,
+    state_dict: StateDict,
     recurrent: LayerNorm | None,
     bidirectional: bool,
     eps: float,

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from rnnorm.convert.stack import Place, State, build, gates, halves, preset, read, renamed
+from rnnorm.convert.stack import Place, StateDict, build, gates, halves, preset, read, renamed
 from rnnorm.layers.lstm import LSTM
 
 
-def torchaudio_rnnt(state_dict: State, *, eps: float = 1e-5, **options: Any) -> LSTM:
+def torchaudio_rnnt(state_dict: StateDict, *, eps: float = 1e-5, **options: Any) -> LSTM:
     """Return the layer of torchaudio's ``_CustomLSTM``, which its RNN-T prediction network has.
 
     Args:
@@ -38,7 +38,7 @@ def torchaudio_rnnt(state_dict: State, *, eps: float = 1e-5, **options: Any) -> 
     return build(LSTM, renamed(layers, names), norm=norm, **options)
 
 
-def fastrnns(state_dict: State, *, eps: float = 1e-5, **options: Any) -> LSTM:
+def fastrnns(state_dict: StateDict, *, eps: float = 1e-5, **options: Any) -> LSTM:
     """Return the layer of fastrnns' ``LayerNormLSTMCell`` (PyTorch's benchmarks), or NeMo's.
 
     NeMo has a copy of it, ``ln_lstm``, in its RNN-T prediction networks.
@@ -65,7 +65,7 @@ def fastrnns(state_dict: State, *, eps: float = 1e-5, **options: Any) -> LSTM:
     return build(LSTM, layers, norm=preset("fastrnns", eps), **options)
 
 
-def tf_addons(state_dict: State, *, eps: float = 1e-3, **options: Any) -> LSTM:
+def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LSTM:
     """Return the layer of TensorFlow Addons' ``LayerNormLSTMCell``.
 
     Args:
@@ -97,7 +97,7 @@ def tf_addons(state_dict: State, *, eps: float = 1e-3, **options: Any) -> LSTM:
 
 
 def layer_norm_basic(
-    state_dict: State, *, forget_bias: float = 1.0, eps: float = 1e-12, **options: Any
+    state_dict: StateDict, *, forget_bias: float = 1.0, eps: float = 1e-12, **options: Any
 ) -> LSTM:
     """Return the layer of TensorFlow's ``LayerNormBasicLSTMCell`` (``tf.contrib.rnn``).
 
@@ -132,7 +132,7 @@ def layer_norm_basic(
 
 
 def sketch_rnn(
-    state_dict: State, *, forget_bias: float = 1.0, eps: float = 1e-3, **options: Any
+    state_dict: StateDict, *, forget_bias: float = 1.0, eps: float = 1e-3, **options: Any
 ) -> LSTM:
     """Return the layer of magenta's ``LayerNormLSTMCell`` in sketch-rnn.
 

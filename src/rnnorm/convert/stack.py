@@ -14,7 +14,7 @@ from rnnorm.layers.sequence_layer import Sequence as Layer
 from rnnorm.norm.presets import PRESETS
 from rnnorm.norm.spec import Norm
 
-State = Mapping[str, Any]
+StateDict = Mapping[str, Any]
 Own = TypeVar("Own", bound=Layer)
 
 
@@ -26,7 +26,10 @@ class Place(NamedTuple):
 
 
 def read(
-    state: State, needed: Sequence[str], optional: Sequence[str] = (), ignored: Sequence[str] = ()
+    state: StateDict,
+    needed: Sequence[str],
+    optional: Sequence[str] = (),
+    ignored: Sequence[str] = (),
 ) -> dict[Place, dict[str, Tensor]]:
     """Return the weights of each layer of a stack by the names that one layer has.
 

@@ -130,7 +130,11 @@ def gradient_norms_by_gamma(
 
 
 def find_layer(model: nn.Module, name: str | None) -> tuple[nn.Module, Sequence]:
-    """Find a layer, replace it if it is torch.nn's, and return the model and the layer."""
+    """Find a layer, replace it if it is torch.nn's, and return the model and the layer.
+
+    Raises:
+        ValueError: if there is no such layer, or several without ``name``, or it is bidirectional.
+    """
     layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.RNNBase)}
     if name is None and len(layers) == 1:
         name = next(iter(layers))
@@ -165,16 +169,17 @@ def _as_ours(layer: nn.RNNBase) -> Sequence:
 
 def _record(layer: Sequence) -> list[Tensor]:
     """Collect the states ``(rows, H)`` of the topmost layer, each as the next step reads it."""
-    choose, hidden, top = layer._choose, [], len(layer._suffixes()) - 1
-    below = 0
+    choose, hidden, count = layer._choose, [], len(layer._suffixes())
+    # index of the layer that runs next
+    index = 0
 
     def record(call: LayerCall) -> LayerResult:
-        nonlocal below
+        nonlocal index
         cell = call.cell
 
         def step(*now: Any) -> tuple[Tensor, State]:
             output, state = cell.step(*now)
-            if below == top:
+            if index == count - 1:
                 # output and next step share this tensor: its gradient is the total derivative
                 hidden.append(state[0])
             return output, state
@@ -182,14 +187,14 @@ def _record(layer: Sequence) -> list[Tensor]:
         watched = copy.copy(cell)
         object.__setattr__(watched, "step", step)
         result = reference.layer(call._replace(cell=watched))
-        below = (below + 1) % (top + 1)
+        index = (index + 1) % count
         return result
 
-    def watched(*asked: Any, **options: Any) -> tuple[Kernel, bool]:
+    def choose_recording(*asked: Any, **options: Any) -> tuple[Kernel, bool]:
         kernel, traceable = choose(*asked, **options)
         return replace(kernel, layer=record), traceable
 
-    layer._choose = watched  # type: ignore[method-assign]
+    layer._choose = choose_recording  # type: ignore[method-assign]
     return hidden
 
 

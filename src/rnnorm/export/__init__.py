@@ -22,8 +22,8 @@ from rnnorm.tracing import for_onnx
 
 #: largest root-mean-square difference from the model, relative to the output's
 TOLERANCES = {torch.float16: 1e-2, torch.float32: 1e-4, torch.float64: 1e-9}
-# how often a last bit a result may move before it counts as enlarged rounding, and the difference
-# from the model how often that movement
+# a result that moves by more than this many last bits counts as enlarged rounding, and a difference
+# from the model of more than this many such movements counts as an error
 _ROUNDING = 16.0
 
 
@@ -192,12 +192,12 @@ def onnx(
         sizes = {put.name: [*map(_size, put.shape)] for put in session.get_inputs()}
         # in this run the model gives its own warnings, as of a stream without step
         larger = _enlarged(list(sizes.values()), example, named)
-        told = [_compare(frozen, session, *inputs) for inputs in ((example, named), larger)]
+        messages = [_compare(frozen, session, *inputs) for inputs in ((example, named), larger)]
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    if any(told):
-        warnings.warn(next(filter(None, told)), stacklevel=2)
+    if any(messages):
+        warnings.warn(next(filter(None, messages)), stacklevel=2)
     return sizes
 
 
@@ -317,7 +317,7 @@ def _compare(
         error, scale = _rms(got, want), _rms(want.masked_fill(want.isinf(), 0))
         if error <= tolerance * scale:
             continue
-        said = (
+        text = (
             f"onnxruntime returns another {put.name} than the model for inputs of {shapes}: the "
             f"difference is {error:.1e} where the size is {scale:.1e}"
         )
@@ -325,9 +325,9 @@ def _compare(
         jittered = jittered or _jittered_results(model, example, named)
         moved = _rms(jittered[k].double(), want)
         if not (moved > _ROUNDING * last_bit * scale and error <= _ROUNDING * moved):
-            raise RuntimeError(said)
+            raise RuntimeError(text)
         enlarged = enlarged or (
-            f"{said}. The model's own result moves by {moved:.1e} where inputs and parameters "
+            f"{text}. The model's own result moves by {moved:.1e} where inputs and parameters "
             "change in their last bit: so many steps enlarge rounding. Give an example of fewer "
             "steps, whose results can be compared more closely"
         )

@@ -38,8 +38,8 @@ _OF_THE_FRAME = ("active_sites", "blocks", "norms", "state_sizes", "units", "wid
 class Frame(Protocol):
     """A kernel's frame around equations, which compiles them."""
 
-    def closed(self, request: Request) -> str:
-        """Say why the frame runs no user's cell, empty if it may run some."""
+    def refuses_all(self, request: Request) -> str:
+        """Say why the frame runs no user's cell for a request, empty if it may run some."""
 
     def unavailable(self) -> str:
         """Say why nothing can be compiled here, empty if it can."""
@@ -142,7 +142,7 @@ def _refuses(cell: Cell, request: Request, frame: Frame) -> str:
     Raises:
         TraceError: if its step is more than the kernel's frame computes.
     """
-    if why := frame.closed(request):
+    if why := frame.refuses_all(request):
         return why
     known = _known.get(id(cell))
     if known is not None and known.changes:

@@ -37,11 +37,11 @@ class ActiveRows(NamedTuple):
         Returns:
             mean and biased variance, ``(blocks, F)`` each.
         """
-        mean_of, m2_of = self._gather(own).chunk(2, 1)
+        means, sums = self._gather(own).chunk(2, 1)
         weight = rows.to(own).unsqueeze(2)
         total = weight.sum(0)
-        mean = (weight / total * mean_of).sum(0)
-        var = (m2_of + weight * (mean_of - mean).square()).sum(0) / total
+        mean = (weight / total * means).sum(0)
+        var = (sums + weight * (means - mean).square()).sum(0) / total
         return mean, var
 
     def add(self, own: Tensor) -> Tensor:
@@ -96,9 +96,9 @@ class MergedSite(BatchSite):
         return [*merged, *[self._by_constants(z, t) for t, z in late]]
 
     def _merge(self, z: Tensor, steps: list[int], rows: Tensor) -> Tensor:
-        mine = rows[distributed.get_rank(self._ranks.group)].tolist()
+        counts = rows[distributed.get_rank(self._ranks.group)].tolist()
         out, mean, var = _Merge.apply(  # type: ignore[no-untyped-call]
-            z, self.gamma, self.shift, self.eps, mine, rows, self._ranks
+            z, self.gamma, self.shift, self.eps, counts, rows, self._ranks
         )
         self._asked += steps
         self._taken += [(m, v, 1.0) for m, v in zip(mean, var, strict=True)]
@@ -115,20 +115,20 @@ class _Merge(torch.autograd.Function):
         gamma: Tensor,
         shift: Tensor | None,
         eps: float,
-        mine: list[int],
+        counts: list[int],
         rows: Tensor,
         ranks: ActiveRows,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalise blocks of ``mine`` rows of ``z`` ``(n, F)``; ``rows``: ``(world, blocks)``."""
-        blocks = torch.split(z, mine)
+        """Normalise each block of rows of ``z`` ``(n, F)``; ``rows`` is ``(world, blocks)``."""
+        blocks = torch.split(z, counts)
         means = [block.mean(0) if len(block) else z.new_zeros(z.size(1)) for block in blocks]
         pairs = zip(blocks, means, strict=True)
         own = torch.stack([*means, *[(block - m).square().sum(0) for block, m in pairs]])
         mean, var = ranks.merge(own, rows)
         inverse = torch.rsqrt(var + eps)
-        normal = (z - _spread(mean, mine)) * _spread(inverse, mine)
+        normal = (z - _spread(mean, counts)) * _spread(inverse, counts)
         ctx.save_for_backward(normal, inverse, gamma)
-        ctx.mine, ctx.ranks, ctx.shifted = mine, ranks, shift is not None
+        ctx.counts, ctx.ranks, ctx.shifted = counts, ranks, shift is not None
         ctx.total = rows.sum(0).to(z).unsqueeze(1)
         ctx.mark_non_differentiable(mean, var)
         out = normal * gamma if shift is None else torch.addcmul(shift, normal, gamma)
@@ -138,15 +138,15 @@ class _Merge(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the gradient of batch normalisation, with its two sums over all ranks' rows."""
         normal, inverse, gamma = ctx.saved_tensors
-        grad, mine = grads[0], ctx.mine
+        grad, counts = grads[0], ctx.counts
         own = torch.stack(
-            [each.sum(0) for of in (grad, grad * normal) for each in torch.split(of, mine)]
+            [each.sum(0) for of in (grad, grad * normal) for each in torch.split(of, counts)]
         )
         along_mean, along_std = ctx.ranks.add(own).chunk(2)
         along_mean, along_std = (
-            _spread(along / ctx.total, mine) for along in (along_mean, along_std)
+            _spread(along / ctx.total, counts) for along in (along_mean, along_std)
         )
-        grad_z = gamma * _spread(inverse, mine) * (grad - along_mean - normal * along_std)
+        grad_z = gamma * _spread(inverse, counts) * (grad - along_mean - normal * along_std)
         grad_shift, grad_gamma = (part.sum(0) for part in own.chunk(2))
         return grad_z, grad_gamma, grad_shift if ctx.shifted else None, None, None, None, None
 

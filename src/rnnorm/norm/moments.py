@@ -42,6 +42,7 @@ class BatchSite:
         steps: int = 1,
     ) -> None:
         self.gamma, self.shift, self.eps, self.min_rows = gamma, shift, eps, min_rows
+        # memory for the moments of steps to come
         self._steps, self._room = steps, list[Moments]()
         self._constants: list[Moments] = []
         if constants is not None:

@@ -124,7 +124,7 @@ def _mixed(given: Mapping[Any, Any]) -> MixedNorm:
             "norm['joint'] normalises the sum of the input and the recurrent term: leave it out, "
             f"or leave out {' and '.join(map(repr, terms))}"
         )
-    specs = {site: _alone(site, spec) for site, spec in given.items()}
+    specs = {site: _at_site(site, spec) for site, spec in given.items()}
     least = {site: spec.min_rows for site, spec in specs.items() if isinstance(spec, BatchNorm)}
     if len(set(least.values())) > 1:
         raise ValueError(
@@ -134,7 +134,7 @@ def _mixed(given: Mapping[Any, Any]) -> MixedNorm:
     return MixedNorm(specs=BySite(specs))
 
 
-def _alone(site: str, given: Any) -> Norm:
+def _at_site(site: str, given: Any) -> Norm:
     """Return the spec that a mapping has for a site, with the site on and all others off."""
     spec = _preset(f"norm[{site!r}]", given) if isinstance(given, str) else given
     if not isinstance(spec, Norm) or isinstance(spec, MixedNorm):

@@ -24,8 +24,8 @@ def _type_of(dtype: torch.dtype) -> tuple[str, int]:
     return _TYPES.get(dtype, _FLOAT)
 
 
-def closed(request: Request) -> str:
-    """Say why the frame runs no user's cell, empty if it may run some."""
+def refuses_all(request: Request) -> str:
+    """Say why the frame runs no user's cell for a request, empty if it may run some."""
     return switched_off() or ("a program goes to other machines" if request.exported else "")
 
 

@@ -15,8 +15,8 @@ from rnnorm.kernels.own_cell import cell_of
 from rnnorm.kernels.run_time_compilation import switched_off
 
 
-def closed(request: Request) -> str:
-    """Say why the frame runs no user's cell, empty if it may run some."""
+def refuses_all(request: Request) -> str:
+    """Say why the frame runs no user's cell for a request, empty if it may run some."""
     return switched_off() or why_not_multiplied(request.dtype, rectified=False)
 
 
