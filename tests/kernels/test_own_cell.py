@@ -135,6 +135,21 @@ def test_gradcheck_and_the_second_derivative(kind, norm):
     assert torch.autograd.gradgradcheck(call, (x, *model.parameters()), atol=1e-4)
 
 
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@pytest.mark.parametrize("kind", ["two", "reset", "lstm", "peephole"])
+def test_a_weight_changed_in_place_before_backward_is_noticed(kind, norm):
+    model = layer(kind, NORMS[norm])
+    for name, parameter in model.named_parameters():
+        if name.startswith(("bias", "beta")):
+            # nothing that is only added is saved by the reference
+            continue
+        output, _ = model(draw(5, 4, 3))
+        with torch.no_grad():
+            parameter.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
+
+
 def shifted(**biases):
     """Return a GRU of other biases, whose equations are compiled as those of OwnGRU."""
 

@@ -3,12 +3,14 @@
 import contextlib
 import copy
 import pickle
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize, prune
+from torch.utils import _pytree as pytree
 
 import rnnorm
 from rnnorm.kernels import dispatch
@@ -456,3 +458,41 @@ def test_a_cell_sees_a_count_written_amid_its_steps(name, x):
     with rnnorm.use_backend("reference"):
         torch.testing.assert_close(after, [cell(x[0], step=step) for step in range(6)])
     assert not torch.allclose(after[2][0], before[2][0])
+
+
+ALL_LAYERS = {
+    "RNN": rnnorm.RNN,
+    "LSTM": rnnorm.LSTM,
+    "two layers, both directions": partial(rnnorm.LSTM, num_layers=2, bidirectional=True),
+    "projected": partial(rnnorm.LSTM, proj_size=2),
+    "peephole": partial(rnnorm.LSTM, peephole="all"),
+    "GRU": rnnorm.GRU,
+    "GRU both": partial(rnnorm.GRU, reset_after="both"),
+    "LiGRU": rnnorm.LiGRU,
+    "IndRNN": rnnorm.IndRNN,
+    "MIRNN": rnnorm.MIRNN,
+    "clockwork": partial(rnnorm.ClockworkRNN, periods=(1, 2)),
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", None])
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize("make", ALL_LAYERS.values(), ids=ALL_LAYERS)
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_a_tensor_changed_in_place_before_backward_is_noticed(make, norm, backend):
+    torch.manual_seed(0)
+    layer = make(3, 4, norm=norm)
+    states = layer(torch.randn(5, 6, 3))[1]
+    for name in ("x", "hx", *dict(layer.named_parameters())):
+        if name.startswith(("bias", "beta")):
+            # nothing that is only added is saved by the reference
+            continue
+        given = [torch.randn(5, 6, 3, requires_grad=True)]
+        given += [s.detach().requires_grad_() for s in pytree.tree_leaves(states)]
+        x, *hx = [2 * leaf for leaf in given]
+        with rnnorm.use_backend(backend) if backend else contextlib.nullcontext():
+            output, _ = layer(x, tuple(hx) if len(hx) > 1 else hx[0])
+        with torch.no_grad():
+            {"x": x, "hx": hx[-1]}.get(name, getattr(layer, name, None)).add_(1)
+        with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
+            output.sum().backward()

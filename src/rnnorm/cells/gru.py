@@ -40,7 +40,7 @@ class GRU(Cell):
         if self.reset_after:
             return weights
         H = self.units(weights)
-        gates, candidate = torch.split(weights.weight_hh, [2 * H, H])
+        gates, candidate = weights.weight_hh[: 2 * H], weights.weight_hh[2 * H :]
         return weights._replace(own={"weight_gates": gates, "weight_candidate": candidate})
 
     def step(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels.call import LayerCall
 from rnnorm.kernels.equations.graph import Graph
-from rnnorm.kernels.equations.graph_cell import GraphCell, join_products
+from rnnorm.kernels.equations.graph_cell import GraphCell, concatenate, join_products
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.inputs import PEEPHOLES
 from rnnorm.norm.spec import CELL_SITES
@@ -53,7 +52,7 @@ def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
     product = cell.graph.product
     recurrent = given[product] if product else call.state[0].new_zeros(units)
     if second := cell.graph.second:
-        recurrent = torch.cat([recurrent, given[second.product]])
+        recurrent = concatenate(0, recurrent, given[second.product])
     weights = Weights(call.weights.weight_ih, recurrent, *shifts, own=own)
     return call._replace(cell=cell, weights=weights)
 

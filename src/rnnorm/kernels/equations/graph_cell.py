@@ -181,14 +181,47 @@ def join_products(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tens
             parts = _with_equal_steps([found.pop(name, None) for name in (site, other)])
             like, gates = next(p for p in parts if p is not None), graph.gates
             units = like.size(-1) // gates[parts[0] is None]
-            found[site] = torch.cat(
-                [
+            found[site] = concatenate(
+                -1,
+                *[
                     like.new_zeros(*like.shape[:-1], count * units) if part is None else part
                     for part, count in zip(parts, gates, strict=True)
                 ],
-                -1,
             )
     return found
+
+
+class _Concatenate(torch.autograd.Function):
+    """``torch.cat``, after which no part may be changed in place before the backward pass.
+
+    A kernel saves the whole for its backward pass, where the reference saves the parts.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(dim: int, *parts: Tensor) -> Tensor:
+        """Concatenate the parts."""
+        return torch.cat(parts, dim)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Save the parts, whose versions autograd compares."""
+        ctx.dim, *parts = inputs
+        ctx.save_for_backward(*parts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradient of each part.
+
+        Raises:
+            RuntimeError: if a part was changed in place.
+        """
+        sizes = [part.size(ctx.dim) for part in ctx.saved_tensors]
+        return (None, *torch.split(grad, sizes, ctx.dim))
+
+
+concatenate: Any = _Concatenate.apply
 
 
 def _with_equal_steps(parts: list[Tensor | None]) -> list[Tensor | None]:
