@@ -279,6 +279,25 @@ def test_a_file_names_its_functions(tmp_path):
         rnnorm.export.c(rnnorm.RNN(2, 3), tmp_path / "none" / "stream.c")
 
 
+def test_a_header_does_not_hide_another_whose_name_differs_in_case_alone(tmp_path):
+    for name in ("a/stream", "b/Stream"):
+        (tmp_path / name).parent.mkdir()
+        rnnorm.export.c(rnnorm.RNN(2, 3), tmp_path / f"{name}.c")
+    (tmp_path / "main.c").write_text(
+        """
+        #include "a/stream.h"
+        /* the constants of both are in capitals */
+        #define STREAM_INPUTS INPUTS
+        #define STREAM_OUTPUTS OUTPUTS
+        #include "b/Stream.h"
+        stream_state one;
+        Stream_state other;
+        """
+    )
+    command = [tool("gcc"), "-std=c99", "-Wall", "-Werror", "-c", "main.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+
+
 def test_training_changes_no_stream(tmp_path):
     layer = rnnorm.LSTM(5, 7, norm="batch")
     layer(torch.randn(4, 8, 5))

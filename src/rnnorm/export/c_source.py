@@ -54,10 +54,11 @@ def c(
 ) -> CStream:
     """Write a layer in evaluation as a stream in C99: a file and, beside it, its header.
 
-    The header declares ``NAME_reset`` and ``NAME_frame``, where NAME is that of the file. A
-    stream is what a frozen copy of the layer computes from ``step=0`` on, one frame after the
-    other. The code needs ``expf``, ``tanhf``, ``sqrtf`` and, in 8 bits, ``lrintf`` of C's library,
-    and no memory besides the state that the caller holds and the stack.
+    The header declares ``NAME_reset`` and ``NAME_frame``, where NAME is that of the file, and in
+    capitals the constants ``NAME_INPUTS`` and ``NAME_OUTPUTS``. A stream is what a frozen copy of
+    the layer computes from ``step=0`` on, one frame after the other. The code needs ``expf``,
+    ``tanhf``, ``sqrtf`` and, in 8 bits, ``lrintf`` of C's library, and no memory besides the state
+    that the caller holds and the stack.
 
     With ``"int8"`` the weights are whole numbers of 8 bits with a scale for each row. What they
     are multiplied with, a frame or h, is rounded to 8 bits at each step by its own largest value,

@@ -3,8 +3,8 @@ A name behind a dollar sign is filled in; a line of such a name alone is left ou
 
 //: header
 /* Written by rnnorm.export.c: see $name.c. */
-#ifndef ${NAME}_H
-#define ${NAME}_H
+#ifndef ${name}_H
+#define ${name}_H
 
 #include <stdint.h>
 
