@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from rnnorm.experiments.recipe.label import run_label
+from rnnorm.experiments.recipe.label import changes_of, run_label
 from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.clock import StopAfter, callbacks_of
 from rnnorm.experiments.training.run_names import BEST, LAST, shell_word
@@ -70,7 +70,8 @@ def introduction(
     said = about["about"]
     lines = [f"{run_label(about)}: {said.get('title', '')}"]
     paper = said.get("paper")
-    if said.get("number") is not None:
+    # a smaller or changed training is not of the paper's setting
+    if said.get("number") is not None and not changes_of(about):
         source = f" ({paper})" if paper else ""
         lines.append(f"the paper's number{source}: {said['metric']} {said['number']}")
     elif paper:
@@ -78,7 +79,7 @@ def introduction(
     if note := " ".join(said.get("note", "").split()):
         lines.append(f"note: {note}")
     if about["scale"] == "small":
-        lines.append(f"scale small, not to be compared with it: {said['small']}")
+        lines.append(f"scale small, not to be compared with the paper: {said['small']}")
     if "start" in about:
         lines.append(f"begins with the weights of {about['start']}")
     lines.append(experiment.summary())
