@@ -8,6 +8,7 @@ import pytest
 import torch
 from compiled_cells import CELLS, NORMS, OwnGRU, ThreeStates, draw, layer
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 import rnnorm
 from rnnorm import Zoneout
@@ -148,6 +149,13 @@ def test_a_weight_changed_in_place_before_backward_is_noticed(kind, norm):
             parameter.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             output.sum().backward()
+
+
+def test_a_first_call_within_a_checkpoint():
+    model, x = layer("reset", "layer"), draw(5, 4, 3).requires_grad_()
+    output, _ = checkpoint(model, x, use_reentrant=False)
+    (found,) = torch.autograd.grad(output.sum(), x)
+    torch.testing.assert_close(found, torch.autograd.grad(model(x)[0].sum(), x)[0])
 
 
 def shifted(**biases):

@@ -41,3 +41,21 @@ def test_other_equations_are_a_difference(factor):
     traced = cell_of(trace(Function(torch.square)))
     other = Function(lambda z: factor * z * (z if factor != 1 else z.detach()))
     assert "is not what the trace of its step says" in difference(other, traced, None)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize(
+    "mode",
+    [
+        lambda: torch.device("meta"),
+        lambda: torch.autograd.set_detect_anomaly(True),
+        lambda: torch.autograd.graph.disable_saved_tensors_hooks("not here"),
+        lambda: torch.autograd.graph.saved_tensors_hooks(pytest.fail, pytest.fail),
+    ],
+    ids=["device", "anomaly", "no hooks", "hooks"],
+)
+def test_a_mode_around_the_first_call_of_a_cell_is_not_around_its_check(mode):
+    # its gradient is no number at h = 0
+    cell = Function(lambda z: z + torch.sqrt(0 * z))
+    with mode():
+        assert difference(cell, cell_of(trace(cell)), None) == ""

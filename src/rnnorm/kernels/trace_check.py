@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
 from rnnorm.cells.cell import Cell, Weights
@@ -30,11 +33,16 @@ def difference(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
         leaves.append(numbers.mul_(scale).requires_grad_())
         return numbers
 
+    hooked = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
     with (
         _disable_current_modes(),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),
+        torch.device("cpu"),
+        torch.autograd.set_detect_anomaly(False),
+        # the innermost hooks alone are called: torch.utils.checkpoint would count what is saved
+        saved_tensors_hooks(Tensor.detach, Tensor.detach) if hooked else nullcontext(),
     ):
         drawn = {
             # small weights keep states, and so rounding errors, small
@@ -84,6 +92,7 @@ def _differentiated(result: LayerResult, leaves: list[Tensor]) -> list[Tensor]:
         for k, v in enumerate(values)
     ]
     loss = torch.stack(parts).sum()
+    values = [v.detach() for v in values]
     if not loss.requires_grad:
         return [*values, *[torch.zeros_like(leaf) for leaf in leaves]]
     grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
