@@ -3,20 +3,29 @@
 #
 #     OUT=build/gpu PYTHON=python3 tools/gpu.sh
 #
-# PYTHON needs torch for CUDA; the checkout needs no installation. Each part has a time limit and a
-# log in OUT, and runs even if an earlier part failed. The last line names the parts that failed.
+# PYTHON needs torch for CUDA, Triton, pytest and pytest-xdist; the checkout needs no installation.
+# Each part has a time limit and writes a log in OUT as it goes. It runs even if an earlier part
+# failed, unless there is no GPU. The last line names the parts that failed.
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-build/gpu}
 mkdir -p "$OUT"
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}"
-export RNNORM_CACHE="${RNNORM_CACHE:-$OUT/cache}"
+# not among the logs: there are hundreds of files
+export RNNORM_CACHE="${RNNORM_CACHE:-build/gpu-cache}"
+# what is cut off has written its log
+export PYTHONUNBUFFERED=1
+# there are as many processes as cores
+export OMP_NUM_THREADS=1
+# some versions of torch otherwise refuse products where fresh memory is filled with NaN
+export CUBLAS_WORKSPACE_CONFIG=:4096:8
 failed=
 
 part() {
   name=$1 seconds=$2
   shift 2
   echo "== $name"
-  timeout "$seconds" "$@" >"$OUT/$name.log" 2>&1
+  # pytest tells of failures when it is interrupted
+  timeout -s INT -k 10 "$seconds" "$@" >"$OUT/$name.log" 2>&1
   code=$?
   tail -n 12 "$OUT/$name.log"
   [ $code = 0 ] || failed="$failed $name($code)"
@@ -24,22 +33,39 @@ part() {
 tests() {
   name=$1 seconds=$2
   shift 2
-  part "$name" "$seconds" "$PYTHON" -m pytest -p no:cacheprovider --tb=short "$@"
+  # a test that hangs ends its process, which xdist replaces
+  part "$name" "$seconds" "$PYTHON" -m pytest -vv -p no:cacheprovider --tb=short $limit \
+    -W default::DeprecationWarning -W default::FutureWarning "$@"
 }
+limit=
+"$PYTHON" -c "import pytest_timeout" 2>/dev/null && limit="--timeout=60 --timeout-method=thread"
+kernels="tests/kernels/test_cuda_kernels.py tests/kernels/test_cuda_own_cell.py"
 
-part machine 40 "$PYTHON" -c "
+part machine 60 "$PYTHON" -c "
 import rnnorm, torch
-print(torch.__version__, torch.cuda.get_device_name(), rnnorm.backends())"
-# in one process, because all blocks of a kernel have to be on the GPU at once
-tests kernels 150 tests/kernels/test_cuda_kernels.py
-tests own_cells 70 tests/kernels/test_cuda_own_cell.py
-tests triton 110 -n 8 $(printf 'tests/kernels/test_triton_%s.py ' equations update look_up operators graphs)
-part check 100 "$PYTHON" -c "
+from rnnorm.kernels.cuda import compiler
+nvrtc, why = compiler._load()
+print('torch', torch.__version__, 'NVRTC', nvrtc.version if nvrtc else why)
+print(torch.cuda.get_device_properties(0), rnnorm.backends())"
+[ -z "$failed" ] || exit 1
+# most of the time goes into compilation: in one process alone they then take what is compiled
+tests kernels 100 -n 8 $kernels
+tests kernels_alone 90 -n 1 $kernels
+examine="
 import sys
-from rnnorm.experiments.bench.check import check
-sys.exit(not check('cuda', out='$OUT/check.json', budget=65, timed=()))"
-part speed 60 "$PYTHON" benchmarks/gpu.py --no-reference --cell LSTM --shape 50x64x128x512
-tests values 60 -n 8 tests/kernels/test_triton_values.py
+from rnnorm.experiments.bench.check import OutOfTimeError, all_cases, check
+try:
+    right = check('cuda', cases=list(all_cases())[int(sys.argv[1])::14], budget=45, timed=())
+except OutOfTimeError:
+    right = True
+sys.exit(not right)"
+part check 90 sh -c 'seq 0 13 | xargs -P 14 -I {} "$0" -c "$1" {}' "$PYTHON" "$examine"
+tests triton 90 -n 8 $(printf 'tests/kernels/test_triton_%s.py ' equations update look_up operators graphs)
+for backend in triton cuda; do
+  part "speed_$backend" 45 "$PYTHON" benchmarks/gpu.py --no-reference --cell LSTM \
+    --shape 50x64x128x512 --backend $backend
+done
+tests values 40 -n 8 tests/kernels/test_triton_values.py
 
 echo "== not passed:${failed:- none}"
 [ -z "$failed" ]
