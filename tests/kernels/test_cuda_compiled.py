@@ -134,9 +134,18 @@ def check(variant, layout, architecture, folder):
     text = persistent.source(variant.backward, variant.cell, variant.weights)
     path = folder / "kernel.cubin"
     path.write_bytes(compiler.compile(text, variant.defines(layout), architecture))
-    command = [TOOLS / "cuobjdump", "-res-usage", path]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    uses = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told))
+
+    def told(*command):
+        return subprocess.run([*command, path], capture_output=True, text=True, check=True).stdout
+
+    uses = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told(TOOLS / "cuobjdump", "-res-usage")))
     stack = int(uses["STACK"]) + int(uses["LOCAL"])
     assert stack <= 300, (variant, layout, uses)
-    assert int(uses["REG"]) * layout.threads <= 65536
+    # each quarter of a multiprocessor has a quarter of the registers, and whole warps
+    assert -(-int(uses["REG"]) // 8) * 8 * 32 * -(-layout.threads // 128) <= 16384
+    # what other blocks wrote may be stale in caches past which these loads do not go
+    loads = set(re.findall(r"\b(?:LDG|LDGSTS)\.[\w.]+", told(TOOLS / "nvdisasm")))
+    assert "LDG.E.STRONG.GPU" in loads
+    copies = {load for load in loads if load.startswith("LDGSTS")}
+    assert copies == (set() if layout.bulk else {"LDGSTS.E.BYPASS.128"})
+    assert not [load for load in loads if "CONSTANT" in load]
