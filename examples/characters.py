@@ -2,8 +2,8 @@
 A model of characters
 =====================
 
-A net learns to guess the next character of a text, and then writes. The text on this page is the
-help of Python's own language, which every Python brings along; give a file for another.
+A net learns to predict the next character of a text, and then writes. The text on this page is the
+help on Python's own language, which is part of every Python. Name a file to train on another text:
 
 .. code-block:: sh
 
@@ -36,16 +36,16 @@ LENGTH, ROWS = 50, 32
 # The text
 # --------
 #
-# The last tenth is for validation.
+# The last tenth of the text is for validation.
 
 if given.file is None:
-    said = "\n".join(pydoc_data.topics.topics.values())
+    content = "\n".join(pydoc_data.topics.topics.values())
 else:
-    said = Path(given.file).read_text(encoding="utf-8")
-alphabet = sorted(set(said) | set(given.begin))
-text = torch.tensor([alphabet.index(c) for c in said])
+    content = Path(given.file).read_text(encoding="utf-8")
+alphabet = sorted(set(content) | set(given.begin))
+text = torch.tensor([alphabet.index(c) for c in content])
 train, val = text[: int(0.9 * len(text))], text[int(0.9 * len(text)) :]
-print(f"{len(said)} characters, {len(alphabet)} different ones")
+print(f"{len(content)} characters, {len(alphabet)} different ones")
 
 
 def windows(text, count):

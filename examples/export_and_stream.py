@@ -2,8 +2,9 @@
 A stream in onnxruntime
 =======================
 
-A small net learns to say the next value of a signal. It is exported to ONNX, loaded in onnxruntime,
-and reads a signal frame by frame. :doc:`/export` has the other ways from training to use.
+A small net learns to predict the next value of a signal. It is exported to ONNX, loaded in
+onnxruntime, and reads a signal frame by frame. :doc:`/export` has the other ways from training to
+use.
 
 .. code-block:: sh
 
@@ -33,8 +34,8 @@ torch.manual_seed(0)
 # Training
 # --------
 #
-# The net returns its state too, so that it can go on from there. Batch norm has statistics of each
-# step of a sequence, and ``step`` says which step comes first.
+# The net also returns its state, so that the next call can go on from there. Batch norm has
+# statistics for each step of a sequence, and ``step`` says which step comes first.
 
 
 class Forecaster(nn.Module):
@@ -88,21 +89,21 @@ print(f"inputs: {', '.join(sizes)}")
 x = signals(70, 1)
 session = onnxruntime.InferenceSession(file)
 names = [put.name for put in session.get_inputs()]
-state, said = [np.zeros((1, 1, 32), np.float32)] * 2, []
+state, outputs = [np.zeros((1, 1, 32), np.float32)] * 2, []
 for step, frame in enumerate(x[:-1].numpy()):
     inputs = [frame[None], *state, np.array([step])]
     output, *state = session.run(None, dict(zip(names, inputs, strict=True)))
-    said.append(output)
+    outputs.append(output)
 with torch.no_grad():
     whole, _ = model(x[:-1])
-streamed = torch.from_numpy(np.concatenate(said))
+streamed = torch.from_numpy(np.concatenate(outputs))
 print(f"streamed as in one pass: {torch.allclose(streamed, whole, atol=1e-5)}")
 print(f"mean square error: {(streamed[10:] - x[11:]).square().mean():.4f}")
 
 # %%
 
 plt.plot(x[1:].flatten(), label="the signal")
-plt.plot(streamed.flatten(), "--", label="what the net said a frame before")
+plt.plot(streamed.flatten(), "--", label="what the net predicted a frame before")
 plt.xlabel("frame")
 plt.legend()
 plt.show()

@@ -2,8 +2,9 @@
 Forecasts of a series
 =====================
 
-Nets with different norms forecast a series a day ahead. The series on this page is made up; give a
-file for one of your own, such as `ETTh1.csv <https://github.com/zhouhaoyi/ETDataset>`_.
+Nets with different norms forecast a series a day ahead. The series on this page is made up. Name a
+file to forecast a series of your own, such as
+`ETTh1.csv <https://github.com/zhouhaoyi/ETDataset>`_:
 
 .. code-block:: sh
 

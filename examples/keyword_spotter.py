@@ -2,12 +2,12 @@
 A keyword spotter in C
 ======================
 
-A net learns to tell ten words apart. It is written in C, in float and in 8 bits, and the C programs
-are compared with it. :doc:`/export` says what such a file holds.
+A net learns to tell ten words apart. It is exported to C, in float and in 8 bits, and the C
+programs are compared with the net. :doc:`/export` says what such a C file holds.
 
-The words on this page are made up, since the docs are built without a network. With ``--data-dir``
-they are the spoken digits of six people, of which 2700 recordings are for training and 300 for the
-test:
+The words on this page are made up, because the docs are built without a network. With
+``--data-dir`` they are spoken digits of six people: 2700 recordings for training, and 300 for the
+test.
 
 .. code-block:: sh
 
@@ -46,8 +46,8 @@ torch.manual_seed(0)
 # The words
 # ---------
 #
-# A word that is made up is two tones that glide, in noise; its pitch and speed vary. Each word
-# becomes a frame of 41 filter banks every 10 ms.
+# A made-up word has two gliding tones in noise; its pitch and speed vary. Each word becomes frames
+# of 41 filter banks, one frame every 10 ms.
 
 
 def make_up(count, seed):
@@ -99,8 +99,8 @@ class Spotter(nn.Module):
         return self.out(h_n[-1])
 
 
-def accuracy(said):
-    return (said == y_test).float().mean().item()
+def accuracy(predicted):
+    return (predicted == y_test).float().mean().item()
 
 
 model = Spotter(given.units)
@@ -119,9 +119,9 @@ print(f"torch: accuracy {accuracy(frozen(x_test).argmax(1)):.3f}")
 # In C
 # ----
 #
-# ``rnnorm.export.c`` writes the layer and the linear layer behind it. This program runs a stream
-# for each word: it reads the number of frames and the frames, and prints the scores behind the
-# last.
+# ``rnnorm.export.c`` writes the layer and the linear layer after it. The program below runs a
+# stream for each word: it reads the number of frames and the frames, and prints the scores after
+# the last frame.
 
 MAIN = """
 #include "spotter.h"
@@ -172,7 +172,8 @@ for kind, quantize in (("float", None), ("int8", "int8")):
         print(f"{kind}: accuracy {accuracy(scores[kind].argmax(1)):.3f}")
 
 # %%
-# What 8 bits cost: each point is the score of one digit for one word.
+# The picture shows how far 8 bits change the result: each point is the score of one digit for one
+# word.
 
 with torch.no_grad():
     wanted = frozen(x_test)
@@ -180,6 +181,6 @@ for kind in reversed(scores):
     apart = scores[kind] - wanted
     plt.plot(wanted.flatten(), apart.flatten(), ".", markersize=3, label=kind)
 plt.xlabel("score in PyTorch")
-plt.ylabel("score in C, minus that")
+plt.ylabel("score in C − score in PyTorch")
 plt.legend()
 plt.show()

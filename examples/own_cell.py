@@ -3,8 +3,8 @@ A cell of your own
 ==================
 
 A cell is the equations of one step. This example writes two cells, and trains each with and
-without batch norm to add two numbers of a sequence. :doc:`/own-cell` explains all that a cell
-may say of itself.
+without batch norm to add two numbers of a sequence. :doc:`/own-cell` explains all options of a
+cell.
 
 .. code-block:: sh
 
@@ -31,7 +31,7 @@ given = parser.parse_args([] if "get_ipython" in globals() else None)
 # ---------
 #
 # A LiGRU is a GRU without reset gate and with a rectifier (Ravanelli et al. 2018). It has the
-# weights of two gates, so ``gates`` is all that has to be said besides the step.
+# weights of two gates, so it needs only ``gates`` besides the step.
 
 
 class LiGRU(rnnorm.Cell):
@@ -45,8 +45,8 @@ class LiGRU(rnnorm.Cell):
 
 
 # %%
-# Each unit of an IndRNN sees itself alone: h = relu(W x + b + u h) (Li et al. 2018). It has a
-# vector u where other cells have a matrix, so it also says what its weights are.
+# Each unit of an IndRNN sees only its own state: h = relu(W x + b + u h) (Li et al. 2018). It has a
+# vector u where other cells have a matrix, so it also defines its weights.
 
 
 class IndRNN(rnnorm.Cell):
@@ -69,8 +69,8 @@ class IndRNN(rnnorm.Cell):
 # The task
 # --------
 #
-# Each frame has a number and a mark. One number of the first half is marked, and one of the second:
-# the net has to give their sum.
+# Each frame has a number and a mark. One number of the first half and one of the second half are
+# marked. The net has to give their sum.
 
 
 def draw(steps, rows=64):
@@ -96,8 +96,8 @@ class Adder(nn.Module):
 # Training
 # --------
 #
-# After training with batch norm, ``rnnorm.update_bn`` takes statistics of the weights as they are
-# now. The error of a net that always answers with the mean would be 1/6.
+# After training with batch norm, ``rnnorm.update_bn`` takes the statistics of the trained weights.
+# A net that always answers with the mean would have an error of 1/6.
 
 for cell in (LiGRU(), IndRNN()):
     for norm in (None, "laurent2015-frame"):

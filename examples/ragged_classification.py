@@ -5,8 +5,8 @@ Series of different length
 A net classifies series of different length. It is saved, loaded, and reads a series one frame at a
 time.
 
-The series on this page are scikit-learn's digits, as a list of their inked pixels: row, column and
-ink. With ``--data-dir`` they are utterances of Japanese vowels, from the files
+The series on this page are scikit-learn's digits: a list of the inked pixels of an image, each with
+row, column and ink. With ``--data-dir`` they are utterances of Japanese vowels, from the files
 ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts`` of the UEA archive of time series.
 
 .. code-block:: sh
@@ -62,8 +62,8 @@ print(f"{len(train.x)} series for training, of {min(lengths)} to {max(lengths)} 
 # The net
 # -------
 #
-# ``lengths=`` says how long each row is. What stands behind that has no effect, and h_n is the
-# state after the last frame of each row.
+# ``lengths=`` says how long each row is. The padding after that has no effect, and h_n is the state
+# after the last frame of each row.
 
 
 class Classifier(nn.Module):
@@ -92,8 +92,8 @@ def minibatches(series, size=32):
 # Training
 # --------
 #
-# ``rnnorm.update_bn`` then takes the statistics of the weights as they are now, not of those of the
-# last steps.
+# After training ``rnnorm.update_bn`` takes the statistics of the trained weights. The running
+# average mixes in those of earlier weights.
 
 features, classes = train.x[0].size(1), int(train.y.max()) + 1
 model = Classifier(features, classes)
@@ -122,14 +122,14 @@ loaded = Classifier(features, classes).eval()
 loaded.load_state_dict(torch.load(file, weights_only=True))
 x, lengths, y = batch(test)
 with torch.no_grad():
-    said = loaded(x, lengths).argmax(1)
-print(f"test accuracy: {(said == y).float().mean():.3f}")
+    predicted = loaded(x, lengths).argmax(1)
+print(f"test accuracy: {(predicted == y).float().mean():.3f}")
 
 # %%
 # One frame at a time
 # -------------------
 #
-# The statistics of a step belong to it, so each call says which step comes.
+# Each step has statistics of its own, so each call says which step it is.
 
 x, state = test.x[0], None
 with torch.no_grad():
@@ -141,7 +141,7 @@ with torch.no_grad():
 print(f"streamed as in one pass: {torch.allclose(whole, scores[-1], atol=1e-5)}")
 
 # %%
-# On the left the loss, on the right what the net says of the series after each of its frames.
+# The left picture has the loss, the right one what the net predicts after each frame of a series.
 
 _, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
 left.semilogy(losses)

@@ -2,8 +2,8 @@
 A recurrent policy
 ==================
 
-A policy has to repeat a cue after a delay. It is trained by an actor-critic on windows of 16
-frames, in which episodes end and others begin: ``reset=`` says where.
+A policy has to repeat a cue after a delay. An actor-critic trains it on windows of 16 frames, in
+which episodes end and others begin: ``reset=`` says where.
 
 .. code-block:: sh
 
@@ -30,8 +30,8 @@ CUES = 4
 # The environments
 # ----------------
 #
-# An episode is a cue, 3 to 10 frames of nothing, and a question. The answer to the question is
-# worth 1 if it is the cue, and ends the episode. Many environments run at once.
+# An episode is a cue, 3 to 10 empty frames, and a question. The answer to the question ends the
+# episode, and is worth 1 if it is the cue. Many environments run at once.
 
 
 class Delay:
@@ -46,7 +46,7 @@ class Delay:
         self.left = torch.where(anew, torch.randint(4, 12, anew.shape), self.left)
 
     def frame(self):
-        """The cue at an episode's first frame, and whether now is the question."""
+        """Return the cue at an episode's first frame, and whether the question comes now."""
         cue = one_hot(self.cue, CUES) * self.anew.unsqueeze(1)
         return torch.cat([cue, (self.left == 0).unsqueeze(1)], 1).float()
 
@@ -62,8 +62,8 @@ class Delay:
 # The policy
 # ----------
 #
-# Where ``anew`` is true, the layer forgets the episode before, both while the policy acts and while
-# it is trained.
+# Where ``anew`` is true, the layer forgets the previous episode, both while the policy acts and
+# while it is trained.
 
 
 class Policy(nn.Module):
@@ -73,7 +73,7 @@ class Policy(nn.Module):
         self.out = nn.Linear(hidden_size, CUES + 1)
 
     def forward(self, frames, state, anew):
-        """Logits of the actions (T, B, CUES), values (T, B), and the state to go on from."""
+        """Return logits of the actions (T, B, CUES), values (T, B), and the last state."""
         output, state = self.rnn(frames, state, reset=anew)
         logits, value = self.out(output).split([CUES, 1], 2)
         return logits, value.squeeze(2), state
@@ -95,7 +95,7 @@ def act(policy, environments, state, steps):
 
 
 def returns(rewards, anew, last, discount=0.9):
-    """Discounted sums of the rewards until the episode ends; `last` is the value after them."""
+    """Return the discounted rewards until each episode ends; `last` is the value after them."""
     sums = []
     for reward, ends in zip(rewards.flip(0), anew.flip(0), strict=True):
         last = reward + discount * last * ~ends
