@@ -17,7 +17,7 @@ from rnnorm.model.freeze import freeze
 # rounding from step to step
 _TOLERANCE = 1e-6
 _FRAMES = 64
-# with its folder among those of headers, a file named as one of these would take its place
+# C's own headers: where a compiler looks for headers, a file of the same name would replace one
 _HEADERS = (
     "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdarg "
     "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype"

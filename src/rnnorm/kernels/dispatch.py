@@ -275,7 +275,7 @@ def _first_accepting(*fields: Any) -> int:
     request = Request(*fields)
     index, passed_over = _try(request, reasons=_log.isEnabledFor(logging.INFO))
     if _log.isEnabledFor(logging.INFO) and (text := str(request)) not in _logged:
-        # as text, since a user's cell may not be hashable
+        # remembered as text, since a user's cell may not be hashable
         _logged.add(text)
         reasons = "; ".join([f"{name}: {why}" for name, why in passed_over.items()])
         _log.info("%s runs on %s (%s)", text, KERNELS[index].name, reasons or "first")
@@ -283,7 +283,7 @@ def _first_accepting(*fields: Any) -> int:
 
 
 def _try(request: Request, *, reasons: bool) -> tuple[int, dict[str, str]]:
-    """Return the index of the first kernel that accepts a request, and why others before do not.
+    """Return the index of the first kernel that accepts a request, and why earlier ones do not.
 
     Without ``reasons`` a kernel that runs nothing unasked is not asked: it may trace a cell's step.
     """

@@ -229,7 +229,7 @@ class Gradients(NamedTuple):
 
 # weights of the gates i, f and o; the weights by unit of any other cell take their places
 PEEPHOLES = ("weight_ci", "weight_cf", "weight_co")
-# where recurrent dropout acts, in the order of the masks
+# places where recurrent dropout acts, in the order of the masks
 PLACES = ("hidden", "candidate", "zoneout_h", "zoneout_c")
 NO_MASKS = (None,) * len(PLACES)
 NO_SCALES: Mapping[str, float] = dict.fromkeys([f"scale_{place}" for place in PLACES], 1.0)
@@ -294,7 +294,7 @@ class Options(NamedTuple):
 
     @property
     def gate_blocks(self) -> tuple[int, ...]:
-        """The number of gates in each block of the cell, which has row statistics of its own."""
+        """The number of gates in each block of the cell; a norm by row has statistics of each."""
         return CELL_OF_NAME[self.cell].gates
 
     def blocks_of(self, scope: str) -> int:

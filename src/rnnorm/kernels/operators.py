@@ -34,7 +34,7 @@ _OPTIONS = [
     for name, hint in get_type_hints(Options).items()
 ]
 
-# where the results, their gradients and the options begin among the arguments
+# indices among the arguments of the first result, gradient and option
 _COUNT = len(_INPUTS)
 _UPSTREAM = _COUNT + len(RESULTS)
 _GIVEN = _UPSTREAM + len(DIFFERENTIABLE)

@@ -84,7 +84,7 @@ class _Known:
 
 
 _known: dict[int, _Known] = {}
-# by key: the graph as a cell
+# graphs as cells, by the graph's key
 _cells: dict[str, GraphCell] = {}
 _lock = threading.RLock()
 _only_asked: ContextVar[bool] = ContextVar("rnnorm_only_asked", default=False)

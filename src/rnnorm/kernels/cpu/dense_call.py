@@ -1,4 +1,4 @@
-"""Both passes over rows of one length, whose struct is a copy of one that was made before."""
+"""Both passes of a short call, over rows of one length, by a copy of a struct made before."""
 
 from __future__ import annotations
 

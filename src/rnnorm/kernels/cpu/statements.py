@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rnnorm.kernels.equations.graph import COMPARISONS, Nodes
 from rnnorm.kernels.equations.statements import ARITHMETIC, Statements
 
-# of csrc/functions.h
+# functions of csrc/functions.h and members of csrc/step.h
 _FUNCTIONS = {
     "neg": "-{}",
     "abs": "magnitude<W, T>({})",
@@ -27,7 +27,7 @@ _FUNCTIONS = {
     "hidden": "{} * L::drawn(s.seen, s, r, u, T(1))",
     "candidate": "{} * L::template kept<Extra>(s, r, u)",
 }
-# of csrc/step.h
+# name and expression of each leaf, by members of csrc/step.h
 _LEAVES = {
     "x": ("x{}", "L::template term<C>(s.x, r, {} * U + u)"),
     "h": ("h{}", "L::template term<C>(s.h, r, {} * U + u)"),

@@ -21,11 +21,11 @@ from rnnorm.kernels.inputs import CELLS, PEEPHOLES
 
 #: the most gates, and states beside h, for which a thread has registers
 MOST_GATES, MOST_STATES = 4, 3
-# their values are kept for the backward pass, and others computed anew
+# operators whose values are kept for the backward pass; values of others are computed again
 _COSTLY = ("div", "sqrt", "exp", "log", "log1p", "sigmoid", "tanh")
-# their values, or gradients, may be infinite where the terms and states are 0
+# operators whose values or gradients may be infinite where the terms and states are 0
 _INFINITE = ("div", "sqrt", "exp", "log")
-# of functions.cuh, unless they are CUDA's
+# functions of functions.cuh, or CUDA's own
 _EXPRESSIONS = {
     **ARITHMETIC,
     "neg": "-({})",
@@ -229,7 +229,7 @@ class Equations(Halves):
         return code.lines
 
 
-# gradients of h, and of the states beside h
+# arguments: the gradients of h, and of the states beside h
 _GIVEN = "float d_h, const float (&d_states)[MORE]"
 
 

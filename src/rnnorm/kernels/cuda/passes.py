@@ -16,7 +16,7 @@ from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.precision import float32_precision
 
 if TYPE_CHECKING:
-    # which imports Triton
+    # the module imports Triton
     from rnnorm.kernels.triton.plan import Plan, Source
 
 

@@ -110,7 +110,7 @@ def source(backward: bool, cell: str, weights: tuple[int, ...]) -> str:
     return "\n".join((device, functions, text_of(cell, weights), *others))
 
 
-# by device, why the kernels were given up
+# why the kernels were given up, by device
 _broken: dict[torch.device, str] = {}
 #: how a variant is launched: grid, shared bytes and arguments
 Launch = Callable[[int, int, ctypes.Structure], None]

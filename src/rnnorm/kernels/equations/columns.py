@@ -206,7 +206,7 @@ def _pow(x: Columns, power: object) -> Columns:
         return _pointwise("sqrt")(x)
     if power not in (-2, -1, 1, 2, 3, 4):
         raise TraceError(f"it has a power other than -2, -1, 0.5, 1, 2, 3 and 4: {power}")
-    # a number is one of these
+    # power is a number here
     times: int = abs(power)
     result = x
     for _ in range(times - 1):
@@ -250,7 +250,7 @@ def _in_place(function: Callable[..., Columns]) -> Callable[..., Columns]:
 
 _exp, _log1p, _sigmoid = map(_pointwise, ("exp", "log1p", "sigmoid"))
 _where, _gt, _lt, _neg = map(_pointwise, ("where", "gt", "lt", "neg"))
-# by their names in torch
+# functions and methods of torch, by their names there
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{
         name: _pointwise(name)

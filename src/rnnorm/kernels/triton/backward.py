@@ -67,7 +67,7 @@ def run_backward(
     # a step reads one buffer and writes the other
     carries = carries_h = inputs.x.new_empty(2, *several, dtype=wide)
     if options.has_c and (options.skips or plan.drops):
-        # of an h that skips the product, or is kept by zoneout
+        # the gradient of an h that skips the product, or is kept by zoneout
         carries_h = inputs.x.new_empty(2, B, H, dtype=wide)
     d_peephole = inputs.x.new_zeros(3, H, dtype=wide)
     sums = B if plan.by_row else 1

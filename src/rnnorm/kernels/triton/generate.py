@@ -76,7 +76,7 @@ class Equations:
         return f"Equations({self.name})"
 
 
-# traced here, as within an operator torch may hand its functions no stand-ins for tensors
+# traced on import, since within an operator torch may not pass stand-ins to its functions
 _GRAPHS = {name: trace(cell) for name, cell in CELL_OF_NAME.items() if cell in BUILT_IN}
 
 
@@ -181,7 +181,7 @@ def _module(name: str, text: str) -> ModuleType:
     spec = spec_from_loader(name, loader)
     assert spec is not None
     module = module_from_spec(spec)
-    # where inspect looks it up
+    # inspect looks modules up there
     sys.modules[name] = module
     loader.exec_module(module)
     return module

@@ -98,7 +98,7 @@ def unproven(device: torch.device) -> str:
     return _broken.setdefault(device, _launch(device))
 
 
-# by device, empty where Triton runs
+# why Triton does not run, by device; empty where it runs
 _broken: dict[torch.device, str] = {}
 
 

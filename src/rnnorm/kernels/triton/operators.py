@@ -54,8 +54,8 @@ def _captured(
         ragged = int(inputs.sizes[-1]) < x.size(1)
         if captured is None or ragged:
             return run(*arguments)
-        # a graph copies its inputs and results, which the few launches of many steps do not repay
-        # where these are large
+        # a graph copies its inputs and results: if these are large, that takes longer than the few
+        # launches of many steps from the host
         terms = x.size(0) * x.size(1) * len(inputs.weight_hh) * x.element_size()
         if terms > _MOST_COPIED and (
             cuda or passes.layout_of(inputs, options, back=back, ragged=ragged) is not None

@@ -28,7 +28,7 @@ _PROGRAMS = 128
 
 
 class Source(NamedTuple):
-    """Where a step loads the statistics of a site, or stores those of its own rows.
+    """Where a step loads the statistics of a site, or stores the statistics of its rows.
 
     Args:
         scope: "own", "given" or "off".

@@ -83,7 +83,7 @@ class KnownLayer:
             else type(None)
             for name in self.parameters
         ]
-        # by site of the kernel
+        # names of the populations, by the kernel's site
         self.populations = {
             of_kernel: f"population_{site}{suffix}"
             for of_kernel, site in zip(Sites._fields, sites, strict=True)

@@ -35,7 +35,7 @@ form_on_cpu = attrgetter("shape", "dtype")
 # evaluation reads no count of rows
 READ = tuple([name for name in BUFFERS if name != "rows"])
 NO_CONSTANTS: list[Tensor | None] = [None] * (len(Inputs._fields) - LEAVES)
-# by site, ``Constants.slots``
+# ``Constants.slots`` of each site
 _CONSTANTS = [
     tuple(slots_of((f"mean_{site}", f"var_{site}", f"last_{site}", f"step_{site}")))
     for site in Sites._fields

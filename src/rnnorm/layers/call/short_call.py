@@ -1,4 +1,4 @@
-"""The short way of a plain call on the CPU kernel, without most checks and operators of torch."""
+"""The short call: plain arguments on the CPU kernel, without most checks and torch's operators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rnnorm.tracing import unobserved
 _PLAIN = frozenset((Tensor,))
 _STRIDED = torch.strided
 
-# by layer and suffix; kept outside the layers, so that it is neither copied nor pickled
+# known layers by module and suffix; outside the modules, so that they are not copied or pickled
 _layers: WeakKeyDictionary[nn.Module, dict[str, KnownLayer]] = WeakKeyDictionary()
 _NONE: dict[str, KnownLayer] = {}
 
