@@ -106,28 +106,29 @@ def groups_of(options: Options) -> int:
     return options.blocks_of(options.by_site.hidden) if by_row else 0
 
 
-def _launch(
+def launch(
     plan: Plan,
     layout: Layout,
     steps: tuple[int, int],
-    tensors: dict[str, Tensor | None],
     sites: tuple[tuple[Source, Source], list[Tensor]],
     states: tuple[Tensor | None, Tensor],
     earlier: int | None,
     *,
     later: int | None = None,
+    **tensors: Tensor | None,
 ) -> None:
-    """Launch a pass for some steps.
+    """Run a pass of some steps in one launch.
 
     Args:
         plan: plan of the call.
         layout: how the launch shares the work.
         steps: the first step and the one after the last.
-        tensors: tensors by name in the kernel's arguments.
-        sites: where the hidden and the cell site have their statistics, and their tensors.
+        sites: the sources of the statistics of the hidden and the cell site, and the tensors of
+            both; going back with a norm by row, the statistics of ``row_moments``.
         states: the states beside h at first, None if there are none, and those of all frames.
         earlier: the first frame of the step before, None if there is no such step.
         later: rows of the step after these in the backward pass, None in the forward pass.
+        **tensors: those of ``ForwardArguments`` or ``BackwardArguments``.
 
     Raises:
         RefusedError: if the kernel does not run.
@@ -152,11 +153,12 @@ def _launch(
         plan.drops,
         options.carry,
     )
-    launch = persistent.ready(variant, layout, x.device)
-    if launch is None:
+    kernel = persistent.ready(variant, layout, x.device)
+    if kernel is None:
         raise RefusedError("the kernel of many steps does not run")
     first, every = states
     before = first if earlier is None else every[..., earlier:, :]
+    tensors["starts"] = plan.first_frames
     if first is not None:
         tensors["before"] = before
     numbers: dict[str, Any] = {
@@ -168,9 +170,9 @@ def _launch(
         "eps": plan.eps,
     }
     if later is not None:
-        numbers["later"] = later
+        numbers["later"], tensors["states"] = later, every
     persistent.run(
-        launch,
+        kernel,
         variant,
         layout,
         tensors,
@@ -181,63 +183,6 @@ def _launch(
         ),
         extra_of(inputs, options),
     )
-
-
-def forward(
-    plan: Plan,
-    layout: Layout,
-    steps: tuple[int, int],
-    sites: tuple[tuple[Source, Source], list[Tensor]],
-    states: tuple[Tensor | None, Tensor],
-    earlier: int | None,
-    **tensors: Tensor | None,
-) -> None:
-    """Run the forward pass of some steps.
-
-    Args:
-        plan: plan of the call.
-        layout: how the launch shares the work.
-        steps: the first step and the one after the last.
-        sites: where the hidden and the cell site have their statistics, and their tensors.
-        states: the states beside h at first, None if there are none, and those of all frames.
-        earlier: the first frame of the step before, None if there is no such step.
-        **tensors: those of ``ForwardArguments``.
-
-    Raises:
-        RefusedError: if the kernel does not run.
-    """
-    given = {**tensors, "starts": plan.first_frames}
-    _launch(plan, layout, steps, given, sites, states, earlier)
-
-
-def backward(
-    plan: Plan,
-    layout: Layout,
-    steps: tuple[int, int],
-    sites: tuple[tuple[Source, Source], list[Tensor]],
-    later: int,
-    states: tuple[Tensor | None, Tensor],
-    earlier: int | None,
-    **tensors: Tensor | None,
-) -> None:
-    """Run the backward pass of some steps.
-
-    Args:
-        plan: plan of the call.
-        layout: how the launch shares the work.
-        steps: the first step and the one after the last.
-        sites: where the hidden and the cell site have their statistics, and their tensors; with
-            layer norm, the statistics of ``row_moments``.
-        later: rows of the step after these.
-        states: the states beside h at first, None if there are none, and those of all frames.
-        earlier: the first frame of the step before, None if there is no such step.
-        **tensors: those of ``BackwardArguments``.
-
-    Raises:
-        RefusedError: if the kernel does not run.
-    """
-    given = {**tensors, "starts": plan.first_frames, "states": states[1]}
-    _launch(plan, layout, steps, given, sites, states, earlier, later=later)
 
 
 def row_moments(

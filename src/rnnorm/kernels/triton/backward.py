@@ -97,9 +97,9 @@ def run_backward(
             if plan.by_row:
                 sites = [*sites[:2], *moments[:2], *sites[4:6], *moments[2:]]
             earlier = plan.starts[first - 1] if first else 0
-            passes.backward(
-                plan, layout, (first, stop), ((hidden, out), sites), later,
-                states=(inputs.c0, c), earlier=earlier if first else None,
+            passes.launch(
+                plan, layout, (first, stop), ((hidden, out), sites),
+                states=(inputs.c0, c), earlier=earlier if first else None, later=later,
                 x=x, z=z_h, before_h=h[earlier:] if first else inputs.h0, h=h,
                 output=d_h_frames, product=product, carried=carries[stop % 2], last=d_c,
                 carry=carries[first % 2], carried_h=carries_h[stop % 2],

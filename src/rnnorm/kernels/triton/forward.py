@@ -106,7 +106,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
                 S=variant, **how,
             )  # fmt: skip
         elif layout is not None:
-            passes.forward(
+            passes.launch(
                 plan, layout, (first, stop), ((hidden, out), sites),
                 states=(inputs.c0, c), earlier=earlier if first else None,
                 x=x, z=z_h if save else None, before_h=h[earlier:] if first else inputs.h0,
