@@ -163,7 +163,7 @@ def test_what_they_do_not_run_is_refused():
     x = torch.randn(3, 2, 4, device=DEVICE)
     for cell, why in {
         Decides(): "it decides by a value",
-        Random(): "its equations are others at each call",
+        Random(): "its equations change at each call",
         Inplace(): "mul_ of a tensor has no rule",
         Rectified(): "it multiplies h of relu in tf32 alone",
         Wide(): "it has 5 gates, of which the kernel has 4 at most",

@@ -70,7 +70,7 @@ class Several(rnnorm.Cell):
     ("states", "options", "reason"),
     [
         ("cnms", {}, "it has 5 states, of which the kernel has 4 at most"),
-        ("nc", {"recurrent_dropout": Zoneout(cell=0.5)}, "state c has zoneout, and is not its sec"),
+        ("nc", {"recurrent_dropout": Zoneout(cell=0.5)}, "state c has zoneout, but is not its sec"),
         ("cn", {"recurrent_dropout": Zoneout(cell=0.5)}, ""),
     ],
 )

@@ -35,7 +35,7 @@ def test_a_random_cell_is_refused_before_it_is_compiled(uncompiled):
     model = rnnorm.Recurrent(Changing(random.random), 3, 4)
     model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "others at each call" in rnnorm.explain(model, torch.randn(2, 2, 3)).why_not["cpu"]
+    assert "change at each call" in rnnorm.explain(model, torch.randn(2, 2, 3)).why_not["cpu"]
 
 
 def test_threads_that_call_first_at_once_compile_once(uncompiled):
@@ -135,7 +135,7 @@ def test_a_step_that_is_random_once_in_a_thousand_is_refused(uncompiled, draw):
     model = rnnorm.Recurrent(Changing(lambda: 2.0 if draw() < 1e-3 else 1.0), 3, 4)
     model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "others at each call" in cpu.refuses(request_of(model))
+    assert "change at each call" in cpu.refuses(request_of(model))
 
 
 def test_explain_and_calls_after_a_refusal_draw_no_random_numbers(uncompiled):
@@ -165,7 +165,7 @@ def test_a_step_that_counts_its_calls_is_refused(uncompiled):
     model = rnnorm.Recurrent(cell, 3, 4)
     model(torch.randn(2, 2, 3))
     assert not uncompiled
-    assert "others at each call" in cpu.refuses(request_of(model))
+    assert "change at each call" in cpu.refuses(request_of(model))
 
 
 @pytest.mark.parametrize(

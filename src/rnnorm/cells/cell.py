@@ -237,7 +237,7 @@ class Cell:
         """Return the widths of the columns of a site that share statistics (``norm.over``).
 
         Raises:
-            ValueError: if each gate is to have statistics of its own, and one has not H columns.
+            ValueError: if each gate is to have its own statistics, and a block is not whole gates.
         """
         blocks, over = self.blocks(site, hidden_size), getattr(norm, "over", None)
         if over == "term":
@@ -250,8 +250,8 @@ class Cell:
             gate = min(block, hidden_size)
             if block % gate:
                 raise ValueError(
-                    f"norm.over must be None or 'term' for {self.name}, got 'gate': a gate of the "
-                    f"site {site!r} has not {hidden_size} columns"
+                    f"norm.over must be None or 'term' for {self.name}, got 'gate': the site "
+                    f"{site!r} has {block} columns, which are not gates of {hidden_size} each"
                 )
             widths += [gate] * (block // gate)
         return widths

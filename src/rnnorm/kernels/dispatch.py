@@ -107,7 +107,7 @@ def _scan_refuses(request: Request) -> str:
     if request.training and request.norm is not None and request.norm.takes_statistics:
         return "it takes no statistics"
     if request.training and set(request.masked) - {"input"}:
-        return "its masks are the same at every step"
+        return "it has one mask of recurrent dropout for all steps"
     return ""
 
 

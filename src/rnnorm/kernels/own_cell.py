@@ -30,7 +30,7 @@ from rnnorm.tracing import constant
 
 # the most different equations of one cell that are compiled
 _MOST = 4
-_CHANGES = f"its equations are others at each call, or have been {_MOST} others before"
+_CHANGES = f"its equations change at each call, or have changed {_MOST} times"
 # methods of Cell that a kernel's frame computes, so that a user's cell must not override them
 _OF_THE_FRAME = ("active_sites", "blocks", "norms", "state_sizes", "units", "widths")
 
@@ -196,9 +196,9 @@ def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
         if site not in asked:
             return f"its step does not ask for the site {site!r}, which is normalised"
         if cell.blocks(site, 1) != cell_of(graph).blocks(site, 1):
-            return f"it has other blocks of its own at the site {site!r} than the gates of a term"
+            return f"its blocks at the site {site!r} are not the gates of a term"
     if graph.second and request.synchronized:
-        return "statistics of two recurrent products are of one process"
+        return "it has two recurrent products, whose statistics are not merged across processes"
     if len(graph.states) < 2 and (found := [site for site in active if site in CELL_SITES]):
         return f"it has no state beside h for the site {found[0]!r}"
     for place in ("hidden", "candidate"):
@@ -206,7 +206,9 @@ def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
             return f"its step does not ask for {place!r}, which recurrent dropout masks"
     for index, state in enumerate(("h", "c")):
         if f"zoneout_{state}" in request.masked and cell.states[index : index + 1] != (state,):
-            return f"its state {state} has zoneout, and is not its {('first', 'second')[index]}"
+            return (
+                f"its state {state} has zoneout, but is not its {('first', 'second')[index]} state"
+            )
     return ""
 
 

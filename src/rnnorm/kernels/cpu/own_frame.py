@@ -26,7 +26,7 @@ def _type_of(dtype: torch.dtype) -> tuple[str, int]:
 
 def refuses_all(request: Request) -> str:
     """Say why the frame runs no user's cell for a request, empty if it may run some."""
-    return switched_off() or ("a program goes to other machines" if request.exported else "")
+    return switched_off() or ("exported programs may run elsewhere" if request.exported else "")
 
 
 def check(graph: Graph) -> None:

@@ -149,7 +149,7 @@ def _properties(device: torch.device) -> Gpu | str:
     major, minor = torch.cuda.get_device_capability(device)
     why = compiler.unavailable()
     if torch.version.hip:
-        why = "it is a GPU of AMD's"
+        why = "it is an AMD GPU"
     elif (major, minor) < _OLDEST:
         why = f"its compute capability is {major}.{minor}"
     if why:

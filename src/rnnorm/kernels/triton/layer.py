@@ -87,7 +87,7 @@ def unproven(device: torch.device) -> str:
     if (known := _broken.get(device)) is not None:
         return known
     if torch.version.hip:
-        return "it was never run on a GPU of AMD's"
+        return "it was never run on an AMD GPU"
     found = torch.cuda.get_device_capability(device)
     if found < _OLDEST:
         least, has = (".".join(map(str, each)) for each in (_OLDEST, found))
