@@ -113,7 +113,7 @@ struct Backward : SiteGradients<Cell, T> {
       either(plan.fused, plan.extra, [&](auto fused, auto extra) {
         Cell::template output_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
       });
-      clear_beyond<U>(s.grad_cell, s.n, 1, u);
+      clear_beyond<U>(s.grad_cell, s.n, u);
       if (this->across(RNNORM_CELL, t))
         this->template add_sums<RNNORM_CELL, U>(t, s.grad_cell, s.cell, u, s.n);
     }
@@ -126,7 +126,7 @@ struct Backward : SiteGradients<Cell, T> {
       Cell::template second_backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
     // of the other gates as well, which are not known yet
-    clear_beyond<U>(s.grad_zh, s.n, G, u);
+    clear_beyond<U, G>(s.grad_zh, s.n, u);
     if (this->by_row(RNNORM_HIDDEN))
       this->template add_sums<RNNORM_HIDDEN, U, 1>(t, s.grad_zh, s.h, u, s.n);
   }
@@ -141,8 +141,9 @@ struct Backward : SiteGradients<Cell, T> {
     either(plan.fused, plan.extra, [&](auto fused, auto extra) {
       Cell::template backward<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
-    clear_beyond<U>(s.grad_zh, s.n, G, u);
-    if (s.grad_zx != s.grad_zh) clear_beyond<U>(s.grad_zx, s.n, G, u);
+    // other threads may still read those of a second product
+    clear_beyond<U, G>(s.grad_zh, s.n, u, Cell::first_gates);
+    if (s.grad_zx != s.grad_zh) clear_beyond<U, G>(s.grad_zx, s.n, u);
     const uint8_t* anew = Cell::states ? this->anew(t) : nullptr;
     for (int64_t r = 0; anew && r < s.n; ++r)
       for (int k = 0; anew[r] && k < Cell::states; ++k) this->zero(s.state[k].grad + r * U, U);

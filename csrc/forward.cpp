@@ -58,7 +58,7 @@ struct Forward : ForwardProducts<Cell, T> {
     });
     if constexpr (Cell::has_cell) {
       const rnnorm_site& c_site = a.site[RNNORM_CELL];
-      clear_beyond<U>(s.state[0].after, n, 1, u);
+      clear_beyond<U>(s.state[0].after, n, u);
       if (this->takes(c_site, t))
         this->template take_statistic<1, U>(c_site, s.state[0].after, n, u, t);
       this->template take_rows_of<U>(RNNORM_CELL, s.state[0].after, n, u);

@@ -74,14 +74,15 @@ RNNORM_INLINE void each_row(int64_t n, Body body) {
       body(block, r, U * R::before(block), U * (R::before(block) + R::gates[block]));
 }
 
-// clears the units of a tile that do not exist, which sums over a row or in a product would see: a
-// user's equations may make any numbers there
-template <int U, class T>
+// clears the units of a tile that do not exist, in the first `gates` of each row of G: sums over a
+// row or in a product would see them, and a user's equations may make any numbers there
+template <int U, int G = 1, class T>
 RNNORM_INLINE void clear_beyond([[maybe_unused]] T* z, [[maybe_unused]] int64_t n,
-                                [[maybe_unused]] int gates, [[maybe_unused]] Units u) {
+                                [[maybe_unused]] Units u, [[maybe_unused]] int gates = G) {
 #ifdef RNNORM_OWN
-  for (int64_t row = 0; row < n * gates; ++row)
-    for (int64_t k = u.count; k < U; ++k) z[row * U + k] = 0;
+  for (int64_t r = 0; r < n; ++r)
+    for (int g = 0; g < gates; ++g)
+      for (int64_t k = u.count; k < U; ++k) z[(r * G + g) * U + k] = 0;
 #endif
 }
 
