@@ -107,7 +107,7 @@ static void add_release(int* p, int value) {
 }
 static i64 clock64() { return 0; }
 
-// a copy is done only when it is waited for, as late as a GPU may do it
+// a copy of either kind is done only when it is waited for, as late as a GPU may do it
 struct Copy {
   u32 to;
   const void* from;
@@ -139,8 +139,15 @@ static void wait_for_copies() {
 }
 
 // barriers in shared memory count arrivals and bytes
+struct Bulk {
+  u32 to;
+  const void* from;
+  int bytes;
+};
 struct Counts {
   int size, arrivals, bytes, phase;
+  std::vector<Bulk> copies;  // on their way
+  int asked;                 // for them
 };
 static Counts& counts(u32 barrier) {
   static std::map<const char*, Counts> all;
@@ -151,7 +158,7 @@ static void settle(Counts& c) {
   if (c.arrivals == 0 && c.bytes == 0) c.phase ^= 1, c.arrivals = c.size;
 }
 [[maybe_unused]] static void barrier_init(u32 barrier, int arrivals) {
-  counts(barrier) = {arrivals, arrivals, 0, 0};
+  counts(barrier) = {arrivals, arrivals, 0, 0, {}, 0};
 }
 [[maybe_unused]] static void barrier_arrive(u32 barrier) {
   --counts(barrier).arrivals;
@@ -162,15 +169,25 @@ static void settle(Counts& c) {
   barrier_arrive(barrier);
 }
 [[maybe_unused]] static bool barrier_passed(u32 barrier, u32 parity) {
-  if (counts(barrier).phase != (int)parity) return true;
+  Counts& c = counts(barrier);
+  if (c.phase != (int)parity) return true;
+  // once every thread has asked, so that one that does not wait gets there first
+  if (!c.copies.empty() && ++c.asked >= blockDim.x - 32) {
+    c.asked = 0;
+    for (const Bulk& copy : c.copies) {
+      std::memcpy(shared(copy.to, copy.bytes), copy.from, copy.bytes);
+      c.bytes -= copy.bytes;
+    }
+    c.copies.clear();
+    settle(c);
+  }
   give_turn();
   return false;
 }
 [[maybe_unused]] static void copy_bulk(u32 to, const void* from, int bytes, u32 barrier) {
   if ((size_t)from % 16 || bytes % 16 || !bytes) fail("a copy is not of a multiple of 16 bytes");
-  std::memcpy(shared(to, bytes), from, bytes);
-  counts(barrier).bytes -= bytes;
-  settle(counts(barrier));
+  shared(to, bytes);
+  counts(barrier).copies.push_back({to, from, bytes});
 }
 static void fence_copies() {}
 [[maybe_unused]] static void fence_barriers() {}
