@@ -16,8 +16,6 @@ export RNNORM_CACHE="${RNNORM_CACHE:-build/gpu-cache}"
 export PYTHONUNBUFFERED=1
 # there are as many processes as cores
 export OMP_NUM_THREADS=1
-# some versions of torch otherwise refuse products where fresh memory is filled with NaN
-export CUBLAS_WORKSPACE_CONFIG=:4096:8
 failed=
 
 part() {

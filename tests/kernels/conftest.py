@@ -8,6 +8,9 @@ from rnnorm.kernels.cpu import compiler
 from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.precision import multiplied
 
+# without it some versions of torch refuse products on a GPU where fresh memory is NaN
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 
 @pytest.fixture(autouse=True)
 def _needs_the_library(request):
