@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import rnnorm
+from descent import descend
 from rnnorm import tracing
 
 INPUT_SIZE = 3
@@ -241,3 +242,12 @@ def gradients(tensors: Callable[[Any], list[Tensor]]) -> Callable[..., list[Tens
         return list(torch.autograd.grad(total, wanted, **options))
 
     return differentiate
+
+
+@pytest.fixture
+def trained(deep: Sequence, norm: str) -> nn.RNNBase:
+    """A layer that has seen two minibatches, in training mode."""
+    layer = deep.rnnorm(norm=norm)
+    for seed in (1, 2):
+        descend(layer, deep.input(rows=4, seed=seed))
+    return layer

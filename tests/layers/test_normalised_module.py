@@ -1,9 +1,5 @@
 """A layer with a norm is a well-behaved torch.nn.Module."""
 
-import copy
-import io
-import pickle
-
 import pytest
 import torch
 from torch import nn
@@ -11,6 +7,7 @@ from torch.func import functional_call
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import rnnorm
+from descent import descend, same_future
 
 # torch.nn's calls know no step
 pytestmark = pytest.mark.filterwarnings("ignore:hx was given without step")
@@ -18,15 +15,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:hx was given without step")
 SITES = {"RNN": ["input", "recurrent"], "LSTM": ["input", "recurrent", "cell"]}
 SITES["GRU"] = SITES["RNN"]
 BUFFERS = ["mean", "var", "rows", "num_batches_tracked"]
-
-
-@pytest.fixture
-def trained(deep, norm):
-    """A layer that has seen two minibatches, in training mode."""
-    layer = deep.rnnorm(norm=norm)
-    for seed in (1, 2):
-        _descend(layer, deep.input(rows=4, seed=seed))
-    return layer
 
 
 def test_without_a_norm_there_is_nothing_new(deep):
@@ -149,199 +137,6 @@ def test_reset_parameters_draws_a_subclass_own_scales_as_torch_does(given):
     assert layer.gamma_out.unique().numel() == 4
 
 
-def test_pickling_keeps_values_and_statistics(trained, deep, identical):
-    again = pickle.loads(pickle.dumps(trained))
-    assert repr(again) == repr(trained)
-    identical(list(again.state_dict().values()), list(trained.state_dict().values()))
-    _same_future(again, trained, deep, identical)
-
-
-def test_a_saved_layer_is_loaded_whole(trained, deep, identical):
-    file = io.BytesIO()
-    torch.save(trained, file)
-    file.seek(0)
-    _same_future(torch.load(file, weights_only=False), trained, deep, identical)
-
-
-def test_a_copy_shares_nothing(trained, deep, identical):
-    twin = copy.deepcopy(trained)
-    before = {name: value.clone() for name, value in trained.state_dict().items()}
-    _descend(twin, deep.input(rows=4, length=9, seed=5))
-    identical(trained.state_dict()["weight_hh_l0"], before["weight_hh_l0"])
-    for name, value in trained.state_dict().items():
-        identical(value, before[name])
-    _same_future(copy.deepcopy(trained), trained, deep, identical)
-
-
-def test_a_state_dict_makes_the_same_layer(trained, deep, norm, identical):
-    fresh = deep.rnnorm(seed=9, norm=norm)
-    fresh.load_state_dict(trained.state_dict())
-    _same_future(fresh, trained, deep, identical)
-
-
-def test_a_state_dict_is_loaded_with_weights_only(trained, deep, norm, identical):
-    file = io.BytesIO()
-    torch.save(trained.state_dict(), file)
-    file.seek(0)
-    fresh = deep.rnnorm(seed=9, norm=norm)
-    fresh.load_state_dict(torch.load(file, weights_only=True))
-    _same_future(fresh, trained, deep, identical)
-
-
-def test_a_state_dict_is_assigned(trained, deep, norm, identical):
-    fresh = deep.rnnorm(seed=9, norm=norm)
-    fresh.load_state_dict(copy.deepcopy(trained.state_dict()), assign=True)
-    _same_future(fresh, trained, deep, identical)
-
-
-def test_a_loaded_layer_does_not_share_its_checkpoint(trained, deep, norm):
-    state = {name: value.clone() for name, value in trained.state_dict().items()}
-    kept = {name: value.clone() for name, value in state.items()}
-    fresh = deep.rnnorm(norm=norm)
-    fresh.load_state_dict(state)
-    _descend(fresh, deep.input(rows=4, seed=6))
-    assert all(torch.equal(state[name], kept[name]) for name in kept)
-
-
-@pytest.mark.parametrize("horizon", [None, 2, 5, 9])
-def test_a_checkpoint_of_another_horizon_is_loaded(plain, horizon, identical):
-    layer = plain.rnnorm(norm=rnnorm.BatchNorm(horizon=5))
-    layer(plain.input(length=7))
-    other = plain.rnnorm(seed=9, norm=rnnorm.BatchNorm(horizon=horizon))
-    other(plain.input(length=3))
-    assert other.load_state_dict(layer.state_dict()).missing_keys == []
-    identical(other.eval()(plain.input(length=2)), layer.eval()(plain.input(length=2)))
-    if horizon != 2:
-        identical(other(plain.input(length=9)), layer(plain.input(length=9)))
-
-
-def test_torchs_checkpoint_loads_its_part(deep, norm, identical):
-    layer, theirs = deep.rnnorm(norm=norm), deep.torch(seed=3)
-    with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: .*gamma_input_l0"):
-        layer.load_state_dict(theirs.state_dict())
-    keys = layer.load_state_dict(theirs.state_dict(), strict=False)
-    assert keys.unexpected_keys == []
-    identical(layer.weight_hh_l1_reverse, theirs.weight_hh_l1_reverse)
-
-
-def test_a_normalised_checkpoint_is_unexpected_in_a_plain_layer(deep, norm):
-    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: .*gamma_input_l0"):
-        deep.rnnorm().load_state_dict(deep.rnnorm(norm=norm).state_dict())
-
-
-def test_a_checkpoint_of_another_cell_is_an_error_and_leaves_the_statistics(norm):
-    lstm, gru = rnnorm.LSTM(3, 4, norm=norm), rnnorm.GRU(3, 4, norm=norm)
-    x = torch.randn(5, 3, 3)
-    lstm(x), gru(x)
-    buffers = {name: value.clone() for name, value in gru.named_buffers()}
-    with pytest.raises(RuntimeError, match=r"Error\(s\) in loading state_dict for GRU"):
-        gru.load_state_dict(lstm.state_dict())
-    for name, value in gru.named_buffers():
-        torch.testing.assert_close(value, buffers[name], rtol=0, atol=0)
-    gru.eval()(x)
-
-
-def test_a_refused_checkpoint_leaves_the_statistics_as_long_as_they_were():
-    layer = rnnorm.LSTM(3, 4, norm="batch")
-    layer(torch.randn(6, 3, 3))
-    before = [buffer.clone() for buffer in layer.buffers()]
-    for other in (rnnorm.LSTM(3, 5, norm="batch"), rnnorm.GRU(3, 4, norm="batch")):
-        other(torch.randn(2, 3, 3))
-        with pytest.raises(RuntimeError, match="loading state_dict"):
-            layer.load_state_dict(other.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(before, layer.buffers(), strict=True))
-
-
-def test_a_checkpoint_of_another_size_is_an_error_that_names_the_sizes(norm):
-    layer, wider = rnnorm.LSTM(3, 4, norm=norm), rnnorm.LSTM(3, 5, norm=norm)
-    x = torch.randn(5, 3, 3)
-    layer(x), wider(x)
-    with pytest.raises(RuntimeError, match="size mismatch for gamma_input_l0") as error:
-        layer.load_state_dict(wider.state_dict())
-    if norm == "batch":
-        assert "size mismatch for population_input_l0.mean" in str(error.value)
-    layer.eval()(x)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("by", ["conversion", "constructor"])
-def test_moments_stay_float32_in_half_types(plain, norm, dtype, by):
-    if by == "conversion":
-        layer = plain.rnnorm(norm=norm, dtype=torch.float32).to(dtype)
-    else:
-        layer = plain.rnnorm(norm=norm, dtype=dtype)
-    assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
-    x = plain.input(rows=16).to(dtype)
-    for training in (True, False):
-        output, state = layer.train(training)(x)
-        assert output.dtype == dtype
-        assert {part.dtype for part in (state if type(state) is tuple else (state,))} == {dtype}
-        assert output.isfinite().all()
-    output.float().pow(2).sum().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
-    assert {b.dtype for b in layer.buffers()} <= {torch.float32, torch.int64}
-
-
-def test_half_and_bfloat16_methods_keep_the_moments(trained):
-    for method in ("half", "bfloat16"):
-        kinds = {b.dtype for b in getattr(copy.deepcopy(trained).float(), method)().buffers()}
-        assert kinds <= {torch.float32, torch.int64}
-
-
-def test_half_types_are_near_float64(plain, norm):
-    exact = plain.rnnorm(norm=norm)
-    half = plain.rnnorm(norm=norm)
-    half.load_state_dict(exact.state_dict())
-    half.bfloat16()
-    x = plain.input(rows=16)
-    for training in (True, False):
-        expected = exact.train(training)(x)[0]
-        error = half.train(training)(x.bfloat16())[0].double() - expected
-        assert error.pow(2).mean().sqrt() < 0.03 * expected.pow(2).mean().sqrt()
-
-
-def test_counts_stay_integers_in_every_type(plain):
-    layer = plain.rnnorm(norm="batch").float().double().half().float()
-    layer(plain.input().float())
-    counts = [
-        b for name, b in layer.named_buffers() if name.endswith(("rows", "num_batches_tracked"))
-    ]
-    assert counts
-    assert all(count.dtype == torch.int64 and count.min() > 0 for count in counts)
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("form", ["dense", "state", "packed"])
-def test_autocast_gives_torchs_dtypes(plain, norm, training, weights, form, torch_dtypes, tensors):
-    layer, theirs = plain.rnnorm(norm=norm, dtype=weights), plain.torch(dtype=weights)
-    state = plain.state()
-    cast = tuple(p.to(weights) for p in state) if type(state) is tuple else state.to(weights)
-    arguments = {
-        "dense": (plain.input().to(weights),),
-        "state": (plain.input().to(weights), cast),
-        "packed": (plain.packed().to(weights),),
-    }[form]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        layer(plain.input(rows=8).to(weights))
-        expected, _ = torch_dtypes(theirs.train(training), *arguments)
-        result = layer.train(training)(*arguments)
-        assert [part.dtype for part in tensors(result)] == expected
-    sum(part.float().pow(2).sum() for part in tensors(result)).backward()
-    assert {parameter.grad.dtype for parameter in layer.parameters()} == {weights}
-    assert {b.dtype for b in layer.buffers()} <= {torch.float32, torch.float64, torch.int64}
-
-
-def test_autocast_is_near_float32(plain, norm):
-    layer = plain.rnnorm(norm=norm, dtype=torch.float32)
-    twin = copy.deepcopy(layer)
-    x = plain.input(rows=16).float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = layer(x)[0]
-    expected = twin(x)[0]
-    assert (found - expected).pow(2).mean().sqrt() < 0.03 * expected.pow(2).mean().sqrt()
-
-
 def test_forward_hooks_see_arguments_and_results(deep, norm):
     layer, seen = deep.rnnorm(norm=norm), []
     layer.register_forward_pre_hook(lambda _, args, kw: seen.append((args, kw)), with_kwargs=True)
@@ -404,13 +199,13 @@ def test_a_meta_layer_becomes_real(deep, norm, identical):
     layer = deep.rnnorm(norm=norm, device="meta").to_empty(device="cpu")
     torch.manual_seed(0)
     layer.reset_parameters()
-    _same_future(layer, deep.rnnorm(norm=norm), deep, identical)
+    same_future(layer, deep.rnnorm(norm=norm), deep, identical)
 
 
 def test_reset_parameters_forgets_scales_and_statistics(trained, deep, norm, identical):
     torch.manual_seed(0)
     trained.reset_parameters()
-    _same_future(trained, deep.rnnorm(norm=norm), deep, identical)
+    same_future(trained, deep.rnnorm(norm=norm), deep, identical)
 
 
 class _Doubled(nn.Module):
@@ -460,7 +255,7 @@ def test_scales_and_weights_take_a_parametrization(trained, deep, norm, name, ki
     identical(trained(deep.input()), theirs.eval()(deep.input()))
     trained.train()
     before = [o.detach().clone() for o in trained.parametrizations[name].parameters()]
-    _descend(trained, deep.input(rows=4))
+    descend(trained, deep.input(rows=4))
     after = trained.parametrizations[name].parameters()
     assert any((old != new).any() for old, new in zip(before, after, strict=True))
 
@@ -499,19 +294,3 @@ def test_evaluation_before_any_statistic_warns_once(plain):
         layer(plain.input())
     assert len(warned) == 1
     layer(plain.input())  # here a warning is an error
-
-
-def _descend(layer, x):
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    layer(x)[0].pow(2).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def _same_future(one, other, sequence, identical):
-    """Both give the same outputs and statistics in training and in evaluation."""
-    for layer in (one, other):
-        layer.train()
-        _descend(layer, sequence.input(rows=4, length=6, seed=7))
-    identical(list(one.state_dict().values()), list(other.state_dict().values()))
-    identical(one.eval()(sequence.input(length=8)), other.eval()(sequence.input(length=8)))
