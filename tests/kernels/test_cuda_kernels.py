@@ -46,6 +46,7 @@ def launched(monkeypatch, tmp_path_factory):
     """Let the GPU, or an emulated one, run whatever it can; the variants that it ran."""
     monkeypatch.setattr(passes, "_FEW_UNITS", 0)
     monkeypatch.setattr(passes, "_FEW_UNITS_RAGGED", 0)
+    monkeypatch.setattr(passes, "_MANY_STATES", 1 << 30)
     monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
     # one kernel that fails must not leave out those of later tests
     monkeypatch.setattr(persistent, "_broken", {})
