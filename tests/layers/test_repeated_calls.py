@@ -268,3 +268,44 @@ def test_lengths_of_sequences_may_take_turns(repeated):
         torch.testing.assert_close(layer(x), on_reference(twin, x))
     torch.testing.assert_close(layer.state_dict(), twin.state_dict())
     assert repeated() == 3
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("gradient", [True, False])
+def test_sequences_that_leave_no_statistics_may_have_any_form(norm, gradient, repeated):
+    layer = rnnorm.LSTM(SIZE, UNITS, norm=NORMS[norm], dtype=torch.float64)
+    layer(draw(4, ROWS, SIZE))
+    layer.eval()
+    forms = [(5, 6), (3, 1), (1, 4), (0, 4), (2, 0), (9, 7), (9, 7), (8, 3), (4, 2)]
+    with torch.set_grad_enabled(gradient):
+        for k, (steps, rows) in enumerate(forms):
+            x = draw(rows, steps, SIZE).transpose(0, 1) if k % 3 else draw(steps, rows, SIZE)
+            if steps:
+                torch.testing.assert_close(layer(x), on_reference(layer, x))
+            else:
+                with pytest.raises(RuntimeError):
+                    layer(x)
+    # the call in training, too, may be of any form where it takes no statistics
+    assert repeated() == (6 if norm == "layer" else 5)
+
+
+def test_a_state_of_other_rows_than_the_input_is_refused_after_calls_without_one(repeated):
+    layer = rnnorm.GRU(SIZE, UNITS, norm="layer", dtype=torch.float64)
+    for rows in (6, 5, 4):
+        layer(draw(5, rows, SIZE))
+    assert repeated() == 1
+    with pytest.raises(RuntimeError, match="hidden"):
+        layer(draw(5, 3, SIZE), draw(1, 6, UNITS))
+    with pytest.raises(RuntimeError):
+        layer(draw(5, 3, SIZE + 1))
+    assert not repeated()
+
+
+def test_a_state_that_is_given_twice(monkeypatch, repeated):
+    layer = rnnorm.LSTM(SIZE, UNITS, norm="layer", dtype=torch.float64)
+    x, zeros, guards = draw(5, ROWS, SIZE), draw(1, ROWS, UNITS), known_layer._Guards
+    made = []
+    monkeypatch.setattr(known_layer, "_Guards", lambda *g, **k: made.append(1) or guards(*g, **k))
+    for _ in range(4):
+        torch.testing.assert_close(layer(x, (zeros, zeros)), on_reference(layer, x, (zeros, zeros)))
+    assert not made

@@ -35,9 +35,9 @@ class Repetition(NamedTuple):
         prepared: what the last call has prepared.
         situation: modes, number of states given, and settings of the populations.
         same_forms: whether x, the states given, parameters and buffers have the same types, dtypes,
-            shapes and strides, and autograd, autocast, tracers and modes see them as before.
+            shapes and strides, and autograd, autocast, tracers and modes see them as before. Where
+            no statistic is taken and no state given, x may have another number of frames and rows.
         differentiable: whether autograd records the call.
-        contiguous: whether x and the states are contiguous.
         latest: the last step at which training needs no more rows of a population.
     """
 
@@ -45,7 +45,6 @@ class Repetition(NamedTuple):
     situation: tuple[Any, ...]
     same_forms: Callable[..., bool]
     differentiable: bool
-    contiguous: bool
     latest: float
 
 
@@ -59,7 +58,8 @@ class KnownLayer:
     """
 
     last: Prepared | None = None
-    last_shape: tuple[int, ...] | None = None
+    # shape of x, and whether the next call has to have it
+    last_form: tuple[tuple[int, ...], bool] = ((), True)
     repetition: Repetition | None = None
 
     def __init__(self, module: Any, suffix: str, cell: Any) -> None:
@@ -111,7 +111,7 @@ class KnownLayer:
         x: Tensor,
         given: Sequence[Any],
     ) -> None:
-        """Remember the second call of a shape, so that ``repeated`` recognises the next one.
+        """Remember a call after the first, so that ``repeated`` recognises the next one.
 
         Args:
             module: the layer.
@@ -124,25 +124,32 @@ class KnownLayer:
             given: the states that the user gave.
         """
         self.repetition = None
+        # statistics that are taken, and states, are of a number of rows
+        fixed = bool(given) or prepared.key[3] is not None
+        (shape, was_fixed), self.last_form = self.last_form, (x.shape, fixed)
         # shapes that take turns would be remembered for nothing
-        before, self.last_shape = self.last_shape, x.shape
-        if before != x.shape:
+        if shape != x.shape and (fixed or was_fixed):
             return
         held = (x, *given, *tensors.held())
+        if len({*map(id, held)}) < len(held):
+            # guards know no tensor twice, such as zeros for both states
+            return
         if self.own or _Guards is None or any([unwrap_if_dead(t) is not t for t in held]):
             return
-        guards = _Guards(*held, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        sizes, strides = None, None
+        if not fixed:
+            others, any_number = held[1:], [None] * (x.dim() - 1)
+            sizes = [[*any_number, x.shape[-1]], *[[*t.shape] for t in others]]
+            strides = [[*any_number, None], *[[*t.stride()] for t in others]]
+        guards = _Guards(*held, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         situation = _situation(module, given, tensors.populations, products)
-        contiguous = all(map(Tensor.is_contiguous, (x, *given)))
         ends = [
             len(population)
             for population in tensors.populations
             if population.horizon is None or population.horizon > len(population)
         ]
         latest = min(ends, default=math.inf) - frames if module.training else math.inf
-        self.repetition = Repetition(
-            prepared, situation, guards.check, differentiable, contiguous, latest
-        )
+        self.repetition = Repetition(prepared, situation, guards.check, differentiable, latest)
 
     def repeated(
         self,
@@ -179,7 +186,7 @@ class KnownLayer:
         if list(map(type, tensors.parameters)) != self.kinds:
             return None
         held = tensors.held()
-        if not last.same_forms(x, *given, *held):
+        if not last.same_forms(x, *given, *held) or x.numel() == 0:
             return None
         if list(map(Tensor.data_ptr, held)) != last.prepared.key[-1]:
             return None

@@ -191,7 +191,7 @@ def _repeat(
 ) -> tuple[Tensor, State] | None:
     """Run a call that differs from the last one of the layer in numbers alone, as ``_run`` does."""
     state, noise = _first_state(module, x, given, suffix)
-    if last.contiguous and len(state) < 3:
+    if len(state) < 3 and all(map(Tensor.is_contiguous, (x, *state))):
         leaves = (x, None, state[0], state[1] if len(state) > 1 else None, *tensors.parameters)
     else:
         leaves = leaves_of(x, state, tensors.parameters)
