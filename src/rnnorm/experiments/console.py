@@ -1,9 +1,10 @@
-"""Text for the console: tables, errors in one line, durations, and refusals of small numbers."""
+"""Text for the console: tables, errors in one line, durations, and refusals of arguments."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any, get_args
 
 
 def text_table(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
@@ -38,3 +39,17 @@ def check_at_least(least: int, **numbers: float | None) -> None:
         # negated, so that nan is refused too
         if number is not None and not number >= least:
             raise ValueError(f"{name} must be at least {least}, got {number}")
+
+
+def check_choice(kind: Any, **values: object) -> None:
+    """Refuse a value that the type ``kind``, a ``Literal``, does not list, naming it.
+
+    Raises:
+        ValueError: if a value is not listed.
+    """
+    known = get_args(kind)
+    for name, value in values.items():
+        if value not in known:
+            *others, last = map(repr, known)
+            one_of = "one of " if len(others) > 1 else ""
+            raise ValueError(f"{name} must be {one_of}{', '.join(others)} or {last}, got {value!r}")

@@ -223,7 +223,9 @@ def test_data_that_do_not_fit_are_refused(data, folder):
         model(num_classes=3).check_data(data)
     with pytest.raises(ValueError, match="max_length must leave a training drawing, got 2"):
         StrokeData(data_dir=str(folder), max_length=2).setup()
-    with pytest.raises(ValueError, match="dataset must be one of kanjivg, iam, pendigits, got 'x'"):
+    with pytest.raises(
+        ValueError, match="dataset must be one of 'kanjivg', 'iam' or 'pendigits', got 'x'"
+    ):
         StrokeData(dataset="x")
     with pytest.raises(ValueError, match="the drawings are not those of the checkpoint"):
         data.load_state_dict({"classes": [], "scale": 3.0})

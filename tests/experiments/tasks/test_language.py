@@ -446,7 +446,7 @@ def test_padding_is_nothing_however_it_is_trained(name, norm, window):
     ("given", "what"),
     [
         ({"training": "mixer"}, "training must be any way but 'mixer' for a text"),
-        ({"training": "forced"}, "training must be one of teacher, .*, got 'forced'"),
+        ({"training": "forced"}, "training must be one of 'teacher', .*, got 'forced'"),
         ({"training": "always", "norm_stabilizer": 1.0}, "training must be 'teacher' with norm_st"),
         (
             {"training": "dad", "cell": "HMLSTM", "cell_options": {"boundary": "sample"}},

@@ -192,7 +192,9 @@ def test_a_mistake_leaves_no_run_folder(tmp_path, recordings, capsys, options, w
 def test_words_that_are_none_are_refused():
     with pytest.raises(ValueError, match="unit must be 'word' or 'phone', got 'letter'"):
         model(unit="letter")
-    with pytest.raises(ValueError, match="dataset must be one of digits, timit, kaldi, got 'wsj'"):
+    with pytest.raises(
+        ValueError, match="dataset must be one of 'digits', 'timit' or 'kaldi', got 'wsj'"
+    ):
         SpokenData(dataset="wsj")
     with pytest.raises(ValueError, match="stacked must be at least 1, got 0"):
         SpokenData(stacked=0)

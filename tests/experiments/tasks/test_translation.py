@@ -199,7 +199,7 @@ def test_statistics_are_of_what_the_decoder_saw():
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"training": "forcing"}, "training must be one of teacher, .*, got 'forcing'"),
+        ({"training": "forcing"}, "training must be one of 'teacher', .*, got 'forcing'"),
         ({"training_options": {"k": 1}}, "options of teacher, got 'k': it has none"),
         ({"training": "mixer", "training_options": {"step": 1}}, "got 'step': it has steps"),
         ({"training": "e2e", "training_options": {"top_k": 0}}, "top_k must be at least 1, got 0"),

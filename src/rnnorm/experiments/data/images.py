@@ -12,8 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rnnorm.experiments.console import check_choice
 from rnnorm.experiments.files import BrokenFileError, file_exists, unpack
 
+ImageDataset = Literal["digits", "mnist"]
 #: pixels of an image's side
 SIDES = {"digits": 8, "mnist": 28}
 
@@ -33,7 +35,7 @@ class Splits(NamedTuple):
     test: Images
 
 
-def load_images(dataset: Literal["digits", "mnist"], data_dir: str | Path | None = None) -> Splits:
+def load_images(dataset: ImageDataset, data_dir: str | Path | None = None) -> Splits:
     """Load a data set by name.
 
     Args:
@@ -48,13 +50,12 @@ def load_images(dataset: Literal["digits", "mnist"], data_dir: str | Path | None
             not MNIST's, or ``data_dir`` is given for digits.
         FileNotFoundError: if ``data_dir`` lacks a file.
     """
+    check_choice(ImageDataset, dataset=dataset)
     if dataset == "digits":
         if data_dir is not None:
             raise ValueError(f"digits come with scikit-learn: leave --data-dir {data_dir} out")
         return _digits()
-    if dataset == "mnist":
-        return _mnist(data_dir)
-    raise ValueError(f"dataset must be 'digits' or 'mnist', got {dataset!r}")
+    return _mnist(data_dir)
 
 
 def _digits() -> Splits:

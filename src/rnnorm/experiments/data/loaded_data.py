@@ -9,6 +9,7 @@ import lightning.pytorch as lightning
 
 from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.batches import Resumable
+from rnnorm.experiments.recipe.values import check_choices
 
 
 class LoadedData(lightning.LightningDataModule):
@@ -25,7 +26,7 @@ class LoadedData(lightning.LightningDataModule):
         notes: remarks for the user, such as what was left out.
 
     Raises:
-        ValueError: if a length or a size is less than 1.
+        ValueError: if a name is unknown, or a length or a size is less than 1.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class LoadedData(lightning.LightningDataModule):
         super().__init__()
         # the subclass's arguments are included
         self.save_hyperparameters()
+        check_choices(type(self), self.hparams)
         given = self.hparams.items()
         check_at_least(1, **{name: n for name, n in given if name.endswith(("length", "size"))})
         self.loaders: Mapping[str, Resumable[Any]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.console import check_at_least, check_choice
 from rnnorm.experiments.data.batches import Minibatches
 from rnnorm.experiments.data.text_file import find_text, read_text
 from rnnorm.experiments.files import BrokenFileError, users_folder
 
+#: layout of the two files of a data set
+Layout = Literal["ts", "uci"]
 # endings of the training and the test file
 _ENDINGS = {"ts": ("_TRAIN.ts", "_TEST.ts"), "uci": (".tra", ".tes")}
 
@@ -50,7 +52,11 @@ class Splits(NamedTuple):
 
 
 def load_series(
-    name: str, data_dir: str | Path | None, layout: str = "ts", features: int = 1, val: float = 0.2
+    name: str,
+    data_dir: str | Path | None,
+    layout: Layout = "ts",
+    features: int = 1,
+    val: float = 0.2,
 ) -> Splits:
     """Read a data set that consists of a training and a test file.
 
@@ -72,8 +78,7 @@ def load_series(
         FileNotFoundError: if ``data_dir`` is not given, or lacks a file.
         ValueError: if an argument is out of its range, or no class has two series.
     """
-    if layout not in _ENDINGS:
-        raise ValueError(f"layout must be 'ts' or 'uci', got {layout!r}")
+    check_choice(Layout, layout=layout)
     if not 0 < val < 1:
         raise ValueError(f"val must be between 0 and 1, got {val}")
     first, last = _files(name, data_dir, layout)

@@ -63,8 +63,6 @@ class SequenceClassifier(RecurrentModel):
         **layers: Any,
     ) -> None:
         super().__init__(**layers)
-        if readout not in ("last", "mean"):
-            raise ValueError(f"readout must be 'last' or 'mean', got {readout!r}")
         self.rnn = self.make_layer(
             input_size,
             num_layers=num_layers,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.console import check_at_least, check_choice
 from rnnorm.experiments.data.text.vocabulary import END
 from rnnorm.experiments.models.bleu import sentence_bleu
 from rnnorm.experiments.models.feeding import Feeding, Written, draw, most_probable
@@ -307,8 +307,7 @@ def training_by_name(name: str, options: Mapping[str, Any] | None = None) -> Tea
         ValueError: if the name or an option is unknown, or an option is not a number in its
             range.
     """
-    if name not in WAYS:
-        raise ValueError(f"training must be one of {', '.join(WAYS)}, got {name!r}")
+    check_choice(Way, training=name)
     given = dict(options or {})
     kind = WAYS[name]
     known = [*inspect.signature(kind).parameters]

@@ -11,6 +11,8 @@ from torch.nn import functional
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from rnnorm.experiments.console import check_choice
+
 
 def cross_entropy(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
     """Compute :func:`torch.nn.functional.cross_entropy` in single precision or better."""
@@ -41,8 +43,7 @@ class Likelihood(Metric):
 
     def __init__(self, unit: Unit = "nats", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if unit not in ("nats", "bits", "perplexity"):
-            raise ValueError(f"unit must be 'nats', 'bits' or 'perplexity', got {unit!r}")
+        check_choice(Unit, unit=unit)
         self.unit = unit
         # kept for each minibatch and summed on the CPU, since some devices have no float64
         self.add_state("sums", default=[], dist_reduce_fx="cat")

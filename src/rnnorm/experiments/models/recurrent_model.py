@@ -14,6 +14,7 @@ from torch import Tensor
 from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.models.layers import recurrent
 from rnnorm.experiments.models.measures import SamplingError
+from rnnorm.experiments.recipe.values import check_choices
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import SAMPLING_ERROR, Score
 
@@ -83,6 +84,7 @@ class RecurrentModel(lightning.LightningModule):
         super().__init__()
         # the subclass's arguments are included
         self.save_hyperparameters()
+        check_choices(type(self), self.hparams)
         boundary, lacks = (cell_options or {}).get("boundary"), None
         if boundary == "sample" and not self.reinforces:
             lacks = "its loss has no term by which sampled boundaries learn"

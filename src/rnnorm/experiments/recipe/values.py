@@ -1,4 +1,4 @@
-"""Checks for values that jsonargparse lets through: null, huge integers, nan and infinity."""
+"""Checks of arguments by their types, where jsonargparse lets a value through or was not asked."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import typing
 from collections.abc import Iterator, Mapping
 from pydoc import locate
 from types import NoneType
-from typing import Any
+from typing import Any, Literal
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
+
+from rnnorm.experiments.console import check_choice
 
 _MOST = 2**63 - 1
 
@@ -32,6 +34,19 @@ def check_values(config: Namespace) -> None:
     for name in ("model", "data", "optimizer", "lr_scheduler"):
         if config.get(name) is not None:
             _check(config[name], name)
+
+
+def check_choices(kind: type[Any], given: Mapping[str, Any]) -> None:
+    """Refuse arguments of a class that their ``Literal`` types do not list.
+
+    Recipes were checked by jsonargparse; Python callers were not.
+
+    Raises:
+        ValueError: if an argument has another value; the message names the argument.
+    """
+    for name, (_, hint) in _parameters(kind):
+        if typing.get_origin(hint) is Literal:
+            check_choice(hint, **{name: given[name]})
 
 
 def _check(value: Any, name: str) -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.console import check_at_least, check_choice
 from rnnorm.experiments.data.batches import Batches
-from rnnorm.experiments.data.images import SIDES, Images, Splits, load_images
+from rnnorm.experiments.data.images import SIDES, ImageDataset, Images, Splits, load_images
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.models.classifiers import SequenceClassifier
 
@@ -36,13 +36,12 @@ def step_order(steps: int, permutation: Permutation, seed: int) -> Tensor:
     Raises:
         ValueError: if ``permutation`` is unknown.
     """
+    check_choice(Permutation, permutation=permutation)
     if permutation == "none":
         return torch.arange(steps)
     if permutation == "fixed":
         return torch.from_numpy(np.random.RandomState(seed).permutation(steps))
-    if permutation == "published":
-        return torch.from_numpy(np.random.RandomState(seed).randint(0, steps, size=steps))
-    raise ValueError(f"permutation must be 'none', 'fixed' or 'published', got {permutation!r}")
+    return torch.from_numpy(np.random.RandomState(seed).randint(0, steps, size=steps))
 
 
 class PixelData(LoadedData):
@@ -71,7 +70,7 @@ class PixelData(LoadedData):
 
     def __init__(
         self,
-        dataset: Literal["digits", "mnist"] = "digits",
+        dataset: ImageDataset = "digits",
         step: Literal["pixel", "row"] = "pixel",
         permutation: Permutation = "none",
         permutation_seed: int = 1,
@@ -80,8 +79,6 @@ class PixelData(LoadedData):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        if step not in ("pixel", "row"):
-            raise ValueError(f"step must be 'pixel' or 'row', got {step!r}")
         check_at_least(1, shrink=shrink)
         if not 0 <= permutation_seed < 2**32:
             raise ValueError(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from rnnorm.experiments.data.loaded_data import LoadedData
-from rnnorm.experiments.data.series import SeriesBatches, load_series
+from rnnorm.experiments.data.series import Layout, SeriesBatches, load_series
 from rnnorm.experiments.models.classifiers import SequenceClassifier
 
 
@@ -34,7 +34,7 @@ class TimeSeriesData(LoadedData):
     def __init__(
         self,
         name: str = "JapaneseVowels",
-        layout: Literal["ts", "uci"] = "ts",
+        layout: Layout = "ts",
         features: int = 1,
         val: float = 0.2,
         **shared: Any,

@@ -14,6 +14,7 @@ from torch import nn
 from torchmetrics import Metric
 
 import rnnorm
+from rnnorm.experiments.console import check_choice
 from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.files import refuse_folder, write_whole
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
@@ -60,8 +61,7 @@ def export(
         RuntimeError: as :func:`rnnorm.export.onnx`.
     """
     out = Path(out)
-    if format not in ("onnx", "pt2", "folded"):
-        raise ValueError(f"format must be 'onnx', 'pt2' or 'folded', got {format!r}")
+    check_choice(Format, format=format)
     refuse_folder(out)
     refuse_folder(beside := out.with_name(f"{out.name}.json"))
     if not out.parent.is_dir():

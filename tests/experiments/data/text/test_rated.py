@@ -121,7 +121,7 @@ def test_what_is_neither_above_nor_below_or_there_twice_is_left_out_and_counted(
     [
         ({"dataset": "csv"}, "file must name the file of dataset 'csv' alone, got None"),
         ({"dataset": "movies", "file": "a"}, "file must name the file of dataset 'csv' alone"),
-        ({"dataset": "films"}, "dataset must be 'csv' or one of movies, tweets, products"),
+        ({"dataset": "films"}, "dataset must be one of 'movies', 'tweets', 'products' or 'csv'"),
         ({"dataset": "csv", "file": "own.csv"}, "too few texts .* threshold=0.0: 60 and 0"),
     ],
 )

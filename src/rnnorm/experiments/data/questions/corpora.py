@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from rnnorm.experiments.console import check_choice
 from rnnorm.experiments.data.questions.babi import read_babi
 from rnnorm.experiments.data.questions.cmrc import read_cft, read_cmrc
 from rnnorm.experiments.data.questions.cnn import read_cnn_part
@@ -45,8 +46,7 @@ def load_questions(
         FileNotFoundError: if a file is missing.
         BrokenFileError: if a file is broken.
     """
-    if dataset not in ("cnn", "babi", "chinese"):
-        raise ValueError(f"dataset must be 'cnn', 'babi' or 'chinese', got {dataset!r}")
+    check_choice(ClozeDataset, dataset=dataset)
     folder = users_folder(data_dir, dataset)
     if dataset == "chinese":
         return _chinese(folder)

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from rnnorm.experiments.console import check_choice
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text_file import find_texts, place, read_text
 from rnnorm.experiments.files import BrokenFileError, file_exists, users_file, users_folder
@@ -136,10 +137,7 @@ def load_corpus(
         BrokenFileError: if a file is broken or incomplete, or a part of the text is empty.
         FileNotFoundError: if there is no such file.
     """
-    if dataset not in ("ptb-char", "ptb-word", "text8", "text"):
-        raise ValueError(
-            f"dataset must be 'ptb-char', 'ptb-word', 'text8' or 'text', got {dataset!r}"
-        )
+    check_choice(Dataset, dataset=dataset)
     if dataset in ("ptb-char", "ptb-word"):
         if file is not None:
             raise ValueError(f"file must be None for {dataset}, which has three, got {file!r}")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from rnnorm.experiments.console import check_choice
 from rnnorm.experiments.data.batches import WholeMinibatches, two_held_out
 from rnnorm.experiments.data.text_file import find_texts, read_text
 from rnnorm.experiments.files import BrokenFileError, users_file, users_folder
@@ -102,8 +103,7 @@ def load_parallel(
         FileNotFoundError: if a file is missing.
         BrokenFileError: if a file is broken.
     """
-    if dataset not in ("multi30k", "files"):
-        raise ValueError(f"dataset must be 'multi30k' or 'files', got {dataset!r}")
+    check_choice(ParallelDataset, dataset=dataset)
     if (dataset == "files") != (files is not None):
         raise ValueError(
             f"source and target must name the files of dataset 'files' alone, got {files}"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from rnnorm.experiments.console import check_choice
 from rnnorm.experiments.data.batches import two_held_out
 from rnnorm.experiments.data.text_file import find_texts, placed_lines, read_text
 from rnnorm.experiments.files import (
@@ -153,18 +154,17 @@ def load_rated(
         BrokenFileError: if the file is broken.
         FileNotFoundError: if the file is missing.
     """
+    check_choice(RatedDataset, dataset=dataset)
     if (dataset == "csv") != (file is not None):
         raise ValueError(f"file must name the file of dataset 'csv' alone, got {file!r}")
     if dataset == "csv":
         assert file is not None
         path = users_file(data_dir, file)
         read = read_rated_csv(path)
-    elif dataset in _FILES:
+    else:
         name = _FILES[dataset]
         (path,) = find_texts(users_folder(data_dir, name), "sentiment", [name])
         read = read_rated(path)
-    else:
-        raise ValueError(f"dataset must be 'csv' or one of {', '.join(_FILES)}, got {dataset!r}")
     first = list({each.text: each for each in reversed(read)}.values())[::-1]
     kept = [each for each in first if each.rating != threshold]
     train, val, test = _split(kept)

@@ -56,12 +56,6 @@ class FrameData(LoadedData):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        for name, value, known in (
-            ("dataset", dataset, ("fsdd", "kaldi")),
-            ("split", split, ("speaker", "random")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
         self.num_features = self.num_targets = 0
 
     def preprocessing(self, kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,8 +47,6 @@ class FrameClassifier(StepClassifier):
         **layers: Any,
     ) -> None:
         super().__init__(input_size, num_classes, num_layers, bidirectional, **layers)
-        if reduction not in ("sum", "mean"):
-            raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}")
 
     def check_data(self, data: FrameData) -> None:
         """Check that the features and states fit the model.

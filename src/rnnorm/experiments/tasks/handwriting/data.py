@@ -37,8 +37,6 @@ class StrokeData(LoadedData):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        if dataset not in _LOADERS:
-            raise ValueError(f"dataset must be one of {', '.join(_LOADERS)}, got {dataset!r}")
         self.classes: tuple[str, ...] = ()
         self.scale = 1.0
 

@@ -46,13 +46,8 @@ class LanguageData(TextData):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        if windows not in ("independent", "carried"):
-            raise ValueError(f"windows must be 'independent' or 'carried', got {windows!r}")
         if crop and windows == "carried":
             raise ValueError("crop must be False with windows='carried', which read all in order")
-        for name, value in self.hparams.items():
-            if name.endswith("_by") and value not in ("windows", "stream"):
-                raise ValueError(f"{name} must be 'windows' or 'stream', got {value!r}")
         self._test: Text | None = None
 
     def cut(self, corpus: Corpus) -> dict[str, Resumable[Window]]:

@@ -97,8 +97,6 @@ class LanguageModel(RecurrentModel):
         **layers: Any,
     ) -> None:
         super().__init__(init=init, **layers)
-        if reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
         if layers.get("learn_initial_state") == "from_input":
             raise ValueError(
                 "learn_initial_state must be True or False for a text, got 'from_input': the mean "

@@ -74,12 +74,6 @@ class SpokenData(KeepsVocabulary):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        for name, value, known in (
-            ("dataset", dataset, ("digits", "timit", "kaldi")),
-            ("units", units, ("words", "characters")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         check_at_least(1, strings=strings, stacked=stacked)
         if units != "words" and dataset != "kaldi":
             raise ValueError(f"units must be 'words' for {dataset}, got {units!r}")

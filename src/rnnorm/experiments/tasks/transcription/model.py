@@ -55,8 +55,6 @@ class Transcriber(StepClassifier):
         **layers: Any,
     ) -> None:
         super().__init__(input_size, 1 + num_symbols, num_layers, bidirectional, **layers)
-        if unit not in ("word", "phone"):
-            raise ValueError(f"unit must be 'word' or 'phone', got {unit!r}")
         check_at_least(1, beam=beam)
         self.score = Score(f"{unit}_error", "min")
         self.val_error, self.test_error = WordErrorRate(), WordErrorRate()

@@ -83,8 +83,6 @@ class Translator(RecurrentModel):
         if self.hparams["cell"] == "HMLSTM":
             raise ValueError("cell must be another one to translate, got 'HMLSTM'")
         check_at_least(1, beam=beam, limit=limit)
-        if statistics not in ("teacher", "free"):
-            raise ValueError(f"statistics must be 'teacher' or 'free', got {statistics!r}")
         self.in_processes = training == statistics == "teacher"
         self.way = training_by_name(training, training_options)
         self.embedding = nn.Embedding(source_size, embedding_size)
