@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -14,17 +15,10 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rnnorm.experiments.console import check_at_least, shorten
 from rnnorm.experiments.files import write_whole
 from rnnorm.experiments.recipe.options import data_dir_option, training_options
-from rnnorm.experiments.recipe.recipe import Recipe, read_recipe
+from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.build import Experiment, quiet_lightning
-from rnnorm.experiments.training.checkpoint import (
-    check_resumable,
-    check_same,
-    data_state,
-    load_weights,
-    newest_checkpoint,
-    read_checkpoint,
-)
+from rnnorm.experiments.training.checkpoint import data_state, load_weights, read_checkpoint
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.ddp import check_processes, prepare_processes, refuse_trainer
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
@@ -36,7 +30,7 @@ from rnnorm.experiments.training.folder import (
     refuse_existing,
     start_run,
 )
-from rnnorm.experiments.training.keep import ACCUMULATING, KeepLastAndBest
+from rnnorm.experiments.training.keep import KeepLastAndBest
 from rnnorm.experiments.training.machine import Places
 from rnnorm.experiments.training.metrics import MetricsFile, TrainingScores
 from rnnorm.experiments.training.progress import (
@@ -48,10 +42,10 @@ from rnnorm.experiments.training.progress import (
     check_samples,
 )
 from rnnorm.experiments.training.resume import (
-    FREE,
     AccumulateAsScheduled,
     RandomState,
     StepsOnPlateau,
+    position,
     refuse_another_training,
 )
 from rnnorm.experiments.training.run import Run, introduction
@@ -128,36 +122,22 @@ def fit(
     writes = one_process or processes.is_first()
     quiet = quiet or not writes
     changed = training_options(epochs, lr, batch_size, seed, overrides)
-    overrides = [*data_dir_option(data_dir), *changed]
+    data = data_dir_option(data_dir)
     if resume is None:
-        chosen, folder = _new(recipe, scale, run_dir)
-        if writes:
-            refuse_existing(folder)
-        experiment, about = Experiment(chosen.config, overrides), describe(chosen, changed)
-        if start is not None:
-            about["start"] = str(start_file(start))
+        folder, experiment, about = _new(recipe, scale, run_dir, start, data, changed, writes)
     else:
         folder = _begun(resume, run_dir, start)
-        experiment, about = rebuild(folder, recipe, scale, overrides)
+        experiment, about = rebuild(folder, recipe, scale, [*data, *changed])
     refuse_trainer(experiment)
     if samples is not None:
         about["samples"] = samples
-    if sampled := about.get("samples", 0):
+    if about.get("samples"):
         check_samples(experiment.model)
     with ExitStack() as locks:
         if resume is not None and writes:
             locks.enter_context(only_process(folder))
-        last, step, random = None, 0, {}
-        with suppress(FileNotFoundError):
-            found, state = newest_checkpoint(folder / "checkpoints")
-            check_resumable(state, found)
-            check_same(state, experiment.model, experiment.datamodule, found, free=FREE)
-            # an accumulating checkpoint precedes the first step: starting over loses nothing
-            if not state.get(ACCUMULATING):
-                last, step = found, state["global_step"]
-                random = state["callbacks"]["RandomState"]
-            del state
-        if resume is not None and overrides:
+        last, step, random = position(folder, experiment)
+        if resume is not None and (data or changed):
             refuse_another_training(folder, experiment)
         # missing or broken data must not leave a run folder behind
         experiment.set_up("fit")
@@ -168,8 +148,9 @@ def fit(
         if last is not None:
             keep.step, keep.broken = step, last.name != LAST
         accepted = _Accepted(experiment, folder)
-        shown = [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
-        written = [Samples(folder / SAMPLES, sampled, quiet, step)] if sampled else []
+        shown = [] if quiet else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
+        if count := about.get("samples"):
+            shown.append(Samples(folder / SAMPLES, count, quiet, step))
         trainer = experiment.make_trainer(
             [
                 clock,
@@ -178,8 +159,7 @@ def fit(
                 StepsOnPlateau(),
                 Places(),
                 TrainingScores(),
-                *([] if quiet else shown),
-                *written,
+                *shown,
                 *callbacks,
                 AccumulateAsScheduled(),
                 keep,
@@ -224,16 +204,32 @@ def fit(
     return Run(folder, experiment, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
-def _new(recipe: str | None, scale: str | None, run_dir: str | Path | None) -> tuple[Recipe, Path]:
-    """Return the recipe and the run folder of a new training.
+def _new(
+    recipe: str | None,
+    scale: str | None,
+    run_dir: str | Path | None,
+    start: str | Path | None,
+    data: Sequence[str],
+    changed: Sequence[str],
+    writes: bool,
+) -> tuple[Path, Experiment, dict[str, Any]]:
+    """Return the run folder of a new training, its model and data, and its ``run.json``.
 
     Raises:
         ValueError: if the recipe does not exist, or is not named.
+        FileExistsError: if the run folder exists.
     """
     if recipe is None:
         raise ValueError("fit needs a recipe's name, or the run folder to resume")
     chosen = read_recipe(recipe, scale or "paper")
-    return chosen, Path(run_dir) if run_dir is not None else default_folder(chosen)
+    folder = Path(run_dir) if run_dir is not None else default_folder(chosen)
+    if writes:
+        refuse_existing(folder)
+    # the folder of the data is no change to the recipe
+    experiment, about = Experiment(chosen.config, [*data, *changed]), describe(chosen, changed)
+    if start is not None:
+        about["start"] = str(start_file(start))
+    return folder, experiment, about
 
 
 def _begun(resume: str | Path, run_dir: str | Path | None, start: str | Path | None) -> Path:

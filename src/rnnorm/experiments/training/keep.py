@@ -11,13 +11,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from rnnorm.experiments.private import dump_checkpoint, log_now
-from rnnorm.experiments.training.resume import accumulating
+from rnnorm.experiments.training.resume import ACCUMULATING, accumulating
 from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.signals import StopSignals
-
-# marks a checkpoint without all gradients of its step, which cannot be resumed
-ACCUMULATING = "accumulating"
 
 
 class KeepLastAndBest(Checkpoint):

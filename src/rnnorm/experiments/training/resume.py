@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,11 @@ from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.recipe import read_config
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.build import FILES, Experiment
+from rnnorm.experiments.training.checkpoint import (
+    check_resumable,
+    check_same,
+    newest_checkpoint,
+)
 from rnnorm.experiments.training.clock import callbacks_of
 
 #: data arguments that may change when a training resumes
@@ -37,6 +43,40 @@ _LEARNING_CALLBACKS = (
     "lightning.pytorch.callbacks.GradientAccumulationScheduler",
     "lightning.pytorch.callbacks.WeightAveraging",
 )
+#: marks a checkpoint without all gradients of its step, from which no training can resume
+ACCUMULATING = "accumulating"
+
+
+class Position(NamedTuple):
+    """Where a training begins: at a checkpoint, or before its first step without one.
+
+    Attributes:
+        checkpoint: the checkpoint's file.
+        step: the step of the checkpoint.
+        random: what :class:`RandomState` kept in the checkpoint.
+    """
+
+    checkpoint: Path | None = None
+    step: int = 0
+    random: Mapping[str, Any] = MappingProxyType({})
+
+
+def position(folder: Path, experiment: Experiment) -> Position:
+    """Find the newest checkpoint of a run folder, and check that the training can resume there.
+
+    Raises:
+        ValueError: if the checkpoint is of another model or other data, or lacks a state.
+    """
+    try:
+        path, state = newest_checkpoint(folder / "checkpoints")
+    except FileNotFoundError:
+        return Position()
+    check_resumable(state, path)
+    check_same(state, experiment.model, experiment.datamodule, path, free=FREE)
+    # an accumulating checkpoint precedes the first step: starting over loses nothing
+    if state.get(ACCUMULATING):
+        return Position()
+    return Position(path, state["global_step"], state["callbacks"]["RandomState"])
 
 
 def refuse_another_training(folder: Path, experiment: Experiment) -> None:
