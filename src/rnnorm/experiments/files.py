@@ -231,10 +231,14 @@ def users_folder(data_dir: str | Path | None, what: str) -> Path:
 
     Raises:
         FileNotFoundError: if ``data_dir`` is None.
+        NotADirectoryError: if ``data_dir`` is a file.
     """
     if data_dir is None:
         raise FileNotFoundError(f"name the folder that holds {what} with --data-dir: no download")
-    return Path(data_dir).expanduser()
+    folder = Path(data_dir).expanduser()
+    if file_exists(folder):
+        raise NotADirectoryError(f"--data-dir {folder} is a file: name the folder with {what}")
+    return folder
 
 
 def users_file(data_dir: str | Path | None, file: str | Path) -> Path:
@@ -326,6 +330,17 @@ def refuse_folder(path: Path) -> None:
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file")
+
+
+def refuse_file(folder: Path) -> None:
+    """Refuse a file as the path of an output folder, before the work for the folder is done.
+
+    Raises:
+        NotADirectoryError: if ``folder`` or a folder above it is a file.
+    """
+    for path in (folder, *folder.parents):
+        if file_exists(path):
+            raise NotADirectoryError(f"{path} is no folder: it is a file")
 
 
 def partial_of(path: Path) -> Path:

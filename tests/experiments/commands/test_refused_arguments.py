@@ -235,6 +235,8 @@ def test_a_name_that_the_system_refuses_is_told_in_one_line(command, capsys):
         ),
         (["demo", "--picture=page.html"], "a picture must end with .png, .svg, .pdf or the like"),
         (["demo", "--picture=folder"], "folder is a folder: name a file"),
+        (["demo", "--picture=file/one.png"], "file is no folder: it is a file"),
+        (["fit", "demo/digits-bn", "--run-dir=file/run"], "file is no folder: it is a file"),
         (["bench", "--out=file"], "file is no folder"),
         (["bench", "demo/digits-bn", "--out=file"], "file is no folder"),
     ],

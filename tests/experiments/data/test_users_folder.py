@@ -6,6 +6,7 @@ from rnnorm.experiments.files import (
     added_by_system,
     files_below,
     inner_folder,
+    refuse_file,
     users_file,
     users_folder,
 )
@@ -20,6 +21,15 @@ def test_the_home_may_be_a_tilde(tmp_path, monkeypatch):
 def test_without_a_folder_the_error_says_what_it_must_hold():
     with pytest.raises(FileNotFoundError, match=r"the folder that holds a\.txt with --data-dir"):
         users_folder(None, "a.txt")
+
+
+def test_a_file_is_refused_where_a_folder_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match=r"--data-dir .*file is a file: name .* with it"):
+        users_folder(tmp_path / "file", "it")
+    with pytest.raises(NotADirectoryError, match="file is no folder: it is a file"):
+        refuse_file(tmp_path / "file" / "inner" / "run")
+    refuse_file(tmp_path / "folder" / "run")
 
 
 def test_a_file_of_ones_own_is_relative_to_the_folder_that_is_named(tmp_path, monkeypatch):

@@ -10,8 +10,9 @@ import torch
 import rnnorm
 from rnnorm.experiments.bench.cases import Case, draw
 from rnnorm.experiments.bench.layers import Shape, Variant, prepare
-from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
+from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
+from rnnorm.experiments.files import refuse_file
 from rnnorm.kernels import dispatch
 
 CELLS = ("LSTM", "GRU", "RNN")
@@ -46,7 +47,8 @@ def bench(
         NotADirectoryError: if ``out`` is a file.
         VerificationError: if a kernel's result differs from the reference's.
     """
-    refuse_file(out)
+    if out is not None:
+        refuse_file(Path(out))
     check_seconds(seconds)
     records = []
     with torch_threads(threads):

@@ -20,8 +20,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from torch.optim import LBFGS, Optimizer
 
 from rnnorm.experiments.bench.layers import VerificationError, on_backend, verify
-from rnnorm.experiments.bench.record import Record, describe, machine, refuse_file, write
+from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
+from rnnorm.experiments.files import refuse_file
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.training.build import Experiment
@@ -77,7 +78,8 @@ def bench_recipes(
         VerificationError: if a loss or an output differs from the reference's.
         RuntimeError: if a gradient is not finite, or ``backend`` does not cover a layer.
     """
-    refuse_file(out)
+    if out is not None:
+        refuse_file(Path(out))
     check_seconds(seconds)
     if len(set(recipes)) < len(recipes):
         raise ValueError(f"each recipe must be named once, got {', '.join(recipes)}")

@@ -79,16 +79,6 @@ def _driver() -> str:
 Record = dict[str, Any]
 
 
-def refuse_file(folder: str | Path | None) -> None:
-    """Raise if the output folder is a file, before anything is timed.
-
-    Raises:
-        NotADirectoryError: if ``folder`` is a file.
-    """
-    if folder is not None and Path(folder).is_file():
-        raise NotADirectoryError(f"{folder} is no folder")
-
-
 def write(
     records: Sequence[Record],
     folder: str | Path,

@@ -55,10 +55,11 @@ def run(
         ValueError: if an option does not belong to what is timed.
     """
     if recipes and shape:
-        raise ValueError("--shape is of layers: name no recipe")
-    if not recipes and (overrides or data_dir or scale or on_torch or backend):
-        only_recipes = "--data-dir, --scale, --on-torch, --backend and overrides"
-        raise ValueError(f"{only_recipes} are of recipes: name one")
+        raise ValueError("--shape is of layers: leave it out, or name no recipe")
+    of_recipes = {"--data-dir": data_dir, "--scale": scale, "--on-torch": on_torch}
+    of_recipes |= {"--backend": backend, **dict.fromkeys(overrides, True)}
+    if not recipes and (named := [name for name, value in of_recipes.items() if value]):
+        raise ValueError(f"options such as {', '.join(named)} are of recipes: name one")
     given = {name: value for name, value in given.items() if value is not None}
     if recipes:
         from rnnorm.experiments.bench.recipes import bench_recipes

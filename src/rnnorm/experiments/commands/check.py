@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 
 from rnnorm.experiments.commands import options
 
-HELP = "examine the fused kernels on this machine: right, repeatable, and how fast"
+HELP = "test on this machine that the fused kernels are right and repeatable, and time them"
 USAGE = ("[--device cpu|cuda] [--seconds SECONDS] [--out FILE]",)
 
 

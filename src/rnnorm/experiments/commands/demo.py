@@ -12,7 +12,7 @@ from rnnorm.experiments.commands import options
 if TYPE_CHECKING:
     from rnnorm.experiments.trained.curve import Curve
 
-HELP = "train LSTM, BN-LSTM and LN-LSTM side by side on data that comes along"
+HELP = "train LSTM, BN-LSTM and LN-LSTM side by side on digits that scikit-learn brings"
 USAGE = ("[options]",)
 MODELS = {"LSTM": "demo/digits-lstm", "BN-LSTM": "demo/digits-bn", "LN-LSTM": "demo/digits-ln"}
 
@@ -62,8 +62,8 @@ def demo(
     from rnnorm.experiments.comparing.compare import compare
 
     print(
-        f"Permuted digits: 1257 images read as 64 pixels in one fixed random order, {seeds} seeds "
-        "of each model",
+        "Permuted digits: 1257 images read as 64 pixels in one fixed random order. Seeds of each "
+        f"model: {seeds}",
         flush=True,
     )
     curves = compare(

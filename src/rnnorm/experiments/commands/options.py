@@ -133,7 +133,7 @@ def overrides(
     Args:
         parser: the command's parser.
         such_as: examples of such options.
-        but: the clause that names the options it refuses.
+        but: the clause that names the options that the command refuses.
     """
     parser.set_defaults(overrides=[])
     parser.epilog = (
@@ -144,7 +144,7 @@ def overrides(
 
 def overrides_of_a_run(parser: ArgumentParser) -> None:
     """Let a command that uses a trained model take the options of its recipe."""
-    but = ", but for a run those of training"
+    but = ", except those of training where RUN is a run folder"
     overrides(parser, "--data.eval_batch_size=50 --trainer.accelerator=cpu", but)
 
 

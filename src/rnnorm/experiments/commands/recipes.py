@@ -11,7 +11,10 @@ USAGE = ("[WORD ...]",)
 def add_options(parser: ArgumentParser) -> None:
     """Add the words that choose the recipes."""
     parser.add_argument(
-        "words", metavar="WORD", nargs="*", help="those alone whose line has all of these, as ptb"
+        "words",
+        metavar="WORD",
+        nargs="*",
+        help="list only the recipes whose line has all of these words, such as ptb",
     )
 
 

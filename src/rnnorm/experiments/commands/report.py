@@ -7,7 +7,7 @@ from typing import Any
 
 from rnnorm.experiments.commands import options
 
-HELP = "write one page about runs: curves, table beside the paper, diagnostics"
+HELP = "write one page about runs: curves, a table with the papers' numbers, diagnostics"
 USAGE = ("RUN ... [options]",)
 
 

@@ -25,9 +25,11 @@ def add_options(parser: ArgumentParser) -> None:
     own.option("workers", "N")
     own.option("lease", "SECONDS")
     own.option("pruner")
-    parser.add_argument("--status", action="store_true", help="say what a storage's workers do")
+    parser.add_argument(
+        "--status", action="store_true", help="print the state of the studies in a storage"
+    )
     options.trust(parser)
-    but = ", but those that the search draws"
+    but = ", except those that the search draws"
     options.overrides(parser, "--trainer.gradient_clip_val=5 --model.hidden_size=50", but)
 
 

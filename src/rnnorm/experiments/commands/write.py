@@ -35,20 +35,21 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="TEXT",
         nargs="+",
         dest="beginnings",
-        help="what to continue (the); the classes to draw (all)",
+        help="beginnings of texts to continue (the), or classes to draw (all)",
     )
     translation.option("source", "FILE", "--from", required=False)
     parser.add_argument(
         "--temperature",
         metavar="T",
         type=float,
-        help="divides the scores (1; 0.5 to draw); 0 for the most probable each time",
+        help="how random to choose: divides the scores (1; 0.5 for drawings); 0 always takes the "
+        "most probable",
     )
     parser.add_argument(
         "--sentences",
         metavar="N",
         type=int,
-        help="how many of each beginning or class (1)",
+        help="number of texts of each beginning, or of drawings of each class (1)",
     )
     # None tells an option that is not given: some are refused where they have no meaning
     text.option("seed", "N", type=options.seed, default=None)
@@ -56,7 +57,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--max-length",
         metavar="N",
         type=int,
-        help="stop after so many symbols or points where no end comes (400; a translator's own)",
+        help="most symbols of a text or points of a drawing (400; the model's limit to translate)",
     )
     recording.option("beam", "N")
     drawing.option("out", "PICTURE")

@@ -26,7 +26,7 @@ from rnnorm.experiments.comparing.entry import (
 from rnnorm.experiments.comparing.picture import draw, refuse_name
 from rnnorm.experiments.comparing.table import comparison_table
 from rnnorm.experiments.console import check_at_least
-from rnnorm.experiments.files import write_whole
+from rnnorm.experiments.files import refuse_file, write_whole
 from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.options import option_name, refuse_twice, training_options
 from rnnorm.experiments.trained.curve import Curve, as_csv, read_curve
@@ -101,8 +101,7 @@ def compare(
     # all trainings are listed before the first one, so their number must be bounded
     if seeds > 10_000:
         raise ValueError(f"seeds must be at most 10,000, got {seeds:,}")
-    if out.is_file():
-        raise NotADirectoryError(f"{out} is no folder")
+    refuse_file(out)
     if reach is not None and not isfinite(reach):
         raise ValueError(f"reach must be a finite number, got {reach}")
     path = Path(picture) if picture is not None else out / "comparison.png"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rnnorm.experiments.files import refuse_folder, write_whole
+from rnnorm.experiments.files import refuse_file, refuse_folder, write_whole
 from rnnorm.experiments.trained.curve import Curve, at_shared_steps, by_model, mean_curve
 
 if TYPE_CHECKING:
@@ -108,12 +108,14 @@ def refuse_name(path: str | Path) -> None:
 
     Raises:
         IsADirectoryError: if the path is a folder.
+        NotADirectoryError: if a folder above it is a file.
         ValueError: if matplotlib does not know the format.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = Path(path)
     refuse_folder(path)
+    refuse_file(path.parent)
     if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
         raise ValueError(f"a picture must end with .png, .svg, .pdf or the like, got {path}")
 

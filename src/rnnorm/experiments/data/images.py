@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rnnorm.experiments.console import check_choice
-from rnnorm.experiments.files import BrokenFileError, file_exists, unpack
+from rnnorm.experiments.files import BrokenFileError, file_exists, unpack, users_folder
 
 ImageDataset = Literal["digits", "mnist"]
 #: pixels of an image's side
@@ -172,7 +172,7 @@ def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
     """
     if data_dir is None:
         return _download()
-    folder = Path(data_dir).expanduser()
+    folder = users_folder(data_dir, "MNIST's four files")
     lacking = {}
     for inner in _PLACES:
         found = {name: _find(folder / inner, name) for name in SHA256}

@@ -22,9 +22,10 @@ _DATA = {
     "text8": "text8",
 }
 _NOTE = """\
-Time is that of the training steps alone, by the seconds of one step on two cores of an AMD EPYC
-(AVX-512); – was not measured. --scale small, which demo/ has not, takes minutes. Digits come along,
-MNIST can be downloaded, and all else wants the folder where your files are, --data-dir."""
+The time is that of all training steps, measured by a step on two cores of an AMD EPYC (AVX-512);
+– was not measured. With --scale small a recipe takes minutes; those of demo/ have one scale.
+scikit-learn brings the digits, and MNIST is downloaded. All other data need --data-dir, the folder
+of your files."""
 
 
 def recipe_table(words: Sequence[str] = ()) -> str:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from rnnorm.experiments.comparing.entry import Entry, from_folder, named_apart
 from rnnorm.experiments.comparing.picture import Look, looks_of
-from rnnorm.experiments.files import refuse_folder, write_whole
+from rnnorm.experiments.files import refuse_file, refuse_folder, write_whole
 from rnnorm.experiments.reporting.figures import (
     curve_pictures,
     example_pictures,
@@ -61,11 +61,13 @@ def report(
 
     Raises:
         IsADirectoryError: if ``out`` is a folder.
+        NotADirectoryError: if a folder above ``out`` is a file.
         ValueError: if a folder holds no run, a file is broken or of another version, or a run is
             named twice.
     """
     out = Path(out)
     refuse_folder(out)
+    refuse_file(out.parent)
     folders = [folder for run in runs for folder in runs_in(run)]
     entries = named_apart([from_folder(folder) for folder in folders])
     trainings = [(e, _outcome(e), read_curve(e.folder, e.score, e.model, e.seed)) for e in entries]

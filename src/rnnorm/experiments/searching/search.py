@@ -17,6 +17,7 @@ import optuna
 import torch
 
 from rnnorm.experiments.console import check_at_least, shorten
+from rnnorm.experiments.files import refuse_file
 from rnnorm.experiments.recipe.options import option_name, training_options
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.recipe.trust import trusting, trusts
@@ -60,7 +61,7 @@ def search(
 
     Args:
         recipe: recipe to train, which has the key ``search``.
-        out: folder of the study and of its trials' run folders; a study that is there goes on.
+        out: folder of the study and of its trials' run folders; a study in it is resumed.
             The study's file is ``study.db``.
         data_dir: folder with the data set's files; MNIST is downloaded without it.
         scale: ``"small"`` ends within minutes on two cores, but its numbers are not the paper's;
@@ -70,10 +71,10 @@ def search(
         epochs: epochs of each trial; the recipe's number by default.
         seed: seed of the draws.
         overrides: options of LightningCLI for all trials.
-        storage: study that several processes work on: ``journal:FILE`` on a shared disk,
+        storage: where several processes share a study: ``journal:FILE`` on a shared disk,
             ``sqlite:///FILE`` for one machine, ``postgresql://…`` or another database of
             SQLAlchemy.
-        workers: processes that are started here.
+        workers: number of processes to start on this machine.
         lease: seconds after which another process takes up the trial of one that has died.
         pruner: end trials with poor validation scores early. With several processes the choice
             depends on the order in which trials end.
@@ -86,6 +87,7 @@ def search(
             trial's folder holds another training, several workers have no storage, an override
             names an option that is drawn, or ``epochs``, or a number is out of its range.
         FileExistsError: if a trial's folder exists and holds no training.
+        NotADirectoryError: if ``out`` is a file.
         OverrideError: if the recipe does not know an override, or an option with a range.
         BlockingIOError: if another process works on the study, which has no storage.
         Stopped: if Ctrl-C or SIGTERM ended a training after a step, with a checkpoint.
@@ -106,6 +108,7 @@ def search(
     if pruner is not None and pruner not in _PRUNERS:
         raise ValueError(f"pruner must be one of {', '.join(_PRUNERS)}, got {pruner!r}")
     space = space_of(chosen.search["space"])
+    refuse_file(out)
     names = {option_name(name) for name in space}
     if twice := [option for option in overrides if option_name(option) in names]:
         raise ValueError(f"{twice[0]} has no effect: the recipe's search draws that option")

@@ -13,7 +13,7 @@ from torch import Tensor
 from rnnorm.diagnostics import plot_strokes
 from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.strokes.strokes import END, UP, StrokeBatches
-from rnnorm.experiments.files import write_whole
+from rnnorm.experiments.files import refuse_file, write_whole
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
 from rnnorm.experiments.trained.load import expect_model, load_trained
@@ -41,17 +41,18 @@ def draw(
     """Draw characters into a picture, each until the model lifts the pen for the last time.
 
     Args:
-        run: the run folder; or a recipe, with a checkpoint. The model is one of handwriting.
+        run: run folder of the training, or a recipe if a checkpoint is given. The model
+            is one of handwriting.
         out: picture to draw, whose name ends with ``.svg`` or ``.png``.
         checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint.
         count: number of drawings; of each class, if the model has classes.
         classes: names of classes, for a model that has them; all of them by default.
-        points: begin with the first so many points of as many validation drawings. They are of the
-            same class, and grey in the picture.
+        points: number of points of a validation drawing that each drawing begins with. They are of
+            the same class, and grey in the picture.
         temperature: how far from the most probable; 0 for the most probable itself.
         seed: seed of the draws.
         max_length: where a drawing is cut off that has not ended, in points.
-        data_dir: folder with the data set's files, which only ``points`` needs; by default that of
+        data_dir: folder with the data set's files, needed by ``--points`` alone; by default that of
             the training.
         scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
             default.
@@ -71,6 +72,7 @@ def draw(
     out = Path(out)
     if out.suffix not in _KINDS:
         raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")
+    refuse_file(out.parent)
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
     model, data = expect_model(Writer, trained.experiment.model, run), trained.experiment.datamodule
     assert isinstance(data, StrokeData)

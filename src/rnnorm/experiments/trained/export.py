@@ -39,13 +39,14 @@ def export(
     """Write a trained model as one file, and beside it a JSON file of how to use it.
 
     Args:
-        run: the run folder; or a recipe, with a checkpoint.
-        out: the file; a second one, with ``.json`` after the name, says how to use it.
+        run: run folder of the training, or a recipe if a checkpoint is given.
+        out: file of the model; a second file, with ``.json`` after its name, says how to use it.
         format: ``"onnx"`` for onnxruntime, ``"pt2"`` for ``torch.export.load``, or ``"folded"`` for
             ``torch.load``, as plain torch.nn layers. The first two hold a model that reads
             sequences of any length, the third a ``torch.nn.ModuleDict``.
         checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint.
-        data_dir: folder with the data set's files; only read where the inputs are scaled by them.
+        data_dir: folder with the data set's files; it is read only where the inputs are scaled by
+            the data.
         scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
             default.
         overrides: options of LightningCLI.

@@ -45,18 +45,19 @@ def measure(
     kept, a line on stderr says so.
 
     Args:
-        run: the run folder; or a recipe, with a checkpoint. The run folder knows its recipe, scale
-            and overrides.
+        run: run folder of the training, or a recipe if a checkpoint is given. The run folder knows
+            its recipe, scale and overrides.
         checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint.
-        beside: more run folders; the mean of the predictions of all runs is measured then, and kept
-            nowhere. Their data must be the same, and their best checkpoints are used.
+        beside: more run folders, to measure the mean of the predictions of all runs, which is not
+            kept. Their data must be the same, and their best checkpoints are used.
         data_dir: folder with the data set's files; MNIST is downloaded without it.
         scale: scale that a checkpoint outside its run folder was trained at; ``"paper"`` by
             default.
         estimate: first estimate the population statistics again, as the exact average over the
             training set. They are taken (:func:`rnnorm.update_bn`) in minibatches of as many rows
             as the recipe's ``ExactStatistics`` takes.
-        statistics: statistics that normalise; both by default, where there are batch statistics.
+        statistics: statistics to normalise with; by default one after the other, where the model
+            has batch statistics.
             ``"batch"`` are those of each test minibatch, and leave out minibatches of too few rows.
         lengths: measure on windows of each of these lengths instead (only for texts that are read
             in windows). Every window starts from the initial state. What is left of the text is

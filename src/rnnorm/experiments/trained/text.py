@@ -27,8 +27,8 @@ def write(
     """Continue beginnings up to the end of the sentence or line.
 
     Args:
-        run: the run folder; or a recipe, with a checkpoint. The model is one of characters or
-            words.
+        run: run folder of the training, or a recipe if a checkpoint is given. The model
+            is one of characters or words.
         checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint. The data are not
             needed.
         beginnings: words with spaces between them, or any characters.

@@ -27,7 +27,8 @@ def transcribe(
     """Transcribe recordings, each one by itself.
 
     Args:
-        run: the run folder; or a recipe, with a checkpoint. The model is one of recordings.
+        run: run folder of the training, or a recipe if a checkpoint is given. The model
+            is one of recordings.
         recordings: recordings to transcribe. They are files of one channel and the rate that the
             model was trained with.
         checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint. The data are not

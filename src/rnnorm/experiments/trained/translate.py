@@ -33,7 +33,8 @@ def translate(
     """Translate the sentences of a file.
 
     Args:
-        run: the run folder; or a recipe, with a checkpoint. The model is a translator.
+        run: run folder of the training, or a recipe if a checkpoint is given. The model
+            is a translator.
         checkpoint: a ``.ckpt`` file to use instead of the run's best checkpoint. The data are not
             needed.
         source: file to translate, a sentence a line; ``"-"`` for standard input. The sentences are

@@ -81,10 +81,10 @@ def fit(
     with statistics over all rows (:func:`rnnorm.synchronize`), and the first process writes.
 
     Args:
-        recipe: the recipe to train. It may be left out with ``resume``.
+        recipe: the recipe to train; it may be left out with ``resume``.
         data_dir: folder with the data set's files; MNIST is downloaded without it.
         run_dir: a new folder for this run; ``runs/RECIPE`` by default.
-        resume: the folder of a run to go on with, as its ``config.yaml`` says.
+        resume: run folder of a training to resume, with the settings of its ``config.yaml``.
         start: begin with the weights and statistics of this run's best epoch, or of a ``.ckpt``
             file.
         scale: ``"small"`` ends within minutes on two cores, but its numbers are not the paper's;
@@ -94,8 +94,8 @@ def fit(
         batch_size: rows of a training minibatch; the recipe's number by default.
         seed: seed of the weights and the data; 1 by default.
         every_n_steps: steps between two checkpoints, besides one after every epoch.
-        samples: texts to write after each epoch, into ``samples.txt`` too. None by default; a
-            resumed training writes as many as before.
+        samples: number of sample texts to print after each epoch and to append to ``samples.txt``.
+            None by default; a resumed training writes as many as before.
         overrides: options of LightningCLI, such as ``"--trainer.max_epochs=3"``.
         callbacks: added to the trainer's callbacks.
         quiet: print nothing, unless the training is stopped.

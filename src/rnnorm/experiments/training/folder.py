@@ -15,7 +15,14 @@ from typing import Any
 import torch
 
 import rnnorm
-from rnnorm.experiments.files import file_exists, partial_of, stale_partials, unpack, write_whole
+from rnnorm.experiments.files import (
+    file_exists,
+    partial_of,
+    refuse_file,
+    stale_partials,
+    unpack,
+    write_whole,
+)
 from rnnorm.experiments.recipe.recipe import (
     ENDINGS,
     OverrideError,
@@ -42,7 +49,9 @@ def refuse_existing(folder: Path) -> None:
 
     Raises:
         FileExistsError: if the path is a folder or a file.
+        NotADirectoryError: if a folder above it is a file.
     """
+    refuse_file(folder.parent)
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a run folder with --run-dir")
     if folder.exists():
@@ -67,6 +76,7 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
 
     Raises:
         FileExistsError: if the folder exists.
+        OSError: if the folder cannot be made, or the disk is full.
     """
     refuse_existing(folder)
     for stale in stale_partials(folder):
@@ -76,16 +86,18 @@ def start_run(folder: Path, about: dict[str, Any], config: str) -> None:
     text = json.dumps({**about, **versions}, indent=2, default=str)
     # a kill at any moment leaves no folder under the final name
     partial = partial_of(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial.mkdir()
     try:
+        partial.mkdir(parents=True)
         write_whole(partial / "run.json", f"{text}\n".encode())
         write_whole(partial / "config.yaml", config.encode())
         partial.rename(folder)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         # the rename fails if another process made the folder first
         refuse_existing(folder)
+        if isinstance(error, OSError):
+            # the error names the partial folder
+            raise OSError(error.errno, error.strerror, str(folder)) from error
         raise
 
 
