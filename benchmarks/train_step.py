@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.experiments.bench.layers import Shape, Step, Variant, draw_input, make_layer, prepare
 from rnnorm.experiments.bench.record import Record, describe, machine, write
-from rnnorm.experiments.bench.timing import interleave, kept_bytes, peak_bytes, torch_threads
+from rnnorm.experiments.bench.timing import interleave, torch_threads
 
 PAPERS = [
     Shape(784, 100, 1, 100),
@@ -75,6 +76,41 @@ ROWS = {
     "layer-short-eval": Row("LSTM", Variant("layer"), False, SHORT),
     "scaling": Row("LSTM", Variant("batch"), True, SCALING),
 }
+
+
+def kept_bytes(layer: nn.RNNBase, x: Tensor) -> int:
+    """Return the resident bytes that a layer's call keeps for backward (Linux only).
+
+    Memory that is reserved and never touched does not count; the output and memory that malloc or
+    the kernels keep for the next call do.
+    """
+    # start threads and load libraries before measuring
+    layer(x[:1])
+    before = _resident("VmRSS")
+    result = layer(x)
+    after = _resident("VmRSS")
+    del result
+    return after - before
+
+
+def peak_bytes(layer: nn.RNNBase, x: Tensor | PackedSequence) -> int:
+    """Return the bytes by which a training step raises this process's peak memory (Linux only).
+
+    Gradients count; weights, input and memory that malloc keeps from an earlier step do not.
+    """
+    # resets the peak to the present size
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _resident("VmRSS")
+    output = layer(x)[0]
+    torch.autograd.backward((output.data if isinstance(output, PackedSequence) else output).sum())
+    return _resident("VmHWM") - before
+
+
+def _resident(name: str) -> int:
+    """Return this process's memory in bytes, now (``VmRSS``) or at its peak (``VmHWM``)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
 
 MEMORY = {"memory": kept_bytes, "peak": peak_bytes}
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -275,12 +276,14 @@ def test_functions_run_in_turn_and_the_ratio_is_to_the_first():
 def test_memory_of_a_step_holds_what_backward_reads():
     code = """
 import torch, rnnorm
-from rnnorm.experiments.bench.timing import kept_bytes, peak_bytes
+from benchmarks.train_step import kept_bytes, peak_bytes
 layer, x = rnnorm.LSTM(8, 64, norm="batch"), torch.randn(400, 64, 8)
 print(kept_bytes(layer, x), peak_bytes(layer, x))
 """
     # this process keeps memory that a step could take without any more
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, cwd=Path(__file__).parents[3]
+    )
     kept, peak = map(int, said.stdout.split())
     # W_h h, c and h of every frame, but for what lay ready; then gradients and scratch memory
     frames = 4 * 400 * 64 * (4 * 64 + 64 + 64)

@@ -1,4 +1,4 @@
-"""Measure time and memory of several functions side by side, on a machine that may be busy."""
+"""Measure the time of several functions side by side, on a machine that may be busy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.kernels.triton import graphs
 
@@ -192,52 +189,3 @@ def torch_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def kept_bytes(layer: nn.RNNBase, x: Tensor) -> int:
-    """Return the resident bytes that a layer's call keeps for backward (Linux only).
-
-    Memory that is reserved and never touched does not count; the output and memory that malloc or
-    the kernels keep for the next call do. Measure each layer in a process of its own.
-
-    Args:
-        layer: a layer of ours or of torch.nn.
-        x: the layer's input, dense.
-
-    Raises:
-        OSError: if there is no ``/proc``.
-    """
-    # start threads and load libraries before measuring
-    layer(x[:1])
-    before = _resident("VmRSS")
-    result = layer(x)
-    after = _resident("VmRSS")
-    del result
-    return after - before
-
-
-def peak_bytes(layer: nn.RNNBase, x: Tensor | PackedSequence) -> int:
-    """Return the bytes by which a training step raises this process's peak memory (Linux only).
-
-    Gradients count; weights and input do not. Memory that malloc keeps from an earlier step does
-    not count either: measure each layer in a process of its own.
-
-    Args:
-        layer: a layer of ours or of torch.nn.
-        x: the layer's input.
-
-    Raises:
-        OSError: if there is no ``/proc``.
-    """
-    # resets the peak to the present size
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _resident("VmRSS")
-    output = layer(x)[0]
-    torch.autograd.backward((output.data if isinstance(output, PackedSequence) else output).sum())
-    return _resident("VmHWM") - before
-
-
-def _resident(name: str) -> int:
-    """Return this process's memory in bytes, now (``VmRSS``) or at its peak (``VmHWM``)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
