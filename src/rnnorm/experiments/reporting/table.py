@@ -52,8 +52,7 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
     found = {model: [best(c, score) for c in own] for model, own in by_model(curves).items()}
     if not all(isfinite(value) for values in found.values() for value in values):
         return Headline(", ".join(names), "No winner is named: a score is not finite.")
-    sign = 1 if score.mode == "max" else -1
-    ranked = sorted(names, key=lambda name: -sign * fmean(found[name]))
+    ranked = sorted(names, key=lambda name: -score.sign * fmean(found[name]))
     name, _, unit = score.label.partition(", ")
     # a no-break space keeps a number and its unit on one line
     scores = [f"{spread(found[model], score)}\u00a0{unit}".rstrip() for model in ranked]
@@ -68,7 +67,7 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
         )
     ranking = ", ".join(f"{m} {s}" for m, s in zip(ranked, scores, strict=True))
     first, second = (found[model] for model in ranked[:2])
-    if len(first) > 1 and min(sign * v for v in first) <= max(sign * v for v in second):
+    if len(first) > 1 and min(score.sign * v for v in first) <= max(score.sign * v for v in second):
         notes.insert(1, f"Those of {ranked[0]} and {ranked[1]} overlap.")
     return Headline(
         _won(ranked[0], ranked[1], abs(fmean(first) - fmean(second)), score),

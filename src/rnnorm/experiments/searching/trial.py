@@ -70,7 +70,7 @@ class _Reports(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the score to the study, and ask whether to prune the trial."""
-        value = trainer.callback_metrics.get(f"val/{self._score.name}")
+        value = self._score.validated(trainer.callback_metrics)
         if value is None:
             return
         step, storage = trainer.global_step, self._trial.study._storage
@@ -78,7 +78,7 @@ class _Reports(Callback):
         with signals_deferred():
             # a process that has died may have reported this step already
             if step not in storage.get_trial(self._trial._trial_id).intermediate_values:
-                self._trial.report(float(value), step)
+                self._trial.report(value, step)
             given_up = self._trial.should_prune()
         if given_up:
             raise optuna.TrialPruned

@@ -71,7 +71,7 @@ def read_curve(folder: Path, score: Score, model: str, seed: int) -> Curve:
         ValueError: if ``metrics.csv`` is broken.
     """
     metrics = read_metrics(folder / "metrics.csv")
-    points = metrics.get(f"val/{score.name}", [])
+    points = metrics.get(score.in_validation, [])
     # exact where each epoch is validated at its end
     trained = {point.step: point.value for point in metrics.get(EPOCH + score.name, [])}
     an_epoch = max(((point.step + 1) / (point.epoch + 1) for point in points), default=1.0)
@@ -95,10 +95,9 @@ def best_point(folder: Path, score: Score) -> Point | None:
     Raises:
         ValueError: if ``metrics.csv`` is broken.
     """
-    points = read_metrics(folder / "metrics.csv").get(f"val/{score.name}", [])
+    points = read_metrics(folder / "metrics.csv").get(score.in_validation, [])
     finite = [point for point in points if math.isfinite(point.value)]
-    choose = max if score.mode == "max" else min
-    return choose(finite, key=lambda point: point.value, default=None)
+    return max(finite, key=lambda point: score.sign * point.value, default=None)
 
 
 def trained_at(curve: Curve, step: int | None) -> float | None:
@@ -137,13 +136,12 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 def best(curve: Curve, score: Score) -> float:
     """Return the best finite value of a curve, or nan if no value is finite."""
     finite = filter(math.isfinite, curve.values)
-    return (max if score.mode == "max" else min)(finite, default=math.nan)
+    return max(finite, key=lambda value: score.sign * value, default=math.nan)
 
 
 def reaches(curve: Curve, score: Score, goal: float) -> int | None:
     """Return the index of the first point at least as good as ``goal``, or None."""
-    sign = 1 if score.mode == "max" else -1
-    return next((i for i, v in enumerate(curve.values) if sign * (v - goal) >= 0), None)
+    return next((i for i, v in enumerate(curve.values) if score.sign * (v - goal) >= 0), None)
 
 
 def by_model(curves: Sequence[Curve]) -> dict[str, list[Curve]]:

@@ -92,9 +92,9 @@ class KeepLastAndBest(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save ``best.ckpt`` if the score is the best so far."""
-        value = trainer.callback_metrics.get(f"val/{self.score.name}")
-        if value is not None and not trainer.sanity_checking and self._is_better(float(value)):
-            self.best, self.best_epoch = float(value), trainer.current_epoch + 1
+        value = self.score.validated(trainer.callback_metrics)
+        if value is not None and not trainer.sanity_checking and self._is_better(value):
+            self.best, self.best_epoch = value, trainer.current_epoch + 1
             self.best_step = trainer.global_step
             trainer.save_checkpoint(self.folder / BEST)
 
@@ -128,9 +128,7 @@ class KeepLastAndBest(Checkpoint):
         # a first value of nan would stay the best, as every comparison with nan is false
         if not math.isfinite(value):
             return False
-        if self.best is None:
-            return True
-        return value > self.best if self.score.mode == "max" else value < self.best
+        return self.best is None or self.score.sign * value > self.score.sign * self.best
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score, its epoch and its step for a checkpoint."""

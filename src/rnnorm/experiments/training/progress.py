@@ -69,9 +69,9 @@ class StepsBar(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the validation score on the bar."""
-        value = trainer.callback_metrics.get(f"val/{self._score.name}")
+        value = self._score.validated(trainer.callback_metrics)
         if value is not None and self._bar is not None:
-            self._bar.set_postfix_str(self._score.format("validation", float(value)))
+            self._bar.set_postfix_str(self._score.format("validation", value))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Close the bar when the training is over."""
@@ -165,9 +165,9 @@ class ProgressLines(Callback):
         """Print the epoch's results, with the validation scores if these are of this step."""
         metrics = trainer.callback_metrics if self._validated == trainer.global_step else {}
         said = [
-            Metric(name).format("validation", float(metrics[f"val/{name}"]))
-            for name in dict.fromkeys(("loss", score_of(pl_module).name))
-            if f"val/{name}" in metrics
+            metric.format("validation", value)
+            for metric in map(Metric, dict.fromkeys(("loss", score_of(pl_module).name)))
+            if (value := metric.validated(metrics)) is not None
         ]
         self._print(trainer, f"{trainer.global_step} steps", *said)
 

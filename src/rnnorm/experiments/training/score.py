@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -20,6 +21,16 @@ class Metric:
     """
 
     name: str
+
+    @property
+    def in_validation(self) -> str:
+        """Return the name under which validation logs the metric."""
+        return f"val/{self.name}"
+
+    def validated(self, logged: Mapping[str, Any]) -> float | None:
+        """Return the validation value among the logged ones, or None if it was not logged."""
+        value = logged.get(self.in_validation)
+        return None if value is None else float(value)
 
     @property
     def label(self) -> str:
@@ -54,6 +65,11 @@ class Score(Metric):
     """
 
     mode: Literal["max", "min"]
+
+    @property
+    def sign(self) -> int:
+        """Return 1 if higher values are better, -1 if lower ones are."""
+        return 1 if self.mode == "max" else -1
 
 
 # label of each metric, and the factor of its values
