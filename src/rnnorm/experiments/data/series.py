@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rnnorm.experiments.console import check_at_least, check_choice
 from rnnorm.experiments.data.batches import Minibatches
-from rnnorm.experiments.data.text_file import find_text, read_text
+from rnnorm.experiments.data.text_file import find_text, numbered_lines, read_text
 from rnnorm.experiments.files import BrokenFileError, users_folder
 
 #: layout of the two files of a data set
@@ -233,9 +233,7 @@ def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float
     check_at_least(1, features=features)
     x: list[NDArray[np.float32]] = []
     labels = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(read_text(path)):
         text, _, label = line.rpartition(",")
         values = numbers(text, path, number)
         if len(values) % features or (x and len(values) != x[0].size):

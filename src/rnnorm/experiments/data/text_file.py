@@ -76,9 +76,13 @@ def placed_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     Raises:
         BrokenFileError, FileNotFoundError: if :func:`read_text` refuses the file.
     """
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if line.strip():
-            yield f"{path}, line {number}", line
+    for number, line in numbered_lines(read_text(path)):
+        yield f"{path}, line {number}", line
+
+
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text that are not blank, each with its number from 1 on."""
+    return ((i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def as_text(data: bytes, path: object) -> str:

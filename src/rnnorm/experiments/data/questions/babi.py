@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from rnnorm.experiments.data.questions.question import Question, check_question, numbered_lines
+from rnnorm.experiments.data.questions.question import Question, check_question
 from rnnorm.experiments.data.tar_file import read_members
-from rnnorm.experiments.data.text_file import as_text, read_text
+from rnnorm.experiments.data.text_file import as_text, numbered_lines, read_text
 from rnnorm.experiments.files import BrokenFileError, added_by_system, how_to_raise, raised_limit
 
 _NAME = re.compile(r"qa([0-9]{1,2})_.*_(train|test)\.txt")

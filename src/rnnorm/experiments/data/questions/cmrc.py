@@ -10,10 +10,9 @@ from rnnorm.experiments.data.questions.question import (
     BLANK,
     Question,
     check_question,
-    numbered_lines,
     with_blank,
 )
-from rnnorm.experiments.data.text_file import read_text
+from rnnorm.experiments.data.text_file import numbered_lines, read_text
 from rnnorm.experiments.files import BrokenFileError
 
 _QUERY = re.compile(r"<qid_(\d+)>")
@@ -111,10 +110,7 @@ def read_cft(path: Path) -> Iterator[Question]:
     i = 0
     for i, line in numbered_lines(read_text(path)):
         mark, *fields = [field.strip() for field in line.split("|||")]
-        if mark != str(len(sentences) + 1):
-            raise BrokenFileError(
-                f"{path} has {mark[:20]!r} in line {i}, not sentence {len(sentences) + 1}"
-            )
+        _check_number(mark, len(sentences) + 1, path, i)
         if len(fields) == 1:
             sentences.append(with_blank(fields[0]))
             continue

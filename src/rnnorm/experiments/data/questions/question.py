@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rnnorm.experiments.files import BrokenFileError
@@ -66,11 +66,6 @@ def most_relevant(question: Question, sentences: int) -> Question:
     shared = [-len(query.intersection(sentence)) for sentence in question.sentences]
     best = sorted(range(len(shared)), key=shared.__getitem__)[:sentences]
     return question._replace(sentences=[question.sentences[i] for i in sorted(best)])
-
-
-def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text that are not blank, each with its number from 1 on."""
-    return ((i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def with_blank(text: str) -> list[str]:
