@@ -7,8 +7,9 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
@@ -127,8 +128,10 @@ def search(
     # with a storage, a process that counts as dead may still train: skip its folder
     passed_over = () if storage is None else (BlockingIOError,)
 
+    open_again = partial(open_study, out, about, score, storage)
+
     def work() -> Search:
-        with naming_storage(storage), open_study(out, about, score, storage) as study:
+        with naming_storage(storage), open_again() as study:
             study.pruner = _PRUNERS[pruner]() if pruner else optuna.pruners.NopPruner()
             # two processes may both add trials; those beyond the number are never taken
             for _ in range(len(study.get_trials(deepcopy=False)), trials):
@@ -145,25 +148,53 @@ def search(
 
     if workers == 1:
         return work()
-    with open_study(out, about, score, storage):
+    return _share(
+        workers,
+        open_again,
+        recipe,
+        out,
+        trials,
+        data_dir=data_dir,
+        scale=scale,
+        seed=seed,
+        overrides=overrides,
+        storage=storage,
+        lease=lease,
+        pruner=pruner,
+    )
+
+
+def _share(
+    workers: int,
+    open_again: Callable[[], AbstractContextManager[optuna.Study]],
+    recipe: str,
+    out: Path,
+    trials: int,
+    **given: Any,
+) -> Search:
+    """Let processes of this machine share the trials of a study.
+
+    Args:
+        workers: number of processes.
+        open_again: opens the study.
+        recipe: recipe to train.
+        out: folder of the trials' run folders.
+        trials: number of trials.
+        **given: the other arguments of :func:`search`.
+
+    Raises:
+        Stopped: if a SIGTERM ended the processes.
+        RuntimeError: if the processes ended before all trials were finished.
+    """
+    with open_again():
         # make tables and study before the workers look for them
         pass
-    given = {
-        "data_dir": data_dir,
-        "scale": scale,
-        "trials": trials,
-        "seed": seed,
-        "overrides": overrides,
-        "storage": storage,
-        "lease": lease,
-        "pruner": pruner,
-    }
     context = multiprocessing.get_context("spawn")
-    args = (recipe, out, max(1, torch.get_num_threads() // workers), trusts())
+    args = (recipe, out, trials, max(1, torch.get_num_threads() // workers), trusts())
     processes = [context.Process(target=_work, args=args, kwargs=given) for _ in range(workers)]
     if run_workers(processes):
         raise Stopped(signal.SIGTERM, out)
-    with open_study(out, about, score, storage) as study:
+    with open_again() as study:
         found = search_of(study, out)
     if len(found.trials) < trials:
         codes = [process.exitcode for process in processes]
@@ -177,14 +208,14 @@ def search(
     return found
 
 
-def _work(recipe: str, out: str | Path, threads: int, trust: bool, **given: Any) -> None:
+def _work(recipe: str, out: Path, trials: int, threads: int, trust: bool, **given: Any) -> None:
     """Run a worker in its own process, set up like the command's process."""
     torch.set_num_threads(threads)
     keep_freed_memory()
     flush_subnormals()
     try:
         with trusting(trust):
-            search(recipe, out, **given)
+            search(recipe, out, trials=trials, **given)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"a worker stops: {shorten(error)}", file=sys.stderr)
         sys.exit(1)

@@ -16,7 +16,7 @@ from rnnorm.experiments.data.strokes.strokes import END, UP, StrokeBatches
 from rnnorm.experiments.files import refuse_file, write_whole
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
-from rnnorm.experiments.trained.load import expect_model, load_trained
+from rnnorm.experiments.trained.load import load_trained
 from rnnorm.experiments.training.checkpoint import data_state
 
 _KINDS = (".svg", ".png")
@@ -74,7 +74,7 @@ def draw(
         raise ValueError(f"out must end with {' or '.join(_KINDS)}, got {str(out)!r}")
     refuse_file(out.parent)
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
-    model, data = expect_model(Writer, trained.experiment.model, run), trained.experiment.datamodule
+    model, data = trained.model(Writer), trained.experiment.datamodule
     assert isinstance(data, StrokeData)
     names = trained.kept("classes")
     numbers = _numbers(model, names, classes, count)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lightning.pytorch import LightningDataModule, LightningModule
-from torch import nn
 
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.recipe.options import data_dir_option
@@ -52,6 +51,9 @@ _TRAINING = re.compile(
 )
 
 
+Model = TypeVar("Model", bound=RecurrentModel)
+
+
 class Trained(NamedTuple):
     """A trained model, its data module and its checkpoint.
 
@@ -60,12 +62,28 @@ class Trained(NamedTuple):
         state: all that the checkpoint holds.
         checkpoint: its file.
         folder: the run folder, or None for a checkpoint outside the folder's ``checkpoints``.
+        run: the run folder or recipe that was named.
     """
 
     experiment: Experiment
     state: dict[str, Any]
     checkpoint: Path
     folder: Path | None
+    run: str | Path
+
+    def model(self, expected: type[Model]) -> Model:
+        """Return the model if it is an instance of ``expected``.
+
+        Raises:
+            ValueError: if the model is of another class; the message says which command fits it.
+        """
+        model = self.experiment.model
+        if isinstance(model, expected):
+            return model
+        writes = getattr(model, "writes", RecurrentModel.writes)
+        raise ValueError(
+            f"the model must be {expected.kind}, that of {self.run} is not; it {writes}"
+        )
 
     def kept(self, name: str) -> Any:
         """Return an entry of the data's state in the checkpoint, such as ``"vocabulary"``.
@@ -133,7 +151,7 @@ def load_trained(
             raise ValueError(f"{error}; {remedy}") from None
     load_weights(model, state, checkpoint)
     inside = is_run(folder) and checkpoint.resolve().parent == (folder / "checkpoints").resolve()
-    return Trained(experiment, state, checkpoint, folder if inside else None)
+    return Trained(experiment, state, checkpoint, folder if inside else None, run)
 
 
 @dataclass(frozen=True)
@@ -174,7 +192,7 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
         ValueError: if a file of the run is broken or of another version.
     """
     outcome = read_outcome(folder)
-    experiment, state, checkpoint, _ = load_trained(folder, data_dir=data_dir)
+    experiment, state, checkpoint, *_ = load_trained(folder, data_dir=data_dir)
     data, batch, why = experiment.datamodule, None, ""
     given = dict(data.hparams)
     named = any(given.get(name) for name in ("data_dir", *FILES))
@@ -197,23 +215,3 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
         batch,
         why,
     )
-
-
-Model = TypeVar("Model", bound=RecurrentModel)
-
-
-def expect_model(expected: type[Model], model: nn.Module, run: str | Path) -> Model:
-    """Return the model if it is an instance of ``expected``.
-
-    Args:
-        expected: the expected class.
-        model: the model.
-        run: where the model is from, for the message.
-
-    Raises:
-        ValueError: if the model is of another class; the message says which command fits it.
-    """
-    if isinstance(model, expected):
-        return model
-    writes = getattr(model, "writes", RecurrentModel.writes)
-    raise ValueError(f"the model must be {expected.kind}, that of {run} is not; it {writes}")

@@ -83,7 +83,7 @@ def measure(
     load = partial(
         load_trained, data_dir=data_dir, scale=scale, overrides=overrides, estimate=estimate
     )
-    experiment, state, path, folder = load(run, checkpoint)
+    experiment, state, path, folder, _ = load(run, checkpoint)
     others = [load(other) for other in beside]
     for name, other in zip(beside, others, strict=True):
         _take_in(experiment, other.experiment, name)

@@ -9,7 +9,7 @@ from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.language.writing import numbers, texts
-from rnnorm.experiments.trained.load import expect_model, load_trained
+from rnnorm.experiments.trained.load import load_trained
 
 
 def write(
@@ -51,10 +51,7 @@ def write(
     """
     check_at_least(1, sentences=sentences, max_length=max_length)
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = (
-        expect_model(LanguageModel, trained.experiment.model, run),
-        trained.experiment.datamodule,
-    )
+    model, data = trained.model(LanguageModel), trained.experiment.datamodule
     vocabulary = Vocabulary(trained.kept("vocabulary"))
     dataset = data.hparams["dataset"]
     started = [numbers(beginning, vocabulary, dataset) for beginning in beginnings]

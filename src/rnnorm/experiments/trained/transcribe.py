@@ -11,7 +11,7 @@ from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.speech.recordings import read_recording
 from rnnorm.experiments.tasks.transcription.data import SpokenData
 from rnnorm.experiments.tasks.transcription.model import Transcriber
-from rnnorm.experiments.trained.load import expect_model, load_trained
+from rnnorm.experiments.trained.load import load_trained
 
 
 @torch.no_grad()
@@ -47,10 +47,7 @@ def transcribe(
         FileNotFoundError: if the checkpoint or a recording is missing.
     """
     trained = load_trained(run, checkpoint, scale=scale, overrides=overrides)
-    model, data = (
-        expect_model(Transcriber, trained.experiment.model, run),
-        trained.experiment.datamodule,
-    )
+    model, data = trained.model(Transcriber), trained.experiment.datamodule
     assert isinstance(data, SpokenData)
     check_at_least(1, beam=beam)
     vocabulary = trained.kept("vocabulary")

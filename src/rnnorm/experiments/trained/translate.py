@@ -14,7 +14,7 @@ from rnnorm.experiments.data.text.vocabulary import Vocabulary, WordNumbers
 from rnnorm.experiments.data.text_file import as_text, read_text
 from rnnorm.experiments.files import read_into
 from rnnorm.experiments.tasks.translation.model import Translator
-from rnnorm.experiments.trained.load import expect_model, load_trained
+from rnnorm.experiments.trained.load import load_trained
 
 # sentences in one minibatch
 _ROWS = 64
@@ -58,10 +58,7 @@ def translate(
     given = {"beam": beam, "limit": limit}
     options = [f"--model.init_args.{n}={value}" for n, value in given.items() if value is not None]
     trained = load_trained(run, checkpoint, scale=scale, overrides=[*overrides, *options])
-    model, data = (
-        expect_model(Translator, trained.experiment.model, run),
-        trained.experiment.datamodule,
-    )
+    model, data = trained.model(Translator), trained.experiment.datamodule
     words, target = (WordNumbers(Vocabulary(trained.kept(side))) for side in ("source", "target"))
     sentences = words_of_lines(*_read(source), data.hparams["lower"])
     model.eval()
