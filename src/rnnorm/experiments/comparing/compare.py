@@ -124,7 +124,7 @@ def compare(
                     run, name, seeds, scale or "paper", [*options, *change], out, change, data_dir
                 )
         elif vary is not None:
-            raise ValueError(f"vary is for recipes, and {run} is none")
+            raise ValueError(f"--vary is for recipes, and {run} is not a recipe")
         else:
             entries += map(from_folder, runs_in(run))
     # all models get one seed before the next, so that an unfinished comparison is useful

@@ -44,8 +44,9 @@ def check_choices(kind: type[Any], given: Mapping[str, Any]) -> None:
     Raises:
         ValueError: if an argument has another value; the message names the argument.
     """
-    for name, (_, hint) in _parameters(kind):
-        if typing.get_origin(hint) is Literal:
+    # a subclass may take more names than its base
+    for name, (_, hint) in dict(_parameters(kind)).items():
+        if typing.get_origin(hint) is Literal and name in given:
             check_choice(hint, **{name: given[name]})
 
 

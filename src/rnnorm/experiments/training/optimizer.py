@@ -47,7 +47,7 @@ class FlooredRMSprop(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step; ``closure`` computes the loss anew, if it is given."""
+        """Take a step; ``closure``, if it is given, computes the loss first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Tell recipes, run folders and folders of run folders on the command line apart."""
+"""Names on the command line: recipes, run folders, folders of them, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 
 from rnnorm.experiments.files import file_exists
 from rnnorm.experiments.recipe.recipe import ENDINGS, recipe_file, recipe_names
+
+#: checkpoints of a run folder
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 
 
 def is_recipe(word: str) -> bool:
@@ -120,6 +123,3 @@ def _no_run(word: str) -> str:
     return f"there is no run folder {word!r}" + (
         f": the nearest are {', '.join(near[:3])}" if near else ""
     )
-
-
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"

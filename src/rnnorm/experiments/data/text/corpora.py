@@ -178,8 +178,8 @@ def _one_file(dataset: str, data_dir: str | Path | None, file: str | Path | None
     for name, part in zip(("training", "validation", "test"), split(len(symbols)), strict=True):
         if part.start == part.stop:
             raise BrokenFileError(
-                f"{path} has no {name} part: it ends after {len(symbols)} symbols, "
-                "and 5 per cent of them are none"
+                f"{path} has no {name} part: it ends after {len(symbols)} symbols, of which 5 per "
+                "cent must be at least one"
             )
         parts.append(Text(symbols[part], f"{path}, symbols {part.start} to {part.stop}"))
     train, val, test = parts

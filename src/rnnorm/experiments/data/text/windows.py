@@ -219,7 +219,7 @@ class TextData(KeepsVocabulary):
             :func:`rnnorm.experiments.data.text.corpora.load_corpus`.
         file: the file of ``"text"``, or another name for that of ``"text8"``.
         train_size: keep only this many symbols, or sentences, of the training text.
-        eval_size: likewise for the validation and for the test text.
+        eval_size: keep only this many of the validation text, and as many of the test text.
         **shared: arguments of :class:`rnnorm.experiments.data.loaded_data.LoadedData`.
 
     Attributes:

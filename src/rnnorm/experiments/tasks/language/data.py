@@ -26,7 +26,7 @@ class LanguageData(TextData):
         crop: whether to start each epoch of independent windows at another random place.
         val_by: validate by ``"windows"`` as in training, or as one ``"stream"`` whose state and
             time step are carried from the first symbol to the last.
-        test_by: likewise for the test text.
+        test_by: test by ``"windows"`` or as one ``"stream"``.
         eval_length: predictions of a window in validation and test; ``length`` by default.
         **shared: arguments of :class:`rnnorm.experiments.data.text.windows.TextData`.
 
