@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.utils import parametrize, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils import _pytree as pytree
 
 import rnnorm
@@ -40,6 +40,28 @@ def put_other_data(layer):
 def put_negative_data(layer):
     # the same memory read with the other sign
     layer.weight_hh_l0.data = torch._neg_view(layer.weight_hh_l0.data)
+
+
+def set_other_memory(layer):
+    layer.weight_hh_l0.set_(2 * layer.weight_hh_l0.detach())
+
+
+def put_turned_data(layer):
+    layer.weight_hh_l0.data = (2 * layer.weight_hh_l0.data).t().contiguous().t()
+
+
+def write_shared_memory(layer):
+    layer.share_memory()
+    layer.weight_hh_l0.data.mul_(2)
+
+
+def tie_two_parameters(layer):
+    layer.bias_hh_l0 = layer.bias_ih_l0
+
+
+def normalise_a_weight(layer):
+    parametrizations.weight_norm(layer, "weight_hh_l0")
+    layer.parametrizations.weight_hh_l0.original0.data.mul_(2)
 
 
 def prune_a_weight(layer):
@@ -97,6 +119,11 @@ CHANGES = [
     write_data,
     put_other_data,
     put_negative_data,
+    set_other_memory,
+    put_turned_data,
+    write_shared_memory,
+    tie_two_parameters,
+    normalise_a_weight,
     prune_a_weight,
     drop_a_bias,
     write_a_statistic,
