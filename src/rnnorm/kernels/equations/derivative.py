@@ -80,7 +80,12 @@ class Algebra:
                 for one_input, other in ((a, b), (b, a))
             ]
         if name in ("clamp_min", "clamp_max"):
-            kept = "ge" if name == "clamp_min" else "le"
+            # imported here, as the build of the package has no torch and clamps nothing
+            from rnnorm.tracing import RELEASE
+
+            # from torch 2.14 on, a value at its bound has no gradient
+            below, above = ("lt", "gt") if RELEASE >= (2, 14) else ("le", "ge")
+            kept = above if name == "clamp_min" else below
             return [apply("where", apply(kept, a, b), grad, zero), None]
         if name == "lerp":
             rest = apply("sub", one, c)
