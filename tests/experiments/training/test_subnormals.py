@@ -46,5 +46,5 @@ def test_a_command_that_trains_takes_them_for_zeros(command, seen):
 
 def test_a_worker_of_a_search_takes_them_for_zeros(seen):
     with pytest.raises(SystemExit):
-        search._work("demo/digits-lstm", "out", torch.get_num_threads(), trust=False)
+        search._work("demo/digits-lstm", "out", 1, torch.get_num_threads(), trust=False)
     assert seen == [True]
