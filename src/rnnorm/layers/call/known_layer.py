@@ -125,7 +125,7 @@ class KnownLayer:
         """
         self.repetition = None
         # statistics that are taken, and states, are of a number of rows
-        fixed = bool(given) or prepared.key[3] is not None
+        fixed = bool(given) or prepared.key.taken is not None
         (shape, was_fixed), self.last_form = self.last_form, (x.shape, fixed)
         # shapes that take turns would be remembered for nothing
         if shape != x.shape and (fixed or was_fixed):
@@ -188,7 +188,7 @@ class KnownLayer:
         held = tensors.held()
         if not last.same_forms(x, *given, *held) or x.numel() == 0:
             return None
-        if list(map(Tensor.data_ptr, held)) != last.prepared.key[-1]:
+        if list(map(Tensor.data_ptr, held)) != last.prepared.key.addresses:
             return None
         # a stream without step is warned of
         alike = training or step is not None or not given or module._asked_for_step

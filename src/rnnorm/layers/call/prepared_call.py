@@ -71,11 +71,31 @@ class Constants(NamedTuple):
         fields[last], fields[step] = stop - start - 1, self.features
 
 
-class Prepared(NamedTuple):
-    """The struct of a layer's calls as long as its tensors have the same forms and addresses.
+class Key(NamedTuple):
+    """All that the struct of a layer's calls depends on.
 
     Args:
-        key: dtype of the products, what else the structs depend on, and these forms and addresses.
+        products: dtype of the products.
+        features: number of features of x.
+        units: number of hidden units.
+        taken: steps, rows and momenta of a call that takes statistics, else None.
+        forms: shape and dtype of each tensor that the layer holds.
+        addresses: address of each of these tensors.
+    """
+
+    products: torch.dtype
+    features: int
+    units: int
+    taken: tuple[int, int, list[Any]] | None
+    forms: list[tuple[Any, ...]]
+    addresses: list[int]
+
+
+class Prepared(NamedTuple):
+    """The struct of a layer's calls as long as these have the same key.
+
+    Args:
+        key: what the struct depends on.
         layer: the struct, with the addresses of parameters and of constants.
         forms: forms of the parameters, as the backward pass compares them.
         constants: where each population has the rows that serve as constants.
@@ -83,7 +103,7 @@ class Prepared(NamedTuple):
         counts: the counts of minibatches of each population, read where they are.
     """
 
-    key: tuple[Any, ...]
+    key: Key
     layer: library.Layer
     forms: list[tuple[Any, ...]]
     constants: list[Constants]
@@ -124,7 +144,7 @@ def constants_of(site: int, mean: Tensor, var: Tensor) -> Constants:
 
 def prepare(
     known: KnownLayer,
-    key: tuple[Any, ...],
+    key: Key,
     frames: tuple[int, int],
     leaves: Any,
     populations: list[Any],
@@ -136,8 +156,8 @@ def prepare(
         RuntimeError: if a parameter has another shape than the layer's.
     """
     x, _, h, c, *parameters = leaves
-    (T, B), (products, features, units, taken, *_), dtype = frames, key, h.dtype
-    takes = taken is not None
+    (T, B), (products, features, units, *_), dtype = frames, key, h.dtype
+    takes = key.taken is not None
     read, at_hand, constants = [p for p in parameters if p is not None], [], []
     for k, (mean, var, *counts) in zip(known.sites, each_own, strict=True):
         width = units * (1 if k == Sites._fields.index("cell") else known.options[takes].gates)
@@ -191,7 +211,7 @@ def run_prepared(
     """Run a call that is prepared, or return None where a step has no statistics of its own."""
     x, _, h, c, *_ = leaves
     T, B, features = x.shape if suffix else (1, *x.shape)
-    takes, populations = prepared.key[3] is not None, tensors.populations
+    takes, populations = prepared.key.taken is not None, tensors.populations
     rows: list[Any] = []
     if not takes:
         # counts may change where they are, so that each call reads them
@@ -213,7 +233,7 @@ def run_prepared(
     else:
         for each, (start, stop) in zip(prepared.constants, rows, strict=False):
             each.write(fields, start, stop)
-    if prepared.key[0] is torch.bfloat16:
+    if prepared.key.products is torch.bfloat16:
         x, *weights = [leaves[k].to(torch.bfloat16) for k in _MULTIPLIED]
         for slot, weight in zip(slots_of(PARAMETERS[:2]), weights, strict=True):
             fields[slot] = weight.data_ptr()

@@ -20,6 +20,7 @@ from rnnorm.layers.call.checks import LAST_STEP
 from rnnorm.layers.call.known_layer import KnownLayer, Repetition, products_on_cpu
 from rnnorm.layers.call.prepared_call import (
     READ,
+    Key,
     LayerTensors,
     by_population,
     form_on_cpu,
@@ -306,7 +307,7 @@ def _run(
     leaves = leaves_of(x, state, parameters)
     taken = (T, B, [population.momentum for population in populations]) if takes else None
     forms, addresses = list(map(form_on_cpu, held)), list(map(Tensor.data_ptr, held))
-    key = products or dtype, features, leaves[2].shape[1], taken, forms, addresses
+    key = Key(products or dtype, features, leaves[2].shape[1], taken, forms, addresses)
     prepared = known.last
     if prepared is None or prepared.key != key:
         each_own = list(by_population(buffers, names))
