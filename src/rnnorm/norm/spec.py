@@ -150,7 +150,7 @@ class Norm(Spec):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how a row is normalised")
 
-    def _check_numbers(self) -> None:
+    def _check_joint_gamma_eps(self) -> None:
         """Check the joint site, γ and ε; a mapping of γ is kept as one that cannot be changed."""
         given: Any = self
         if given.joint and (given.input or given.recurrent):
@@ -240,7 +240,7 @@ class BatchNorm(Norm):
                 why = ": the term at later steps is not known before the recurrence has run"
                 why = why if scope == "sequence" else ""
                 raise ValueError(f"norm.{site} must be 'frame' or None, got {scope!r}{why}")
-        self._check_numbers()
+        self._check_joint_gamma_eps()
         if self.momentum is not None:
             check_number("norm.momentum", self.momentum, 0.0, 1.0)
         if self.population not in ("per_step", "shared"):
@@ -270,7 +270,7 @@ class RowNorm(Norm):
                 raise ValueError(f"norm.{site} must be True or False, got {value!r}")
         if self.over not in ("term", "gate", None):
             raise ValueError(f"norm.over must be 'term', 'gate' or None, got {self.over!r}")
-        self._check_numbers()
+        self._check_joint_gamma_eps()
 
     def normalise_rows(
         self, z: Tensor, widths: list[int], gamma: Tensor, shift: Tensor | None
