@@ -46,7 +46,8 @@ nvrtc, why = compiler._load()
 print('torch', torch.__version__, 'NVRTC', nvrtc.version if nvrtc else why)
 print(torch.cuda.get_device_properties(0), rnnorm.backends())"
 [ -z "$failed" ] || exit 1
-# most of the time goes into compilation: in one process alone they then take what is compiled
+# eight processes compile the kernels, which takes longest; the second run finds them compiled, and
+# no other process uses the GPU meanwhile
 tests kernels 100 -n 8 $kernels
 tests kernels_alone 90 -n 1 $kernels
 examine="
