@@ -141,10 +141,10 @@ DEVICE void split(u32 (&high)[N], u32 (&low)[N]) {
 }
 
 // Add the products of a chunk to a warp's sums.
-DEVICE void multiply_chunk(float (&sums)[ROW_TILES][TILES][4], const Exchange& e, u32 numbers,
+DEVICE void multiply_chunk(float (&sums)[TILES][4], const Exchange& e, u32 numbers,
                            u32 weight, int rows) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int first = warp % ROW_WARPS * ROW_TILES * 16;
+  const int first = warp % ROW_WARPS * 16;
   if (first >= rows) return;
   numbers += ((lane >> 4) * e.stride + first + (lane & 15)) * 16;
   const u32 pair = weight + ((lane >> 3 & 1) * COLUMNS + (lane >> 4) * 8 + (lane & 7)) * 16;
@@ -159,22 +159,19 @@ DEVICE void multiply_chunk(float (&sums)[ROW_TILES][TILES][4], const Exchange& e
     }
     if constexpr (TILES % 2) load_matrices(b[TILES - 1], one + (2 * k * COLUMNS + (TILES - 1) * 8) * 16);
     if constexpr (PRECISION == FP32) UNROLL for (int q = 0; q < TILES; ++q) split(b[q], b_low[q]);
-    UNROLL for (int m = 0; m < ROW_TILES; ++m) {
-      if (first + m * 16 >= rows) continue;
-      u32 a[4], a_low[4];
-      load_matrices(a, numbers + (2 * k * e.stride + m * 16) * 16);
-      if constexpr (PRECISION == FP32) split(a, a_low);
-      UNROLL for (int q = 0; q < TILES; ++q) {
-        if constexpr (PRECISION == FP32) {
-          // tensor cores do not round what they add to
-          float few[4] = {0.f, 0.f, 0.f, 0.f};
-          multiply(few, a_low, b[q]);
-          multiply(few, a, b_low[q]);
-          multiply(few, a, b[q]);
-          UNROLL for (int i = 0; i < 4; ++i) sums[m][q][i] += few[i];
-        } else {
-          multiply(sums[m][q], a, b[q]);
-        }
+    u32 a[4], a_low[4];
+    load_matrices(a, numbers + 2 * k * e.stride * 16);
+    if constexpr (PRECISION == FP32) split(a, a_low);
+    UNROLL for (int q = 0; q < TILES; ++q) {
+      if constexpr (PRECISION == FP32) {
+        // tensor cores do not round what they add to
+        float few[4] = {0.f, 0.f, 0.f, 0.f};
+        multiply(few, a_low, b[q]);
+        multiply(few, a, b_low[q]);
+        multiply(few, a, b[q]);
+        UNROLL for (int i = 0; i < 4; ++i) sums[q][i] += few[i];
+      } else {
+        multiply(sums[q], a, b[q]);
       }
     }
   }
@@ -184,10 +181,9 @@ DEVICE void multiply_chunk(float (&sums)[ROW_TILES][TILES][4], const Exchange& e
 // weights. The SPLIT parts of each sum are in `tile`, over the copies.
 DEVICE void product(const Exchange& e, Barrier& barrier, Copies& copies, int buffer, const char* weight,
                     char* stages, int n) {
-  float sums[ROW_TILES][TILES][4];
-  UNROLL for (int m = 0; m < ROW_TILES; ++m)
-    UNROLL for (int q = 0; q < TILES; ++q)
-      UNROLL for (int i = 0; i < 4; ++i) sums[m][q][i] = 0.f;
+  float sums[TILES][4];
+  UNROLL for (int q = 0; q < TILES; ++q)
+    UNROLL for (int i = 0; i < 4; ++i) sums[q][i] = 0.f;
   const int chunks = e.pieces / e.chunk, rows = rows_copied(n), bytes = e.chunk * e.stride * 16;
   const u32 to = shared_address(stages), own = shared_address(weight);
 #if BULK
@@ -219,13 +215,12 @@ DEVICE void product(const Exchange& e, Barrier& barrier, Copies& copies, int buf
   sync();
   float* tile = (float*)stages;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int first = warp % ROW_WARPS * ROW_TILES * 16, part = warp / ROW_WARPS;
-  UNROLL for (int m = 0; m < ROW_TILES; ++m) {
-    if (first + m * 16 >= rows) continue;
+  const int first = warp % ROW_WARPS * 16, part = warp / ROW_WARPS;
+  if (first < rows) {
     UNROLL for (int q = 0; q < TILES; ++q) {
-      float* at = tile + (part * e.stride + first + m * 16 + (lane >> 2)) * PITCH + q * 8 + (lane & 3) * 2;
-      *(float2*)at = make_float2(sums[m][q][0], sums[m][q][1]);
-      *(float2*)(at + 8 * PITCH) = make_float2(sums[m][q][2], sums[m][q][3]);
+      float* at = tile + (part * e.stride + first + (lane >> 2)) * PITCH + q * 8 + (lane & 3) * 2;
+      *(float2*)at = make_float2(sums[q][0], sums[q][1]);
+      *(float2*)(at + 8 * PITCH) = make_float2(sums[q][2], sums[q][3]);
     }
   }
   sync();

@@ -8,7 +8,7 @@
 // Constants of a variant: BACKWARD, HIDDEN and OUT (scopes of the two sites), GROUPS of gates that
 // share statistics over units (0: statistics are over rows), CENTRED (statistics have a mean), JOINT,
 // CARRY (the next step reads the normalised state), SHIFTED, RESETS, DROPS (recurrent dropout),
-// PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS, ROW_TILES, STAGES.
+// PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS, STAGES.
 // Those of the cell are with its equations: GATES in BLOCKS, STATES beside h, WEIGHTS by unit,
 // HAS_SITE (of a state), SKIPS (h is read beside the recurrent product), FINITE (no value is infinite
 // where all that is read is 0).
@@ -38,9 +38,9 @@ typedef typename Choose<HALF, u16, float>::type Number;
 typedef typename Choose<WIDE_X, float, Number>::type Term;
 constexpr int PIECE = HALF ? 8 : 4;
 
-// the product: ROW_WARPS warps share the rows, the others the terms of each sum
+// the product: ROW_WARPS warps share the rows, 16 each, the others the terms of each sum
 constexpr int COLUMNS = BACKWARD ? UNITS : round_up(GATES * UNITS, 8), TILES = COLUMNS / 8;
-constexpr int SPLIT = WARPS / ROW_WARPS, MOST_ROWS = 16 * ROW_TILES * ROW_WARPS;
+constexpr int SPLIT = WARPS / ROW_WARPS, MOST_ROWS = 16 * ROW_WARPS;
 // floats between rows of the finished tile, such that neighbours are in other banks
 constexpr int PITCH = COLUMNS + 8 + (COLUMNS % 16 == 8 ? 8 : 0);
 

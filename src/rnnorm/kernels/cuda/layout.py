@@ -38,8 +38,7 @@ class Layout(NamedTuple):
     Args:
         grid: number of blocks.
         units: units of a block.
-        row_warps: warps that share the rows of a product.
-        row_tiles: tiles of 16 rows of a warp.
+        row_warps: warps that share the rows of a product, each with 16 of them.
         stages: chunks that are copied or multiplied at once.
         stride: rows of the numbers that blocks exchange.
         pieces: pieces of 16 bytes of a row.
@@ -51,7 +50,6 @@ class Layout(NamedTuple):
     grid: int
     units: int
     row_warps: int
-    row_tiles: int
     stages: int
     stride: int
     pieces: int
@@ -111,17 +109,7 @@ def lay_out(
             # a chunk waits for its copy, which is one of several on their way, or for the threads
             time = copied + count * max(copied, _LATENCY_NS / (stages - 1), _CHUNK_NS)
             if best is None or time < best[0]:
-                layout = Layout(
-                    -(-units // each),
-                    each,
-                    row_warps,
-                    1,
-                    stages,
-                    stride,
-                    pieces,
-                    chunk,
-                    shared,
-                    bulk,
-                )
+                grid = -(-units // each)
+                layout = Layout(grid, each, row_warps, stages, stride, pieces, chunk, shared, bulk)
                 best = time, layout
     return best and best[1]

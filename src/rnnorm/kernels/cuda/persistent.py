@@ -79,7 +79,6 @@ class Variant(NamedTuple):
             "BULK": int(layout.bulk),
             "UNITS": layout.units,
             "ROW_WARPS": layout.row_warps,
-            "ROW_TILES": layout.row_tiles,
             "STAGES": layout.stages,
         }
 
