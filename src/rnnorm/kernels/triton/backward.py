@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,60 @@ from rnnorm.kernels.triton import loop, step
 from rnnorm.kernels.triton.forward import keeps_fresh
 from rnnorm.kernels.triton.input_term import finish, undo
 from rnnorm.kernels.triton.plan import Plan
+
+
+class _Saved(NamedTuple):
+    """What the forward pass left for the backward pass, of all frames.
+
+    Args:
+        x: raw input terms.
+        z: raw recurrent terms.
+        narrow: h in the dtype of the output.
+        h: h in as many digits as the backward pass needs.
+        c: the states beside h; ``narrow`` stands in where there are none.
+        fresh: c as its site saw it.
+        moments: the statistics that were taken.
+    """
+
+    x: Tensor
+    z: Tensor
+    narrow: Tensor
+    h: Tensor
+    c: Tensor
+    fresh: Tensor
+    moments: Sites
+
+
+class _Written(NamedTuple):
+    """The gradients that the steps write, and their sums over all steps.
+
+    The sums of a norm by row have a row for each row of the batch. The product, and the first of
+    both buffers of carried gradients, end as the gradients of the initial states.
+
+    Args:
+        x: gradient of the finished input terms of all frames.
+        z: gradient of the recurrent terms of all frames.
+        product: gradient that reaches h of the step before through the recurrent product.
+        carried: gradient that reaches the states beside h, of which a step reads one buffer and
+            writes the other.
+        carried_h: gradient that reaches h beside the product, alike.
+        peephole: sums for the weights by unit.
+        gamma: sums for the recurrent or joint site.
+        shift: sums for that site's shift.
+        gamma_cell: sums for the cell or carry site.
+        beta_cell: sums for that site's shift.
+    """
+
+    x: Tensor
+    z: Tensor
+    product: Tensor
+    carried: Tensor
+    carried_h: Tensor
+    peephole: Tensor
+    gamma: Tensor
+    shift: Tensor
+    gamma_cell: Tensor
+    beta_cell: Tensor
 
 
 def run_backward(
@@ -43,96 +98,128 @@ def run_backward(
         cuda: whether the kernels in CUDA C++ run all steps.
     """
     plan = Plan(inputs, options, cuda=cuda)
-    B, H, wide, given = plan.B, plan.H, plan.wide, inputs.x.dtype
-    taken = results.moments
-    z_x, z_h, saved_third, saved_c = results.saved
-    z_x, z_h = z_x[: plan.frames], z_h[: plan.frames]
-    narrow = plan.pack(results.output)
-    frames = plan.T * B
-    h = saved_third[:frames] if options.skips and plan.narrow else narrow
-    c = saved_c if saved_c.numel() else narrow
-    fresh = separated(c, 2)[0]
-    if keeps_fresh(inputs, options):
-        fresh = saved_third[-frames:]
-    # the statistics that the forward pass took are not overwritten
-    mean, var = (torch.empty_like(moment) for moment in taken.input)
-    x = finish(z_x, plan, inputs.gamma_input, (mean, var))
-
+    saved = _saved(plan, results)
     d_output, d_h, d_c, _ = upstream
     d_h_frames = _gradient_of_frames(plan, d_output, d_h)
-    several = (*options.several, B, H)
-    d_c = inputs.h0.new_zeros(several, dtype=wide) if d_c is None else d_c.to(wide)
-    d_x, d_z = torch.empty_like(z_x), torch.empty_like(z_h)
-    product = inputs.x.new_empty(B, H)
-    # a step reads one buffer and writes the other
-    carries = carries_h = inputs.x.new_empty(2, *several, dtype=wide)
+    written = _allocate(plan)
+    several = (*options.several, plan.B, plan.H)
+    d_c = inputs.h0.new_zeros(several, dtype=plan.wide) if d_c is None else d_c.to(plan.wide)
+    _run_steps(plan, saved, d_h_frames, d_c, written)
+    return _gradients(plan, saved, written, wants_x)
+
+
+def _saved(plan: Plan, results: Results) -> _Saved:
+    """Name the parts of what the forward pass left."""
+    z_x, z_h, saved_third, saved_c = results.saved
+    frames = plan.T * plan.B
+    narrow = plan.pack(results.output)
+    h = saved_third[:frames] if plan.options.skips and plan.narrow else narrow
+    c = saved_c if saved_c.numel() else narrow
+    fresh = separated(c, 2)[0]
+    if keeps_fresh(plan.inputs, plan.options):
+        fresh = saved_third[-frames:]
+    z_x, z_h = z_x[: plan.frames], z_h[: plan.frames]
+    return _Saved(z_x, z_h, narrow, h, c, fresh, results.moments)
+
+
+def _allocate(plan: Plan) -> _Written:
+    """Return what the steps write, with zeros where they add."""
+    options, x, wide = plan.options, plan.inputs.x, plan.wide
+    B, H, width = plan.B, plan.H, plan.gates * plan.H
+    carried = carried_h = x.new_empty(2, *options.several, B, H, dtype=wide)
     if options.has_c and (options.skips or plan.drops):
         # the gradient of an h that skips the product, or is kept by zoneout
-        carries_h = inputs.x.new_empty(2, B, H, dtype=wide)
-    d_peephole = inputs.x.new_zeros(3, H, dtype=wide)
-    sums = B if plan.by_row else 1
-    width = plan.gates * H
-    d_gamma, d_shift, d_gamma_cell, d_beta_cell = [
-        inputs.x.new_zeros(sums, size, dtype=wide) for size in (width, width, H, H)
-    ]
+        carried_h = x.new_empty(2, B, H, dtype=wide)
+    rows = B if plan.by_row else 1
+    return _Written(
+        x.new_empty(plan.frames, width),
+        x.new_empty(plan.frames, width),
+        x.new_empty(B, H),
+        carried,
+        carried_h,
+        x.new_zeros(3, H, dtype=wide),
+        *[x.new_zeros(rows, size, dtype=wide) for size in (width, width, H, H)],
+    )
+
+
+def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Written) -> None:
+    """Run the steps in reverse.
+
+    Args:
+        plan: plan of the call.
+        saved: what the forward pass left.
+        d_h: gradient of h of all frames.
+        d_c: gradient of the last states beside h.
+        written: what the steps write.
+    """
+    inputs, taken = plan.inputs, saved.moments
+    _, z, _, h, c, fresh, _ = saved
+    d_x, d_z, product, carried, carried_h, d_peephole, *sums = written
+    # the statistics that the forward pass took are not overwritten
+    mean, var = (torch.empty_like(moment) for moment in taken.input)
+    # its memory is free again for the products after the steps
+    x = finish(saved.x, plan, inputs.gamma_input, (mean, var))
     state = h if inputs.c0 is None else c
     before = inputs.h0 if inputs.c0 is None else inputs.c0
-    added = (d_gamma, d_shift, d_gamma_cell, d_beta_cell)
     later = 0
     layout = plan.layout(back=True)
-    moments = _row_moments(plan, z_h, x, fresh) if layout is not None and plan.by_row else []
+    moments = _row_moments(plan, z, x, fresh) if layout is not None and plan.by_row else []
     for first, stop in reversed(plan.runs(layout, back=True)):
         start, n = plan.starts[first], plan.sizes[first]
+        earlier = plan.starts[first - 1] if first else 0
         hidden, out, sites = plan.sites(first, taken)
         variant = plan.step(hidden, out)
-        if stop == first + 1 and not cuda:
+        if stop == first + 1 and not plan.cuda:
             grid, how = plan.launch(n)
             step.backward[grid](
-                x, z_h, state if first else before, c, *sites,
-                d_h_frames, product, carries[stop % 2], d_c, d_x, d_z, carries[first % 2], *added,
-                start, plan.starts[first - 1] if first else 0, n, later,
-                hidden.row, hidden.pitch, out.row, out.pitch, H, S=variant, **how,
+                x, z, state if first else before, c, *sites,
+                d_h, product, carried[stop % 2], d_c, d_x, d_z, carried[first % 2], *sums,
+                start, earlier, n, later,
+                hidden.row, hidden.pitch, out.row, out.pitch, plan.H, S=variant, **how,
             )  # fmt: skip
         elif layout is not None:
             if plan.by_row:
                 sites = [*sites[:2], *moments[:2], *sites[4:6], *moments[2:]]
-            earlier = plan.starts[first - 1] if first else 0
             passes.launch(
                 plan, layout, (first, stop), ((hidden, out), sites),
                 states=(inputs.c0, c), earlier=earlier if first else None, later=later,
-                x=x, z=z_h, before_h=h[earlier:] if first else inputs.h0, h=h,
-                output=d_h_frames, product=product, carried=carries[stop % 2], last=d_c,
-                carry=carries[first % 2], carried_h=carries_h[stop % 2],
-                carry_h=carries_h[first % 2], d_x=d_x, d_z=d_z, d_gamma=d_gamma, d_shift=d_shift,
-                d_gamma_out=d_gamma_cell, d_shift_out=d_beta_cell, d_weight=d_peephole,
-                weight=inputs.weight_hh,
+                x=x, z=z, before_h=h[earlier:] if first else inputs.h0, h=h,
+                output=d_h, product=product, carried=carried[stop % 2], last=d_c,
+                carry=carried[first % 2], carried_h=carried_h[stop % 2],
+                carry_h=carried_h[first % 2], d_x=d_x, d_z=d_z,
+                d_gamma=written.gamma, d_shift=written.shift,
+                d_gamma_out=written.gamma_cell, d_shift_out=written.beta_cell,
+                d_weight=d_peephole, weight=inputs.weight_hh,
             )  # fmt: skip
         else:
             grid, how = plan.launch(n, looped=True)
             loop.backward[grid](
-                x, z_h, state, c, *sites,
-                d_h_frames, product, carries, d_c, d_x, d_z, *added, inputs.weight_hh,
+                x, z, state, c, *sites,
+                d_h, product, carried, d_c, d_x, d_z, *sums, inputs.weight_hh,
                 plan.first_frames, plan.count(), first, stop, hidden.row, hidden.skip,
-                hidden.pitch, out.row, out.skip, out.pitch, later, B, H, S=variant, **how,
+                hidden.pitch, out.row, out.skip, out.pitch, later, plan.B, plan.H,
+                S=variant, **how,
             )  # fmt: skip
         torch.mm(d_z[start : start + n], inputs.weight_hh, out=product[:n])
         later = n
-    # steps write the two buffers in turn, step 0 the first ones
-    carried, carried_h = carries[0], carries_h[0]
 
-    # the products below can use its memory
-    del x
-    d_z_x, d_gamma_input, d_shift_input = undo(d_x, z_x, plan, inputs.gamma_input, taken.input)
+
+def _gradients(plan: Plan, saved: _Saved, written: _Written, wants_x: bool) -> Gradients:
+    """Return the gradients of the inputs, from what the steps wrote."""
+    inputs, options, d_z = plan.inputs, plan.options, written.z
+    d_z_x, d_gamma_input, d_shift_input = undo(
+        written.x, saved.x, plan, inputs.gamma_input, saved.moments.input
+    )
     d_weight_ih = d_z_x.t() @ plan.pack(inputs.x)
     begin = plan.sizes[0]
-    d_weight_hh = d_z[:begin].t() @ plan.seen(inputs.h0.to(given), slice(begin))
-    d_weight_hh.addmm_(d_z[begin:].t(), plan.seen(plan.before(narrow), slice(begin, None)))
-    d_h0 = plan.seen(product.to(wide), slice(begin))
+    d_weight_hh = d_z[:begin].t() @ plan.seen(inputs.h0.to(plan.given), slice(begin))
+    d_weight_hh.addmm_(d_z[begin:].t(), plan.seen(plan.before(saved.narrow), slice(begin, None)))
+    d_h0 = plan.seen(written.product.to(plan.wide), slice(begin))
     if options.skips or inputs.mask_zoneout_h is not None:
-        d_h0 = d_h0 + carried_h
+        d_h0 = d_h0 + written.carried_h[0]
     d_gamma, d_hidden, d_gamma_cell, d_beta_cell = [
-        each.squeeze(0) if sums == 1 else each.sum(0)
-        for each in (d_gamma, d_shift, d_gamma_cell, d_beta_cell)
+        each.squeeze(0) if len(each) == 1 else each.sum(0)
+        for each in (written.gamma, written.shift, written.gamma_cell, written.beta_cell)
     ]
     if options.separate:
         d_bias_ih, d_bias_hh = d_shift_input, d_hidden
@@ -142,12 +229,12 @@ def run_backward(
     grads = {
         "x": plan.unpack(d_z_x @ inputs.weight_ih) if wants_x else None,
         "h0": d_h0,
-        "c0": carried,
+        "c0": written.carried[0],
         "weight_ih": d_weight_ih,
         "weight_hh": d_weight_hh,
         "bias_ih": d_bias_ih,
         "bias_hh": d_bias_hh,
-        **{name: d.clone() for name, d in zip(PEEPHOLES, d_peephole, strict=True)},
+        **{name: d.clone() for name, d in zip(PEEPHOLES, written.peephole, strict=True)},
         "gamma_input": d_gamma_input,
         "gamma_hidden": d_gamma,
         "gamma_cell": d_gamma_cell,
