@@ -47,7 +47,7 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
     shifts = {site: s.to(wide) for site, s in shifts.items()}
     gamma = {site: g.to(wide) for site, g in call.gamma.items()}
     constants = {site: (m.to(wide), v.to(wide)) for site, (m, v) in call.constants.items()}
-    sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
+    sites = fixed_sites(call, gamma, shifts)
     batch: dict[str, BatchSite] = {}
     for site, own in norms.items():
         if own.takes_statistics:
@@ -159,16 +159,13 @@ def begin_anew(reset: Tensor, state: State) -> State:
 
 
 def fixed_sites(
-    cell: Cell,
-    norm: Norm | None,
-    units: int,
-    gamma: Mapping[str, Tensor],
-    shifts: Mapping[str, Tensor],
+    call: LayerCall, gamma: Mapping[str, Tensor], shifts: Mapping[str, Tensor]
 ) -> dict[str, Site]:
     """Return the sites that need no statistic over rows: a shift, or a row's own norm."""
+    cell, units = call.cell, call.cell.units(call.weights)
     sites: dict[str, Site] = dict.fromkeys(("input", *cell.sites, "hidden", "candidate"))
     sites |= {site: partial(_add, shift) for site, shift in shifts.items() if site in sites}
-    for site, own in cell.norms(norm).items():
+    for site, own in cell.norms(call.norm).items():
         if not own.takes_statistics:
             widths = cell.widths(site, units, own)
             sites[site] = partial(_normalise_rows, own, widths, gamma[site], shifts.get(site))

@@ -46,15 +46,15 @@ def layer(call: LayerCall) -> LayerResult:
     # a slow import
     from torch._higher_order_ops.scan import scan
 
-    cell, norm, x, weights = call.cell, call.norm, call.x, call.weights
+    cell, x, weights = call.cell, call.x, call.weights
     T, B, _ = x.shape
     wide = torch.promote_types(x.dtype, torch.float32)
     dtypes = [s.dtype for s in call.state]
-    norms = cell.norms(norm)
+    norms = cell.norms(call.norm)
     shifts = {site: s.to(wide).clone() for site, s in cell.shifts(weights, tuple(norms)).items()}
     shifts |= {site: s.to(wide) for site, s in call.beta.items()}
     gamma = {site: g.to(wide) for site, g in call.gamma.items()}
-    sites = fixed_sites(cell, norm, cell.units(weights), gamma, shifts)
+    sites = fixed_sites(call, gamma, shifts)
     statistics: dict[str, Moments] = {}
     for site, (mean, var) in call.constants.items():
         # ONNX would store a Python number as float32
