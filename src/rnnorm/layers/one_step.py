@@ -11,7 +11,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.layers.call import short_call
 from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import check_tensors, check_traced, checked_step
-from rnnorm.layers.call.one_layer import run_layer
+from rnnorm.layers.call.one_layer import CallSettings, run_layer
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.normalised_module import Recurrence
 from rnnorm.norm.presets import NormLike, resolve
@@ -133,15 +133,7 @@ class Step(Recurrence, nn.RNNCellBase):
             assert self.ranks is not None
             sizes = torch.tensor([rows], device="cpu")
             active = self.ranks.active_rows(sizes, x.device)
-        _, state, _ = run_layer(
-            self,
-            kernel,
-            x.unsqueeze(0),
-            sizes,
-            state,
-            step=step,
-            rows=active,
-            products=products,
-        )
+        settings = CallSettings(kernel, step, products)
+        _, state, _ = run_layer(self, settings, x.unsqueeze(0), sizes, state, rows=active)
         state = in_dtypes([s if batched else s.squeeze(0) for s in state], dtypes)
         return state if states > 1 else state[0]

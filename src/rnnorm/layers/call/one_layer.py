@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,37 +30,47 @@ def parameter(module: nn.Module, name: str) -> Any:
     return getattr(module, name, None) if own is None else own
 
 
+class CallSettings(NamedTuple):
+    """What all layers and directions of a call have in common.
+
+    Args:
+        kernel: kernel that runs each layer.
+        step: index of the first frame, also ``(B,)`` where no statistic is taken.
+        products: the dtype of matrix products under autocast, else None.
+        reset: ``(T, B)`` bool, where rows begin anew.
+        all_states: whether the states after each step are returned too.
+        clears: whether the output must be zero where padded.
+    """
+
+    kernel: dispatch.Kernel
+    step: int | Tensor
+    products: torch.dtype | None
+    reset: Tensor | None = None
+    all_states: bool = False
+    clears: bool = True
+
+
 def run_layer(
     module: Recurrence,
-    kernel: dispatch.Kernel,
+    settings: CallSettings,
     x: Tensor,
     batch_sizes: Tensor | None,
     state: State,
     suffix: str = "",
-    step: int | Tensor = 0,
     masks: Mapping[str, Mask] | None = None,
     rows: ActiveRows | None = None,
-    products: torch.dtype | None = None,
-    reset: Tensor | None = None,
-    all_states: bool = False,
-    clears: bool = True,
 ) -> tuple[Tensor, State, State]:
     """Run a layer whose parameters and populations are attributes of ``module``.
 
     Args:
         module: holds ``weight_ih{suffix}`` and so on, the cell and the norm.
-        kernel: kernel that runs the layer.
+        settings: the kernel and options of the call; the kernel restarts rows at a ``reset``.
         x: ``(T, B, I)``, the longest row first.
         batch_sizes: ``(T,)`` int64 on the CPU, or None if every row is active at every step.
         state: the states ``(B, ·)``.
         suffix: suffix of the parameters' names.
-        step: index of the first frame, also ``(B,)`` where no statistic is taken.
         masks: masks of recurrent dropout.
         rows: active rows of all ranks if layers are synchronised; ``batch_sizes`` are then given.
-        products: the dtype of matrix products under autocast, else None.
-        reset: ``(T, B)`` bool, where rows begin anew; the kernel restarts them.
-        all_states: whether the states after each step are returned too.
-        clears: whether the output must be zero where padded.
 
     Returns:
         output ``(T, B, H_out)``, the final state, and ``(T, B, ·)`` the states after each step,
@@ -70,6 +80,7 @@ def run_layer(
         ValueError: if in training with gradients there are too few rows for a statistic, and no
             estimate.
     """
+    kernel, step, products, reset, all_states, clears = settings
     given = (batch_sizes, products, reset)
     unusual = masks or all_states or any([each is not None for each in given])
     if kernel.layer is cpu.layer and not unusual:

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
+from rnnorm.layers.call.one_layer import CallSettings
 from rnnorm.layers.call.sorted_batch import Batch, lengths_of
 from rnnorm.layers.call.stack import run_stack
 from rnnorm.layers.initial_state import initial_state
@@ -140,51 +141,34 @@ def cut(batch: Batch, reset: Tensor) -> Segments:
 
 
 def run_segments(
-    module: Sequence,
-    kernel: Kernel,
-    batch: Batch,
-    state: State,
-    step: int | Tensor,
-    products: torch.dtype | None,
-    reset: Tensor,
-    all_states: bool = False,
+    module: Sequence, settings: CallSettings, batch: Batch, state: State
 ) -> tuple[Tensor, State, State]:
     """Run all layers as ``run_stack`` does, with a row for each segment.
 
     Args:
         module: holds the layers' parameters and populations.
-        kernel: kernel that runs each layer.
+        settings: the kernel and options of the call; the rows are cut at its ``reset``.
         batch: the rows, sorted by length.
         state: the given states ``(D * num_layers, B, ·)``, empty without.
-        step: index of the first frame, also ``(B,)``.
-        products: the dtype of matrix products under autocast, else None.
-        reset: ``(T, B)`` bool, where the rows are cut.
-        all_states: whether the states after each step are returned too.
 
     Raises:
         ValueError, RuntimeError: as ``run_stack`` and ``cut``.
     """
+    reset = settings.reset
+    assert reset is not None
     segments = cut(batch, reset)
     parts = segments.batch
-    state, ages = _begin(module, segments, batch.x, state, step)
+    state, ages = _begin(module, segments, batch.x, state, settings.step)
     if parts.sorted_indices is not None:
         state = tuple([s.index_select(1, parts.sorted_indices) for s in state])
         ages = ages if isinstance(ages, int) else ages[parts.sorted_indices]
     states: State = ()
-    if kernel.layer is None:
+    if settings.kernel.layer is None:
         output, state = _run_torch(module, segments, state)
     else:
         # padding is not read
-        output, state, states = run_stack(
-            module,
-            kernel,
-            parts,
-            state,
-            ages,
-            products,
-            clears=False,
-            all_states=all_states,
-        )
+        own = settings._replace(step=ages, reset=None, clears=False)
+        output, state, states = run_stack(module, own, parts, state)
     output, *each = [_join(s, segments, reset.shape) for s in (output, *states)]
     return output, tuple([s.index_select(1, segments.last) for s in state]), tuple(each)
 

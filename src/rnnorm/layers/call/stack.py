@@ -10,9 +10,8 @@ from torch.nn.functional import pad
 
 from rnnorm.cells.cell import State
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.call.autocast import without_autocast
-from rnnorm.layers.call.one_layer import run_layer
+from rnnorm.layers.call.one_layer import CallSettings, run_layer
 from rnnorm.layers.call.sorted_batch import Batch, drop_frames, reverse
 from rnnorm.layers.recurrent_dropout import draw_masks
 from rnnorm.tracing import unobserved
@@ -22,28 +21,15 @@ if TYPE_CHECKING:
 
 
 def run_stack(
-    module: Sequence,
-    kernel: Kernel,
-    batch: Batch,
-    state: State,
-    step: int | Tensor,
-    products: torch.dtype | None,
-    reset: Tensor | None = None,
-    all_states: bool = False,
-    clears: bool = True,
+    module: Sequence, settings: CallSettings, batch: Batch, state: State
 ) -> tuple[Tensor, State, State]:
     """Run all layers.
 
     Args:
         module: holds the layers' parameters and populations.
-        kernel: kernel that runs each layer.
+        settings: the kernel and options of the call; the kernel restarts rows at a ``reset``.
         batch: rows sorted by length, the longest first.
         state: the initial states ``(D * num_layers, B, ·)``.
-        step: index of the first frame, also ``(B,)`` where no statistic is taken.
-        products: the dtype of matrix products under autocast, else None.
-        reset: ``(T, B)`` bool, where rows begin anew within the kernel.
-        all_states: whether the states after each step are returned too.
-        clears: whether the output must be zero where padded.
 
     Returns:
         output ``(T, B, D * H_out)``, final states ``(D * num_layers, B, ·)``, and the states after
@@ -53,6 +39,7 @@ def run_stack(
         ValueError: if in training with gradients there are too few rows for a statistic, and no
             estimate.
     """
+    products = settings.products
     output, sizes = batch.x, batch.batch_sizes
     steps, rows = output.size(0), None
     if module.training and module.synchronized():
@@ -88,18 +75,13 @@ def run_stack(
                 )
             result, last, states = run_layer(
                 module,
-                kernel,
+                settings,
                 reverse(output, sizes) if backward else output,
                 sizes,
                 initial,
                 suffixes[i],
-                step,
                 masks,
                 rows,
-                products,
-                reset,
-                all_states,
-                clears,
             )
             outputs.append(reverse(result, sizes) if backward else result)
             final.append(last)
@@ -113,7 +95,7 @@ def run_stack(
     output = output if output.size(0) == steps else output[:steps]
     if (
         len(final) == 1
-        and kernel.layer is cpu.layer
+        and settings.kernel.layer is cpu.layer
         and (not torch.is_grad_enabled() or unobserved(()))
     ):
         # in place, as the results are the kernel's own, and a view would not allow detach_()
@@ -121,7 +103,7 @@ def run_stack(
     else:
         with without_autocast(output.device, products):
             state = tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
-    if not all_states:
+    if not settings.all_states:
         return output, state, ()
     with without_autocast(output.device, products):
         states = tuple([torch.stack(parts, 2)[:steps] for parts in zip(*every, strict=True)])

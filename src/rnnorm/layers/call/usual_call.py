@@ -14,7 +14,7 @@ from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.call import sorted_batch as batches
 from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import Call, check_tensors, checked_call
-from rnnorm.layers.call.one_layer import parameter
+from rnnorm.layers.call.one_layer import CallSettings, parameter
 from rnnorm.layers.call.segments import run_segments
 from rnnorm.layers.call.stack import run_stack
 from rnnorm.layers.initial_state import initial_state
@@ -54,8 +54,8 @@ def run(
     check_tensors(data, given)
     batch, state, begins_at, begins = _sort(module, call, input, lengths, drawn=not cut)
     products = autocast_dtype(data.device)
-    run_rows: Any = run_segments if cut else run_stack
-    results = run_rows(module, kernel, batch, state, begins_at, products, begins, return_states)
+    settings = CallSettings(kernel, begins_at, products, begins, return_states)
+    results = (run_segments if cut else run_stack)(module, settings, batch, state)
     output, hidden, states = _finish(module, call, batch, products, *results)
     return (output, hidden, states) if return_states else (output, hidden)
 
