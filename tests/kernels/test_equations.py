@@ -47,7 +47,7 @@ def values_of(nodes, leaf):
     """Return the value of every node, in torch; ``leaf`` gives those of leaves."""
     values = []
     for name, inputs, value in nodes:
-        given = [values[place] for place in inputs]
+        given = [values[index] for index in inputs]
         if name == "number":
             values.append(torch.tensor(value, dtype=torch.float64))
         elif not inputs:
@@ -83,8 +83,8 @@ def test_a_trace_computes_what_the_step_computes(cell):
 
     values = values_of(graph.nodes, leaf)
     _, after = cell.step(weights, x, state, lambda site, z: z, 0)
-    for place, wanted in zip(graph.states, after, strict=True):
-        torch.testing.assert_close(values[place], wanted)
+    for index, wanted in zip(graph.states, after, strict=True):
+        torch.testing.assert_close(values[index], wanted)
 
 
 def test_a_trace_knows_what_kernels_need():
@@ -261,7 +261,7 @@ def test_an_operator_has_the_value_and_derivative_of_torch(name, missing):
     function = OPERATORS[name]
     graph = trace(Own(lambda x, z, h, w, n, t: function(x, h) + 0 * z))
     nodes = Nodes(graph.nodes)
-    seed = nodes.place("grad")
+    seed = nodes.add("grad")
     found = adjoints(nodes, {graph.states[0]: seed})
     a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
     wanted = function(a, b)
@@ -273,7 +273,7 @@ def test_an_operator_has_the_value_and_derivative_of_torch(name, missing):
     values = values_of(nodes, lambda leaf, _: leaves[leaf])
     torch.testing.assert_close(values[graph.states[0]], wanted.detach(), equal_nan=True)
     for leaf, gradient in zip(("x", "state"), gradients, strict=True):
-        place = next((p for p, n in enumerate(graph.nodes) if n.name == leaf), None)
+        index = next((p for p, n in enumerate(graph.nodes) if n.name == leaf), None)
         if gradient is not None:
-            assert place is not None
-            torch.testing.assert_close(values[found[place]], gradient, equal_nan=True)
+            assert index is not None
+            torch.testing.assert_close(values[found[index]], gradient, equal_nan=True)

@@ -58,8 +58,8 @@ class Equations(Halves):
         code, late = self.statements(), self.after_site() if self.site is not None else set()
         code.lines += self._fetch()
         self._store_states(code, [c for c in self.states if c not in late])
-        for k, place in enumerate(self._crossing()):
-            code.store(_scratch(k), place)
+        for k, index in enumerate(self._crossing()):
+            code.store(_scratch(k), index)
         if self.site is None:
             self._finish(code, self.states[0] if self.states else None)
         return code.lines
@@ -70,7 +70,7 @@ class Equations(Halves):
         late = self.after_site()
         for c in late:
             loads.pop(c, None)
-        loads |= {place: f"load<W>({_scratch(k)})" for k, place in enumerate(self._crossing())}
+        loads |= {index: f"load<W>({_scratch(k)})" for k, index in enumerate(self._crossing())}
         code = self.statements(loads)
         self._store_states(code, [c for c in self.states if c in late])
         self._finish(code, self.site)
@@ -140,7 +140,7 @@ class Equations(Halves):
         code.lines += [*self._fetch(), *[_FETCH_STATE] * (self.site is not None)]
         code.lines += [f"const V dh = {from_output};"]
         code.lines += [_CARRIED] * bool(self.states)
-        grads = [self.nodes.place("grad", (), k) for k in range(len(self.states) + 1)]
+        grads = [self.nodes.add("grad", (), k) for k in range(len(self.states) + 1)]
         for k in range(2, len(grads)):
             code.lines.append(f"const V grad{k} = load<W>(s.state[{k - 1}].grad + r * U + u);")
         names = ["dh", "carried.fresh", *[f"grad{k}" for k in range(2, len(grads))]]
@@ -152,7 +152,7 @@ class Equations(Halves):
         code, grads = self._begin(f"load<W>({_scratch(0)})" if self.graph.second else _OUTPUT)
         results = [self.h, *self.states]
         if self.operand is not None:
-            grads.append(self.nodes.place("grad", (), -1))
+            grads.append(self.nodes.add("grad", (), -1))
             results.append(self.operand)
             code.names[grads[-1]] = "du"
             code.lines.append("const V du = L::grad_operand(s, r, u);")
@@ -168,7 +168,7 @@ class Equations(Halves):
     def _store_h(self, code: Vectors, found: NodeGradients) -> None:
         """Let gradients read h where the step has stored it, if they read it."""
         results = [*found.h, *found.x, *found.before, *found.weights]
-        if self.h in self.nodes.needed([place for place in results if place is not None]):
+        if self.h in self.nodes.needed([index for index in results if index is not None]):
             # after zoneout the cell's own h is not stored
             code.loads[self.h] = f"Extra ? {code.expression(self.h)} : L::h_after(s, r, u)"
 
@@ -206,10 +206,10 @@ class Equations(Halves):
         first = code.lines, self._sum(code, known.weights)
 
         loads = {state: _after(k) for k, state in enumerate(self.states)}
-        for where, places in ((_dx, kept_x), (_dz, kept_h)):
+        for where, indices in ((_dx, kept_x), (_dz, kept_h)):
             if where is _dx and not self.graph.separate:
                 continue
-            loads |= {p: f"load<W>({where(g)})" for g, p in enumerate(places) if p is not None}
+            loads |= {p: f"load<W>({where(g)})" for g, p in enumerate(indices) if p is not None}
         if kept_c is not None:
             loads[kept_c] = f"load<W>({_scratch(0)})"
         code = self.statements(
@@ -220,7 +220,7 @@ class Equations(Halves):
             "V dc = load<W>(s.grad_cell + r * U + u);",
             "if (!Extra || !s.carry) dc += carried.fresh;",
         ]
-        rest = self.nodes.place("grad", (), -1)
+        rest = self.nodes.add("grad", (), -1)
         code.names[rest] = "dc"
         dc = self.algebra.plus(rest, known.of.get(c))
         assert dc is not None
@@ -237,9 +237,9 @@ class Equations(Halves):
         others_before = [whole(None, grad) for grad in factor.before[2:]]
         weights = [None if b is None else whole(None, b) for b in factor.weights]
         # the terms are stored where their kept parts lie
-        for place in (*h, *x, before, *others_before, *weights):
-            if place is not None:
-                code.value(place)
+        for index in (*h, *x, before, *others_before, *weights):
+            if index is not None:
+                code.value(index)
         self._store_terms(code, h, x)
         self._store_before(code, 0, before)
         for k, grad in enumerate(others_before, start=1):
@@ -270,35 +270,35 @@ class Equations(Halves):
         """Store the gradients of the recurrent term's gates, or of some, and of the input term."""
         for g in range(len(h)) if gates is None else gates:
             code.store(_dz(g), h[g])
-        for g, place in enumerate(x):
+        for g, index in enumerate(x):
             if self.graph.separate:
-                code.store(_dx(g), place)
+                code.store(_dx(g), index)
             elif self.graph.second:
                 # the second product's gradient has left its normalisation before x has its own
-                value = "V{}" if place is None else code.value(place)
+                value = "V{}" if index is None else code.value(index)
                 code.lines.append(f"if (!Fused) store<W>({_dx(g)}, {value});")
 
-    def _skip(self, code: Vectors, place: int | None, more: bool) -> None:
+    def _skip(self, code: Vectors, index: int | None, more: bool) -> None:
         """Store the gradient of h that skips the recurrent product, or add to it."""
-        value = "V{}" if place is None else code.value(place)
+        value = "V{}" if index is None else code.value(index)
         code.lines.append(f"L::template skip<Extra, {str(more).lower()}>(s, r, u, {value});")
 
-    def _store_before(self, code: Vectors, k: int, place: int | None) -> None:
+    def _store_before(self, code: Vectors, k: int, index: int | None) -> None:
         """Store the gradient of a state of the step before."""
         if k:
-            return code.store(f"s.state[{k}].grad + r * U + u", place)
-        value = "V{}" if place is None else code.value(place)
+            return code.store(f"s.state[{k}].grad + r * U + u", index)
+        value = "V{}" if index is None else code.value(index)
         code.lines.append(f"L::template grad_before<Extra>(s, r, u, {value}, carried.stays);")
         return None
 
     def _sum(self, code: Vectors, weights: list[int | None]) -> str:
         """Add the gradients of weights of units to their sums; return how many sums there are."""
-        if all([place is None for place in weights]):
+        if all([index is None for index in weights]):
             return "0"
         sums = []
-        for k, place in enumerate(weights):
-            if place is not None:
-                sums.append(f"if (s.grad_peephole[{k}]) sum[{k}] += {code.value(place)};")
+        for k, index in enumerate(weights):
+            if index is not None:
+                sums.append(f"if (s.grad_peephole[{k}]) sum[{k}] += {code.value(index)};")
         if not self.optional:
             code.lines += sums
             return "weights"

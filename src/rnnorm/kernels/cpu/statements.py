@@ -60,24 +60,24 @@ class Vectors(Statements):
         self.weights, self.optional = weights, optional
 
     def constant(self, value: object) -> str:
-        """Return a number in all places of a vector."""
+        """Return a number in every lane of a vector."""
         return f"all<W>({number(value)})"
 
-    def name(self, place: int) -> str:
+    def name(self, index: int) -> str:
         """Return what a node is called: terms and states by what they are."""
-        name, _, value = self.nodes[place]
+        name, _, value = self.nodes[index]
         if name == "state":
             return f"before{value}"
-        return _LEAVES.get(name, ("v" + str(place), ""))[0].format(value)
+        return _LEAVES.get(name, ("v" + str(index), ""))[0].format(value)
 
-    def statement(self, place: int, expression: str) -> str:
+    def statement(self, index: int, expression: str) -> str:
         """Return the statement that gives a node its name."""
-        kind = "auto" if self.nodes[place].name in COMPARISONS else "V"
-        return f"const {kind} {self.names[place]} = {expression};"
+        kind = "auto" if self.nodes[index].name in COMPARISONS else "V"
+        return f"const {kind} {self.names[index]} = {expression};"
 
-    def expression(self, place: int) -> str:
+    def expression(self, index: int) -> str:
         """Return the expression of a node, after the statements that compute its inputs."""
-        name, _, value = self.nodes[place]
+        name, _, value = self.nodes[index]
         if name in _LEAVES:
             return _LEAVES[name][1].format(value)
         if name == "state":
@@ -85,16 +85,16 @@ class Vectors(Statements):
             return state if value else "L::h_before(s, r, u)"
         if name == "weight":
             return f"load<W>(s.peephole[{self.weights.index(str(value))}] + u)"
-        seen = self._seen(place) if self.optional and name in ("add", "mul") else ""
+        seen = self._seen(index) if self.optional and name in ("add", "mul") else ""
         if seen:
             return seen
         template = ARITHMETIC.get(name) or _FUNCTIONS[name]
-        return template.format(*self.operands(place, number))
+        return template.format(*self.operands(index, number))
 
-    def _seen(self, place: int) -> str:
+    def _seen(self, index: int) -> str:
         """Return a sum with the product of a weight that may be absent, if a node is one."""
-        name, inputs, _ = self.nodes[place]
-        for part in (place,) if name == "mul" else inputs[::-1]:
+        name, inputs, _ = self.nodes[index]
+        for part in (index,) if name == "mul" else inputs[::-1]:
             factors = self.nodes[part].inputs
             weight = [i for i in factors if self.nodes[i].name == "weight"]
             if self.nodes[part].name != "mul" or not weight or part in self.names:
@@ -105,6 +105,6 @@ class Vectors(Statements):
             return f"L::template plus_seen<Extra>(s, {slot}, u, {start}, {factor})"
         return ""
 
-    def store(self, where: str, place: int | None) -> None:
+    def store(self, where: str, index: int | None) -> None:
         """Store a node, or zeros where it is None."""
-        self.lines.append(f"store<W>({where}, {'V{}' if place is None else self.value(place)});")
+        self.lines.append(f"store<W>({where}, {'V{}' if index is None else self.value(index)});")

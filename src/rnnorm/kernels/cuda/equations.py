@@ -66,7 +66,7 @@ class Scalars(Statements):
 
     Args:
         nodes: the equations.
-        slots: by name of a weight, its place in the kernel's arguments.
+        slots: by name of a weight, its position in the kernel's arguments.
         loads: by node, an expression that loads it, so that it is not computed.
     """
 
@@ -84,9 +84,9 @@ class Scalars(Statements):
             return f"__uint_as_float({bits:#x}u)"
         return f"{value!r}f"
 
-    def expression(self, place: int) -> str:
+    def expression(self, index: int) -> str:
         """Return the expression of a node, after the statements that compute its inputs."""
-        name, inputs, value = self.nodes[place]
+        name, inputs, value = self.nodes[index]
         if name in _LEAVES:
             return _LEAVES[name].format(value)
         if name == "state":
@@ -97,14 +97,14 @@ class Scalars(Statements):
             return f"d_states[{int(value) - 1}]" if value else "d_h"
         return _EXPRESSIONS[name].format(*map(self.value, inputs))
 
-    def statement(self, place: int, expression: str) -> str:
+    def statement(self, index: int, expression: str) -> str:
         """Return the statement that gives a node its name."""
-        kind = "bool" if self.nodes[place].name in COMPARISONS else "float"
-        return f"const {kind} {self.names[place]} = {expression};"
+        kind = "bool" if self.nodes[index].name in COMPARISONS else "float"
+        return f"const {kind} {self.names[index]} = {expression};"
 
-    def store(self, where: str, place: int | None) -> None:
+    def store(self, where: str, index: int | None) -> None:
         """Store a node, or 0 where it is None."""
-        self.lines.append(f"{where} = {'0.f' if place is None else self.value(place)};")
+        self.lines.append(f"{where} = {'0.f' if index is None else self.value(index)};")
 
 
 class Equations(Halves):
@@ -112,7 +112,7 @@ class Equations(Halves):
 
     Args:
         graph: the graph.
-        slots: by name of a weight with one number for each unit, its place among the arguments.
+        slots: by name of a weight with one number for each unit, its position among the arguments.
 
     Raises:
         TraceError: if a thread has no room for the equations.
@@ -128,7 +128,7 @@ class Equations(Halves):
         self.slots = slots
         #: nodes that are computed from the output of the cell site, and h
         self.late = self.after_site()
-        grads = [self.nodes.place("grad", (), k) for k in range(len(graph.states))]
+        grads = [self.nodes.add("grad", (), k) for k in range(len(graph.states))]
         ends = () if self.site is None else (self.site,)
         self.whole = self.gradients(self.seeds([self.h, *self.states], grads), ends)
         #: gradient of the cell site's output, None where there is none
@@ -146,7 +146,7 @@ class Equations(Halves):
             *(self.into_site, *self.whole.h, *self.whole.x),
             *(*self.whole.before, *self.whole.weights),
         ]
-        found = self.nodes.needed([place for place in results if place is not None], ends)
+        found = self.nodes.needed([index for index in results if index is not None], ends)
         return {p for p in found & ends if self.nodes[p].name != "site"} - {*self.states}
 
     def text(self) -> str:
@@ -184,10 +184,10 @@ class Equations(Halves):
     def _body(self, loads: Mapping[int, str] | None = None) -> Scalars:
         return Scalars(self.nodes, self.slots, loads or {})
 
-    def _loads(self, places: Iterable[int]) -> dict[int, str]:
+    def _loads(self, indices: Iterable[int]) -> dict[int, str]:
         """Return how values are loaded that stand in a ``Step``."""
-        loads = {place: f"s.kept[{self.kept.index(place)}]" for place in places}
-        return loads | {place: f"s.states[{k}]" for k, place in enumerate(self.states)}
+        loads = {index: f"s.kept[{self.kept.index(index)}]" for index in indices}
+        return loads | {index: f"s.states[{k}]" for k, index in enumerate(self.states)}
 
     def _first_half(self) -> list[str]:
         code = self._body()
@@ -195,7 +195,7 @@ class Equations(Halves):
         return code.lines
 
     def _second_half(self) -> list[str]:
-        loads = self._loads([place for place in self.kept if place not in self.late])
+        loads = self._loads([index for index in self.kept if index not in self.late])
         code = self._body({p: load for p, load in loads.items() if p not in self.late})
         self._store(code, late=True)
         h = code.value(self.h)
@@ -203,10 +203,10 @@ class Equations(Halves):
 
     def _store(self, code: Scalars, *, late: bool) -> None:
         """Store the states and kept values of one half."""
-        for array, places in (("states", self.states), ("kept", self.kept)):
-            for k, place in enumerate(places):
-                if (place in self.late) == late:
-                    code.store(f"s.{array}[{k}]", place)
+        for array, indices in (("states", self.states), ("kept", self.kept)):
+            for k, index in enumerate(indices):
+                if (index in self.late) == late:
+                    code.store(f"s.{array}[{k}]", index)
 
     def _to_site(self) -> list[str]:
         code = self._body(self._loads(self.kept))
@@ -220,10 +220,10 @@ class Equations(Halves):
             code.store(f"d.y[{gate}]", y)
         h, *before = self.whole.before
         code.store("d.h", h)
-        for k, place in enumerate(before):
-            code.store(f"d.before[{k}]", place)
+        for k, index in enumerate(before):
+            code.store(f"d.before[{k}]", index)
         weights = dict(zip(self.graph.weights, self.whole.weights, strict=True))
-        of_slot = {self.slots[name]: place for name, place in weights.items()}
+        of_slot = {self.slots[name]: index for name, index in weights.items()}
         for slot in range(len(PEEPHOLES)):
             code.store(f"d.weight[{slot}]", of_slot.get(slot))
         return code.lines
@@ -243,7 +243,7 @@ def text_of(name: str, weights: tuple[int, ...]) -> str:
 
     Args:
         name: name of the cell in ``Options``.
-        weights: places among ``PEEPHOLES`` of the weights by unit that the layer has.
+        weights: positions among ``PEEPHOLES`` of the weights by unit that the layer has.
 
     Raises:
         TraceError: if a thread has no room for the equations.

@@ -42,8 +42,8 @@ class RefusedError(RuntimeError):
 class Variant(NamedTuple):
     """A kernel as it is compiled: the cell and the norm. ``layout.cuh`` explains the constants.
 
-    ``cell`` is the name in ``Options``, and ``weights`` are the places of the weights by unit that
-    the layer has among ``PEEPHOLES``.
+    ``cell`` is the name in ``Options``, and ``weights`` are the positions among ``PEEPHOLES`` of
+    the weights by unit that the layer has.
     """
 
     backward: bool

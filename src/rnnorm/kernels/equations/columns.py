@@ -236,7 +236,7 @@ def _log_sigmoid(x: Columns) -> Columns:
 
 
 def _full_like(number: float) -> Callable[[Columns], Columns]:
-    return lambda z: Columns(z.step, [z.step.place("number", (), number)] * len(z.columns), z.rank)
+    return lambda z: Columns(z.step, [z.step.add("number", (), number)] * len(z.columns), z.rank)
 
 
 def _in_place(function: Callable[..., Columns]) -> Callable[..., Columns]:

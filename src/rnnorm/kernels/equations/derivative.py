@@ -8,18 +8,18 @@ from rnnorm.kernels.equations.graph import LEAVES, Nodes
 
 
 class Algebra:
-    """Operators on places of nodes, without the factors 1 and the terms 0."""
+    """Operators on indices of nodes, without the factors 1 and the terms 0."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
 
     def number(self, value: float) -> int:
         """Return a number."""
-        return self.nodes.place("number", (), value)
+        return self.nodes.add("number", (), value)
 
     def apply(self, name: str, *inputs: int) -> int:
         """Return an operator's result."""
-        return self.nodes.place(name, inputs)
+        return self.nodes.add(name, inputs)
 
     def times(self, a: int, b: int) -> int:
         """Return the product of two values."""
@@ -30,12 +30,12 @@ class Algebra:
         """Return the sum of two values, where None is 0."""
         return b if a is None else a if b is None else self.apply("add", a, b)
 
-    def parts(self, place: int, grad: int) -> list[int | None]:
+    def parts(self, index: int, grad: int) -> list[int | None]:
         """Return the gradient of each input of a node, from the gradient of the node.
 
         The gradients are those of torch, also at nan, and where two values are equal.
         """
-        name, inputs, _ = self.nodes[place]
+        name, inputs, _ = self.nodes[index]
         apply, times = self.apply, self.times
         zero, one = self.number(0.0), self.number(1.0)
         a, b, c = (*inputs, zero, zero)[:3]
@@ -46,7 +46,7 @@ class Algebra:
         if name == "mul":
             return [times(grad, b), times(grad, a)]
         if name == "div":
-            return [apply("div", grad, b), apply("neg", times(grad, apply("div", place, b)))]
+            return [apply("div", grad, b), apply("neg", times(grad, apply("div", index, b)))]
         if name == "neg":
             return [apply("neg", grad)]
         if name == "abs":
@@ -54,19 +54,19 @@ class Algebra:
             negative = apply("where", apply("lt", a, zero), self.number(-1.0), zero)
             return [times(grad, apply("where", apply("gt", a, zero), one, negative))]
         if name == "sqrt":
-            return [apply("div", grad, apply("add", place, place))]
+            return [apply("div", grad, apply("add", index, index))]
         if name == "exp":
-            return [times(grad, place)]
+            return [times(grad, index)]
         if name == "log":
             return [apply("div", grad, a)]
         if name == "log1p":
             return [apply("div", grad, apply("add", one, a))]
         if name == "sigmoid":
-            return [times(times(grad, place), apply("sub", one, place))]
+            return [times(times(grad, index), apply("sub", one, index))]
         if name == "tanh":
-            return [times(grad, apply("sub", one, apply("mul", place, place)))]
+            return [times(grad, apply("sub", one, apply("mul", index, index)))]
         if name == "relu":
-            return [apply("where", apply("le", place, zero), zero, grad)]
+            return [apply("where", apply("le", index, zero), zero, grad)]
         if name in ("minimum", "maximum"):
             lost = "gt" if name == "minimum" else "lt"
             half = times(grad, self.number(0.5))
@@ -108,11 +108,11 @@ def adjoints(nodes: Nodes, seeds: Mapping[int, int], stops: Collection[int] = ()
     """
     algebra = Algebra(nodes)
     found: dict[int, int | None] = dict(seeds)
-    for place in range(max(seeds), -1, -1):
-        grad = found.get(place)
-        if grad is None or place in stops or nodes[place].name in LEAVES:
+    for index in range(max(seeds), -1, -1):
+        grad = found.get(index)
+        if grad is None or index in stops or nodes[index].name in LEAVES:
             continue
-        parts = algebra.parts(place, grad)
-        for given, part in zip(nodes[place].inputs, parts, strict=True):
+        parts = algebra.parts(index, grad)
+        for given, part in zip(nodes[index].inputs, parts, strict=True):
             found[given] = algebra.plus(found.get(given), part)
-    return {place: grad for place, grad in found.items() if grad is not None}
+    return {index: grad for index, grad in found.items() if grad is not None}

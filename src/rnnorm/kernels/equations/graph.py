@@ -24,7 +24,7 @@ class Node(NamedTuple):
 
     Attributes:
         name: a leaf, a site or an operator.
-        inputs: the nodes that it is computed from, by their places in the graph.
+        inputs: the nodes that it is computed from, by their indices in the graph.
         value: gate of a term, index of a state, name of a weight, or number, of a leaf.
     """
 
@@ -38,21 +38,21 @@ class Nodes(list[Node]):
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         super().__init__()
-        self._places: dict[tuple[object, ...], int] = {}
+        self._indices: dict[tuple[object, ...], int] = {}
         for node in nodes:
-            self.place(*node)
+            self.add(*node)
 
-    def place(
+    def add(
         self, name: str, inputs: tuple[int, ...] = (), value: int | float | str | None = None
     ) -> int:
-        """Return the place of a node, which is added unless it is there."""
+        """Return the index of a node, which is added unless it is there."""
         if name in ("add", "mul") and inputs[0] > inputs[1]:
             inputs = inputs[1], inputs[0]
         # -0.0 equals 0.0, and is another number
-        place = self._places.setdefault((name, inputs, repr(value)), len(self))
-        if place == len(self):
+        index = self._indices.setdefault((name, inputs, repr(value)), len(self))
+        if index == len(self):
             self.append(Node(name, inputs, value))
-        return place
+        return index
 
     def needed(self, results: Iterable[int], stops: Iterable[int] = ()) -> set[int]:
         """Return results and all nodes that they are computed from, without the inputs of stops."""
@@ -60,11 +60,11 @@ class Nodes(list[Node]):
         ends = set(stops)
         left = list(results)
         while left:
-            place = left.pop()
-            if place not in found:
-                found.add(place)
-                if place not in ends:
-                    left += self[place].inputs
+            index = left.pop()
+            if index not in found:
+                found.add(index)
+                if index not in ends:
+                    left += self[index].inputs
         return found
 
 
@@ -73,7 +73,7 @@ class Second(NamedTuple):
 
     Attributes:
         product: name of its weight.
-        operand: place of what the weight multiplies.
+        operand: index of what the weight multiplies.
     """
 
     product: str
@@ -85,7 +85,7 @@ class Graph(NamedTuple):
 
     Attributes:
         nodes: what the next states are computed from, inputs first.
-        states: place of each next state; the first is the output.
+        states: index of each next state; the first is the output.
         gates: number of gates in each block, as in ``Cell.gates``.
         sites: the sites that the step asks for, sorted, ``"hidden"`` and ``"candidate"`` too.
         product: name of the weight of the recurrent product, empty without a product.
@@ -110,13 +110,13 @@ class Graph(NamedTuple):
         return repr(tuple(self))
 
     def leaves(self, name: str) -> list[int]:
-        """Return the places of the leaves, or the sites, of one name."""
-        return [place for place, node in enumerate(self.nodes) if node.name == name]
+        """Return the indices of the leaves, or the sites, of one name."""
+        return [index for index, node in enumerate(self.nodes) if node.name == name]
 
     @property
     def weights(self) -> list[str]:
         """Return the names of the weights that have one number for each unit."""
-        return [str(self.nodes[place].value) for place in self.leaves("weight")]
+        return [str(self.nodes[index].value) for index in self.leaves("weight")]
 
     @property
     def separate(self) -> bool:
@@ -136,4 +136,4 @@ class Graph(NamedTuple):
     @property
     def skips(self) -> bool:
         """Tell whether h reaches the next step without the recurrent product."""
-        return any(self.nodes[place].value == 0 for place in self.leaves("state"))
+        return any(self.nodes[index].value == 0 for index in self.leaves("state"))

@@ -117,8 +117,8 @@ class GraphCell(Cell):
         add_terms(x_term[:, : first * H], product, "recurrent", "joint")
         own = dict(zip(self.vectors, self.names, strict=True))
         values: list[Any] = []
-        for place, (name, inputs, value) in enumerate(graph.nodes):
-            operands = [values[place] for place in inputs]
+        for index, (name, inputs, value) in enumerate(graph.nodes):
+            operands = [values[index] for index in inputs]
             if name in terms:
                 result: Any = terms[name][value]  # type: ignore[index]
             elif name == "state":
@@ -132,10 +132,10 @@ class GraphCell(Cell):
             else:
                 result = _evaluate(name, operands, h)
             values.append(result)
-            if second and place == second.operand:
+            if second and index == second.operand:
                 sites = graph.second_site("recurrent"), graph.second_site("joint")
                 add_terms(x_term[:, first * H :], self.product(result, weight[first * H :]), *sites)
-        after = tuple([values[place] for place in graph.states])
+        after = tuple([values[index] for index in graph.states])
         return after[0], after
 
 
@@ -235,7 +235,7 @@ def _with_equal_steps(parts: list[Tensor | None]) -> list[Tensor | None]:
 
 def _evaluate(name: str, operands: list[Any], like: Tensor) -> Tensor:
     """Compute a pointwise operator, whose operands may be numbers."""
-    # some of torch's operators take no number in some places
+    # some of torch's operators take no number as some arguments
     tensors = [o if isinstance(o, Tensor) else like.new_tensor(o) for o in operands]
     result: Tensor = getattr(torch, name)(*tensors)
     return result

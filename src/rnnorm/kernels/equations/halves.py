@@ -35,9 +35,9 @@ class Halves:
         graph: the graph.
         nodes: its nodes, and those that gradients add.
         count: number of its own nodes.
-        site: place of the cell site's output, None without a cell site.
-        h: place of the output.
-        states: places of the states beside h.
+        site: index of the cell site's output, None without a cell site.
+        h: index of the output.
+        states: indices of the states beside h.
         algebra: operators on the nodes.
     """
 
@@ -45,48 +45,48 @@ class Halves:
         self.graph = graph
         self.nodes = Nodes()
         self.site: int | None = None
-        places: list[int] = []
+        indices: list[int] = []
         own = "cell" if graph.leaves("cell") else "carry"
         for name, inputs, value in graph.nodes:
-            given = tuple([places[i] for i in inputs])
+            given = tuple([indices[i] for i in inputs])
             if name == own:
-                self.site = self.nodes.place("site", given)
-                places.append(self.site)
+                self.site = self.nodes.add("site", given)
+                indices.append(self.site)
             elif name == "carry":
                 # only the cell site reads the normalised state
-                places.append(given[0])
+                indices.append(given[0])
             else:
-                places.append(self.nodes.place(name, given, value))
+                indices.append(self.nodes.add(name, given, value))
         bare = [
-            graph.nodes[place].inputs[0] if graph.nodes[place].name == "carry" else place
-            for place in graph.states
+            graph.nodes[index].inputs[0] if graph.nodes[index].name == "carry" else index
+            for index in graph.states
         ]
-        self.h, *self.states = [places[place] for place in bare]
+        self.h, *self.states = [indices[index] for index in bare]
         if self.site is not None and self.nodes[self.site].inputs != tuple(self.states[:1]):
             raise TraceError("its cell site does not normalise its second state")
         self.count = len(self.nodes)
         self.algebra = Algebra(self.nodes)
 
     def leaf(self, name: str, value: int | str) -> int | None:
-        """Return the place of a leaf, None if the equations do not read it."""
+        """Return the index of a leaf, None if the equations do not read it."""
         found = [p for p, n in enumerate(self.nodes[: self.count]) if n[::2] == (name, value)]
         return found[0] if found else None
 
     def after_site(self) -> set[int]:
         """Return the nodes that are computed from the output of the cell site, and h."""
         found = {self.h}
-        for place in range(self.count):
-            inputs = self.nodes[place].inputs
-            if self.site is not None and (place == self.site or not found.isdisjoint(inputs)):
-                found.add(place)
+        for index in range(self.count):
+            inputs = self.nodes[index].inputs
+            if self.site is not None and (index == self.site or not found.isdisjoint(inputs)):
+                found.add(index)
         return found
 
     def crossing(self, leaves: Collection[str]) -> list[int]:
         """Return what the second half reads of the first one beside states and ``leaves``."""
         late = self.after_site()
-        read = {i for place in late if place != self.site for i in self.nodes[place].inputs}
+        read = {i for index in late if index != self.site for i in self.nodes[index].inputs}
         found = read - {*late, *self.states}
-        return sorted([place for place in found if self.nodes[place].name not in leaves])
+        return sorted([index for index in found if self.nodes[index].name not in leaves])
 
     def seeds(self, results: Iterable[int], grads: Iterable[int]) -> dict[int, int]:
         """Return the gradient of each result; two results may be the same node."""
@@ -102,8 +102,8 @@ class Halves:
         found = adjoints(self.nodes, seeds, tuple(stops)) if seeds else {}
 
         def of(name: str, value: int | str) -> int | None:
-            place = self.leaf(name, value)
-            return None if place is None else found.get(place)
+            index = self.leaf(name, value)
+            return None if index is None else found.get(index)
 
         gates = range(sum(self.graph.gates))
         both = [of("both", gate) for gate in gates]

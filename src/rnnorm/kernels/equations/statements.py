@@ -31,43 +31,43 @@ class Statements(ABC):
         self.lines: list[str] = []
         self.names: dict[int, str] = {}
 
-    def value(self, place: int) -> str:
+    def value(self, index: int) -> str:
         """Return the name of a node, after the statements that compute it."""
-        name, _, value = self.nodes[place]
+        name, _, value = self.nodes[index]
         if name == "number":
             return self.constant(value)
-        if place not in self.names:
-            expression = self.loads.get(place) or self.expression(place)
-            self.names[place] = self.name(place)
-            self.lines.append(self.statement(place, expression))
-        return self.names[place]
+        if index not in self.names:
+            expression = self.loads.get(index) or self.expression(index)
+            self.names[index] = self.name(index)
+            self.lines.append(self.statement(index, expression))
+        return self.names[index]
 
-    def operands(self, place: int, literal: Callable[[object], str]) -> list[str]:
+    def operands(self, index: int, literal: Callable[[object], str]) -> list[str]:
         """Return the inputs of a node; in arithmetic a number beside another value is a literal.
 
         Args:
-            place: place of the node.
+            index: index of the node.
             literal: writes a number that the language makes as wide as the value beside it.
         """
-        name, inputs, _ = self.nodes[place]
+        name, inputs, _ = self.nodes[index]
         bare = [name in ARITHMETIC and self.nodes[i].name == "number" for i in inputs]
         return [
             literal(self.nodes[i].value) if scalar and not all(bare) else self.value(i)
             for i, scalar in zip(inputs, bare, strict=True)
         ]
 
-    def name(self, place: int) -> str:
+    def name(self, index: int) -> str:
         """Return the name of a node in the statements."""
-        return f"v{place}"
+        return f"v{index}"
 
     @abstractmethod
     def constant(self, value: object) -> str:
         """Return a number as an operand of a function."""
 
     @abstractmethod
-    def expression(self, place: int) -> str:
+    def expression(self, index: int) -> str:
         """Return the expression of a node, after the statements that compute its inputs."""
 
     @abstractmethod
-    def statement(self, place: int, expression: str) -> str:
+    def statement(self, index: int, expression: str) -> str:
         """Return the statement that gives a node its name."""

@@ -37,9 +37,9 @@ def trace(
         weights = step.weights(shapes)
         if type(cell).prepare is not Cell.prepare and not _leaves_as_they_are(cell, weights):
             weights = step.weights(_prepared_shapes(cell, shapes))
-        x_term = Columns(step, [step.place("x", (), g) for g in range(sum(cell.gates))])
+        x_term = Columns(step, [step.add("x", (), g) for g in range(sum(cell.gates))])
         state: Any = tuple(
-            [Columns(step, [step.place("state", (), k)]) for k in range(len(cell.states))]
+            [Columns(step, [step.add("state", (), k)]) for k in range(len(cell.states))]
         )
         # columns stand for tensors
         result: Any = cell.step(weights, x_term, state, step.normalise, Age())  # type: ignore
@@ -114,7 +114,7 @@ class TracedStep(Nodes):
                 made[name] = Matrix(name, shape, self)
             else:
                 names = [name] if gates == 1 else [f"{name}[{gate}]" for gate in range(gates)]
-                made[name] = Columns(self, [self.place("weight", (), n) for n in names], rank=1)
+                made[name] = Columns(self, [self.add("weight", (), n) for n in names], rank=1)
         own = {name: made.pop(name) for name in [*made] if name not in Weights._fields}
         return Weights(**{"weight_hh": None, **made}, own=own)
 
@@ -132,7 +132,7 @@ class TracedStep(Nodes):
             )
         if not self.product:
             self.product, self.first_gates = weight.name, gates
-            return Columns(self, [self.place("raw", (), gate) for gate in range(gates)])
+            return Columns(self, [self.add("raw", (), gate) for gate in range(gates)])
         if self.second or self.independent:
             raise TraceError("it has more than two recurrent products")
         if (self.first_gates, gates) != tuple(self.cell.gates):
@@ -146,7 +146,7 @@ class TracedStep(Nodes):
             )
         self.second = Second(weight.name, h.columns[0])
         every = range(self.first_gates, self.gates)
-        return Columns(self, [self.place("raw", (), gate) for gate in every])
+        return Columns(self, [self.add("raw", (), gate) for gate in every])
 
     def _is_h(self, columns: Sequence[int]) -> bool:
         """Tell whether columns are h, as masked by recurrent dropout or not."""
@@ -164,9 +164,9 @@ class TracedStep(Nodes):
             raise TraceError(f"the site {site!r} gets a comparison")
         nodes = [self[column] for column in z.columns]
         if site == "hidden" and self._is_h(z.columns):
-            return Columns(self, [self.place("seen")])
+            return Columns(self, [self.add("seen")])
         if site in ("candidate", "cell", "carry") and len(nodes) == 1:
-            return Columns(self, [self.place(site, (z.columns[0],))])
+            return Columns(self, [self.add(site, (z.columns[0],))])
         which, _, other = site.partition("_")
         gates = range(self.first_gates, self.gates) if other else range(self.first_gates)
         every = [node.value for node in nodes] == [*gates]
@@ -174,16 +174,16 @@ class TracedStep(Nodes):
             every, nodes = True, [Node("raw")]
         if which == "recurrent" and every and nodes[0].name == "raw":
             self.normalised += gates
-            return Columns(self, [self.place("h", (), gate) for gate in gates])
+            return Columns(self, [self.add("h", (), gate) for gate in gates])
         # without a recurrent product the input term is the sum
         if which == "joint" and every and {node.name for node in nodes} in ({"sum"}, {"x"}):
             self.joint += z.columns
-            return Columns(self, [self.place("both", (), gate) for gate in gates])
+            return Columns(self, [self.add("both", (), gate) for gate in gates])
         raise TraceError(f"the site {site!r} is not one of a term, h, the candidate or a state")
 
     def _note_vector_product(self, nodes: Sequence[Node]) -> bool:
         """Note a vector weight times h as the recurrent product; tell whether a term is that."""
-        names = [self[place] for place in nodes[0].inputs]
+        names = [self[index] for index in nodes[0].inputs]
         weight = [node for node in names if node.name == "weight"]
         others = [p for p in nodes[0].inputs if self[p] not in weight]
         if self.gates != 1 or self.product or len(weight) != 1 or not self._is_h(others):
@@ -205,7 +205,7 @@ class TracedStep(Nodes):
                     raise TraceError(f"{name} computes with a comparison")
                 inputs.append(operand.columns)
             elif isinstance(operand, (int, float)) and not isinstance(operand, bool):
-                inputs.append((self.place("number", (), float(operand)),) * width)
+                inputs.append((self.add("number", (), float(operand)),) * width)
             elif isinstance(operand, (Opaque, Width)):
                 raise TraceError(operand.reason)
             else:
@@ -215,10 +215,10 @@ class TracedStep(Nodes):
     def _one(self, name: str, inputs: tuple[int, ...]) -> int:
         """Place one column's operator; the sum of a gate's two terms has a name of its own."""
         if name == "add":
-            first, second = sorted([self[place] for place in inputs])
+            first, second = sorted([self[index] for index in inputs])
             if second.name == "x" and first.name in ("h", "raw") and first.value == second.value:
-                return self.place("sum", inputs, first.value)
-        return self.place(name, inputs)
+                return self.add("sum", inputs, first.value)
+        return self.add(name, inputs)
 
     def graph(self, output: object, after: object) -> Graph:
         """Return the graph of the next states.
@@ -229,32 +229,32 @@ class TracedStep(Nodes):
         states = self._states(output, after)
         results = [*states, *([self.second.operand] if self.second else [])]
         self._check_reads(results)
-        stops = [place for place in self.needed(results) if self[place].name == "sum"]
+        stops = [index for index in self.needed(results) if self[index].name == "sum"]
         kept = Nodes()
         renamed = {"raw": "h"} if self.product else {"x": "both"}
-        places: dict[int, int] = {}
-        for place in sorted(self.needed(results, stops)):
-            name, inputs, value = self[place]
+        indices: dict[int, int] = {}
+        for index in sorted(self.needed(results, stops)):
+            name, inputs, value = self[index]
             if name == "sum":
-                places[place] = kept.place("both", (), value)
+                indices[index] = kept.add("both", (), value)
             elif name == "seen":
-                places[place] = kept.place("hidden", (kept.place("state", (), 0),))
+                indices[index] = kept.add("hidden", (kept.add("state", (), 0),))
             else:
-                given = tuple([places[i] for i in inputs])
-                places[place] = kept.place(renamed.get(name, name), given, value)
+                given = tuple([indices[i] for i in inputs])
+                indices[index] = kept.add(renamed.get(name, name), given, value)
         return Graph(
             tuple(kept),
-            tuple([places[place] for place in states]),
+            tuple([indices[index] for index in states]),
             tuple(self.cell.gates),
             tuple(sorted(self.asked)),
             self.product,
             self.independent or not self.product,
             self.cell.heads,
-            self.second and self.second._replace(operand=places[self.second.operand]),
+            self.second and self.second._replace(operand=indices[self.second.operand]),
         )
 
     def _states(self, output: object, after: object) -> list[int]:
-        """Return the places of the next states.
+        """Return the indices of the next states.
 
         Raises:
             TraceError: if a step has not returned its output and states as kernels compute them.
@@ -265,7 +265,7 @@ class TracedStep(Nodes):
         if any([len(each) != 1 for each in columns]):
             raise TraceError("its output or a state is not H columns wide")
         states = [each[0] for each in columns[1:]]
-        if any([self[place].name in ("number", *COMPARISONS) for place in states]):
+        if any([self[index].name in ("number", *COMPARISONS) for index in states]):
             raise TraceError("a state is a number or a comparison")
         if columns[0][0] != states[0]:
             raise TraceError("its output is not its first state")
@@ -281,7 +281,7 @@ class TracedStep(Nodes):
         Raises:
             TraceError: if they do, or the step asks for a site of one of two products alone.
         """
-        read = [self[place] for place in self.needed([*results, *self.joint])]
+        read = [self[index] for index in self.needed([*results, *self.joint])]
         names = {node.name for node in read}
         if any([node.name == "raw" and node.value in self.normalised for node in read]):
             raise TraceError("it reads the recurrent product beside its normalised term")
@@ -290,7 +290,7 @@ class TracedStep(Nodes):
             raise TraceError("it reads the terms beside their normalised sum")
         if "seen" in names and not self.second:
             raise TraceError("it reads the masked h beside its recurrent product")
-        if self.product and any([self[place].name == "x" for place in self.joint]):
+        if self.product and any([self[index].name == "x" for index in self.joint]):
             raise TraceError("it normalises the input term as the sum with the recurrent one")
         for site in ("recurrent", "joint"):
             others = [name for name in self.asked if name.startswith(f"{site}_")]

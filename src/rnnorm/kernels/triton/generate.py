@@ -120,7 +120,7 @@ def source(graph: Graph) -> str:
     if has_c and graph.skips:
         raise TraceError("it reads h beside the recurrent product, and has another state")
     state = halves.states[0] if has_c else halves.h
-    d_h, d = [nodes.place("grad", (), name) for name in ("d_h", "d")]
+    d_h, d = [nodes.add("grad", (), name) for name in ("d_h", "d")]
     known = {state: "state"}
     seeds = {state: d}
     stops = () if halves.site is None else (halves.site,)
@@ -138,15 +138,15 @@ def source(graph: Graph) -> str:
     grads = halves.gradients(seeds, stops)
     code = Tiles(nodes, known)
     x, y, (before,) = (
-        [_gradient(code, place, "d") for place in places]
-        for places in (grads.x, grads.h, grads.before[-1:])
+        [_gradient(code, index, "d") for index in indices]
+        for indices in (grads.x, grads.h, grads.before[-1:])
     )
     return text + _function("retreat", code, f"({', '.join(x)},), ({', '.join(y)},), {before}")
 
 
-def _gradient(code: Tiles, place: int | None, like: str) -> str:
+def _gradient(code: Tiles, index: int | None, like: str) -> str:
     """Return the name of a gradient, or zeros where no result depends on the value."""
-    return f"tl.zeros_like({like})" if place is None else code.value(place)
+    return f"tl.zeros_like({like})" if index is None else code.value(index)
 
 
 def _function(name: str, code: Tiles, result: str) -> str:

@@ -35,31 +35,31 @@ _LEAVES = {
 class Tiles(Statements):
     """The body of a function of tiles, one for each gate or state."""
 
-    def value(self, place: int) -> str:
+    def value(self, index: int) -> str:
         """Return the name of a node, after the statements that compute it."""
-        name, inputs, value = self.nodes[place]
-        if place in self.loads:
-            return self.loads[place]
+        name, inputs, value = self.nodes[index]
+        if index in self.loads:
+            return self.loads[index]
         if name in _LEAVES:
             return _LEAVES[name].format(value)
         # no mask of recurrent dropout multiplies the candidate
-        return self.value(inputs[0]) if name == "candidate" else super().value(place)
+        return self.value(inputs[0]) if name == "candidate" else super().value(index)
 
     def constant(self, value: object) -> str:
         """Return a number as a tile."""
         return f"number({_literal(value)}, TILE)"
 
-    def statement(self, place: int, expression: str) -> str:
+    def statement(self, index: int, expression: str) -> str:
         """Return the statement that gives a node its name."""
-        return f"{self.names[place]} = {expression}"
+        return f"{self.names[index]} = {expression}"
 
-    def expression(self, place: int) -> str:
+    def expression(self, index: int) -> str:
         """Return the expression of a node, after the statements that compute its inputs."""
-        name, _, value = self.nodes[place]
+        name, _, value = self.nodes[index]
         if name == "both":
             return f"x[{value}] + y[{value}]"
         template = ARITHMETIC.get(name) or _FUNCTIONS[name]
-        return template.format(*self.operands(place, _literal))
+        return template.format(*self.operands(index, _literal))
 
 
 def _literal(value: object) -> str:
