@@ -97,13 +97,13 @@ class Plan:
             sizes, rows = inputs.sizes, torch.arange(self.B, device="cpu")
             first = torch.tensor(self.starts, device="cpu")
             active = sizes.unsqueeze(1) > rows
-            places = active.flatten().nonzero().squeeze(1)
+            frames = active.flatten().nonzero().squeeze(1)
             last = first[active.sum(0) - 1] + rows
             before = torch.arange(self.sizes[0], self.frames, device="cpu")
             before -= sizes[:-1].repeat_interleave(sizes[1:])
-            tables = (first, places, last, before)
+            tables = (first, frames, last, before)
             parts = to_device(torch.cat(tables), inputs.x.device)
-            self.first_frames, self._places, self._last, self._before = torch.split(
+            self.first_frames, self._active, self._last, self._before = torch.split(
                 parts, [len(table) for table in tables]
             )
         else:
@@ -165,14 +165,14 @@ class Plan:
     def pack(self, x: Tensor) -> Tensor:
         """Return the frames ``(N, ·)`` of ``(T, B, ·)``."""
         x = x.flatten(0, 1)
-        return x.index_select(0, self._places) if self.ragged else x
+        return x.index_select(0, self._active) if self.ragged else x
 
     def unpack(self, frames: Tensor) -> Tensor:
         """Return ``(T, B, ·)`` of the frames ``(N, ·)``, with zeros in the padding."""
         if not self.ragged:
             return frames.view(self.T, self.B, frames.size(1))
         spread = frames.new_zeros(self.T, self.B, frames.size(1))
-        spread.flatten(0, 1).index_copy_(0, self._places, frames)
+        spread.flatten(0, 1).index_copy_(0, self._active, frames)
         return spread
 
     def last(self, frames: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ class Segments(NamedTuple):
         last: ``(B,)``, index in ``batch`` of the last segment of each row of the uncut batch.
         frames: ``(N,)``, index of each frame among the ``T * B`` of the uncut batch; None if all
             are frames.
-        places: ``(N,)``, index of each frame among those of ``batch``.
+        cut_frames: ``(N,)``, index of each frame among those of ``batch``.
     """
 
     batch: Batch
@@ -92,7 +92,7 @@ class Segments(NamedTuple):
     continues: Tensor
     last: Tensor
     frames: Tensor | None
-    places: Tensor
+    cut_frames: Tensor
 
 
 def cut(batch: Batch, reset: Tensor) -> Segments:
@@ -120,24 +120,25 @@ def cut(batch: Batch, reset: Tensor) -> Segments:
     first, segment = begins.nonzero().squeeze(1), begins.cumsum(0) - 1
     lengths, by_length = segment.bincount().sort(descending=True, stable=True)
     rank, count = by_length.argsort(), len(lengths)
-    places = (torch.arange(len(t), device="cpu") - first[segment]) * count + rank[segment]
+    cut_frames = (torch.arange(len(t), device="cpu") - first[segment]) * count + rank[segment]
     frames = t * B + row
     if whole := len(frames) == T * B:
-        places = torch.empty_like(places).scatter_(0, frames, places)
+        cut_frames = torch.empty_like(cut_frames).scatter_(0, frames, cut_frames)
     last = rank[segment[row_lengths.cumsum(0) - 1]][order]
-    row, last, frames, places, by_length, rank = (
-        to_device(index, x.device) for index in (row[first], last, frames, places, by_length, rank)
+    row, last, frames, cut_frames, by_length, rank = (
+        to_device(index, x.device)
+        for index in (row[first], last, frames, cut_frames, by_length, rank)
     )
     data = x.flatten(0, 1) if whole else x.flatten(0, 1).index_select(0, frames)
     longest = int(lengths[0])
     # padding is never read
-    cut_x = x.new_empty(longest * count, x.size(2)).index_copy_(0, places, data)
+    cut_x = x.new_empty(longest * count, x.size(2)).index_copy_(0, cut_frames, data)
     parts = Batch(cut_x.view(longest, count, x.size(2)))
     if lengths[-1] < longest:
         sizes = count - lengths.bincount().cumsum(0)[:longest]
         parts = Batch(parts.x, sizes, by_length, rank)
     continues = ~asked[first] & (t[first] == 0)
-    return Segments(parts, lengths, row, continues, last, None if whole else frames, places)
+    return Segments(parts, lengths, row, continues, last, None if whole else frames, cut_frames)
 
 
 def run_segments(
@@ -175,36 +176,36 @@ def run_segments(
 
 def _join(output: Tensor, segments: Segments, shape: tuple[int, ...]) -> Tensor:
     """Return an output of segments as that of the uncut rows, ``(T, B, ...)`` for ``shape``."""
-    frames = _frames_of(output.flatten(0, 1), segments.places)
+    frames = _frames_of(output.flatten(0, 1), segments.cut_frames)
     if segments.frames is not None:
         padded = frames.new_zeros(shape[0] * shape[1], *frames.shape[1:])
         frames = padded.index_copy(0, segments.frames, frames)
     return frames.view(*shape, *frames.shape[1:])
 
 
-def _frames_of(output: Tensor, places: Tensor) -> Tensor:
-    """Return ``output[places]``, which leaves out the padding."""
+def _frames_of(output: Tensor, index: Tensor) -> Tensor:
+    """Return ``output[index]``, which leaves out the padding."""
     # memory of zeros for the gradient of the padding takes long on a CPU
     if output.is_cpu and unobserved((output,)) and not torch.is_anomaly_enabled():
-        return _Frames.apply(output, places)  # type: ignore[no-any-return,no-untyped-call]
-    return output.index_select(0, places)
+        return _Frames.apply(output, index)  # type: ignore[no-any-return,no-untyped-call]
+    return output.index_select(0, index)
 
 
 class _Frames(torch.autograd.Function):
     """The frames of a padded output; the gradient of the padding, never read, has any values."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, places: Tensor) -> Tensor:
-        """Return ``output[places]``."""
-        ctx.save_for_backward(places)
+    def forward(ctx: Any, output: Tensor, index: Tensor) -> Tensor:
+        """Return ``output[index]``."""
+        ctx.save_for_backward(index)
         ctx.shape = output.shape
-        return output.index_select(0, places)
+        return output.index_select(0, index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of the frames in their places."""
-        (places,) = ctx.saved_tensors
-        return grad.new_empty(ctx.shape).index_copy_(0, places, grad), None
+        """Return the gradient of the frames, where they stood."""
+        (index,) = ctx.saved_tensors
+        return grad.new_empty(ctx.shape).index_copy_(0, index, grad), None
 
 
 def _begin(
