@@ -35,7 +35,11 @@ def check_learned(value: object) -> None:
 
 
 def register_initial_state(
-    module: nn.Module, sizes: Mapping[str, int], count: int, input_size: int | None, **place: Any
+    module: nn.Module,
+    sizes: Mapping[str, int],
+    count: int,
+    input_size: int | None,
+    **factory_kwargs: Any,
 ) -> None:
     """Register a parameter ``{state}_0`` ``(count, size)`` of zeros for each state.
 
@@ -44,12 +48,14 @@ def register_initial_state(
         sizes: width of each state.
         count: number of layers times directions.
         input_size: unless None, ``{state}_0_weight`` ``(count, size, input_size)`` is added too.
-        **place: device and dtype.
+        **factory_kwargs: device and dtype.
     """
     for name, size in sizes.items():
-        module.register_parameter(f"{name}_0", nn.Parameter(torch.zeros(count, size, **place)))
+        module.register_parameter(
+            f"{name}_0", nn.Parameter(torch.zeros(count, size, **factory_kwargs))
+        )
         if input_size is not None:
-            weight = torch.zeros(count, size, input_size, **place)
+            weight = torch.zeros(count, size, input_size, **factory_kwargs)
             module.register_parameter(f"{name}_0_weight", nn.Parameter(weight))
 
 

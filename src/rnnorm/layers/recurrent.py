@@ -127,11 +127,11 @@ class Recurrent(Sequence):
         )
         self.mode = cell.name
 
-    def _register_weights(self, **place: Any) -> None:
+    def _register_weights(self, **factory_kwargs: Any) -> None:
         # torch's constructor has registered the weights of an RNN
         for name in self._flat_weights_names:
             delattr(self, name)
-        super()._register_weights(**place)
+        super()._register_weights(**factory_kwargs)
         names = list(self._parameters)
         self._flat_weights_names = names
         self._all_weights = [[n for n in names if n.endswith(s)] for s in self._suffixes()]

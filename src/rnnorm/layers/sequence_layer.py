@@ -64,14 +64,14 @@ class Sequence(Recurrence, nn.RNNBase):
         self.learn_initial_state = learn_initial_state
         self.initial_noise = float(initial_noise)
         self.recurrent_dropout = recurrent_dropout
-        place: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
-        self._register_weights(**place)
+        factory_kwargs: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+        self._register_weights(**factory_kwargs)
         for suffix in self._suffixes():
-            register_norm(self, self.cell, spec, self.hidden_size, suffix, **place)
+            register_norm(self, self.cell, spec, self.hidden_size, suffix, **factory_kwargs)
         if learn_initial_state:
             frame = self.input_size if learn_initial_state == "from_input" else None
             count = len(self._suffixes())
-            register_initial_state(self, self._state_sizes(), count, frame, **place)
+            register_initial_state(self, self._state_sizes(), count, frame, **factory_kwargs)
 
     @property
     def _flat_weights(self) -> list[Any | None]:
@@ -98,7 +98,7 @@ class Sequence(Recurrence, nn.RNNBase):
         first, *rest = self.cell.state_sizes(self.hidden_size)
         return dict(zip(self.cell.states, (self.proj_size or first, *rest), strict=True))
 
-    def _register_weights(self, **place: Any) -> None:
+    def _register_weights(self, **factory_kwargs: Any) -> None:
         """Register the weights that the cell declares and torch's constructor has not made."""
         own: dict[str, None] = {}
         directions = 2 if self.bidirectional else 1
@@ -107,7 +107,7 @@ class Sequence(Recurrence, nn.RNNBase):
             below = self.input_size if i < directions else above
             for name, shape in self.cell.weights(below, self.hidden_size, self.bias).items():
                 if not hasattr(self, name + suffix):
-                    weight = torch.empty(shape, **place)
+                    weight = torch.empty(shape, **factory_kwargs)
                     self.register_parameter(name + suffix, nn.Parameter(weight))
                     nn.init.uniform_(weight, -(self.hidden_size**-0.5), self.hidden_size**-0.5)
                 if name not in Weights._fields:
