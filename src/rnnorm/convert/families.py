@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rnnorm.convert.stack import Place, StateDict, build, gates, read
+from rnnorm.convert.stack import Position, StateDict, build, gates, read
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.more_cells import IndRNN
@@ -36,8 +36,8 @@ def torch_nn(
         before, kind, layer, reverse = found.groups(default="")
         numbered[f"{before}{layer[2:] or 0}.directions.{len(reverse) // 8}.{kind}"] = value
     weights = read(numbered, ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh", "weight_hr"))
-    rows, width = weights[Place()]["weight_hh"].shape
-    if "weight_hr" in weights[Place()]:
+    rows, width = weights[Position()]["weight_hh"].shape
+    if "weight_hr" in weights[Position()]:
         return build(LSTM, weights, rows // 4, proj_size=width, **options)
     if rows == width:
         return build(RNN, weights, nonlinearity=nonlinearity, **options)
@@ -71,7 +71,7 @@ def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LST
     # i g f o, z r n, one block
     order = {"LSTM": (0, 2, 1, 3), "GRU": (1, 0, 2), "IndRNN": (0,)}[kind]
     weights, normalised = {}, False
-    for place, given in read(state_dict, needed, optional).items():
+    for position, given in read(state_dict, needed, optional).items():
         own = {
             "weight_ih": gates(given["kernel"].t(), order),
             "bias_ih": gates(given["bias"], order),
@@ -88,7 +88,7 @@ def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LST
             own |= {"gamma_input": scales[0], "gamma_recurrent": scales[1]}
         if "gamma_h" in given:
             own |= {"gamma_cell": given["gamma_h"], "beta_cell": given["beta_h"]}
-        weights[place] = own
+        weights[position] = own
     if kind == "IndRNN":
         own_norm = LayerNorm(recurrent=False, cell=False) if normalised else None
         return build(IndRNN, weights, norm=own_norm, nonlinearity="tanh", **options)

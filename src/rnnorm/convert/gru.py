@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.convert.stack import Place, StateDict, build, gates, halves, preset, read
+from rnnorm.convert.stack import Position, StateDict, build, gates, halves, preset, read
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.more_cells import LiGRU
 from rnnorm.norm.spec import LayerNorm
@@ -43,7 +43,7 @@ def dreamer(
     source = next((name for name in names if name in parts), "linear")
     matrix, scale, shift = names[source]
     weights, normalised = {}, False
-    for place, given in read(state_dict, (matrix,), (scale, shift)).items():
+    for position, given in read(state_dict, (matrix,), (scale, shift)).items():
         weight = given[matrix]
         size = len(weight) // 3
         # sheeprl joins h and the input, dreamerv3-torch the input and h
@@ -53,13 +53,13 @@ def dreamer(
         bias[2 * size :] += update_bias
         normalised = scale in given
         order = partial(gates, order=(0, 2, 1)) if normalised else _with_z
-        weights[place] = {
+        weights[position] = {
             "weight_ih": order(weight_ih),
             "weight_hh": order(weight_hh),
             "bias_ih": _with_z(bias),
         }
         if normalised:
-            weights[place]["gamma_joint"] = _with_z(given[scale])
+            weights[position]["gamma_joint"] = _with_z(given[scale])
     norm = preset("dreamer", eps) if normalised else None
     return build(GRU, weights, norm=norm, reset_after="both", **options)
 
@@ -123,7 +123,7 @@ def _speechbrain(
     ignored = ("h_init", "drop_mask_te", "drop_masks")
     layers = read(state_dict, ("w.weight", "u.weight"), optional, ignored)
     weights = {}
-    for place, given in layers.items():
+    for position, given in layers.items():
         # the candidate comes first
         own = {
             name: gates(given[theirs], (1, 0))
@@ -140,15 +140,15 @@ def _speechbrain(
         if recurrent and "gamma_recurrent" not in own:
             own["gamma_recurrent"] = torch.ones_like(own["gamma_input"])
         for direction in range(1 + bidirectional):
-            weights[place._replace(direction=direction)] = own
-    batch = running[0] in layers[Place()]
+            weights[position._replace(direction=direction)] = own
+    batch = running[0] in layers[Position()]
     norm: Any = preset("ligru", eps) if batch else LayerNorm(recurrent=False, eps=eps)
     if recurrent:
         norm = {"input": norm, "recurrent": recurrent}
     layer = build(LiGRU, weights, norm=norm, **options)
-    for place in weights if batch else ():
-        given = layers[Place(place.layer)]
-        name = f"population_input_l{place.layer}" + "_reverse" * place.direction
+    for position in weights if batch else ():
+        given = layers[Position(position.layer)]
+        name = f"population_input_l{position.layer}" + "_reverse" * position.direction
         population: Any = layer.get_submodule(name)
         population.mean.copy_(gates(given[running[0]], (1, 0)))
         population.var.copy_(gates(given[running[1]], (1, 0)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rnnorm.convert.stack import Place, StateDict, build, gates, halves, preset, read, renamed
+from rnnorm.convert.stack import Position, StateDict, build, gates, halves, preset, read, renamed
 from rnnorm.layers.lstm import LSTM
 
 
@@ -33,7 +33,7 @@ def torchaudio_rnnt(state_dict: StateDict, *, eps: float = 1e-5, **options: Any)
         "c_norm.weight": "gamma_carry",
         "c_norm.bias": "beta_carry",
     }
-    normalised = "g_norm.weight" in layers[Place()]
+    normalised = "g_norm.weight" in layers[Position()]
     norm = preset("torchaudio-rnnt", eps) if normalised else None
     return build(LSTM, renamed(layers, names), norm=norm, **options)
 
@@ -78,7 +78,7 @@ def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LS
     """
     norms = [f"{k}_norm.{v}" for k in ("kernel", "recurrent", "state") for v in ("gamma", "beta")]
     weights = {
-        place: {
+        position: {
             "weight_ih": given["kernel"].t(),
             "weight_hh": given["recurrent_kernel"].t(),
             # the bias besides the two β
@@ -89,7 +89,7 @@ def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LS
             "gamma_carry": given["state_norm.gamma"],
             "beta_carry": given["state_norm.beta"],
         }
-        for place, given in read(
+        for position, given in read(
             state_dict, ("kernel", "recurrent_kernel", *norms), ("bias",)
         ).items()
     }
@@ -114,13 +114,13 @@ def layer_norm_basic(
     four = ("input", "forget", "transform", "output")
     norms = [f"{gate}.{kind}" for gate in (*four, "state") for kind in ("gamma", "beta")]
     weights = {}
-    for place, given in read(state_dict, ("kernel", *norms)).items():
+    for position, given in read(state_dict, ("kernel", *norms)).items():
         # rows of i j f o
         matrix = gates(given["kernel"].t(), (0, 2, 1, 3))
         weight_ih, weight_hh = halves(matrix, len(matrix) // 4)
         beta = [given[f"{gate}.beta"] for gate in four]
         beta[1] = beta[1] + forget_bias
-        weights[place] = {
+        weights[position] = {
             "weight_ih": weight_ih,
             "weight_hh": weight_hh,
             "bias_ih": torch.cat(beta),
@@ -149,10 +149,10 @@ def sketch_rnn(
     norms = [f"{where}.ln_{kind}" for where in ("ln_all", "ln_c") for kind in ("gamma", "beta")]
     order = (0, 2, 1, 3)
     weights = {}
-    for place, given in read(state_dict, ("W_xh", "W_hh", *norms)).items():
+    for position, given in read(state_dict, ("W_xh", "W_hh", *norms)).items():
         beta = gates(given["ln_all.ln_beta"], order).clone()
         beta.chunk(4)[1].add_(forget_bias)
-        weights[place] = {
+        weights[position] = {
             "weight_ih": gates(given["W_xh"].t(), order),
             "weight_hh": gates(given["W_hh"].t(), order),
             "bias_ih": beta,

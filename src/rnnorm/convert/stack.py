@@ -18,8 +18,8 @@ StateDict = Mapping[str, Any]
 Own = TypeVar("Own", bound=Layer)
 
 
-class Place(NamedTuple):
-    """The place of a layer in a stack."""
+class Position(NamedTuple):
+    """The position of a layer in a stack."""
 
     layer: int = 0
     direction: int = 0
@@ -30,13 +30,13 @@ def read(
     needed: Sequence[str],
     optional: Sequence[str] = (),
     ignored: Sequence[str] = (),
-) -> dict[Place, dict[str, Tensor]]:
+) -> dict[Position, dict[str, Tensor]]:
     """Return the weights of each layer of a stack by the names that one layer has.
 
     Raises:
         ValueError: if a name is missing or unknown, or layers are not numbered from 0 on.
     """
-    places: dict[Place, dict[str, Tensor]] = {}
+    positions: dict[Position, dict[str, Tensor]] = {}
     known = (*needed, *optional, *ignored)
     for key, value in state.items():
         path = key.removesuffix(":0").replace("/", ".")
@@ -54,18 +54,18 @@ def read(
         direction = re.findall(r"(?:^|\.)directions\.(\d+)(?=\.)", prefix)
         # the number of a layer is the last one
         numbers = re.findall(r"(?:^|\.)(\d+)(?=\.)", re.sub(r"directions\.\d+\.", "", prefix))
-        place = Place(*[int(found[-1]) if found else 0 for found in (numbers, direction)])
-        own = places.setdefault(place, {})
+        position = Position(*[int(found[-1]) if found else 0 for found in (numbers, direction)])
+        own = positions.setdefault(position, {})
         if name in own:
             raise ValueError(f"state_dict must have one {name} for each layer, got {key!r} too")
         own[name] = torch.as_tensor(value).detach()
-    first = min((place.layer for place in places), default=0)
-    moved = {Place(p.layer - first, p.direction): own for p, own in sorted(places.items())}
+    first = min((position.layer for position in positions), default=0)
+    moved = {Position(p.layer - first, p.direction): own for p, own in sorted(positions.items())}
     layers, directions = (1 + max((p[i] for p in moved), default=0) for i in (0, 1))
-    for place in [Place(k, d) for k in range(layers) for d in range(directions)]:
-        if missing := [name for name in needed if name not in moved.get(place, {})]:
+    for position in [Position(k, d) for k in range(layers) for d in range(directions)]:
+        if missing := [name for name in needed if name not in moved.get(position, {})]:
             raise ValueError(
-                f"state_dict must have {missing[0]} of layer {place.layer + first}, got "
+                f"state_dict must have {missing[0]} of layer {position.layer + first}, got "
                 f"{', '.join(map(repr, state))}"
             )
     return moved
@@ -73,7 +73,7 @@ def read(
 
 def build(
     cls: Callable[..., Own],
-    weights: Mapping[Place, Mapping[str, Tensor]],
+    weights: Mapping[Position, Mapping[str, Tensor]],
     hidden_size: int | None = None,
     **options: Any,
 ) -> Own:
@@ -81,27 +81,27 @@ def build(
 
     Args:
         cls: class of the layer.
-        weights: weights of each place; biases that are left out are zero.
+        weights: weights of each position; biases that are left out are zero.
         hidden_size: units, if ``weight_hh`` does not read all of them.
         **options: arguments of the class but those that the shapes tell.
 
     Raises:
         ValueError: if a weight is missing, or has another shape than the layer's.
     """
-    first = weights[Place()]
+    first = weights[Position()]
     layer = cls(
         first["weight_ih"].size(1),
         # a matrix, or an IndRNN's vector
         hidden_size or first["weight_hh"].size(-1),
-        num_layers=1 + max(place.layer for place in weights),
-        bidirectional=any(place.direction for place in weights),
+        num_layers=1 + max(position.layer for position in weights),
+        bidirectional=any(position.direction for position in weights),
         bias=any("bias_ih" in own for own in weights.values()),
         dtype=first["weight_ih"].dtype,
         device=first["weight_ih"].device,
         **options,
     )
-    for place, own in weights.items():
-        suffix = f"_l{place.layer}" + "_reverse" * place.direction
+    for position, own in weights.items():
+        suffix = f"_l{position.layer}" + "_reverse" * position.direction
         for name, parameter in layer.named_parameters():
             if not name.endswith(suffix):
                 continue
@@ -112,8 +112,8 @@ def build(
             if value is None or value.shape != parameter.shape:
                 found = "none" if value is None else tuple(value.shape)
                 raise ValueError(
-                    f"{kind} of layer {place.layer} must have shape {tuple(parameter.shape)}, got "
-                    f"{found}: the weights are not those of one {type(layer).__name__}"
+                    f"{kind} of layer {position.layer} must have shape {tuple(parameter.shape)}, "
+                    f"got {found}: the weights are not those of one {type(layer).__name__}"
                 )
             with torch.no_grad():
                 parameter.copy_(value)
@@ -121,11 +121,12 @@ def build(
 
 
 def renamed(
-    layers: Mapping[Place, Mapping[str, Tensor]], names: Mapping[str, str]
-) -> dict[Place, dict[str, Tensor]]:
+    layers: Mapping[Position, Mapping[str, Tensor]], names: Mapping[str, str]
+) -> dict[Position, dict[str, Tensor]]:
     """Return the weights of each layer by other names."""
     return {
-        place: {names[name]: value for name, value in own.items()} for place, own in layers.items()
+        position: {names[name]: value for name, value in own.items()}
+        for position, own in layers.items()
     }
 
 
