@@ -212,7 +212,7 @@ def _has_forget_gate(layer: nn.Module) -> bool:
 
 
 def _update_gate(layer: nn.Module) -> int | None:
-    """Return the place of the update gate z among the gates, None without."""
+    """Return the index of the update gate z among the gates, None without."""
     cell = getattr(layer, "cell", None)
     if isinstance(layer, (nn.GRU, nn.GRUCell)) or isinstance(cell, GRU):
         return 1

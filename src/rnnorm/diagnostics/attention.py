@@ -46,15 +46,15 @@ def plot_attention(axes: Axes, words: Sequence[str], weights: Tensor) -> None:
     size = _LARGEST
     while True:
         columns = max(max(widths), int(72 * box.width / (_WIDTH * size)))
-        places = _lines(widths, columns)
+        positions = _lines(widths, columns)
         lines = max(72 * box.height / (_HEIGHT * size), 1.0)
-        if places[-1][0] < lines or size < 1:
+        if positions[-1][0] < lines or size < 1:
             break
         size *= 0.95
     weights = weights.detach()
     top = float(weights.max()) or 1.0
     for word, (line, column), width, weight in zip(
-        texts, places, widths, weights.tolist(), strict=True
+        texts, positions, widths, weights.tolist(), strict=True
     ):
         axes.add_patch(
             Rectangle((column, line), width, 0.9, color=_COLOUR, alpha=weight / top, linewidth=0)
@@ -75,14 +75,14 @@ def plot_attention(axes: Axes, words: Sequence[str], weights: Tensor) -> None:
 
 def _lines(widths: Sequence[int], columns: int) -> list[tuple[int, int]]:
     """Return the line and column of each word, with a space between two words."""
-    places = []
+    positions = []
     line = column = 0
     for width in widths:
         if column and column + width > columns:
             line, column = line + 1, 0
-        places.append((line, column))
+        positions.append((line, column))
         column += width + 1
-    return places
+    return positions
 
 
 def _drawable(words: Sequence[str]) -> tuple[list[str], list[str]]:

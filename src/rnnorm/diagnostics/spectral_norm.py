@@ -122,23 +122,23 @@ def plot_spectral_norms(axes: Axes, norms: Mapping[str, SpectralNorm]) -> None:
         axes: axes to draw on.
         norms: result of :func:`spectral_norms`.
     """
-    places = range(len(norms))
+    positions = range(len(norms))
     hollow: dict[str, Any] = {"fill": False, "edgecolor": "#9a9a9a", "linewidth": 1.5}
     for shift, field, label, look in (
         (-0.2, "weight", "W_hh", hollow),
         (0.2, "in_evaluation", "in evaluation", {}),
     ):
         heights = [getattr(norm, field) for norm in norms.values()]
-        axes.bar([p + shift for p in places], heights, 0.38, label=label, **look)
+        axes.bar([p + shift for p in positions], heights, 0.38, label=label, **look)
     axes.hlines(
         [norm.bound for norm in norms.values()],
-        [p - 0.45 for p in places],
-        [p + 0.45 for p in places],
+        [p - 0.45 for p in positions],
+        [p + 0.45 for p in positions],
         color="#222222",
         linewidth=2,
         label="1/α",
     )
-    axes.set_xticks(list(places), [name.replace("weight_hh_", "") for name in norms])
+    axes.set_xticks(list(positions), [name.replace("weight_hh_", "") for name in norms])
     axes.set(ylabel="spectral norm", ylim=(0, None))
     if len(norms) > 4:
         axes.tick_params("x", rotation=60)

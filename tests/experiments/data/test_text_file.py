@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from rnnorm.experiments.data.text_file import find_text, place, placed_lines, read_text
+from rnnorm.experiments.data.text_file import find_text, line_and_column, placed_lines, read_text
 from rnnorm.experiments.files import BrokenFileError
 
 TEXT = "größer ist π\nund ein Ende\n" * 20
@@ -101,7 +101,7 @@ def test_a_text_in_a_folder_of_its_name_is_found(tmp_path, ending):
 
 
 def test_the_place_of_a_character():
-    assert [place("ab\nc", i) for i in (0, 1, 3)] == [
+    assert [line_and_column("ab\nc", i) for i in (0, 1, 3)] == [
         "line 1, column 1",
         "line 1, column 2",
         "line 2, column 1",

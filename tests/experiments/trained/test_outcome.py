@@ -10,7 +10,7 @@ from rnnorm.experiments.comparing.budget import StopAfterSeconds
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.trained.outcome import read_outcome, read_unsaved
 from rnnorm.experiments.trained.test import measure
-from rnnorm.experiments.training import machine as place
+from rnnorm.experiments.training import machine
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.machine import processor
 
@@ -47,7 +47,7 @@ def test_an_interrupted_epoch_is_not_counted(tiny):
 
 
 def test_a_part_on_another_machine_is_a_place_of_its_own(run, monkeypatch):
-    monkeypatch.setattr(place, "processor", lambda: "another")
+    monkeypatch.setattr(machine, "processor", lambda: "another")
     fit(resume=run.folder, overrides=["--trainer.max_epochs=4"])
     fit(resume=run.folder, overrides=["--trainer.max_epochs=5"])
     first, second = read_outcome(run.folder).places

@@ -145,10 +145,10 @@ def check(
         partial_file.parent.mkdir(parents=True, exist_ok=True)
         partial_file.touch()
         partial_file.unlink()
-    begin, place = time.perf_counter(), torch.device(device)
-    about = machine() | device_and_system(place)
+    begin, torch_device = time.perf_counter(), torch.device(device)
+    about = machine() | device_and_system(torch_device)
     print(describe(about))
-    reasons = _reasons(place)
+    reasons = _reasons(torch_device)
     kernels = [name for name, reason in reasons.items() if not reason]
     for name, reason in reasons.items():
         print(f"{name}: {reason or 'examined'}")
@@ -158,7 +158,7 @@ def check(
     print(f"\nlargest error as a multiple of the scale of rounding, at most {LIMIT:g}", flush=True)
     # the scale of rounding is that of float32, not of tf32
     with multiplied("ieee") if device == "cuda" else nullcontext():
-        found = _examined(wanted, kernels, place, begin + budget)
+        found = _examined(wanted, kernels, torch_device, begin + budget)
     examined = sum(map(len, found.values()))
     lines: list[Record] = []
     faults: list[Record] = []
@@ -172,7 +172,7 @@ def check(
                 faults += wrong
     wrong_kernels = {fault["kernel"] for fault in faults}
     right = [kernel for kernel in kernels if kernel not in wrong_kernels]
-    times = step_times(place, right, timed, seconds, faults)
+    times = step_times(torch_device, right, timed, seconds, faults)
     _tell(faults)
     left = len(wanted) - examined
     summary = _summary(about, reasons, lines, faults, left, time.perf_counter() - begin)
@@ -290,14 +290,14 @@ def _summary(
 ) -> str:
     """Return the line of verdict, machine and versions that a bug report should begin with."""
     where = about["gpu"] if "gpu" in about else f"{about['processor']}, {about['isa']}"
-    place = ", ".join(
+    versions = ", ".join(
         f"{name} {about[name]}"
         for name in ("driver", "rnnorm", "torch", "cuda", "triton", "python", "system")
         if name in about
     )
     if not lines:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        return f"rnnorm check: NOTHING TO EXAMINE on {where} ({why}); {place}"
+        return f"rnnorm check: NOTHING TO EXAMINE on {where} ({why}); {versions}"
     kernels = ", ".join(dict.fromkeys(line["kernel"] for line in lines))
     cases, failed = (sum(line[name] for line in lines) for name in ("cases", "failed"))
     worst = max(lines, key=lambda line: math.inf if line["worst"] is None else line["worst"])
@@ -311,7 +311,7 @@ def _summary(
         verdict = f"OUT OF TIME (nothing wrong in {verdict})" if left else f"passed ({verdict})"
     if left:
         verdict += f", {left} more cases NOT EXAMINED for want of time (--seconds)"
-    return f"rnnorm check: {verdict} on {where}; {place}; {seconds:.0f} s"
+    return f"rnnorm check: {verdict} on {where}; {versions}; {seconds:.0f} s"
 
 
 def step_times(

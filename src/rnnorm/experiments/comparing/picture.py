@@ -152,7 +152,7 @@ def _usual(model: str) -> Look | None:
     """Return the look of the norm that a model's name tells, None if it tells none."""
     # the paper in front of a recipe's name is not of its norm
     name = model.rpartition("/")[2].lower() if "norm=" not in model else model.lower()
-    return next((_LOOKS[place] for pattern, place in _NORMS if pattern.search(name)), None)
+    return next((_LOOKS[look] for pattern, look in _NORMS if pattern.search(name)), None)
 
 
 def as_text(words: str) -> str:

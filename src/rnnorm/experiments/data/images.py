@@ -151,7 +151,7 @@ SHA256 = {
     ),
 }
 # folders that may hold the files, torchvision's among them; an error names the first two
-_PLACES = (".", "mnist", "MNIST", "raw", "MNIST/raw", "mnist/raw")
+_SUB_FOLDERS = (".", "mnist", "MNIST", "raw", "MNIST/raw", "mnist/raw")
 
 
 def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
@@ -174,25 +174,25 @@ def mnist_files(data_dir: str | Path | None = None) -> dict[str, Path]:
         return _download()
     folder = users_folder(data_dir, "MNIST's four files")
     lacking = {}
-    for inner in _PLACES:
+    for inner in _SUB_FOLDERS:
         found = {name: _find(folder / inner, name) for name in SHA256}
         files = {name: path for name, path in found.items() if path is not None}
         if len(files) == len(SHA256):
             return files
         lacking[folder / inner] = [name for name in SHA256 if name not in files]
     first_two = list(lacking.items())[:2]
-    what = " and ".join(f"{place} lacks {', '.join(names)}" for place, names in first_two)
+    what = " and ".join(f"{each} lacks {', '.join(names)}" for each, names in first_two)
     raise FileNotFoundError(
         f"{what}: download them from {ADDRESS} into one of these folders, or leave --data-dir out "
         "and they are downloaded for you"
     )
 
 
-def _find(place: Path, name: str) -> Path | None:
+def _find(folder: Path, name: str) -> Path | None:
     plain = name.removesuffix(".gz")
     names = [name, plain, plain.replace("-idx", ".idx"), name.replace("-idx", ".idx")]
     # some programs unpack a file into a folder of the same name
-    paths = [place / inner / each for inner in (".", *names) for each in names]
+    paths = [folder / inner / each for inner in (".", *names) for each in names]
     return next((path for path in paths if file_exists(path)), None)
 
 

@@ -114,14 +114,14 @@ def load_series(
 def _files(name: str, data_dir: str | Path | None, layout: str) -> list[Path]:
     names = [name + ending for ending in _ENDINGS[layout]]
     folder = users_folder(data_dir, " and ".join(names))
-    places = (folder, folder / name, folder / "timeseries" / name)
-    for place in places:
+    folders = (folder, folder / name, folder / "timeseries" / name)
+    for each in folders:
         # the UCI archive publishes its files in lower case
         for spelt in (names, [n.lower() for n in names]):
-            found = [path for n in spelt if (path := find_text(place, n))]
+            found = [path for n in spelt if (path := find_text(each, n))]
             if len(found) == len(names):
                 return found
-    raise FileNotFoundError(f"{folder} lacks {' and '.join(names)}, also in {places[1]}")
+    raise FileNotFoundError(f"{folder} lacks {' and '.join(names)}, also in {folders[1]}")
 
 
 def _labelled(read: tuple[list[np.ndarray], list[str]], classes: list[str]) -> Series:

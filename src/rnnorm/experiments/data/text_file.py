@@ -28,7 +28,7 @@ def find_text(folder: Path, name: str) -> Path | None:
     The file may also be in a sub-folder of its own name, since some programs unpack so.
     """
     names = [f"{name}{ending}" for ending in ENDINGS]
-    paths = (place / each for place in (folder, folder / name) for each in names)
+    paths = (parent / each for parent in (folder, folder / name) for each in names)
     return next((path for path in paths if file_exists(path)), None)
 
 
@@ -121,7 +121,7 @@ def as_text(data: bytes, path: object) -> str:
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def place(text: str, position: int) -> str:
+def line_and_column(text: str, position: int) -> str:
     """Return line and column, from 1 on, of the character with this index."""
     line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
     return f"line {line}, column {column}"

@@ -140,8 +140,8 @@ def search(
             while (trial := leases.take(trials)) is not None:
                 with leases.kept(trial), suppress(*passed_over):
                     options = [*overrides, *as_options(draw(trial, space, seed))]
-                    place = f"trial {trial.number} ({trial.number + 1} of {trials})"
-                    print(f"{place}: {trial.params}", flush=True)
+                    name = f"trial {trial.number} ({trial.number + 1} of {trials})"
+                    print(f"{name}: {trial.params}", flush=True)
                     folder = out / f"trial-{trial.number:03}"
                     run_trial(trial, score, recipe, folder, data_dir, scale, options)
             return search_of(study, out)

@@ -129,16 +129,16 @@ class Numbering:
         nameless = both[numbers < 0]
         found, first = np.unique(nameless, return_index=True)
         found = found[np.argsort(first)][: self.placeholders]
-        place = {int(word): self.unknown + 1 + i for i, word in enumerate(found)}
-        numbers[numbers < 0] = [place.get(int(word), self.unknown) for word in nameless]
+        number_of = {int(word): self.unknown + 1 + i for i, word in enumerate(found)}
+        numbers[numbers < 0] = [number_of.get(int(word), self.unknown) for word in nameless]
         document, query = np.split(numbers, [len(raw.document)])
         candidates = np.unique(document)
         candidates = candidates[self._candidates[candidates]]
         answer: Any = self._table[raw.answer]
-        answer = place.get(raw.answer, self.unknown) if answer < 0 else int(answer)
+        answer = number_of.get(raw.answer, self.unknown) if answer < 0 else int(answer)
         at = np.flatnonzero(candidates == answer)
         return NumberedQuestion(
-            document, query, candidates, int(at[0]) if len(at) else -1, len(place)
+            document, query, candidates, int(at[0]) if len(at) else -1, len(number_of)
         )
 
 
@@ -216,8 +216,8 @@ class QuestionBatches(WholeMinibatches[ClozeBatch]):
         order = random.permutation(question.placeholders).astype(np.int32) + self._placeholder
 
         def renamed(numbers: Numbers) -> Numbers:
-            place = numbers - self._placeholder
-            return np.where(place < 0, numbers, order[np.maximum(place, 0)])
+            position = numbers - self._placeholder
+            return np.where(position < 0, numbers, order[np.maximum(position, 0)])
 
         document, query, candidates = map(renamed, question[:3])
         return question._replace(document=document, query=query, candidates=candidates)

@@ -99,10 +99,10 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
             folder = inner_folder(folder, "timit", "data", "lisa") or folder
     parts: dict[str, list[Spoken]] = {"train": [], "val": [], "test": []}
     for name in ("train", "test"):
-        place = inner_folder(folder, name)
-        if place is None:
+        inner = inner_folder(folder, name)
+        if inner is None:
             raise FileNotFoundError(f"{folder} lacks the folder {name.upper()}")
-        files = {str(path).lower(): path for path in files_below(place)}
+        files = {str(path).lower(): path for path in files_below(inner)}
         for path in files.values():
             if path.suffix.lower() != ".phn":
                 continue

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rnnorm.experiments.console import check_choice
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
-from rnnorm.experiments.data.text_file import find_texts, place, read_text
+from rnnorm.experiments.data.text_file import find_texts, line_and_column, read_text
 from rnnorm.experiments.files import BrokenFileError, file_exists, users_file, users_folder
 
 END = "<eos>"
@@ -47,9 +47,9 @@ def sentence_characters(text: str, path: Path) -> str:
         BrokenFileError: if two characters are not separated, or the last line lacks a line feed.
     """
     if joined := _JOINED.search(text):
+        at = line_and_column(text, joined.start())
         raise BrokenFileError(
-            f"{path} has {joined.group()!r} in {place(text, joined.start())}, where characters are "
-            "separated by spaces"
+            f"{path} has {joined.group()!r} in {at}, where characters are separated by spaces"
         )
     _check_end(text, path)
     return _LINE_ENDS.sub("\n", text.replace(" ", "")).lstrip("\n")
@@ -58,8 +58,9 @@ def sentence_characters(text: str, path: Path) -> str:
 def _check_end(text: str, path: Path) -> None:
     # the published character files have a space behind the last line feed
     if not text.rstrip(" ").endswith("\n"):
+        at = line_and_column(text, len(text))
         raise BrokenFileError(
-            f"{path} is truncated: it ends in {place(text, len(text))}, where its last line has "
+            f"{path} is truncated: it ends in {at}, where its last line has "
             "no end: add a line feed if nothing is missing"
         )
 
@@ -76,9 +77,9 @@ def check_text8(text: str, path: Path) -> str:
     # some copies end with line feeds
     text = text.rstrip("\n")
     if other := _OTHER.search(text):
+        at = line_and_column(text, other.start())
         raise BrokenFileError(
-            f"{path} is not text8: it has {other.group()!r} in {place(text, other.start())}, "
-            "not a letter a to z or a space"
+            f"{path} is not text8: it has {other.group()!r} in {at}, not a letter a to z or a space"
         )
     return text
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.experiments.data.loaded_data import LoadedData
-from rnnorm.experiments.data.text_file import place
+from rnnorm.experiments.data.text_file import line_and_column
 from rnnorm.experiments.files import BrokenFileError
 
 _CODE_POINTS = 0x110000
@@ -77,7 +77,7 @@ class Vocabulary:
         missing = numbers == unknown
         if missing.any():
             character = characters[int(missing.argmax())]
-            at = place(text, text.find(character))
+            at = line_and_column(text, text.find(character))
             raise BrokenFileError(
                 f"{path} has the character {character!r} in {at}, which the training text has not"
             )
@@ -99,7 +99,7 @@ class Vocabulary:
         except KeyError as error:
             word = error.args[0]
             found = re.search(rf"(?<!\S){re.escape(word)}(?!\S)", text)
-            at = place(text, found.start() if found else 0)
+            at = line_and_column(text, found.start() if found else 0)
             raise BrokenFileError(
                 f"{path} has the word {word[:40]!r} in {at}, which the training text has not"
             ) from None

@@ -39,16 +39,16 @@ def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
     going_on = total > -torch.inf
     symbols = torch.full((rows, size), END, device=device)
     for t in range(limit):
-        row, place = going_on.nonzero().T
-        x = decoder.embed(symbols[row, place]).unsqueeze(0)
+        row, hypothesis = going_on.nonzero().T
+        x = decoder.embed(symbols[row, hypothesis]).unsqueeze(0)
         features, (_, state) = decoder.steps(x, Sight(memory.of(row), state), t)
         likely = decoder.scores(features[0]).log_softmax(1, dtype=wide).topk(k, 1)
         scores = torch.full((rows, size, k), -torch.inf, device=device, dtype=wide)
         nexts = torch.full((rows, size, k), END, device=device)
         # a hypothesis that has ended has itself as its only continuation
         scores[:, :, 0] = total
-        scores[row, place] = total[row, place].unsqueeze(1) + likely.values
-        nexts[row, place] = likely.indices
+        scores[row, hypothesis] = total[row, hypothesis].unsqueeze(1) + likely.values
+        nexts[row, hypothesis] = likely.indices
         total, best = scores.flatten(1).topk(size, 1)
         parent = best // k
         symbols = nexts.flatten(1).gather(1, best)
@@ -58,7 +58,7 @@ def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
         history = torch.cat([history, symbols.unsqueeze(0)])
         # row of the state that belongs to each hypothesis
         index = torch.zeros(rows, size, device=device, dtype=torch.int64)
-        index[row, place] = torch.arange(len(row), device=device)
+        index[row, hypothesis] = torch.arange(len(row), device=device)
         going_on = went_on & (symbols != END) & (total > -torch.inf)
         if not going_on.any():
             break

@@ -2,7 +2,7 @@ import platform
 
 import pytest
 
-from rnnorm.experiments.training import machine as place
+from rnnorm.experiments.training import machine
 
 CPUINFO = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -26,14 +26,14 @@ model name\t: another
     ],
 )
 def test_a_name_without_a_number_is_told_with_family_and_model(name, said, tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text(CPUINFO.format(name=name))
-    assert place.processor() == said
+    assert machine.processor() == said
 
 
 @pytest.mark.parametrize("cpuinfo", [None, "Features\t: fp asimd\n"])
 def test_without_a_name_in_cpuinfo_the_platform_is_asked(cpuinfo, tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
     if cpuinfo:
         (tmp_path / "cpuinfo").write_text(cpuinfo)
-    assert place.processor() == (platform.processor() or platform.machine())
+    assert machine.processor() == (platform.processor() or platform.machine())
