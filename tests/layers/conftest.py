@@ -251,3 +251,20 @@ def trained(deep: Sequence, norm: str) -> nn.RNNBase:
     for seed in (1, 2):
         descend(layer, deep.input(rows=4, seed=seed))
     return layer
+
+
+@pytest.fixture(params=[True, False], ids=("gradient", "no gradient"))
+def x(request: pytest.FixtureRequest) -> Iterator[Tensor]:
+    """An input of the fixture ``lstm``, in a test with or without gradients."""
+    with torch.set_grad_enabled(request.param):
+        torch.manual_seed(1)
+        yield torch.randn(5, 2, 3, dtype=torch.float64)
+
+
+@pytest.fixture
+def lstm() -> Any:
+    """An LSTM with batch norm that has seen a minibatch, in evaluation."""
+    torch.manual_seed(0)
+    layer = rnnorm.LSTM(3, 4, norm="batch", dtype=torch.float64)
+    layer(torch.randn(5, 6, 3, dtype=torch.float64))
+    return layer.eval()
