@@ -52,7 +52,8 @@ tests kernels 100 -n 8 $kernels
 tests kernels_alone 90 -n 1 $kernels
 examine="
 import sys
-from rnnorm.experiments.bench.check import OutOfTimeError, all_cases, check
+from rnnorm.experiments.bench.cases import all_cases
+from rnnorm.experiments.bench.check import OutOfTimeError, check
 try:
     right = check('cuda', cases=list(all_cases())[int(sys.argv[1])::14], budget=45, timed=())
 except OutOfTimeError:

@@ -10,8 +10,8 @@ import torch
 import rnnorm
 from rnnorm.experiments.bench import check as bench_check
 from rnnorm.experiments.bench import compare_kernels as bench_examine
-from rnnorm.experiments.bench.cases import CELLS, Case, draw, layers
-from rnnorm.experiments.bench.check import all_cases, check
+from rnnorm.experiments.bench.cases import CELLS, Case, all_cases, draw, layers
+from rnnorm.experiments.bench.check import check
 from rnnorm.experiments.bench.layers import Shape
 from rnnorm.experiments.bench.timing import repeated, without_graphs
 from rnnorm.experiments.commands.cli import main

@@ -1,10 +1,11 @@
-"""Draw a layer with its data, and compute all results of a kernel on them."""
+"""The cases of a check: which there are, their layers and data, and a kernel's results on them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from itertools import groupby, zip_longest
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -15,6 +16,7 @@ import rnnorm
 from rnnorm.experiments.bench.layers import Shape
 from rnnorm.kernels.call import Request
 from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.norm.presets import resolve
 from rnnorm.norm.spec import BatchNorm, Norm
 
 #: class and options of each cell
@@ -37,6 +39,14 @@ NORMS: Mapping[str, str | Norm | None] = {
     **{name: name for name in ("layer", "rms", "haste", "fastrnns", "sketch-rnn", "sligru")},
 }
 Mode = Literal["dense", "ragged", "evaluation", "ages", "resets"]
+INPUTS = 7
+ROWS = (5, 100, 129, 300)
+MODES: tuple[Mode, ...] = ("dense", "ragged", "evaluation", "ages")
+# cells examined at 13 units alone: relu differs from tanh in one line of a kernel, and what the
+# others have of their own does not depend on the number of units
+SMALL = ("RNN relu", "GRU both", "LiGRU", "IndRNN")
+# norms examined at every size; the others are examined at 13 units alone
+WHOLE = ("none", "batch", "bn-e*", "joint and cell", "joint", "layer")
 # far above the rounding of relu's input in float32, yet few cases have an input this near zero
 _KINK = 1e-5
 
@@ -59,6 +69,11 @@ class Case(NamedTuple):
     mode: Mode
     shape: Shape
     dtype: torch.dtype = torch.float32
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Return the names of the cell and the norm."""
+        return self.cell, self.norm
 
     def __str__(self) -> str:
         return f"{self.mode} {self.shape} {str(self.dtype).removeprefix('torch.')}"
@@ -174,6 +189,41 @@ def layers() -> list[tuple[str, str]]:
             )
             found.setdefault((cell, sites), (cell, name))
     return list(found.values())
+
+
+def all_cases() -> Iterator[Case]:
+    """Yield the cases that ``check`` examines: one of each layer, then a second of each, etc.
+
+    The first few of a layer have different modes, numbers of rows, units and dtypes.
+    """
+    by_layer = [list(cases) for _, cases in groupby(_cases(), key=lambda case: case.names)]
+    # a stride of five is coprime to four modes, and so mixes them
+    spread = [[case for i in range(5) for case in cases[i::5]] for cases in by_layer]
+    for each in zip_longest(*spread):
+        yield from (case for case in each if case is not None)
+
+
+def _cases() -> Iterator[Case]:
+    """Yield the cases layer by layer."""
+    for cell, norm in layers():
+        # only batch norm's population depends on the time step
+        spec = resolve(NORMS[norm])
+        statistics = spec is not None and spec.takes_statistics
+        modes: tuple[Mode, ...] = MODES if statistics else (*MODES[:3], "resets")
+        whole = norm in WHOLE and cell not in SMALL
+        for B in ROWS if whole else (5, 129):
+            yield from (Case(cell, norm, mode, Shape(4, B, INPUTS, 13)) for mode in modes)
+        if not whole:
+            continue
+        for B in ROWS:
+            yield from (Case(cell, norm, mode, Shape(3, B, INPUTS, 128)) for mode in modes)
+        if norm in ("batch", "layer"):
+            for mode, B in zip(modes, (129, 100, 5, 5), strict=False):
+                yield Case(cell, norm, mode, Shape(3, B, INPUTS, 1000))
+        for dtype in (torch.float64, torch.bfloat16, torch.float16):
+            yield from (
+                Case(cell, norm, mode, Shape(4, 100, INPUTS, 13), dtype) for mode in modes[1:3]
+            )
 
 
 def draw(case: Case, seed: int = 0) -> Drawn:

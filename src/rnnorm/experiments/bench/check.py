@@ -6,17 +6,17 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import groupby, zip_longest
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from rnnorm.experiments.bench.cases import NORMS, Case, Mode, draw, layers
+from rnnorm.experiments.bench.cases import Case, all_cases, draw, layers
 from rnnorm.experiments.bench.compare_kernels import LIMIT, Verdict, examine, raised
 from rnnorm.experiments.bench.layers import (
     Shape,
@@ -33,16 +33,7 @@ from rnnorm.experiments.files import partial_of, refuse_folder, write_whole
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.precision import multiplied
-from rnnorm.norm.presets import resolve
 
-INPUTS = 7
-ROWS = (5, 100, 129, 300)
-MODES: tuple[Mode, ...] = ("dense", "ragged", "evaluation", "ages")
-# cells examined at 13 units alone: relu differs from tanh in one line of a kernel, and what the
-# others have of their own does not depend on the number of units
-SMALL = ("RNN relu", "GRU both", "LiGRU", "IndRNN")
-# norms examined at every size; the others are examined at 13 units alone
-WHOLE = ("none", "batch", "bn-e*", "joint and cell", "joint", "layer")
 TIMED = (
     Shape(64, 100, 1, 100),
     Shape(32, 32, 40, 250),
@@ -63,41 +54,6 @@ class DeviceMissingError(RuntimeError):
 
 class OutOfTimeError(RuntimeError):
     """Time ran out before all cases were examined; those examined had no fault."""
-
-
-def all_cases() -> Iterator[Case]:
-    """Yield the cases that ``check`` examines: one of each layer, then a second of each, etc.
-
-    The first few of a layer have different modes, numbers of rows, units and dtypes.
-    """
-    by_layer = [list(cases) for _, cases in groupby(_cases(), key=_layer_of)]
-    # a stride of five is coprime to four modes, and so mixes them
-    spread = [[case for i in range(5) for case in cases[i::5]] for cases in by_layer]
-    for each in zip_longest(*spread):
-        yield from (case for case in each if case is not None)
-
-
-def _cases() -> Iterator[Case]:
-    """Yield the cases layer by layer."""
-    for cell, norm in layers():
-        # only batch norm's population depends on the time step
-        spec = resolve(NORMS[norm])
-        statistics = spec is not None and spec.takes_statistics
-        modes: tuple[Mode, ...] = MODES if statistics else (*MODES[:3], "resets")
-        whole = norm in WHOLE and cell not in SMALL
-        for B in ROWS if whole else (5, 129):
-            yield from (Case(cell, norm, mode, Shape(4, B, INPUTS, 13)) for mode in modes)
-        if not whole:
-            continue
-        for B in ROWS:
-            yield from (Case(cell, norm, mode, Shape(3, B, INPUTS, 128)) for mode in modes)
-        if norm in ("batch", "layer"):
-            for mode, B in zip(modes, (129, 100, 5, 5), strict=False):
-                yield Case(cell, norm, mode, Shape(3, B, INPUTS, 1000))
-        for dtype in (torch.float64, torch.bfloat16, torch.float16):
-            yield from (
-                Case(cell, norm, mode, Shape(4, 100, INPUTS, 13), dtype) for mode in modes[1:3]
-            )
 
 
 def check(
@@ -209,19 +165,14 @@ def _examined(
     with tqdm(cases, disable=not terminal, unit="case", leave=False) as bar:
         for i, case in enumerate(bar):
             now = time.perf_counter()
-            if now > end and _layer_of(case) in found:
+            if now > end and case.names in found:
                 continue
             if not terminal and now - said > _QUIET:
                 said = now
                 print(f"{i} of {len(cases)} cases, {now - begin:.0f} s", flush=True)
             verdicts = examine(case, kernels, device)
-            found.setdefault(_layer_of(case), []).append((case, verdicts))
+            found.setdefault(case.names, []).append((case, verdicts))
     return found
-
-
-def _layer_of(case: Case) -> tuple[str, str]:
-    """Return the names of a case's cell and norm."""
-    return case.cell, case.norm
 
 
 def _faults(case: Case, verdict: Verdict) -> list[Record]:
