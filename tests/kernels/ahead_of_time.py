@@ -16,7 +16,7 @@ from triton.compiler import ASTSource
 
 from rnnorm.kernels.inputs import CELL_OF_NAME
 from rnnorm.kernels.triton import columns, look_up, loop, step, update
-from rnnorm.kernels.triton.block import Step
+from rnnorm.kernels.triton.block import StepVariant
 from rnnorm.kernels.triton.generate import equations
 from rnnorm.kernels.triton.plan import choose_product, launch_options, tile
 
@@ -72,7 +72,7 @@ class Variant(NamedTuple):
         narrow = self.dtype != self.wide
         cell = CELL_OF_NAME[self.cell]
         return {
-            "S": Step(
+            "S": StepVariant(
                 self.cell,
                 sum(cell.gates),
                 equations(self.cell),

@@ -168,7 +168,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
         start, n = plan.starts[first], plan.sizes[first]
         earlier = plan.starts[first - 1] if first else 0
         hidden, out, sites = plan.sites(first, taken)
-        variant = plan.step(hidden, out)
+        variant = plan.variant(hidden, out)
         if stop == first + 1 and not plan.cuda:
             grid, how = plan.launch(n)
             step.backward[grid](

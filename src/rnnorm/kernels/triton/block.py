@@ -16,7 +16,7 @@ from rnnorm.kernels.triton.site import (
 from rnnorm.kernels.triton.tile import load, locate, parameter
 
 
-class Step(NamedTuple):
+class StepVariant(NamedTuple):
     """One variant of a step's kernels, known when it is compiled.
 
     Args:

@@ -96,7 +96,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     for first, stop in plan.runs(layout, back=False):
         start, n = plan.starts[first], plan.sizes[first]
         hidden, out, sites = plan.sites(first, taken)
-        variant = plan.step(hidden, out)
+        variant = plan.variant(hidden, out)
         if stop == first + 1 and not cuda:
             torch.mm(seen[:n], weight, out=z_h[start : start + n])
             grid, how = plan.launch(n)

@@ -15,7 +15,7 @@ from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.cuda.layout import Layout
 from rnnorm.kernels.inputs import CELL_OF_NAME, Inputs, Options, Sites
 from rnnorm.kernels.precision import float32_precision
-from rnnorm.kernels.triton.block import Step
+from rnnorm.kernels.triton.block import StepVariant
 from rnnorm.kernels.triton.generate import equations
 from rnnorm.kernels.triton.layer import proven
 from rnnorm.kernels.triton.loop import Product
@@ -233,10 +233,10 @@ class Plan:
         first = [gamma, shift, hidden.mean, hidden.var]
         return hidden, out, [*first, gamma_out, shift_out, out.mean, out.var]
 
-    def step(self, hidden: Source, out: Source) -> Step:
+    def variant(self, hidden: Source, out: Source) -> StepVariant:
         """Return the variant of the kernels for a step."""
         given = self.options
-        return Step(
+        return StepVariant(
             given.cell,
             self.gates,
             None if self.cuda else equations(given.cell),
