@@ -443,6 +443,14 @@ def test_other_names_are_not_torchs(key):
         convert.torch_nn({key: torch.zeros(4, 4)})
 
 
+def test_an_error_for_a_missing_weight_names_what_its_layer_has():
+    weights = nn.LSTM(3, 4, num_layers=2).state_dict()
+    del weights["weight_hh_l1"]
+    said = "must have weight_hh of layer 1, got weight_ih, bias_ih, bias_hh$"
+    with pytest.raises(ValueError, match=said):
+        convert.torch_nn(weights)
+
+
 NAMES = {
     "haste LSTM": "haste",
     "haste GRU": "haste",

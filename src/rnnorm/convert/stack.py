@@ -66,7 +66,7 @@ def read(
         if missing := [name for name in needed if name not in moved.get(position, {})]:
             raise ValueError(
                 f"state_dict must have {missing[0]} of layer {position.layer + first}, got "
-                f"{', '.join(map(repr, state))}"
+                f"{', '.join(moved.get(position, {})) or 'none'}"
             )
     return moved
 
