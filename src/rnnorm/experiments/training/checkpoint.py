@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pickle
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO
@@ -123,6 +124,10 @@ def _read(path: Path) -> dict[str, Any]:
         state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except BrokenFileError:
         raise
+    except pickle.UnpicklingError as error:
+        # torch's own message recommends weights_only=False, which would run code in the file
+        reason = "it holds more than plain types and tensors, which may run code"
+        raise ValueError(f"{path} is no whole checkpoint: {reason}") from error
     except Exception as error:
         raise ValueError(f"{path} is no whole checkpoint: {shorten(error)}") from error
     if not isinstance(state, dict):
