@@ -92,7 +92,7 @@ def load_series(
         )
     classes = sorted(set(train[1]), key=lambda c: (len(c), c))
     if unknown := sorted(set(test[1]) - set(classes)):
-        raise BrokenFileError(f"{last} has the class {unknown[0]!r}, which {first} has not")
+        raise BrokenFileError(f"{last} has the class {unknown[0]!r}, which {first} does not have")
     whole = _labelled(train, classes)
     kept, left = _split(whole.y, val)
     if not left:

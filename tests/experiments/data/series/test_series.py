@@ -117,7 +117,9 @@ def test_the_parts_are_disjoint_and_scaled_by_the_training_part_alone(folder):
 def test_a_class_of_the_test_file_alone_is_refused(folder):
     text = (folder / "Two_TEST.ts").read_text()
     (folder / "Two_TEST.ts").write_text(text.replace("up down", "up down left") + "1:2:left\n")
-    with pytest.raises(BrokenFileError, match=r"the class .left., which .*Two_TRAIN\.ts has not"):
+    with pytest.raises(
+        BrokenFileError, match=r"the class .left., which .*Two_TRAIN\.ts does not have"
+    ):
         load_series("Two", folder)
 
 

@@ -61,5 +61,5 @@ def test_another_vocabulary_is_refused():
     vocabulary.check_same(["a", "b", "c"], "f")
     with pytest.raises(ValueError, match=r"vocabulary of f \(3 symbols\).*2 symbols.*such as 'c'"):
         vocabulary.check_same(["a", "b"], "f")
-    with pytest.raises(ValueError, match="1 that the file has not, such as 'd'"):
+    with pytest.raises(ValueError, match="1 that the file does not have, such as 'd'"):
         vocabulary.check_same(["a", "b", "c", "d"], "f")

@@ -79,7 +79,8 @@ class Vocabulary:
             character = characters[int(missing.argmax())]
             at = line_and_column(text, text.find(character))
             raise BrokenFileError(
-                f"{path} has the character {character!r} in {at}, which the training text has not"
+                f"{path} has the character {character!r} in {at}, which the training text does not "
+                "have"
             )
         return torch.from_numpy(numbers)
 
@@ -101,7 +102,7 @@ class Vocabulary:
             found = re.search(rf"(?<!\S){re.escape(word)}(?!\S)", text)
             at = line_and_column(text, found.start() if found else 0)
             raise BrokenFileError(
-                f"{path} has the word {word[:40]!r} in {at}, which the training text has not"
+                f"{path} has the word {word[:40]!r} in {at}, which the training text does not have"
             ) from None
 
     def check_same(self, trained: Sequence[str], source: str) -> None:
@@ -119,7 +120,7 @@ class Vocabulary:
         new = sorted(set(self.symbols) - set(trained))
         gone = sorted(set(trained) - set(self.symbols))
         parts = [
-            f"{len(symbols)} that the {where} has not, such as {symbols[0]!r}"
+            f"{len(symbols)} that the {where} does not have, such as {symbols[0]!r}"
             for symbols, where in ((new, "checkpoint"), (gone, "file"))
             if symbols
         ]

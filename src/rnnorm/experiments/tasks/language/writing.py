@@ -92,7 +92,7 @@ def numbers(beginning: str, vocabulary: Vocabulary, dataset: str) -> Tensor:
     """Return the numbers of a beginning's symbols, ``(N,)``.
 
     Raises:
-        ValueError: if the beginning is empty, or has a symbol that the training text has not.
+        ValueError: if the beginning is empty, or has a symbol that the training text does not have.
     """
     if not beginning.strip():
         raise ValueError(f"a beginning must have a symbol, got {beginning!r}")
