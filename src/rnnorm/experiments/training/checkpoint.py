@@ -126,7 +126,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise
     except pickle.UnpicklingError as error:
         # torch's own message recommends weights_only=False, which would run code in the file
-        reason = "it holds more than plain types and tensors, which may run code"
+        reason = "it is broken, or it holds more than plain types and tensors, which may run code"
         raise ValueError(f"{path} is no whole checkpoint: {reason}") from error
     except Exception as error:
         raise ValueError(f"{path} is no whole checkpoint: {shorten(error)}") from error

@@ -213,7 +213,7 @@ class TracedStep(Nodes):
         return Columns(self, [self._one(name, each) for each in zip(*inputs, strict=True)], rank)
 
     def _one(self, name: str, inputs: tuple[int, ...]) -> int:
-        """Place one column's operator; the sum of a gate's two terms has a name of its own."""
+        """Add one column's operator; the sum of a gate's two terms has a name of its own."""
         if name == "add":
             first, second = sorted([self[index] for index in inputs])
             if second.name == "x" and first.name in ("h", "raw") and first.value == second.value:

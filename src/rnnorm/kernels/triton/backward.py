@@ -25,7 +25,7 @@ from rnnorm.kernels.triton.plan import Plan
 
 
 class _Saved(NamedTuple):
-    """What the forward pass left for the backward pass, of all frames.
+    """The results of the forward pass that the backward pass reads, of all frames.
 
     Args:
         x: raw input terms.
@@ -109,7 +109,7 @@ def run_backward(
 
 
 def _saved(plan: Plan, results: Results) -> _Saved:
-    """Name the parts of what the forward pass left."""
+    """Return the parts of the forward pass's results by name."""
     z_x, z_h, saved_third, saved_c = results.saved
     frames = plan.T * plan.B
     narrow = plan.pack(results.output)

@@ -31,7 +31,7 @@ def parameter(module: nn.Module, name: str) -> Any:
 
 
 class CallSettings(NamedTuple):
-    """What all layers and directions of a call have in common.
+    """The kernel and options that all layers and directions of a call share.
 
     Args:
         kernel: kernel that runs each layer.
