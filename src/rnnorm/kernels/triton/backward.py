@@ -153,8 +153,10 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
         written: what the steps write.
     """
     inputs, taken = plan.inputs, saved.moments
-    _, z, _, h, c, fresh, _ = saved
-    d_x, d_z, product, carried, carried_h, d_peephole, *sums = written
+    z, h, c = saved.z, saved.h, saved.c
+    d_x, d_z, product = written.x, written.z, written.product
+    carried, carried_h = written.carried, written.carried_h
+    sums = (written.gamma, written.shift, written.gamma_cell, written.beta_cell)
     # the statistics that the forward pass took are not overwritten
     mean, var = (torch.empty_like(moment) for moment in taken.input)
     # its memory is free again for the products after the steps
@@ -163,7 +165,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
     before = inputs.h0 if inputs.c0 is None else inputs.c0
     later = 0
     layout = plan.layout(back=True)
-    moments = _row_moments(plan, z, x, fresh) if layout is not None and plan.by_row else []
+    moments = _row_moments(plan, z, x, saved.fresh) if layout is not None and plan.by_row else []
     for first, stop in reversed(plan.runs(layout, back=True)):
         start, n = plan.starts[first], plan.sizes[first]
         earlier = plan.starts[first - 1] if first else 0
@@ -189,7 +191,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
                 carry_h=carried_h[first % 2], d_x=d_x, d_z=d_z,
                 d_gamma=written.gamma, d_shift=written.shift,
                 d_gamma_out=written.gamma_cell, d_shift_out=written.beta_cell,
-                d_weight=d_peephole, weight=inputs.weight_hh,
+                d_weight=written.peephole, weight=inputs.weight_hh,
             )  # fmt: skip
         else:
             grid, how = plan.launch(n, looped=True)

@@ -80,7 +80,8 @@ def run_layer(
         ValueError: if in training with gradients there are too few rows for a statistic, and no
             estimate.
     """
-    kernel, step, products, reset, all_states, clears = settings
+    kernel, step, products = settings.kernel, settings.step, settings.products
+    reset, all_states, clears = settings.reset, settings.all_states, settings.clears
     given = (batch_sizes, products, reset)
     unusual = masks or all_states or any([each is not None for each in given])
     if kernel.layer is cpu.layer and not unusual:
