@@ -63,6 +63,12 @@ def test_a_misspelt_option_is_refused_with_the_nearest(option, near, capsys):
     assert near in said.partition(": the nearest are ")[2].split(", ")
 
 
+@pytest.mark.parametrize("command", ["fit", "test", "compare", "search", "bench"])
+def test_the_value_of_a_misspelt_option_is_not_taken_for_a_recipe(command, capsys):
+    said = misspelt([command, "--sede", "3", "demo/digits-bn"], capsys)
+    assert "no option is called '--sede'" in said
+
+
 def test_a_callbacks_option_with_a_value_of_another_type_is_not_called_unknown(capsys):
     said = misspelt(["fit", "demo/digits-bn", "--trainer.callbacks.batch_size=many"], capsys)
     assert said.endswith("Parser key \"batch_size\": Expected a <class 'int'>")

@@ -11,6 +11,7 @@ import difflib
 import importlib.util
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -202,18 +203,22 @@ def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
     """Return the command's arguments, with the options of the recipe as ``overrides``."""
     own, overrides = _split(words)
-    options, unknown = parser.parse_known_intermixed_args(own)
-    given = vars(options)
-    if "overrides" in given:
-        given["overrides"] = overrides
-    else:
-        unknown += overrides
+    known = [o for action in parser._actions for o in action.option_strings]
+    # argparse would take the value of a misspelt option for a recipe or a run
+    options = [word for word in own if re.fullmatch(r"--[\w.-]+(=.*)?", word, re.DOTALL)]
+    unknown = [option for option in options if option.partition("=")[0] not in known]
+    if not unknown:
+        parsed, unknown = parser.parse_known_intermixed_args(own)
+        given = vars(parsed)
+        if "overrides" in given:
+            given["overrides"] = overrides
+        else:
+            unknown += overrides
     if unknown:
         first = next((word for word in unknown if word.startswith("-")), unknown[0])
         first = first.partition("=")[0]
         if not first.startswith("-"):
             parser.error(f"unexpected argument {first!r}")
-        known = [o for action in parser._actions for o in action.option_strings]
         known += [f"--{root}{first[len(_root(first)) + 2 :]}" for root in _OF_RECIPES]
         parser.error(f"no option is called {first!r}{_nearest(first, known)}")
     return given
