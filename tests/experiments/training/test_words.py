@@ -85,6 +85,14 @@ def test_what_is_neither_recipe_nor_run_is_told_what_it_is(runs, monkeypatch, wo
         refuse_unknown(word)
 
 
+def test_what_is_neither_recipe_nor_run_is_compared_with_runs_too(runs, monkeypatch):
+    monkeypatch.chdir(runs.parent)
+    with pytest.raises(ValueError, match=r"there is no run folder 'runs/tow': .* are runs/two"):
+        refuse_unknown("runs/tow")
+    with pytest.raises(ValueError, match=r"no recipe is called 'tow'.*; there is no run folder"):
+        refuse_unknown("tow")
+
+
 @pytest.mark.parametrize("word", ["runs", "runs/one/run.json"])
 def test_what_is_there_and_no_recipe_is_told_so(runs, monkeypatch, word):
     monkeypatch.chdir(runs.parent)

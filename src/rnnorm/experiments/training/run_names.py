@@ -51,7 +51,10 @@ def refuse_unknown(word: str) -> None:
         return
     if Path(word).exists():
         raise ValueError(_no_run(word))
-    recipe_file(word)
+    try:
+        recipe_file(word)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_no_run(word)}") from None
 
 
 def runs_in(word: str | Path) -> list[Path]:
