@@ -160,9 +160,12 @@ def why_refused(
     errors = report.partition("Errors:")[2].partition("Given value type:")[0]
     each = [" ".join(error.split()) for error in re.split(r"^ *- ", errors, flags=re.MULTILINE)]
     # every part of a recipe may be None, which explains nothing
-    reasons = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
+    told = [error for error in each if error and error != "Expected a <class 'NoneType'>"]
+    # a word was tried as the name of a file or a class, too, where a number is wanted
+    tried = ("Expected a path but", "Expected a dot import path")
+    reasons = [error for error in told if not error.startswith(tried)] or told
     joined = " ".join([*before.split(), "; ".join(reasons)])
-    return re.sub(rf"{found} Subtypes: .*? Errors:;? ?", "", joined)
+    return re.sub(rf"{found} Subtypes: .*? Errors:;? ?", "", joined).replace(":; ", ": ")
 
 
 def _unknown(option: str, config: Mapping[str, Any]) -> str:
