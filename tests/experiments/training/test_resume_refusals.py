@@ -53,13 +53,20 @@ def test_without_a_checkpoint_too_another_model_or_order_is_refused(tmp_path, ti
     assert fit(resume=folder, overrides=["--data.eval_batch_size=90"]).trainer.global_step == 21
 
 
-@pytest.mark.parametrize("option", ["max_epochs=1", "val_check_interval=1000"])
-def test_what_the_trainer_refuses_leaves_the_configuration_alone(tmp_path, tiny, option):
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("max_epochs=1", "epochs must be at least 3, as the training in .* got 1"),
+        ("max_epochs=2", "epochs must be at least 3, as the training in .* got 2"),
+        ("val_check_interval=1000", "val_check_interval"),
+    ],
+)
+def test_what_the_trainer_refuses_leaves_the_configuration_alone(tmp_path, tiny, option, said):
     folder = tmp_path / "run"
     with pytest.raises(Interruption):
         fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(17)])
     before = (folder / "config.yaml").read_bytes()
-    with pytest.raises(ValueError, match=option.split("=")[0]):
+    with pytest.raises(ValueError, match=said):
         fit(resume=folder, overrides=[f"--trainer.{option}"])
     assert (folder / "config.yaml").read_bytes() == before
 

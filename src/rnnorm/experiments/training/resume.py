@@ -65,7 +65,8 @@ def position(folder: Path, experiment: Experiment) -> Position:
     """Find the newest checkpoint of a run folder, and check that the training can resume there.
 
     Raises:
-        ValueError: if the checkpoint is of another model or other data, or lacks a state.
+        ValueError: if the checkpoint is of another model or other data, or lacks a state, or the
+            training has begun more epochs than it is now given.
     """
     try:
         path, state = newest_checkpoint(folder / "checkpoints")
@@ -76,6 +77,13 @@ def position(folder: Path, experiment: Experiment) -> Position:
     # an accumulating checkpoint precedes the first step: starting over loses nothing
     if state.get(ACCUMULATING):
         return Position()
+    # Lightning counts the epochs that were whole before this one
+    begun, given = state["epoch"] + 1, experiment.as_dict()["trainer"]["max_epochs"]
+    if given is not None and 0 <= given < begun:
+        raise ValueError(
+            f"epochs must be at least {begun}, as the training in {folder} has begun that many, "
+            f"got {given}"
+        )
     return Position(path, state["global_step"], state["callbacks"]["RandomState"])
 
 
