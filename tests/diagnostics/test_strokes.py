@@ -18,6 +18,12 @@ def test_a_line_is_drawn_where_the_pen_is_down(axes):
     assert low > high
 
 
+def test_a_stroke_of_one_point_is_a_dot(axes):
+    plot_strokes(axes, [torch.tensor([[0.0, 0, 0], [0, 4, 1], [0, -6, 2]]), torch.ones(1, 3)])
+    assert [len(line) for line in lines(axes)] == [2, 1, 1]
+    assert [line.get_marker() for line in axes.lines] == ["None", ".", "."]
+
+
 def test_drawings_stand_beside_each_other_and_in_rows(axes):
     plot_strokes(axes, [CROSS] * 3, columns=2)
     starts = [line[0] for line in lines(axes)[::2]]

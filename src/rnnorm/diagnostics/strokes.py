@@ -63,9 +63,12 @@ def plot_strokes(
         if boundaries is not None:
             segments = (boundaries[number].detach().cpu() > 0.5).cumsum(0).roll(1)
             colours = [_COLOURS[segment % len(_COLOURS)] for segment in segments.tolist()]
-        for k in range(1, len(x)):
-            if not lifted[k - 1]:
+        for k in range(len(x)):
+            if k and not lifted[k - 1]:
                 axes.plot(x[k - 1 : k + 1], y[k - 1 : k + 1], color=colours[k], linewidth=1.2)
+            elif lifted[k]:
+                # a stroke of one point, such as the dot of an i
+                axes.plot(x[k], y[k], ".", color=colours[k], markersize=2)
     rows = -(-len(placed) // columns)
     axes.set_xlim(-side / 2, (min(columns, len(placed)) - 0.5) * side)
     axes.set_ylim((rows - 0.5) * side, -side / 2)
