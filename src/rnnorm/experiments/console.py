@@ -21,6 +21,11 @@ def shorten(error: Exception) -> str:
     return textwrap.shorten(str(error) or type(error).__name__, 300)
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number and what it counts, such as ``1 step`` or ``2 steps``."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def duration(seconds: float) -> str:
     """Return a rounded duration in words, such as ``27 min``."""
     for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):

@@ -1,6 +1,6 @@
 import pytest
 
-from rnnorm.experiments.console import duration
+from rnnorm.experiments.console import counted, duration
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,7 @@ from rnnorm.experiments.console import duration
 )
 def test_it_is_as_a_person_says_it(seconds, said):
     assert duration(seconds) == said
+
+
+def test_one_step_is_no_steps():
+    assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]

@@ -75,6 +75,9 @@ def test_a_line_of_an_epoch_has_no_scores_of_an_earlier_step(capsys):
     said = capsys.readouterr().out
     assert "13 steps, training loss 2.0000 nats" in said
     assert "validation" not in said
+    trainer.global_step = 1
+    lines.on_train_epoch_end(trainer, model)
+    assert ", 1 step, training" in capsys.readouterr().out
 
 
 @pytest.fixture

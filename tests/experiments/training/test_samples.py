@@ -39,7 +39,7 @@ def samples(folder):
     """The epochs of the samples, and the texts of each."""
     found = {}
     for line in (folder / "samples.txt").read_text("utf-8").splitlines():
-        at, text = re.fullmatch(r"epoch (\d+), \d+ steps: (.*)", line).groups()
+        at, text = re.fullmatch(r"epoch (\d+), \d+ steps?: (.*)", line).groups()
         found.setdefault(int(at), []).append(text)
     return found
 

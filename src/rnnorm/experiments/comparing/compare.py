@@ -25,7 +25,7 @@ from rnnorm.experiments.comparing.entry import (
 )
 from rnnorm.experiments.comparing.picture import draw, refuse_name
 from rnnorm.experiments.comparing.table import comparison_table
-from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.console import check_at_least, counted
 from rnnorm.experiments.files import refuse_file, write_whole
 from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.options import option_name, refuse_twice, training_options
@@ -145,8 +145,8 @@ def compare(
     whole, curves = curves, budget.cut(curves)
     for before, curve in zip(whole, curves, strict=True):
         if len(curve.steps) < len(before.steps):
-            last = curve.steps[-1] if curve.steps else 0
-            print(f"{curve.model}, seed {curve.seed}: compared over its first {last} steps")
+            last = counted(curve.steps[-1] if curve.steps else 0, "step")
+            print(f"{curve.model}, seed {curve.seed}: compared over its first {last}")
     draw(curves, path, label=f"validation {score.label}", title=title, goal=reach)
     write_whole(out / "comparison.csv", as_csv(curves, score).encode())
     print(f"\n{comparison_table(curves, score, reach)}")
@@ -159,7 +159,7 @@ def _line(curve: Curve, score: Score) -> str:
     if not curve.values:
         return f"{name}  no validation yet"
     return (
-        f"{name}  {curve.steps[-1]} steps in {curve.seconds[-1]:5.1f} s  "
+        f"{name}  {counted(curve.steps[-1], 'step')} in {curve.seconds[-1]:5.1f} s  "
         f"validation {score.label}: {curve.values[-1]:.4g}"
     )
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from rnnorm.experiments.console import text_table
+from rnnorm.experiments.console import counted, text_table
 from rnnorm.experiments.trained.curve import Curve, best, by_model, mean_curve, reaches
 from rnnorm.experiments.training.score import Score
 
@@ -83,4 +83,6 @@ def _diverged(curves: Sequence[Curve]) -> str:
 def _reaches(mean: Curve, score: Score, goal: float) -> str:
     """Tell after how many seconds and steps the mean curve first reaches the goal."""
     at = reaches(mean, score, goal)
-    return "not reached" if at is None else f"{mean.seconds[at]:.1f} s, {mean.steps[at]} steps"
+    if at is None:
+        return "not reached"
+    return f"{mean.seconds[at]:.1f} s, {counted(mean.steps[at], 'step')}"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.comparing.entry import Entry, refuse_incomparable
 from rnnorm.experiments.comparing.table import spread, with_deviation
+from rnnorm.experiments.console import counted
 from rnnorm.experiments.trained.curve import Curve, best, by_model, trained_at
 from rnnorm.experiments.trained.measurement import Statistics
 from rnnorm.experiments.trained.outcome import Outcome
@@ -59,11 +60,11 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
     seeds = len({e.seed for e in entries})
     notes = [f"Mean and standard deviation of {seeds} seeds."] if seeds > 1 else []
     notes += [_diverged(own) for own in lost.values()]
-    steps = max(c.steps[-1] for c in curves)
+    steps = counted(max(c.steps[-1] for c in curves), "training step")
     if len(names) == 1:
         return Headline(
             f"{names[0]}: validation {name} {scores[0]}",
-            " ".join([f"The best within {steps} training steps.", *notes]),
+            " ".join([f"The best within {steps}.", *notes]),
         )
     ranking = ", ".join(f"{m} {s}" for m, s in zip(ranked, scores, strict=True))
     first, second = (found[model] for model in ranked[:2])
@@ -71,7 +72,7 @@ def headline(entries: Sequence[Entry], curves: Sequence[Curve]) -> Headline:
         notes.insert(1, f"Those of {ranked[0]} and {ranked[1]} overlap.")
     return Headline(
         _won(ranked[0], ranked[1], abs(fmean(first) - fmean(second)), score),
-        " ".join([f"Best validation {name} within {steps} training steps: {ranking}.", *notes]),
+        " ".join([f"Best validation {name} within {steps}: {ranking}.", *notes]),
     )
 
 

@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from tqdm import tqdm
 
-from rnnorm.experiments.console import duration
+from rnnorm.experiments.console import counted, duration
 from rnnorm.experiments.data.text_file import as_text
 from rnnorm.experiments.files import file_exists, unpack, write_whole
 from rnnorm.experiments.recipe.recipe import read_recipe
@@ -128,7 +128,8 @@ class TimeAhead(Callback):
             sys.stdout.flush()
 
     def _sentence(self, steps: int, seconds: float) -> str:
-        said = f"about {duration(steps * seconds)} to go: {steps} steps of {1000 * seconds:.0f} ms"
+        each = f"{counted(steps, 'step')} of {1000 * seconds:.0f} ms"
+        said = f"about {duration(steps * seconds)} to go: {each}"
         if steps * seconds <= 3600 or self._about["scale"] == "small":
             return f"{said}, without validation"
         try:
@@ -169,7 +170,7 @@ class ProgressLines(Callback):
             for metric in map(Metric, dict.fromkeys(("loss", score_of(pl_module).name)))
             if (value := metric.validated(metrics)) is not None
         ]
-        self._print(trainer, f"{trainer.global_step} steps", *said)
+        self._print(trainer, counted(trainer.global_step, "step"), *said)
 
     def _print(self, trainer: Trainer, where: str, *scores: str) -> None:
         self._printed = time.monotonic()
@@ -182,7 +183,7 @@ class ProgressLines(Callback):
         sys.stdout.flush()
 
 
-_SAMPLE = re.compile(r"epoch \d+, (\d+) steps: ")
+_SAMPLE = re.compile(r"epoch \d+, (\d+) steps?: ")
 #: file of a run folder that holds the samples of all epochs
 SAMPLES = "samples.txt"
 # most bytes of that file
@@ -227,7 +228,7 @@ class Samples(Callback):
         # the kernels that checkpoints name are those of the training
         dispatch.calls.clear()
         dispatch.calls.update(calls)
-        at = f"epoch {trainer.current_epoch + 1}, {trainer.global_step} steps"
+        at = f"epoch {trainer.current_epoch + 1}, {counted(trainer.global_step, 'step')}"
         lines = [f"{at}: {sample}" for sample in written]
         with self._path.open("a", newline="", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)

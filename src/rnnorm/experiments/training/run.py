@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
+from rnnorm.experiments.console import counted
 from rnnorm.experiments.recipe.label import changes_of, run_label
 from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.clock import StopAfter, callbacks_of
@@ -50,7 +51,8 @@ class Run:
 
     def summary(self) -> str:
         """Return lines with the training's results and the next command."""
-        lines = [f"{self.trainer.global_step} steps, {self.seconds:.0f} s in training steps"]
+        steps = counted(self.trainer.global_step, "step")
+        lines = [f"{steps}, {self.seconds:.0f} s in training steps"]
         if self.best is not None:
             best = score_of(self.experiment.model).format("validation", self.best)
             lines.append(f"best {best}, in epoch {self.best_epoch}")
