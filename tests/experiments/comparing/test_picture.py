@@ -41,6 +41,15 @@ def test_the_mean_of_each_model_is_drawn_where_there_is_one(against, x):
     assert (axes.get_xlabel(), axes.get_ylabel()) == (f"training {against}", "accuracy, %")
 
 
+def test_training_scores_of_a_single_epoch_are_marked():
+    curve = Curve("LSTM", 1, [10], [1.0], [20.0], trained=[15.0])
+    with styled_figure(4, 4) as figure:
+        axes = figure.subplots()
+        draw_curves(axes, [curve], "steps", "accuracy, %")
+    _, trained, _ = axes.lines
+    assert (list(trained.get_ydata()), trained.get_marker()) == ([15.0], ".")
+
+
 def test_the_band_is_from_the_lowest_to_the_highest_seed():
     curves = [*CURVES[:2], Curve("LSTM", 3, [10, 20], [1.0, 2.0], [22.0, 41.0])]
     with styled_figure(4, 4) as figure:

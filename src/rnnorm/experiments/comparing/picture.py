@@ -210,7 +210,10 @@ def draw_curves(
             _line(axes, getattr(mean, against), mean.values, own, model, looks[model])
             trained = zip(getattr(mean, against), mean.trained, strict=False)
             if ended := [point for point in trained if math.isfinite(point[1])]:
-                axes.plot(*zip(*ended, strict=True), color=looks[model].colour, **_TRAINED)
+                # one epoch makes no line
+                mark = "." if len(ended) == 1 else ""
+                x, y = zip(*ended, strict=True)
+                axes.plot(x, y, color=looks[model].colour, marker=mark, **_TRAINED)
     if any(c.trained for c in curves):
         axes.plot([], [], color="#444444", label="in training", **_TRAINED)
     axes.set(
