@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import rnnorm
 from rnnorm.experiments.bench import bench as module
@@ -169,6 +170,14 @@ def test_an_optimiser_that_evaluates_several_times_a_step(tiny):
         ["demo/digits-lstm"], seconds=0.001, overrides=[*tiny, "--optimizer=LBFGS"]
     )
     assert float(records[0]["seconds"]) > 0
+
+
+def test_the_picture_of_recipes_says_that_paper_is_a_scale(monkeypatch, tmp_path, tiny):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    bench_recipes.bench_recipes(["demo/digits-lstm"], seconds=0.001, out=tmp_path, overrides=tiny)
+    (text,) = drawn[0].axes[0].get_legend().get_texts()
+    assert text.get_text() == "paper scale"
 
 
 def test_a_step_of_a_recipe_is_clipped_and_taken_by_its_optimiser(monkeypatch, tiny):

@@ -106,7 +106,7 @@ def bench_recipes(
             out,
             "bench-recipes",
             row=lambda r: r["recipe"],
-            series=lambda r: r["scale"],
+            series=lambda r: f"{r['scale']} scale",
             title=f"seconds of a training step as a ratio to {first}",
         )
         print("", *files, sep="\n")
