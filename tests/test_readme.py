@@ -43,6 +43,17 @@ def test_links_lead_to_files(page):
     assert not missing
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_to_headings(page):
+    # a code host makes an anchor of a heading's letters, and knows none of Sphinx's labels
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for path, anchor in re.findall(r"\]\(([^):#]*\.md|)#([^)]+)\)", text):
+        target = (ROOT / path).read_text(encoding="utf-8") if path else text
+        headings = re.findall(r"^#+ (.*)$", target, flags=re.MULTILINE)
+        letters = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
+        assert anchor in letters, f"{path}#{anchor}"
+
+
 def test_a_release_links_to_its_repository(tmp_path):
     for name in ("README.md", "pyproject.toml", ".ci/address.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
