@@ -3,10 +3,14 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 import rnnorm
+
+ROOT = Path(__file__).parent.parent
 
 
 def run(code):
@@ -64,3 +68,9 @@ def test_a_name_that_is_none_is_an_error():
         rnnorm.LTSM  # noqa: B018
     with pytest.raises(ImportError):
         exec("from rnnorm import LTSM")
+
+
+def test_the_docs_list_the_attributes_that_a_layer_adds_to_torchs():
+    page = (ROOT / "docs/coming-from-torch.md").read_text(encoding="utf-8")
+    added = set(dir(rnnorm.LSTM(2, 3))) - set(dir(torch.nn.LSTM(2, 3)))
+    assert not {name for name in added if not name.startswith("_") and f"`{name}`" not in page}
