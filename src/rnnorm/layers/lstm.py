@@ -148,8 +148,8 @@ class LSTMCell(Step):
         - input: ``(I,)`` or ``(B, I)``; h, c, given and returned: ``(H,)`` or ``(B, H)``
 
     Attributes:
-        gamma_{site}: scale of a normalised site, ``(4H,)``, or ``(H,)`` for
-            the cell site, which has a ``beta_cell`` too.
+        gamma_{site}: scale of a normalised site, ``(4H,)``, or ``(H,)`` for the cell and carry
+            sites, which have a ``beta_{site}`` too.
         population_{site}: its population statistics (batch norm).
 
     Raises:

@@ -199,7 +199,8 @@ class Sequence(Recurrence, nn.RNNBase):
             RuntimeError: if sizes do not fit, as torch.nn, ``lengths`` are out of range, ``reset``
                 has another shape, layout or device than the input, or a nested input is not jagged
                 and 3-D, has gaps between its rows, or a row without frames.
-            TypeError: if ``step`` or ``lengths`` are not integers, or ``reset`` is not bool.
+            TypeError: if ``step`` or ``lengths`` are not integers, or ``reset`` is not bool, or not
+                packed or nested as the input is.
         """
         rest = lengths is not None or reset is not None or return_states
         if not (rest or torch.compiler.is_compiling()):
