@@ -421,7 +421,6 @@ def without(name):
             lambda w: w | {"c_norm.bias": torch.zeros(7)},
             r"beta_carry of layer 0 must have shape \(4,\)",
         ),
-        (without("c_norm.bias"), "beta_carry of .* got none"),
         (lambda w: {}, "must have x2g.weight of layer 0"),
         (lambda w: w | {f"2.{k}": v for k, v in w.items()}, "must have x2g.weight of layer 1"),
     ],
@@ -435,6 +434,55 @@ def test_a_bias_within_the_norm_is_refused():
     weights = CASES["sheeprl"][2] | {"linear.bias": torch.zeros(G3)}
     with pytest.raises(ValueError, match=r"linear\.bias"):
         convert.dreamer(weights)
+
+
+@pytest.mark.parametrize("function", [getattr(convert, name) for name in convert.__all__])
+@pytest.mark.parametrize("given", [nn.LSTM(3, 4), None, [1], "a.pt", {0: torch.zeros(2)}])
+def test_what_has_no_weights_by_name_is_refused(function, given):
+    said = rf"state_dict must have weights by name, .* got {type(given).__name__}"
+    with pytest.raises(TypeError, match=said):
+        function(given)
+
+
+def test_an_error_names_what_is_not_a_matrix_or_an_array():
+    weights = nn.LSTM(3, 4).state_dict()
+    with pytest.raises(TypeError, match="weight_hh of layer 0 must be a tensor or an array"):
+        convert.torch_nn({**weights, "weight_hh_l0": None})
+    with pytest.raises(
+        ValueError, match=r"weight_hh of layer 0 must be a matrix, got the shape \(4,\)"
+    ):
+        convert.torch_nn({**weights, "weight_hh_l0": torch.zeros(4)})
+
+
+@pytest.mark.parametrize("name", ["haste LSTM", "haste GRU", "sketch-rnn"])
+def test_matrices_of_the_other_order_are_refused(name):
+    function, _, weights = CASES[name]
+    with pytest.raises(ValueError, match=r"must have \d gates|must have shape"):
+        function({key: value.t() for key, value in weights.items()})
+
+
+# what belongs together, in which a weight may be missing
+TOGETHER = {
+    "haste LSTM": ["gamma", "gamma_h", "beta_h"],
+    "torchaudio": ["g_norm.weight", "g_norm.bias", "c_norm.weight", "c_norm.bias"],
+    "sheeprl": ["layer_norm.weight", "layer_norm.bias"],
+    "speechbrain": ["norm.running_mean", "norm.running_var", "norm.num_batches_tracked"],
+    "speechbrain, layer norm": ["norm.weight", "norm.bias"],
+    "speechbrain SLiGRU, affine": ["layer_norm.weight", "layer_norm.bias"],
+}
+
+
+@pytest.mark.parametrize(("case", "name"), [(c, name) for c in TOGETHER for name in TOGETHER[c]])
+def test_a_part_of_a_norm_is_refused(case, name):
+    function, _, weights = CASES[case]
+    with pytest.raises(ValueError, match=f"state_dict must have {name} of layer 0"):
+        function(without(name)(weights))
+
+
+def test_one_of_two_biases_is_refused():
+    weights = nn.LSTM(3, 4, num_layers=2).state_dict()
+    with pytest.raises(ValueError, match="must have bias_hh of layer 1"):
+        convert.torch_nn(without("bias_hh_l1")(weights))
 
 
 @pytest.mark.parametrize("key", ["weight", "rnn.weight_ih_l", "weight_ih_l0_raw"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rnnorm.convert.stack import Position, StateDict, build, gates, read
+from rnnorm.convert.stack import Position, StateDict, build, check_names, gates, read
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.more_cells import IndRNN
@@ -26,8 +26,10 @@ def torch_nn(
         **options: arguments of the class, but no ``norm``.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
+    check_names(state_dict)
     numbered = {}
     for key, value in state_dict.items():
         found = re.fullmatch(r"(.*\.)?((?:weight|bias)_(?:ih|hh|hr))(_l\d+)?(_reverse)?", key)
@@ -35,7 +37,7 @@ def torch_nn(
             raise ValueError(f"state_dict must have the weights of torch.nn's layer, got {key!r}")
         before, kind, layer, reverse = found.groups(default="")
         numbered[f"{before}{layer[2:] or 0}.directions.{len(reverse) // 8}.{kind}"] = value
-    weights = read(numbered, ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh", "weight_hr"))
+    weights = read(numbered, ("weight_ih", "weight_hh"), (), ("bias_ih", "bias_hh"), ("weight_hr",))
     rows, width = weights[Position()]["weight_hh"].shape
     if "weight_hr" in weights[Position()]:
         return build(LSTM, weights, rows // 4, proj_size=width, **options)
@@ -55,23 +57,25 @@ def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LST
         **options: arguments of the class.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
-    needed, optional = ["kernel", "bias"], ["gamma"]
+    check_names(state_dict)
     last = {key.replace("/", ".").rpartition(".")[2] for key in state_dict}
     kind = "IndRNN" if "recurrent_scale" in last else "GRU" if "recurrent_bias" in last else "LSTM"
-    needed += {
-        "IndRNN": ["recurrent_scale"],
-        "GRU": ["recurrent_kernel", "recurrent_bias"],
-        "LSTM": ["recurrent_kernel"],
+    matrices = ["kernel"] if kind == "IndRNN" else ["kernel", "recurrent_kernel"]
+    vectors = {
+        "IndRNN": ["bias", "recurrent_scale"],
+        "GRU": ["bias", "recurrent_bias"],
+        "LSTM": ["bias"],
     }[kind]
-    optional += ["gamma_h", "beta_h"] if kind == "LSTM" else []
+    norm_names = ["gamma", "gamma_h", "beta_h"] if kind == "LSTM" else ["gamma"]
     if zoneout:
         options = {"recurrent_dropout": Zoneout(cell=0.0, hidden=zoneout), **options}
     # i g f o, z r n, one block
     order = {"LSTM": (0, 2, 1, 3), "GRU": (1, 0, 2), "IndRNN": (0,)}[kind]
     weights, normalised = {}, False
-    for position, given in read(state_dict, needed, optional).items():
+    for position, given in read(state_dict, matrices, vectors, norm_names).items():
         own = {
             "weight_ih": gates(given["kernel"].t(), order),
             "bias_ih": gates(given["bias"], order),

@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.convert.stack import Position, StateDict, build, gates, halves, preset, read
+from rnnorm.convert.stack import (
+    Position,
+    StateDict,
+    build,
+    check_names,
+    gates,
+    halves,
+    preset,
+    read,
+)
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.more_cells import LiGRU
 from rnnorm.norm.spec import LayerNorm
@@ -32,8 +41,10 @@ def dreamer(
         **options: arguments of the class.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
+    check_names(state_dict)
     names = {
         "GRU_linear": ("GRU_linear.weight", "GRU_norm.weight", "GRU_norm.bias"),
         "_layer": ("_layer.weight", "_norm.weight", "_norm.bias"),
@@ -43,7 +54,7 @@ def dreamer(
     source = next((name for name in names if name in parts), "linear")
     matrix, scale, shift = names[source]
     weights, normalised = {}, False
-    for position, given in read(state_dict, (matrix,), (scale, shift)).items():
+    for position, given in read(state_dict, (matrix,), (), (scale, shift)).items():
         weight = given[matrix]
         size = len(weight) // 3
         # sheeprl joins h and the input, dreamerv3-torch the input and h
@@ -85,6 +96,7 @@ def speechbrain_ligru(
         **options: arguments of the class, such as ``nonlinearity``.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
     return _speechbrain(state_dict, None, bidirectional, eps, options)
@@ -104,6 +116,7 @@ def speechbrain_sligru(
         **options: arguments of the class, such as ``nonlinearity``.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
     return _speechbrain(state_dict, LayerNorm(eps=eps), bidirectional, eps, options)
@@ -118,10 +131,15 @@ def _speechbrain(
 ) -> LiGRU:
     """Return the layer of a LiGRU, whose recurrent term may have a layer norm."""
     running = ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked")
-    optional = ["norm.weight", "norm.bias", *running]
-    optional += ["layer_norm.weight", "layer_norm.bias"] if recurrent else []
+    optional = [running, ("layer_norm.weight", "layer_norm.bias")][: 2 if recurrent else 1]
     ignored = ("h_init", "drop_mask_te", "drop_masks")
-    layers = read(state_dict, ("w.weight", "u.weight"), optional, ignored)
+    layers = read(
+        state_dict,
+        ("w.weight", "u.weight"),
+        ("norm.weight", "norm.bias"),
+        *optional,
+        ignored=ignored,
+    )
     weights = {}
     for position, given in layers.items():
         # the candidate comes first

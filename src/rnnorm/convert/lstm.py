@@ -20,10 +20,11 @@ def torchaudio_rnnt(state_dict: StateDict, *, eps: float = 1e-5, **options: Any)
         **options: arguments of the class.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
     norms = ("g_norm.weight", "g_norm.bias", "c_norm.weight", "c_norm.bias")
-    layers = read(state_dict, ("x2g.weight", "p2g.weight"), ("x2g.bias", *norms))
+    layers = read(state_dict, ("x2g.weight", "p2g.weight"), (), ("x2g.bias",), norms)
     names = {
         "x2g.weight": "weight_ih",
         "p2g.weight": "weight_hh",
@@ -49,6 +50,7 @@ def fastrnns(state_dict: StateDict, *, eps: float = 1e-5, **options: Any) -> LST
         **options: arguments of the class.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
     names = {
@@ -61,7 +63,7 @@ def fastrnns(state_dict: StateDict, *, eps: float = 1e-5, **options: Any) -> LST
         "layernorm_c.weight": "gamma_carry",
         "layernorm_c.bias": "beta_carry",
     }
-    layers = renamed(read(state_dict, tuple(names)), names)
+    layers = renamed(read(state_dict, ("weight_ih", "weight_hh"), [*names][2:]), names)
     return build(LSTM, layers, norm=preset("fastrnns", eps), **options)
 
 
@@ -74,6 +76,7 @@ def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LS
         **options: arguments of the class.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
     norms = [f"{k}_norm.{v}" for k in ("kernel", "recurrent", "state") for v in ("gamma", "beta")]
@@ -90,7 +93,7 @@ def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LS
             "beta_carry": given["state_norm.beta"],
         }
         for position, given in read(
-            state_dict, ("kernel", "recurrent_kernel", *norms), ("bias",)
+            state_dict, ("kernel", "recurrent_kernel"), norms, ("bias",)
         ).items()
     }
     return build(LSTM, weights, norm=preset("tf-addons", eps), **options)
@@ -109,12 +112,13 @@ def layer_norm_basic(
         **options: arguments of the class.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
     four = ("input", "forget", "transform", "output")
     norms = [f"{gate}.{kind}" for gate in (*four, "state") for kind in ("gamma", "beta")]
     weights = {}
-    for position, given in read(state_dict, ("kernel", *norms)).items():
+    for position, given in read(state_dict, ("kernel",), norms).items():
         # rows of i j f o
         matrix = gates(given["kernel"].t(), (0, 2, 1, 3))
         weight_ih, weight_hh = halves(matrix, len(matrix) // 4)
@@ -144,12 +148,13 @@ def sketch_rnn(
         **options: arguments of the class.
 
     Raises:
+        TypeError: if ``state_dict`` is a module, for example.
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
     norms = [f"{where}.ln_{kind}" for where in ("ln_all", "ln_c") for kind in ("gamma", "beta")]
     order = (0, 2, 1, 3)
     weights = {}
-    for position, given in read(state_dict, ("W_xh", "W_hh", *norms)).items():
+    for position, given in read(state_dict, ("W_xh", "W_hh"), norms).items():
         beta = gates(given["ln_all.ln_beta"], order).clone()
         beta.chunk(4)[1].add_(forget_bias)
         weights[position] = {

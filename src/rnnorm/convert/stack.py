@@ -25,19 +25,44 @@ class Position(NamedTuple):
     direction: int = 0
 
 
+def check_names(state: StateDict) -> None:
+    """Check that weights are given by their names.
+
+    Raises:
+        TypeError: if they are not, as where a module is given.
+    """
+    if not isinstance(state, Mapping) or not all([isinstance(key, str) for key in state]):
+        raise TypeError(
+            "state_dict must have weights by name, as what state_dict() of a module returns, got "
+            f"{type(state).__name__}"
+        )
+
+
 def read(
     state: StateDict,
-    needed: Sequence[str],
-    optional: Sequence[str] = (),
+    matrices: Sequence[str],
+    vectors: Sequence[str],
+    *optional: Sequence[str],
     ignored: Sequence[str] = (),
 ) -> dict[Position, dict[str, Tensor]]:
     """Return the weights of each layer of a stack by the names that one layer has.
 
+    Args:
+        state: the weights of all layers.
+        matrices: names of the matrices that each layer has.
+        vectors: names of the vectors that each layer has.
+        *optional: groups of names, each of which all layers have, or none.
+        ignored: names of what is not a weight.
+
     Raises:
-        ValueError: if a name is missing or unknown, or layers are not numbered from 0 on.
+        TypeError: if the weights are not given by name, or one is not a tensor or an array.
+        ValueError: if a name is missing or unknown, a matrix is something else, or layers are not
+            numbered from 0 on.
     """
+    check_names(state)
     positions: dict[Position, dict[str, Tensor]] = {}
-    known = (*needed, *optional, *ignored)
+    needed = [*matrices, *vectors]
+    known = (*needed, *[name for group in optional for name in group], *ignored)
     for key, value in state.items():
         path = key.removesuffix(":0").replace("/", ".")
         # a name may be the end of another
@@ -58,9 +83,17 @@ def read(
         own = positions.setdefault(position, {})
         if name in own:
             raise ValueError(f"state_dict must have one {name} for each layer, got {key!r} too")
-        own[name] = torch.as_tensor(value).detach()
+        place = f"{name} of layer {position.layer}"
+        try:
+            own[name] = torch.as_tensor(value).detach()
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(f"{place} must be a tensor or an array: {error}") from error
+        if name in matrices and own[name].dim() != 2:
+            raise ValueError(f"{place} must be a matrix, got the shape {tuple(own[name].shape)}")
     first = min((position.layer for position in positions), default=0)
     moved = {Position(p.layer - first, p.direction): own for p, own in sorted(positions.items())}
+    found = {name for own in moved.values() for name in own}
+    needed += [name for group in optional if not found.isdisjoint(group) for name in group]
     layers, directions = (1 + max((p[i] for p in moved), default=0) for i in (0, 1))
     for position in [Position(k, d) for k in range(layers) for d in range(directions)]:
         if missing := [name for name in needed if name not in moved.get(position, {})]:
@@ -131,7 +164,16 @@ def renamed(
 
 
 def gates(value: Tensor, order: Sequence[int], dim: int = 0) -> Tensor:
-    """Return the blocks of gates in another order."""
+    """Return the blocks of gates in another order.
+
+    Raises:
+        ValueError: if there are not as many gates.
+    """
+    if value.dim() <= dim or value.size(dim) % len(order):
+        raise ValueError(
+            f"a weight must have {len(order)} gates of equal size in dimension {dim}, got the "
+            f"shape {tuple(value.shape)}"
+        )
     blocks = value.chunk(len(order), dim)
     return torch.cat([blocks[k] for k in order], dim)
 
