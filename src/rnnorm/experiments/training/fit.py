@@ -45,8 +45,8 @@ from rnnorm.experiments.training.resume import (
     AccumulateAsScheduled,
     RandomState,
     StepsOnPlateau,
-    position,
     refuse_another_training,
+    starting_point,
 )
 from rnnorm.experiments.training.run import Run, introduction
 from rnnorm.experiments.training.run_names import LAST, checkpoint_of, is_run
@@ -136,7 +136,7 @@ def fit(
     with ExitStack() as locks:
         if resume is not None and writes:
             locks.enter_context(only_process(folder))
-        last, step, random = position(folder, experiment)
+        last, step, random = starting_point(folder, experiment)
         if resume is not None and (data or changed):
             refuse_another_training(folder, experiment)
         # missing or broken data must not leave a run folder behind

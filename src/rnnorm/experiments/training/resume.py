@@ -47,7 +47,7 @@ _LEARNING_CALLBACKS = (
 ACCUMULATING = "accumulating"
 
 
-class Position(NamedTuple):
+class StartingPoint(NamedTuple):
     """Where a training begins: at a checkpoint, or before its first step without one.
 
     Attributes:
@@ -61,7 +61,7 @@ class Position(NamedTuple):
     random: Mapping[str, Any] = MappingProxyType({})
 
 
-def position(folder: Path, experiment: Experiment) -> Position:
+def starting_point(folder: Path, experiment: Experiment) -> StartingPoint:
     """Find the newest checkpoint of a run folder, and check that the training can resume there.
 
     Raises:
@@ -71,12 +71,12 @@ def position(folder: Path, experiment: Experiment) -> Position:
     try:
         path, state = newest_checkpoint(folder / "checkpoints")
     except FileNotFoundError:
-        return Position()
+        return StartingPoint()
     check_resumable(state, path)
     check_same(state, experiment.model, experiment.datamodule, path, free=FREE)
     # an accumulating checkpoint precedes the first step: starting over loses nothing
     if state.get(ACCUMULATING):
-        return Position()
+        return StartingPoint()
     # Lightning counts the epochs that were whole before this one
     begun, given = state["epoch"] + 1, experiment.as_dict()["trainer"]["max_epochs"]
     if given is not None and 0 <= given < begun:
@@ -84,7 +84,7 @@ def position(folder: Path, experiment: Experiment) -> Position:
             f"epochs must be at least {begun}, as the training in {folder} has begun that many, "
             f"got {given}"
         )
-    return Position(path, state["global_step"], state["callbacks"]["RandomState"])
+    return StartingPoint(path, state["global_step"], state["callbacks"]["RandomState"])
 
 
 def refuse_another_training(folder: Path, experiment: Experiment) -> None:
