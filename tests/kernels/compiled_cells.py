@@ -113,7 +113,7 @@ class FarFromZero(rnnorm.Cell):
 
 
 class ThreeStates(rnnorm.Cell):
-    """A cell whose normalised state reads another state, which h reads too."""
+    """A cell whose normalised state reads another state, which h reads too, where masks say so."""
 
     states = ("h", "c", "d")
     sites = ("input", "recurrent", "joint", "cell")
@@ -122,7 +122,9 @@ class ThreeStates(rnnorm.Cell):
         h, c, d = state
         z = self.preactivation(weights, x_term, h, normalise)
         c, new = torch.tanh(0.5 * c + 0.5 * d * z), torch.tanh(z + 0.5 * d)
-        h = torch.tanh(normalise("cell", c)) + 0.3 * d
+        h = torch.tanh(normalise("cell", c)) + torch.where(
+            (d > 0) & ~(z > 1) | (z < -1), 0.3 * d, 0
+        )
         return h, (h, c, new)
 
 

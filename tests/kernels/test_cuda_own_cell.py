@@ -70,7 +70,10 @@ class OneGate(rnnorm.Cell):
         h, c = state
         p, q, r = (weights.own[name] for name in self.bounds)
         z = self.preactivation(weights, x_term, h, normalise)
-        c = torch.where(z > 0, torch.minimum(p * z, c + 1), torch.exp(-z.abs()) - 1) + q * c
+        c = (
+            torch.where((z > 0) & ~(c > 2), torch.minimum(p * z, c + 1), torch.exp(-z.abs()) - 1)
+            + q * c
+        )
         h = 0.5 * torch.nn.functional.softplus(normalise("cell", c).clamp(-2, 2)) + r * h
         return h, (h, c)
 
@@ -164,7 +167,7 @@ def test_what_they_do_not_run_is_refused():
     for cell, why in {
         Decides(): "it decides by a value",
         Random(): "its equations change at each call",
-        Inplace(): "mul_ of a tensor has no rule",
+        Inplace(): "mul_ of a tensor cannot be compiled",
         Rectified(): "it multiplies h of relu in tf32 alone",
         Wide(): "it has 5 gates, of which the kernel has 4 at most",
         rnnorm.IndRNN(4, 5).cell: "it has no IndRNN",

@@ -48,6 +48,7 @@ OPERATORS = {
     "ge": lambda x, y: torch.where(x >= 0.1, y, x),
     "eq": lambda x, y: torch.where(x == y, -x, y),
     "ne": lambda x, y: torch.where(x != y, x, -y),
+    "masks": lambda x, y: torch.where((x < y) & ~(y > 1) | (x > 1), x, y * (x < 0)),
     "softplus": lambda x, y: softplus(x) + y,
 }
 

@@ -51,14 +51,14 @@ class Columns:
         """Note a function of torch, by its name."""
         name = func.__name__
         if name not in _FUNCTIONS:
-            raise TraceError(f"torch's {name} has no rule")
+            raise TraceError(f"torch's {name} cannot be compiled")
         return _FUNCTIONS[name](*args, **(kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in _FUNCTIONS:
-            raise TraceError(f"{name} of a tensor has no rule")
+            raise TraceError(f"{name} of a tensor cannot be compiled")
         return partial(_FUNCTIONS[name], self)
 
     @property
@@ -129,6 +129,15 @@ class Columns:
     def __pow__(self, power: object) -> Columns:
         return _pow(self, power)
 
+    def __and__(self, other: Columns) -> Columns:
+        return _ne(_where(self, _where(other, 1.0, 0.0), 0.0), 0.0)
+
+    def __or__(self, other: Columns) -> Columns:
+        return _ne(_where(self, 1.0, _where(other, 1.0, 0.0)), 0.0)
+
+    def __invert__(self) -> Columns:
+        return _eq(_where(self, 1.0, 0.0), 0.0)
+
     def __matmul__(self, weight: object) -> NoReturn:
         raise TraceError("it has a product that is not Cell.product of h and weight_hh")
 
@@ -147,12 +156,32 @@ def _reflected(function: Callable[..., Columns]) -> Callable[..., Columns]:
     return lambda a, b: function(b, a)
 
 
-_add, _sub, _mul, _div = map(_pointwise, ("add", "sub", "mul", "div"))
+def _refused(name: str) -> Callable[..., NoReturn]:
+    """Return an operator that cannot be compiled."""
+
+    def function(*operands: object) -> NoReturn:
+        raise TraceError(f"{name} of a tensor cannot be compiled")
+
+    return function
+
+
+_add, _sub, _product, _div = map(_pointwise, ("add", "sub", "mul", "div"))
+
+
+def _mul(a: Any, b: Any) -> Columns:
+    if isinstance(a, Columns) and isinstance(b, Columns) and a.compared != b.compared:
+        # a comparison beside numbers is 1 or 0
+        a, b = a.to(_DTYPE), b.to(_DTYPE)
+    return _product(a, b)
+
+
 for _symbol, _function in (("add", _add), ("sub", _sub), ("mul", _mul), ("truediv", _div)):
     setattr(Columns, f"__{_symbol}__", _function)
     setattr(Columns, f"__r{_symbol}__", _reflected(_function))
 for _name in COMPARISONS:
     setattr(Columns, f"__{_name}__", _pointwise(_name))
+for _name in ("floordiv", "rfloordiv", "mod", "rmod", "rpow", "xor", "rmatmul", "len", "setitem"):
+    setattr(Columns, f"__{_name}__", _refused(_name))
 
 
 def _scaled(function: Callable[..., Columns]) -> Callable[..., Columns]:
@@ -235,21 +264,32 @@ def _log_sigmoid(x: Columns) -> Columns:
     return _sub(_where(below, x, 0.0), _log1p(_exp(_where(below, x, _neg(x)))))
 
 
-def _full_like(number: float) -> Callable[[Columns], Columns]:
-    return lambda z: Columns(z.step, [z.step.add("number", (), number)] * len(z.columns), z.rank)
+def _hardtanh(x: Columns, min_val: float = -1.0, max_val: float = 1.0) -> Columns:
+    # not a clamp, as a value at a bound has no gradient
+    return _where(_le(x, min_val), min_val, _where(_ge(x, max_val), max_val, x))
+
+
+def _leaky_relu(x: Columns, negative_slope: float = 0.01) -> Columns:
+    return _where(_gt(x, 0.0), x, _mul(x, negative_slope))
+
+
+def _full_like(z: Columns, fill_value: float) -> Columns:
+    number = z.step.add("number", (), float(fill_value))
+    return Columns(z.step, [number] * len(z.columns), z.rank)
 
 
 def _in_place(function: Callable[..., Columns]) -> Callable[..., Columns]:
-    def out_of_place(x: Columns, inplace: bool = False) -> Columns:
+    def out_of_place(x: Columns, *options: Any, inplace: bool = False, **named: Any) -> Columns:
         if inplace:
             raise TraceError("it computes in place")
-        return function(x)
+        return function(x, *options, **named)
 
     return out_of_place
 
 
 _exp, _log1p, _sigmoid = map(_pointwise, ("exp", "log1p", "sigmoid"))
-_where, _gt, _lt, _neg = map(_pointwise, ("where", "gt", "lt", "neg"))
+_where, _neg, _gt, _ge = map(_pointwise, ("where", "neg", "gt", "ge"))
+_lt, _le, _eq, _ne = map(_pointwise, ("lt", "le", "eq", "ne"))
 # functions and methods of torch, by their names there
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{
@@ -268,6 +308,13 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("rsub", "__rsub__"), lambda a, b, alpha=1: _scaled(_sub)(b, a, alpha)),
     "relu": _in_place(_pointwise("relu")),
     "silu": _in_place(lambda x: _mul(x, _sigmoid(x))),
+    "hardtanh": _in_place(_hardtanh),
+    "leaky_relu": _in_place(_leaky_relu),
+    "softsign": lambda x: _div(x, _add(_pointwise("abs")(x), 1.0)),
+    **dict.fromkeys(("logical_and", "bitwise_and"), Columns.__and__),
+    **dict.fromkeys(("logical_or", "bitwise_or"), Columns.__or__),
+    **dict.fromkeys(("logical_not", "bitwise_not"), Columns.__invert__),
+    "type_as": lambda x, other: x.to(other.dtype),
     "square": lambda x: _mul(x, x),
     "reciprocal": lambda x: _div(1.0, x),
     "rsqrt": lambda x: _div(1.0, _pointwise("sqrt")(x)),
@@ -278,8 +325,9 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "clamp_max": lambda x, max: _clamp(x, None, max),
     "softplus": _softplus,
     "log_sigmoid": _log_sigmoid,
-    "zeros_like": _full_like(0.0),
-    "ones_like": _full_like(1.0),
+    "zeros_like": lambda z: _full_like(z, 0.0),
+    "ones_like": lambda z: _full_like(z, 1.0),
+    "full_like": _full_like,
     "split": _split,
     "split_with_sizes": _split,
     "chunk": _chunk,

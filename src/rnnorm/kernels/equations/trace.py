@@ -202,7 +202,11 @@ class TracedStep(Nodes):
                 if len(operand.columns) != width:
                     raise TraceError(f"{name} has operands of different widths")
                 if operand.compared != (name == "where" and k == 0):
-                    raise TraceError(f"{name} computes with a comparison")
+                    raise TraceError(
+                        f"{name} computes with a comparison"
+                        if operand.compared
+                        else "it decides by numbers that are not a comparison"
+                    )
                 inputs.append(operand.columns)
             elif isinstance(operand, (int, float)) and not isinstance(operand, bool):
                 inputs.append((self.add("number", (), float(operand)),) * width)
