@@ -246,7 +246,7 @@ OPERATORS = {
     "minimum": lambda a, b: torch.minimum(a, b),
     "maximum": lambda a, b: torch.maximum(a, b),
     "where": lambda a, b: torch.where(a < b, a * a, b) + torch.where(a >= 0.5, b, 0.0),
-    "lerp": lambda a, b: torch.lerp(a, b, torch.sigmoid(a)),
+    "lerp": lambda a, b: torch.lerp(a, b, weight=torch.sigmoid(a)),
     "addcmul": lambda a, b: torch.addcmul(a, a, b, value=0.5),
     "square": lambda a, b: a.square() + torch.reciprocal(b * b + 1),
     "logsigmoid": lambda a, b: functional.logsigmoid(a),

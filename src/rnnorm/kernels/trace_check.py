@@ -80,7 +80,7 @@ def difference(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
     for name, one, other in zip(names, want, found, strict=True):
         largest = one.nan_to_num(0, 0, 0).abs().max().item() if one.numel() else 0.0
         if not torch.allclose(one, other, rtol=1e-9, atol=1e-9 * max(1.0, largest), equal_nan=True):
-            return f"its {name} is not what the trace of its step says"
+            return f"its {name} is not what the trace of its step says, as after operators in place"
     return ""
 
 

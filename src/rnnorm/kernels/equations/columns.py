@@ -145,7 +145,8 @@ class Columns:
 def _pointwise(name: str) -> Callable[..., Columns]:
     """Return a function of torch that is one operator."""
 
-    def function(*operands: Any) -> Columns:
+    def function(*operands: Any, **named: Any) -> Columns:
+        operands += (*named.values(),)
         step = next(o.step for o in operands if isinstance(o, Columns))
         return step.pointwise(name, *operands)
 
