@@ -329,3 +329,18 @@ def test_heads_are_blocks_of_one_recurrent_matrix(norm):
 def test_units_that_heads_cannot_share_are_refused():
     with pytest.raises(ValueError, match="multiple of the 3 heads of Heads, got 4"):
         layer(Heads(3), 4, 4)
+
+
+def test_units_that_do_not_fit_a_norm_are_named():
+    class Two(rnnorm.Cell):
+        gates = (1, 1)
+        sites = ("input",)
+
+        def weights(self, input_size, hidden_size, bias):
+            square = (hidden_size, hidden_size)
+            return {"weight_ih": (2 * hidden_size, input_size), "weight_hh": square}
+
+    layer = rnnorm.Recurrent(Two(), 3, 8, norm=rnnorm.LayerNorm(recurrent=False))
+    said = r"Two\.units must return the number of units, got 4: the site 'input' has 16 columns"
+    with pytest.raises(ValueError, match=said):
+        layer(torch.randn(2, 3, 3))

@@ -161,13 +161,22 @@ def begin_anew(reset: Tensor, state: State) -> State:
 def fixed_sites(
     call: LayerCall, gamma: Mapping[str, Tensor], shifts: Mapping[str, Tensor]
 ) -> dict[str, Site]:
-    """Return the sites that need no statistic over rows: a shift, or a row's own norm."""
+    """Return the sites that need no statistic over rows: a shift, or a row's own norm.
+
+    Raises:
+        ValueError: if a cell reads another number of units from its weights than it has.
+    """
     cell, units = call.cell, call.cell.units(call.weights)
     sites: dict[str, Site] = dict.fromkeys(("input", *cell.sites, "hidden", "candidate"))
     sites |= {site: partial(_add, shift) for site, shift in shifts.items() if site in sites}
     for site, own in cell.norms(call.norm).items():
         if not own.takes_statistics:
             widths = cell.widths(site, units, own)
+            if sum(widths) != len(gamma[site]):
+                raise ValueError(
+                    f"{cell.name}.units must return the number of units, got {units}: the site "
+                    f"{site!r} has {len(gamma[site])} columns, not {sum(widths)}"
+                )
             sites[site] = partial(_normalise_rows, own, widths, gamma[site], shifts.get(site))
     return sites
 
