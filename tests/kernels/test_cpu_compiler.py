@@ -180,6 +180,12 @@ def test_an_error_has_the_compilers_first_lines(script, folder):
     assert not list(folder.iterdir())
 
 
+def test_a_compiler_that_can_write_no_error_may_have_a_full_disk(script, folder):
+    script.write("exit 1")
+    with pytest.raises(compiler.CompilationError, match=r"failed \(1\):\nwithout a message, as"):
+        compile()
+
+
 def test_a_full_disk_leaves_nothing(script, folder, monkeypatch):
     def full(*paths):
         raise OSError(28, "No space left on device")

@@ -310,10 +310,10 @@ def _run_in_thread(
                 )
         for process, log in zip(running, logs, strict=True):
             if process.poll():
-                raise CompilationError(
-                    f"{commands[0][0]} failed ({process.returncode}):\n"
-                    f"{first_errors(log.read_bytes())}"
+                said = (
+                    first_errors(log.read_bytes()) or "without a message, as where a disk is full"
                 )
+                raise CompilationError(f"{commands[0][0]} failed ({process.returncode}):\n{said}")
     finally:
         for process in running:
             if process.poll() is None:
