@@ -202,6 +202,20 @@ def test_what_a_trace_cannot_say_is_refused_with_its_reason(made, reason):
         trace(Own(made))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (16, 16)])
+def test_a_weight_of_another_shape_than_the_units_is_named(shape):
+    class Scaled(Own):
+        def weights(self, input_size, hidden_size, bias):
+            return super().weights(input_size, hidden_size, bias) | {"tau": shape}
+
+    for made in (
+        lambda x, z, h, w, n, t: x + z * w.own["tau"],
+        lambda x, z, h, w, n, t: x + torch.sigmoid(w.own["tau"]) * z,
+    ):
+        with pytest.raises(TraceError, match="computes with tau, which has not one number for"):
+            trace(Scaled(made))
+
+
 def test_weights_that_are_made_by_a_decision_are_refused():
     class Deciding(Own):
         def prepare(self, weights):

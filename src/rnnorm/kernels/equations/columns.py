@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 class Matrix(Opaque):
     """A weight that is no vector with one number for each unit."""
 
-    reason = "it computes with a matrix beside the recurrent product"
-
     def __init__(self, name: str, sizes: tuple[int, ...], step: TracedStep) -> None:
+        self.reason = (
+            f"it computes with {name}, which has not one number for each unit, other than by "
+            "Cell.product"
+        )
         self.name, self.sizes, self.dtype = name, sizes, _DTYPE
         least = step.H // step.cell.heads
         self.shape = tuple([Features() if n % least else Width(Fraction(n, step.H)) for n in sizes])
@@ -147,7 +149,7 @@ def _pointwise(name: str) -> Callable[..., Columns]:
 
     def function(*operands: Any, **named: Any) -> Columns:
         operands += (*named.values(),)
-        step = next(o.step for o in operands if isinstance(o, Columns))
+        step = next(o for o in operands if isinstance(o, (Columns, Matrix))).step
         return step.pointwise(name, *operands)
 
     return function

@@ -109,8 +109,8 @@ class TracedStep(Nodes):
         """Return what stands for the weights of a layer."""
         made: dict[str, Any] = {}
         for name, shape in shapes.items():
-            gates, rest = divmod(shape[0], self.H)
-            if len(shape) > 1 or rest:
+            gates, rest = divmod(shape[0] if len(shape) == 1 else 0, self.H)
+            if gates == 0 or rest:
                 made[name] = Matrix(name, shape, self)
             else:
                 names = [name] if gates == 1 else [f"{name}[{gate}]" for gate in range(gates)]
