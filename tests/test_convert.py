@@ -370,14 +370,14 @@ def test_directions_are_those_of_fastrnns():
     torch.testing.assert_close(convert.fastrnns(state)(x)[0], want)
 
 
-def test_names_and_arrays_of_tensorflow_are_read():
-    _, original, weights = CASES["tf-addons"]
+@pytest.mark.parametrize("case", CASES)
+def test_names_and_arrays_of_tensorflow_are_read(case):
+    function, original, weights = CASES[case]
     state = {
-        f"rnn/layer_norm_lstm_cell/{name.replace('.', '/')}:0": np.asarray(value)
-        for name, value in weights.items()
+        f"rnn/cell/{name.replace('.', '/')}:0": np.asarray(value) for name, value in weights.items()
     }
     x = torch.randn(T, B, I, dtype=torch.float64)
-    torch.testing.assert_close(convert.tf_addons(state)(x)[0], original(weights, x))
+    torch.testing.assert_close(function(state)(x)[0], original(weights, x))
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rnnorm.convert.stack import Position, StateDict, build, check_names, gates, read
+from rnnorm.convert.stack import Position, StateDict, build, check_names, gates, path_of, read
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.more_cells import IndRNN
@@ -61,7 +61,7 @@ def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LST
         ValueError: if a name is missing or unknown, or a shape does not fit.
     """
     check_names(state_dict)
-    last = {key.replace("/", ".").rpartition(".")[2] for key in state_dict}
+    last = {path_of(key).rpartition(".")[2] for key in state_dict}
     kind = "IndRNN" if "recurrent_scale" in last else "GRU" if "recurrent_bias" in last else "LSTM"
     matrices = ["kernel"] if kind == "IndRNN" else ["kernel", "recurrent_kernel"]
     vectors = {

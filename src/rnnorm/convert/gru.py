@@ -16,6 +16,7 @@ from rnnorm.convert.stack import (
     check_names,
     gates,
     halves,
+    path_of,
     preset,
     read,
 )
@@ -50,7 +51,7 @@ def dreamer(
         "_layer": ("_layer.weight", "_norm.weight", "_norm.bias"),
         "linear": ("linear.weight", "layer_norm.weight", "layer_norm.bias"),
     }
-    parts = {part for key in state_dict for part in key.split(".")}
+    parts = {part for key in state_dict for part in path_of(key).split(".")}
     source = next((name for name in names if name in parts), "linear")
     matrix, scale, shift = names[source]
     weights, normalised = {}, False

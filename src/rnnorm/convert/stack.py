@@ -38,6 +38,11 @@ def check_names(state: StateDict) -> None:
         )
 
 
+def path_of(key: str) -> str:
+    """Return a weight's name with dots, as PyTorch has them, from TensorFlow's or PyTorch's."""
+    return key.removesuffix(":0").replace("/", ".")
+
+
 def read(
     state: StateDict,
     matrices: Sequence[str],
@@ -64,7 +69,7 @@ def read(
     needed = [*matrices, *vectors]
     known = (*needed, *[name for group in optional for name in group], *ignored)
     for key, value in state.items():
-        path = key.removesuffix(":0").replace("/", ".")
+        path = path_of(key)
         # a name may be the end of another
         names = [name for name in known if f".{path}".endswith(f".{name}")]
         if not names:
