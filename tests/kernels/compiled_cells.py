@@ -128,6 +128,32 @@ class ThreeStates(rnnorm.Cell):
         return h, (h, c, new)
 
 
+class Delayed(rnnorm.Cell):
+    """A cell whose states move on by one place, and whose h reads all of them as they were."""
+
+    states = ("h", "c", "d")
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c, d = state
+        z = self.preactivation(weights, x_term, h, normalise)
+        h = torch.tanh(z + 0.5 * c - 0.5 * d)
+        return h, (h, state[0], c)
+
+
+class DelayedLSTM(Delayed):
+    """The same beside a normalised state, after which h reads two states as they were."""
+
+    states = ("h", "c", "d", "e")
+    sites = ("input", "recurrent", "joint", "cell")
+
+    def step(self, weights, x_term, state, normalise, t):
+        h, c, d, e = state
+        z = self.preactivation(weights, x_term, h, normalise)
+        new = torch.tanh(z + 0.5 * e)
+        h = torch.tanh(normalise("cell", new)) * c + d
+        return h, (h, new, e, state[0])
+
+
 class SRU(rnnorm.Cell):
     """The cell of Lei et al. 2018: gates see c by a weight, h is read by nothing."""
 
@@ -237,6 +263,8 @@ CELLS = {
     "reset": functools.partial(GRU, False),
     "prepared": Prepared,
     "crossing": Crossing,
+    "delayed": Delayed,
+    "delayed lstm": DelayedLSTM,
     "sru": SRU,
     "mingru": MinGRU,
     "three": ThreeStates,

@@ -74,6 +74,17 @@ def test_a_state_that_the_normalised_one_and_h_read():
 
 
 @pytest.mark.parametrize("kind", CELLS)
+def test_evaluation_without_gradients(kind):
+    # states then replace those of the step before
+    model, x = layer(kind, "layer").eval(), draw(6, 4, 3)
+    with torch.no_grad():
+        output, state = model(x, lengths=[6, 2, 5, 2])
+        with rnnorm.use_backend("reference"):
+            wanted = model(x, lengths=[6, 2, 5, 2])
+    torch.testing.assert_close((output, state), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", CELLS)
 def test_rows_of_different_lengths(kind):
     compare(layer(kind, "batch", num_layers=2), draw(6, 4, 3), lengths=[6, 2, 5, 2])
 

@@ -79,6 +79,10 @@ class Equations(Halves):
     def _store_states(self, code: Vectors, some: list[int]) -> None:
         for k, c in enumerate(self.states):
             if c in some:
+                code.value(c)
+                # the state before stands in the same place, unless states are kept
+                if (before := self.leaf("state", k + 1)) is not None:
+                    code.value(before)
                 code.store(f"s.state[{k}].after + r * U + u", c)
 
     def _finish(self, code: Vectors, carried: int | None) -> None:
@@ -96,7 +100,15 @@ class Equations(Halves):
         """
         if self.site is None:
             return []
-        found = self.crossing(("number", "weight", "state"))
+        late = self.after_site()
+        overwritten = {
+            self.leaf("state", k + 1) for k, c in enumerate(self.states) if c not in late
+        }
+        found = [
+            index
+            for index in self.crossing(("number", "weight"))
+            if self.nodes[index].name != "state" or index in overwritten
+        ]
         if len(found) > MOST_CROSSING:
             raise TraceError(
                 f"{len(found)} values are read after its cell site, beside states, of which the "
