@@ -430,6 +430,22 @@ def test_weights_that_are_no_layers_are_refused(change, said):
         convert.torchaudio_rnnt(change(CASES["torchaudio"][2]))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_each_missing_weight_is_refused(name):
+    function, _, weights = CASES[name]
+    # what another layer of the same library lacks
+    alone = {"haste GRU": "gamma", "haste IndRNN": "gamma", "tf-addons": "bias"}.get(name)
+    for key in weights.keys() - {alone, "h_init"}:
+        with pytest.raises(ValueError, match="state_dict must have"):
+            function(without(key)(weights))
+
+
+def test_one_of_torchs_two_biases_is_refused():
+    weights = nn.LSTM(3, 4).state_dict()
+    with pytest.raises(ValueError, match="must have bias_ih of layer 0"):
+        convert.torch_nn(without("bias_ih_l0")(weights))
+
+
 def test_a_bias_within_the_norm_is_refused():
     weights = CASES["sheeprl"][2] | {"linear.bias": torch.zeros(G3)}
     with pytest.raises(ValueError, match=r"linear\.bias"):
