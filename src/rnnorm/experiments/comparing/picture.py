@@ -100,7 +100,7 @@ def draw(
         data = io.BytesIO()
         figure.savefig(data, format=path.suffix[1:] or "png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data.getbuffer())
+    write_whole(path, data.getvalue())
 
 
 def refuse_name(path: str | Path) -> None:

@@ -56,7 +56,9 @@ class WholeFiles(TorchCheckpointIO):
         _seal(buffer)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, buffer.getbuffer(), storage_options)
+            # the view ends with its block: a buffer that still has one cannot be closed
+            with buffer.getbuffer() as view:
+                write_whole(path, view, storage_options)
         except OSError as error:
             kept = f"; the checkpoint before it is whole at {path}" if path.is_file() else ""
             message = f"could not write a checkpoint ({error.strerror or error}){kept}"
