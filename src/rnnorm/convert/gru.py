@@ -132,7 +132,8 @@ def _speechbrain(
 ) -> LiGRU:
     """Return the layer of a LiGRU, whose recurrent term may have a layer norm."""
     running = ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked")
-    optional = [running, ("layer_norm.weight", "layer_norm.bias")][: 2 if recurrent else 1]
+    optional: list[tuple[str, ...]] = [running]
+    optional += [("layer_norm.weight", "layer_norm.bias")] if recurrent else []
     ignored = ("h_init", "drop_mask_te", "drop_masks")
     layers = read(
         state_dict,
