@@ -41,6 +41,11 @@ SCALING = [
     *(Shape(50, B, 64, 128) for B in (4, 12, 40, 120, 400)),
     *(Shape(50, 32, 64, H) for H in (16, 48, 160, 480, 1600)),
 ]
+PROJECTED = [
+    Shape(10, 32, 64, 128, proj_size=32),
+    Shape(100, 32, 40, 250, proj_size=100),
+    Shape(50, 16, 80, 1024, proj_size=256),
+]
 STREAMING = [Shape(1, 1, 256, 256), Shape(1, 16, 256, 256), Shape(200, 1, 64, 256)]
 # the first two are so small that only the price of a call is left
 SHORT = [Shape(2, 8, 8, 8), Shape(6, 3, 4, 8), Shape(10, 32, 64, 128)]
@@ -74,6 +79,11 @@ ROWS = {
     "layer-streaming": Row("LSTM", Variant("layer"), False, STREAMING),
     "layer-short": Row("LSTM", Variant("layer"), True, SHORT),
     "layer-short-eval": Row("LSTM", Variant("layer"), False, SHORT),
+    "projected": Row("LSTM", Variant("batch"), True, PROJECTED),
+    "projected-loop": Row("LSTM", Variant("batch", "reference"), True, PROJECTED),
+    "layer-projected": Row("LSTM", Variant("layer"), True, PROJECTED),
+    "projected-eval": Row("LSTM", Variant("batch"), False, PROJECTED),
+    "layer-projected-eval": Row("LSTM", Variant("layer"), False, PROJECTED),
     "scaling": Row("LSTM", Variant("batch"), True, SCALING),
 }
 

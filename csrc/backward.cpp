@@ -1,15 +1,15 @@
 // the backward pass: gate gradients of a thread's units, a barrier, then its columns of dR W_h.
-// Another barrier before each statistic's sums that have parts of several threads, and two products
-// in turn where a step has two
+// Another barrier before each statistic's sums that have parts of several threads, two products in
+// turn where a step has two, and another before a projected h
 #include "pass.h"
-#include "sites.h"
+#include "projection.h"
 
 namespace rnnorm {
 namespace {
 
 template <class Cell, class T>
-struct Backward : SiteGradients<Cell, T> {
-  using Base = SiteGradients<Cell, T>;
+struct Backward : BackwardProjection<Cell, T> {
+  using Base = BackwardProjection<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P, Base::FI, Base::capacity, Base::columns, Base::ring_h, Base::stored_h,
       Base::delayed, Base::stored_x, Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::kept,
@@ -51,14 +51,21 @@ struct Backward : SiteGradients<Cell, T> {
     if (!plan.fused)
       s.x = {plan.recompute ? own_x + G * this->own(u, rank) : kept(a.saved_x, G, u, t),
              this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
-    s.h_after = const_cast<T*>(this->h_rows(t)) + u.first;
     s.h_stride = H;
-    if (const T* from = static_cast<const T*>(a.grad_output)) {
+    if (this->projects()) {
+      s.h_after = static_cast<T*>(a.saved_made) + offset[t] * H + u.first;
+      s.grad_h = this->grad_made + u.first;
+      s.grad_h_stride = this->made_columns;
+    } else {
+      s.h_after = const_cast<T*>(this->h_rows(t)) + u.first;
+      s.grad_h = grad_h + u.first;
+      s.grad_h_stride = columns;
+    }
+    const T* from = static_cast<const T*>(a.grad_output);
+    if (from && !this->projects()) {
       s.grad_output = from + t * B * H + u.first;
       s.next_grad_output = more ? from + next_t * B * H + next.first : nullptr;
     }
-    s.grad_h = grad_h + u.first;
-    s.grad_h_stride = columns;
     s.grad_zh = in_ring(ring_h, u, row);
     // of two products one's gradient has left its normalisation before the other's is known
     const bool apart = Cell::separate || (Cell::two_products && !plan.fused);
@@ -212,12 +219,21 @@ struct Backward : SiteGradients<Cell, T> {
   void run_thread(Team& team, int64_t rank) {
     const int64_t first = tiles.share(rank, team.size()), last = tiles.share(rank + 1, team.size());
     const int64_t from = first * tile_units, to = last * tile_units;
-    prepare(team, rank, first, last, from, to);
+    const auto own = this->share(rank, team.size());
+    prepare(first, last);
+    this->read_last(own);
+    this->pack_weights(team, rank, own.first, own.last);
+    this->pack_projection(from, to);
     team.barrier();
     for (int64_t stop = T_, start; stop > 0; stop = start) {
       start = this->chunk_start(stop);
       for (int64_t t = stop - 1; t >= start; --t) {
         const int64_t row = offset[t] - offset[start];
+        if (this->projects()) {
+          this->gather_projected(t, own);
+          team.barrier();
+          this->through_projection(t, from, to);
+        }
         if (plan.across) {
           if (!step_across(team, rank, first, last, t, row)) return;
         } else {
@@ -235,7 +251,7 @@ struct Backward : SiteGradients<Cell, T> {
           }
         }
         if (this->meets_each_step()) team.barrier();
-        this->recurrent_gradient(t, row, from, to, rank);
+        this->recurrent_gradient(t, row, own.first, own.last, rank);
       }
       if (!Cell::independent) this->pack_hidden(start, stop, rank, team.size());
       if (Cell::two_products) this->pack_operands(start, stop, rank, team.size());
@@ -248,10 +264,12 @@ struct Backward : SiteGradients<Cell, T> {
       if (!delayed) this->input_gradients(team, rank, stored_x, capacity, 0, start, stop);
       team.barrier();
     }
-    if (!delayed || this->delayed_input(team, rank, first, last)) finish(first, last);
+    if (delayed && !this->delayed_input(team, rank, first, last)) return;
+    finish(first, last);
+    this->write_first(own);
   }
 
-  void prepare(Team& team, int64_t rank, int64_t first, int64_t last, int64_t from, int64_t to) {
+  void prepare(int64_t first, int64_t last) {
     tiles.each(first, last, [&](auto width, Units u) {
       this->prepare_tile(u);
       if (plan.recompute)
@@ -263,10 +281,8 @@ struct Backward : SiteGradients<Cell, T> {
       else
         this->zero(grad_w_hh + G * u.first * this->grad_rows, G * u.width * this->grad_rows);
       this->zero_sums(u);
-      this->gather(a.grad_h_n, u, grad_h + u.first, B, columns);
       this->gather_states(a.grad_c_n, u, grad_states);
     });
-    this->pack_weights(team, rank, from, to);
   }
 
   void finish(int64_t first, int64_t last) const {
@@ -279,7 +295,6 @@ struct Backward : SiteGradients<Cell, T> {
       else
         this->unpack_recurrent(u);
       this->scatter_sums(u);
-      if (a.grad_h0) this->scatter(grad_h + u.first, u, a.grad_h0, B, columns);
       for (int k = 0; a.grad_c0 && k < Cell::states; ++k)
         this->scatter(grad_states + this->in_states(k, u), u,
                       static_cast<T*>(a.grad_c0) + k * B * H, B);

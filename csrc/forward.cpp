@@ -1,16 +1,16 @@
 // the forward pass: a thread owns hidden units for the whole batch. One barrier a step, and another
-// before each statistic that has parts of several threads, and before a second product
-#include "forward_products.h"
+// before each statistic that has parts of several threads, before a second product and a projection
 #include "pass.h"
+#include "projection.h"
 
 namespace rnnorm {
 namespace {
 
 template <class Cell, class T>
-struct Forward : ForwardProducts<Cell, T> {
-  using Base = ForwardProducts<Cell, T>;
+struct Forward : ForwardProjection<Cell, T> {
+  using Base = ForwardProjection<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::H, Base::P,
-      Base::kept, Base::steps_at_once, Base::x_terms, Base::h_terms, Base::merge_rows, Base::show;
+      Base::R, Base::kept, Base::steps_at_once, Base::x_terms, Base::h_terms, Base::merge_rows;
   static constexpr int G = Cell::gates;
 
   T *states_now, *own_c, *made_c, *gate;
@@ -81,11 +81,8 @@ struct Forward : ForwardProducts<Cell, T> {
       either(plan.extra,
              [&](auto extra) { Cell::template output<T, U, decltype(extra)::value>(s); });
     }
+    this->pass_made(u, t);
     const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
-    // one step may write its output where h_n is wanted
-    for (int64_t b = next; a.h_n != a.output && b < n; ++b)
-      std::memcpy(static_cast<T*>(a.h_n) + b * H + u.first, this->h_rows(t) + b * H + u.first,
-                  size_t(u.count) * sizeof(T));
     for (int k = 0; k < Cell::states; ++k) {
       const T* state = carried(k, u, t);
       T* last = static_cast<T*>(a.c_n) + k * B * H;
@@ -112,7 +109,7 @@ struct Forward : ForwardProducts<Cell, T> {
     Step<T> s{};
     s.n = a.sizes[t];
     s.units = u.count;
-    s.h_after = this->h_after(t) + u.first;
+    s.h_after = this->cell_h(t) + u.first;
     s.h_stride = H;
     if (Cell::has_cell) s.gate = gate + Cell::kept * this->own(u, rank);
     for (int k = 0; k < Cell::states; ++k) {
@@ -137,9 +134,9 @@ struct Forward : ForwardProducts<Cell, T> {
     const int64_t first = tiles.share(rank, team.size()), last = tiles.share(rank + 1, team.size());
     tiles.each(first, last, [&](auto width, Units u) {
       this->prepare_tile(u);
-      show(u, 0);
       this->template pack_weights<decltype(width)::value>(u);
     });
+    this->prepare_projection(rank, team.size());
     if (this->shows) team.barrier();
     const int64_t from = first < last ? tiles[first].first : 0;
     const int64_t to = first < last ? tiles[last - 1].first + tiles[last - 1].count : 0;
@@ -156,9 +153,12 @@ struct Forward : ForwardProducts<Cell, T> {
             this->template products<U>(u, t, rank);
             gates<U>(u, t, rank, next, t + (following == first));
             output<U>(u, t, rank);
-            show(u, t + 1);
           });
         }
+      }
+      if (this->projects()) {
+        team.barrier();
+        this->project(t, rank, team.size());
       }
       if (rank == 0) finish_rows(t);
       if (this->meets_each_step()) team.barrier();
@@ -190,7 +190,6 @@ struct Forward : ForwardProducts<Cell, T> {
     merge_rows(RNNORM_CELL, t, 0, rank);
     tiles.each(first, last, [&](auto width, Units u) {
       output<decltype(width)::value>(u, t, rank);
-      show(u, t + 1);
     });
     return true;
   }
@@ -198,7 +197,7 @@ struct Forward : ForwardProducts<Cell, T> {
   void prefer_huge_pages() const {
     const int64_t kept = plan.frames * P * int64_t(sizeof(T));
     // of padding that is not cleared, most pages are never touched
-    if (a.clears) rnnorm_prefer_huge_pages(a.output, T_ * B * H * output_bytes());
+    if (a.clears) rnnorm_prefer_huge_pages(a.output, T_ * B * R * output_bytes());
     rnnorm_prefer_huge_pages(a.saved_x, G * kept);
     rnnorm_prefer_huge_pages(a.saved_h, G * kept);
     rnnorm_prefer_huge_pages(a.saved_c, Cell::states * kept);
@@ -210,12 +209,11 @@ struct Forward : ForwardProducts<Cell, T> {
     const int64_t n = a.sizes[t];
     if (!a.clears || !H || n == B) return;
     const auto clear = [&](void* rows, int64_t bytes) {
-      std::memset(static_cast<char*>(rows) + (t * B + n) * H * bytes, 0,
-                  size_t((B - n) * H * bytes));
+      std::memset(static_cast<char*>(rows) + (t * B + n) * bytes, 0, size_t((B - n) * bytes));
     };
-    clear(a.output, output_bytes());
+    clear(a.output, R * output_bytes());
     for (int k = 0; a.all_c && k < Cell::states; ++k)
-      clear(static_cast<T*>(a.all_c) + k * T_ * B * H, sizeof(T));
+      clear(static_cast<T*>(a.all_c) + k * T_ * B * H, H * int64_t(sizeof(T)));
   }
   int64_t output_bytes() const { return a.narrow ? sizeof(Stored<T>) : sizeof(T); }
 };

@@ -13,7 +13,8 @@ template <class Cell, class T>
 struct ForwardProducts : SiteStatistics<Cell, T> {
   using Base = SiteStatistics<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
-      Base::P, Base::FI, Base::FH, Base::FR, Base::head, Base::two_h, Base::kept;
+      Base::P, Base::R, Base::FI, Base::FH, Base::FR, Base::head, Base::reads, Base::two_h,
+      Base::kept;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
 
@@ -50,7 +51,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
     operand = arena.take<T>(Cell::two_products ? B * H : 0);
-    two_h = arena.take<T>(a.narrow ? 2 * B * H : 0);
+    two_h = arena.take<T>(a.narrow ? 2 * B * R : 0);
     if (!a.narrow) two_h = nullptr;
     this->take_rows(arena, RNNORM_INPUT, steps_at_once * B);
     this->take_rows(arena, RNNORM_HIDDEN, B);
@@ -82,12 +83,12 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
     const auto seen = this->read_by(u);
     if constexpr (Cell::two_products) {
       constexpr int first = C / G * Cell::first_gates;
-      pack_columns<T, first>(a.weight_hh, H, head, u, panel, 0, Cell::first_gates);
-      return pack_columns<T, C - first>(a.weight_hh, H, head, u, panel + first * FR,
+      pack_columns<T, first>(a.weight_hh, H, reads, u, panel, 0, Cell::first_gates);
+      return pack_columns<T, C - first>(a.weight_hh, H, reads, u, panel + first * FR,
                                         Cell::first_gates, G);
     }
-    if (paired || seen.count == head)
-      return pack_columns<T, C>(a.weight_hh, H, head, u, panel, 0, G);
+    if (paired || seen.count == reads)
+      return pack_columns<T, C>(a.weight_hh, H, reads, u, panel, 0, G);
     const auto* w = static_cast<const F*>(a.weight_hh);
     std::memset(panel, 0, size_t(seen.count) * C * sizeof(F));
     this->each_unit(u, [&](int64_t unit, int64_t j, int64_t first) {
@@ -129,7 +130,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
     else if constexpr (Cell::independent)
       scaled<U>(before, n, u, h, plan.fused);
     else if (few)
-      dots<U>(before, seen_stride(), n, a.weight_hh, head, head, u, h, plan.fused);
+      dots<U>(before, seen_stride(), n, a.weight_hh, reads, head, u, h, plan.fused);
     else
       recurrent_product<U>(before, n, u, h);
     // a product with the state before would spread its NaN
@@ -141,7 +142,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
         std::memset(h + r * C, 0, C * sizeof(T));
     }
     // any other h is finite, or of a ReLU, whose backward stops NaN
-    if (t == 0 || this->passes()) this->template clear_missing<U>(u, n, h);
+    if (t == 0 || this->passes() || this->projects()) this->template clear_missing<U>(u, n, h);
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
     take_hidden<U, 0>(h, n, u, t);
   }
@@ -261,21 +262,23 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   int64_t seen_stride() const { return FH * per_factor; }
   void show(Units u, int64_t t) const {
     for (int64_t b = 0; two_h && t > 0 && b < a.sizes[t - 1]; ++b)
-      copy_units(this->h_rows(t - 1) + b * H + u.first, u, narrow_rows(t) + b * H + u.first);
+      copy_units(this->h_rows(t - 1) + b * R + u.first, u, narrow_rows(t) + b * R + u.first);
     if (!shows || t == T_ || before_rows(t) != seen_rows(t)) return;
     for (int64_t b = 0; b < a.sizes[t]; ++b) {
-      const T* h = this->h_rows(t - 1) + b * H + u.first;
+      const T* h = this->h_rows(t - 1) + b * R + u.first;
       T masked[tile_units];
       if (plan.masked) {
         this->drop_hidden(h, t, b, u.first, u.count, masked);
         h = masked;
       }
-      Stored<T>* to = seen_rows(t) + b * seen_stride() + u.first;
-      copy_units(h, u, to);
-      // zeros beyond the last unit
-      const int64_t left = seen_stride() - H;
-      if (u.first + u.count == H && left) std::memset(to + u.count, 0, size_t(left) * sizeof(*to));
+      copy_as_factors(h, u, R, seen_rows(t) + b * seen_stride());
     }
+  }
+  // copies some of the `all` units of a row that products read, with zeros beyond the last
+  static void copy_as_factors(const T* from, Units u, int64_t all, Stored<T>* row) {
+    copy_units(from, u, row + u.first);
+    const int64_t left = row_factors(all) * per_factor - all;
+    if (u.first + u.count == all && left) std::memset(row + all, 0, size_t(left) * sizeof(*row));
   }
   static void copy_units(const T* from, Units u, Stored<T>* to) {
     if (u.count == tile_units)
@@ -285,13 +288,13 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   }
   // the narrow output of the step before t
   Stored<T>* narrow_rows(int64_t t) const {
-    return static_cast<Stored<T>*>(a.output) + (t - 1) * B * H;
+    return static_cast<Stored<T>*>(a.output) + (t - 1) * B * R;
   }
   const Stored<T>* before_rows(int64_t t) const {
     if constexpr (!paired)
       if (!plan.masked) return this->h_rows(t - 1);
     // rows that end at an odd unit are not whole factors
-    return two_h && t > 0 && !plan.masked && seen_stride() == H ? narrow_rows(t) : seen_rows(t);
+    return two_h && t > 0 && !plan.masked && seen_stride() == R ? narrow_rows(t) : seen_rows(t);
   }
 };
 

@@ -9,21 +9,21 @@ template <class Cell, class T>
 struct InputGradients : WeightGradients<Cell, T> {
   using Base = WeightGradients<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::B, Base::I, Base::H, Base::P,
-      Base::head, Base::capacity, Base::packed_x, Base::ring_h, Base::stored_h, Base::grad_w_ih,
-      Base::grad_w_hh, Base::zero;
+      Base::R, Base::head, Base::reads, Base::capacity, Base::packed_x, Base::ring_h,
+      Base::stored_h, Base::grad_w_ih, Base::grad_w_hh, Base::zero;
   using typename Base::Span;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
   static constexpr int64_t panel_tiles = 8;  // this many tiles of W, 64 columns wide, fit in cache
 
-  int64_t columns;  // columns of the gradient of h: P rounded up to whole vectors
+  int64_t columns;  // columns of the gradient of h: R rounded up to whole vectors
   F *panel_t, *panel_i;
   T *grad_h, *block_x;
   T* grad_seen;     // gradient of the masked h
   T* grad_operand;  // gradient of what a second product multiplies at one step
 
   explicit InputGradients(const rnnorm_layer& args) : Base(args) {
-    columns = quotient_up(P, tile_units) * tile_units;
+    columns = quotient_up(R, tile_units) * tile_units;
   }
 
   void take(Arena& arena) {
@@ -36,15 +36,16 @@ struct InputGradients : WeightGradients<Cell, T> {
     grad_seen = arena.take<T>(plan.masked ? B * columns : 0);
   }
 
-  // a thread's columns [from, to) of W_h, and its share of W_x's, for in_panels
+  // a thread's columns [from, to) of W_h, those of its units of h, and its share of W_x's, for
+  // in_panels
   void pack_weights(Team& team, int64_t rank, int64_t from, int64_t to) const {
     each_panel(from, Cell::independent ? from : to, [&](int64_t start, auto width) {
       constexpr int N = decltype(width)::value;
       constexpr int K = Cell::first_gates;
-      this->template pack_rows<N>(a.weight_hh, head, head, readers(start, N), start,
+      this->template pack_rows<N>(a.weight_hh, reads, head, readers(start, N), start,
                                   panel_t + factors(K * P) * start, 0, K);
       if (K < G)
-        this->template pack_rows<N>(a.weight_hh, head, head, readers(start, N), start,
+        this->template pack_rows<N>(a.weight_hh, reads, head, readers(start, N), start,
                                     second_panel() + factors((G - K) * P) * start, K, G);
     });
     if (a.grad_x)
@@ -77,7 +78,7 @@ struct InputGradients : WeightGradients<Cell, T> {
                                     columns, passes && !plan.masked, 0, Cell::first_gates);
       });
     }
-    const int64_t real = larger(0, smaller(H, last) - first);
+    const int64_t real = larger(0, smaller(R, last) - first);
     for (int64_t b = 0; plan.masked && b < a.sizes[t]; ++b) {
       T *seen = grad_seen + b * columns + first, *h = grad_h + b * columns + first;
       this->drop_hidden(seen, t, b, first, real, seen);

@@ -78,8 +78,11 @@ struct rnnorm_layer {
   int64_t numbers;
   int64_t threads;
   int64_t T, B, I, H;
+  // units of h: H or, where each step multiplies the cell's h by weight_hr, any other number. The
+  // arrays of h are (., B, R) then, and the masks of h and of its zoneout are of R units
+  int64_t R;
   // 1 or more: a unit reads the h of the units of its head alone, so that weight_hh is
-  // (G H, H / heads); 1 with bfloat16 and in an independent cell
+  // (G H, R / heads); 1 with bfloat16, with a projection and in an independent cell
   int64_t heads;
   const int64_t* sizes;  // active rows of each step, non-increasing
   int64_t min_rows;      // fewest rows a statistic is taken of, negative to take none
@@ -96,7 +99,9 @@ struct rnnorm_layer {
   const void *x, *h0;
   const void* c0;        // (states beside h, B, H), as are c_n and the gradients of both
   const uint8_t* reset;  // (T, B), 1 where a row begins anew before the step, or null
-  const void *weight_ih, *weight_hh, *bias_ih, *bias_hh;
+  const void *weight_ih, *weight_hh;
+  const void* weight_hr;  // (R, H), null without a projection
+  const void *bias_ih, *bias_hh;
   const void* peephole[RNNORM_PEEPHOLES];  // one weight a unit, null without
   rnnorm_mask mask[RNNORM_MASKS];
   void *output, *h_n, *c_n;
@@ -106,6 +111,10 @@ struct rnnorm_layer {
   void *saved_x, *saved_h, *saved_c;
   // c, the first state beside h, as the next step reads it, where zoneout or carry makes it another
   void* saved_carried;
+  // what weight_hr has multiplied, (frames, H), and in backward the gradient of its product, (frames,
+  // R): the caller computes that of weight_hr from these
+  void* saved_made;
+  void* grad_projected;
   const void *grad_output, *grad_h_n, *grad_c_n, *grad_all_c;  // null for zeros
   void *grad_x, *grad_h0, *grad_c0;               // null if unwanted
   void *grad_weight_ih, *grad_weight_hh, *grad_bias_ih, *grad_bias_hh;

@@ -40,8 +40,10 @@ struct Layer {
   const Plan plan;
   const Tiling tiles;
   const int64_t T_, B, I, H, P;  // P: H rounded up to whole tiles
+  const int64_t R;               // units of h
   const int64_t FI, FH;          // factors of a row of x and of h in their products
   const int64_t head;            // units of a head, which read each other's h alone
+  const int64_t reads;           // units of h that each unit reads
   int64_t FR;                    // factors of the most units of h that a tile reads
   int64_t* offset;               // frames before step t
   T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *peepholes, *first_states;
@@ -52,8 +54,8 @@ struct Layer {
 
   explicit Layer(const rnnorm_layer& args)
       : a(args), plan(args, Cell::separate, Cell::two_products), tiles(args.H), T_(args.T),
-        B(args.B), I(args.I), H(args.H), P(tiles.padded), FI(row_factors(I)), FH(row_factors(H)),
-        head(H / args.heads), FR(0) {
+        B(args.B), I(args.I), H(args.H), P(tiles.padded), R(args.R), FI(row_factors(I)),
+        FH(row_factors(R)), head(H / args.heads), reads(R / args.heads), FR(0) {
     for (int64_t i = 0; i < tiles.count; ++i) FR = larger(FR, row_factors(read_by(tiles[i]).count));
   }
 
@@ -145,7 +147,7 @@ struct Layer {
     int64_t first, count;
   };
   Span read_by(Units u) const {
-    if (head == H) return {0, H};
+    if (head == H) return {0, R};
     const int64_t first = u.first / head * head;
     return {first, quotient_up(u.first + u.count, head) * head - first};
   }
@@ -164,7 +166,7 @@ struct Layer {
   }
   // where step t writes its h: the output, or in turn one of two steps in scratch memory
   T* h_after(int64_t t) const {
-    return two_h ? two_h + t % 2 * B * H : static_cast<T*>(a.output) + t * B * H;
+    return two_h ? two_h + t % 2 * B * R : static_cast<T*>(a.output) + t * B * R;
   }
 
   // the flags of the rows that begin anew before step t, null if none does
@@ -189,7 +191,7 @@ struct Layer {
     const bool some = anew(t);
     s.h_before = h_rows(t - 1) + u.first;
     s.h_before_stride = H;
-    if (some && passes()) {
+    if (some && passes() && !projects()) {
       s.h_before = seen_anew<U>(s.h_before, H, u, t, anew_h + own(u, rank));
       s.h_before_stride = U;
     }
@@ -206,7 +208,8 @@ struct Layer {
     for (int which = 0; which < Cell::weights; ++which)
       s.peephole[which] = a.peephole[which] ? peepholes + which * P + u.first : nullptr;
     s.candidate = tile_mask(RNNORM_CANDIDATE, u, t);
-    s.zone_h = tile_mask(RNNORM_ZONE_H, u, t);
+    // a projected h has its zoneout after the projection
+    if (!projects()) s.zone_h = tile_mask(RNNORM_ZONE_H, u, t);
     s.state[0].zone = tile_mask(RNNORM_ZONE_C, u, t);
   }
   Mask<T> tile_mask(int place, Units u, int64_t t) const {
@@ -237,6 +240,7 @@ struct Layer {
   }
   // whether the next step reads another than the new state c, the first beside h
   bool carries() const { return a.carry || a.mask[RNNORM_ZONE_C].drawn; }
+  bool projects() const { return a.weight_hr; }
   // whether h also passes to the next step without W_h
   bool passes() const { return Cell::skips || a.mask[RNNORM_ZONE_H].drawn; }
 

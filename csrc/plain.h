@@ -32,6 +32,9 @@ inline int64_t block_gates(int64_t cell, int64_t over) {
   return apart && over == RNNORM_OVER_BLOCKS ? 2 : gates_of(cell);
 }
 
+// whether a mask has the units of h, not those of the cell
+inline bool is_of_h(int64_t place) { return place == RNNORM_SEEN || place == RNNORM_ZONE_H; }
+
 inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 template <class T>
@@ -40,8 +43,8 @@ class Layer {
   Numbers output, h_n, c_n, all_c;
 
   Layer(const rnnorm_layer& layer, double distance)
-      : output(size_t(layer.T * layer.B * layer.H)),
-        all_c(layer.all_c ? output.size() : 0),
+      : output(size_t(layer.T * layer.B * layer.R)),
+        all_c(size_t(layer.all_c ? layer.T * layer.B * layer.H : 0)),
         a(layer),
         F(gates_of(layer.cell) * layer.H) {
     const auto moved = [&](const void* numbers, int64_t count, bool stored = false) {
@@ -51,10 +54,11 @@ class Layer {
       return result;
     };
     x = moved(a.x, a.T * a.B * a.I, true);
-    h_n = moved(a.h0, a.B * a.H);
+    h_n = moved(a.h0, a.B * a.R);
     c_n = moved(a.c0, a.B * a.H);
     weight_ih = moved(a.weight_ih, F * a.I, true);
     weight_hh = moved(a.weight_hh, recurrent_weights(a), true);
+    weight_hr = moved(a.weight_hr, a.R * a.H, true);
     bias_ih = moved(a.bias_ih, F);
     bias_hh = moved(a.bias_hh, F);
     for (int k = 0; k < RNNORM_SITES; ++k)
@@ -70,7 +74,7 @@ class Layer {
   }
 
   static int64_t recurrent_weights(const rnnorm_layer& a) {
-    return independent(a.cell) ? a.H : gates_of(a.cell) * a.H * (a.H / a.heads);
+    return independent(a.cell) ? a.H : gates_of(a.cell) * a.H * (a.R / a.heads);
   }
 
   // a number of x, of a weight, or of the gradient of one
@@ -85,11 +89,13 @@ class Layer {
   // the loss whose gradients are those that the layer is given
   double loss() const {
     double sum = 0;
-    for (int64_t t = 0; t < a.T; ++t)
-      for (int64_t k = t * a.B * a.H; k < (t * a.B + a.sizes[t]) * a.H; ++k)
-        sum += fixed(a.grad_output, k) * output[k] +
-               (all_c.empty() ? 0 : fixed(a.grad_all_c, k) * all_c[k]);
-    for (int64_t k = 0; k < a.B * a.H; ++k) sum += fixed(a.grad_h_n, k) * h_n[k];
+    for (int64_t t = 0; t < a.T; ++t) {
+      const int64_t first = t * a.B, last = first + a.sizes[t];
+      for (int64_t k = first * a.R; k < last * a.R; ++k) sum += fixed(a.grad_output, k) * output[k];
+      for (int64_t k = first * a.H; !all_c.empty() && k < last * a.H; ++k)
+        sum += fixed(a.grad_all_c, k) * all_c[k];
+    }
+    for (int64_t k = 0; k < a.B * a.R; ++k) sum += fixed(a.grad_h_n, k) * h_n[k];
     for (int64_t k = 0; a.grad_c_n && k < a.B * a.H; ++k) sum += fixed(a.grad_c_n, k) * c_n[k];
     return sum;
   }
@@ -98,7 +104,7 @@ class Layer {
   const rnnorm_layer& a;
   const int64_t F;
   int64_t last_good = -1;
-  Numbers x, weight_ih, weight_hh, bias_ih, bias_hh, gamma[RNNORM_SITES], beta,
+  Numbers x, weight_ih, weight_hh, weight_hr, bias_ih, bias_hh, gamma[RNNORM_SITES], beta,
       peephole[RNNORM_PEEPHOLES];
 
   static double fixed(const void* numbers, int64_t k) { return static_cast<const T*>(numbers)[k]; }
@@ -107,7 +113,8 @@ class Layer {
   double mask(int place, int64_t t, int64_t k, double otherwise) const {
     const rnnorm_mask& m = a.mask[place];
     if (!m.drawn) return otherwise;
-    return m.drawn[t * m.step + k / a.H * m.row + k % a.H] ? m.scale : 0;
+    const int64_t units = is_of_h(place) ? a.R : a.H;
+    return m.drawn[t * m.step + k / units * m.row + k % units] ? m.scale : 0;
   }
 
   // adds rows (n, heads * K) times the transpose of weight (F, K): a unit reads its head alone
@@ -182,20 +189,23 @@ class Layer {
       Numbers x_term(all.begin() + start, all.begin() + start + n * F), h_term(size_t(n * F));
       start += n * F;
       if (!whole) normalise(RNNORM_INPUT, x_term, n, t);
-      for (int64_t k = 0; a.reset && k < n * a.H; ++k)
-        if (a.reset[t * a.B + k / a.H]) h_n[k] = (c_n.empty() ? h_n : c_n)[k] = 0;
-      Numbers seen(h_n.begin(), h_n.begin() + n * a.H);
-      for (int64_t k = 0; k < n * a.H; ++k) seen[k] *= mask(RNNORM_SEEN, t, k, 1);
+      for (Numbers* state : {&h_n, &c_n}) {
+        const int64_t units = state == &h_n ? a.R : a.H;
+        for (int64_t k = 0; a.reset && !state->empty() && k < n * units; ++k)
+          if (a.reset[t * a.B + k / units]) (*state)[k] = 0;
+      }
+      Numbers seen(h_n.begin(), h_n.begin() + n * a.R);
+      for (int64_t k = 0; k < n * a.R; ++k) seen[k] *= mask(RNNORM_SEEN, t, k, 1);
       for (int64_t k = 0; independent(a.cell) && k < n * a.H; ++k)
         h_term[k] = seen[k] * weight_hh[k % a.H];
       if (!independent(a.cell))
-        product(seen.data(), n, a.H / a.heads, weight_hh, h_term.data(), a.heads);
+        product(seen.data(), n, a.R / a.heads, weight_hh, h_term.data(), a.heads);
       if (a.joint)
         for (int64_t k = 0; k < n * F; ++k) h_term[k] += x_term[k], x_term[k] = 0;
       normalise(RNNORM_HIDDEN, h_term, n, t);
       for (int64_t k = 0; k < n * F; ++k) x_term[k] += bias_ih[k % F], h_term[k] += bias_hh[k % F];
       step(x_term, h_term, n, t);
-      for (int64_t k = 0; k < n * a.H; ++k) output[t * a.B * a.H + k] = h_n[k];
+      for (int64_t k = 0; k < n * a.R; ++k) output[t * a.B * a.R + k] = h_n[k];
       for (int64_t k = 0; !all_c.empty() && k < n * a.H; ++k) all_c[t * a.B * a.H + k] = c_n[k];
     }
   }
@@ -220,10 +230,11 @@ class Layer {
       cell[k] += beta.empty() ? 0 : beta[k % H];
       c_n[k] = zone(mask(RNNORM_ZONE_C, t, k, 0), c_n[k], a.carry ? cell[k] : made[k]);
     }
+    Numbers projected(size_t(weight_hr.empty() ? 0 : n * H));
     for (int64_t k = 0; k < n * H; ++k) {
       const int64_t at = k / H * F + k % H;
-      const double before = h_n[k];
-      double& h = h_n[k];
+      double& h = projected.empty() ? h_n[k] : projected[k];
+      const double before = h;
       if (a.cell == RNNORM_LSTM) {
         const double o = sigmoid(sum(at + 3 * H) + peep(RNNORM_PEEPHOLE_O, k, made[k]));
         h = o * std::tanh(cell[k]);
@@ -240,7 +251,13 @@ class Layer {
         const bool tanh = a.cell == RNNORM_RNN_TANH || a.cell == RNNORM_INDRNN_TANH;
         h = tanh ? std::tanh(sum(at)) : std::fmax(sum(at), 0.0);
       }
-      h = zone(mask(RNNORM_ZONE_H, t, k, 0), before, h);
+      if (projected.empty()) h = zone(mask(RNNORM_ZONE_H, t, k, 0), before, h);
+    }
+    for (int64_t k = 0; !projected.empty() && k < n * a.R; ++k) {
+      double made_h = 0;
+      for (int64_t j = 0; j < H; ++j)
+        made_h += projected[k / a.R * H + j] * weight_hr[k % a.R * H + j];
+      h_n[k] = zone(mask(RNNORM_ZONE_H, t, k, 0), h_n[k], made_h);
     }
   }
 };

@@ -9,7 +9,8 @@ namespace {
 template <class Cell, class T>
 struct WeightGradients : SiteStatistics<Cell, T> {
   using Base = SiteStatistics<Cell, T>;
-  using Base::a, Base::plan, Base::offset, Base::B, Base::I, Base::H, Base::P, Base::head;
+  using Base::a, Base::plan, Base::offset, Base::B, Base::I, Base::H, Base::P, Base::R, Base::head,
+      Base::reads;
   using typename Base::Span;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
@@ -32,7 +33,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     capacity_f = factors(capacity);
     steps_rows = paired ? B : capacity;
     // a part of h may begin and end within a block of packed_h
-    grad_rows = head == H ? H : this->FR + packed;
+    grad_rows = head == H ? R : this->FR + packed;
   }
 
   void take(Arena& arena) {
@@ -40,14 +41,14 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     ring_h = arena.take<T>(G * P * steps_rows);
     stored_h = take_stored(arena, ring_h);
     packed_x = arena.take<F>(quotient_up(I, packed) * packed * capacity_f);
-    packed_h = arena.take<F>(Cell::independent ? 0 : quotient_up(H, packed) * packed * capacity_f);
+    packed_h = arena.take<F>(Cell::independent ? 0 : quotient_up(R, packed) * packed * capacity_f);
     grad_w_ih = arena.take<T>(G * P * I);
     grad_w_hh = arena.take<T>(Cell::independent ? P : G * P * grad_rows);
     own_dz = arena.take<F>(a.threads * own_dz_size());
     operands = arena.take<T>(Cell::two_products ? capacity * H : 0);
     packed_operands =
         arena.take<F>(Cell::two_products ? quotient_up(H, packed) * packed * capacity_f : 0);
-    own_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * H : 0);
+    own_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * R : 0);
   }
 
   // room for dz in the type that products read, which is the ring itself where the types are equal
@@ -143,7 +144,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t count) {
       return seen_by_product(t, b, first, count, rank);
     };
-    pack_frames(row_of, H, start, stop, rank, team, packed_h);
+    pack_frames(row_of, R, start, stop, rank, team, packed_h);
   }
   void pack_operands(int64_t start, int64_t stop, int64_t rank, int64_t team) const {
     const auto row_of = [&](int64_t t, int64_t b, int64_t first, int64_t) {
@@ -154,8 +155,8 @@ struct WeightGradients : SiteStatistics<Cell, T> {
   // units of a row of h as the recurrent product of step t has seen them
   const T* seen_by_product(int64_t t, int64_t b, int64_t first, int64_t count,
                            int64_t rank) const {
-    const T* h = this->h_rows(t - 1) + b * H + first;
-    T* seen = own_row + rank * H;
+    const T* h = this->h_rows(t - 1) + b * R + first;
+    T* seen = own_row + rank * R;
     if (a.reset && a.reset[t * B + b])
       zero(seen, count);
     else if (plan.masked)
@@ -206,8 +207,8 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     const Span seen = this->read_by(u);
     const int64_t C = G * u.width, begin = whole_blocks(seen.first);
     const T* panel = grad_w_hh + G * u.first * grad_rows;
-    if (paired || seen.count == head)
-      return unpack_columns<G>(panel + (seen.first - begin) * C, H, head, u, a.grad_weight_hh);
+    if (paired || seen.count == reads)
+      return unpack_columns<G>(panel + (seen.first - begin) * C, H, reads, u, a.grad_weight_hh);
     this->each_unit(u, [&](int64_t unit, int64_t j, int64_t first) {
       for (int g = 0; g < G; ++g)
         for (int64_t k = 0; k < head; ++k)

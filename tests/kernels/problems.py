@@ -99,6 +99,8 @@ class Problem:
     # share of the frames before which a row begins anew
     resets: float = 0.0
     all_states: bool = False
+    # units of h after a projection, 0 without
+    proj_size: int = 0
     device: torch.device | str = "cpu"
     leaves: dict[str, torch.Tensor] = field(init=False)
 
@@ -114,12 +116,14 @@ class Problem:
             drawn = torch.randn(*size, generator=generator, dtype=torch.float64)
             return drawn.to(self.device)
 
-        F = sum(cell.gates) * H
-        leaves = {"x": draw(T, B, inputs), "h0": 0.3 * draw(B, H)}
+        F, R = sum(cell.gates) * H, self.proj_size or H
+        leaves = {"x": draw(T, B, inputs), "h0": 0.3 * draw(B, R)}
         if cell.name == "LSTM":
             leaves["c0"] = draw(B, H)
-        shape = cell.weights(inputs, H, False)["weight_hh"]
+        shape = (F, R) if self.proj_size else cell.weights(inputs, H, False)["weight_hh"]
         leaves |= {"weight_ih": draw(F, inputs) / inputs**0.5, "weight_hh": draw(*shape) / H**0.5}
+        if self.proj_size:
+            leaves["weight_hr"] = draw(R, H) / H**0.5
         if self.bias:
             leaves |= {"bias_ih": 0.2 * draw(F), "bias_hh": 0.2 * draw(F)}
         names = ("weight_ci", "weight_cf", "weight_co")
@@ -139,7 +143,7 @@ class Problem:
         leaves |= {f"beta_{site}": 0.1 * draw(H) for site in self.shifted}
         self.leaves = leaves
         self.sizes = None if self.lengths is None else lengths_to_sizes(self.lengths)
-        self.upstream = [draw(T, B, H), draw(B, H), draw(B, H), draw(T, B, H)]
+        self.upstream = [draw(T, B, R), draw(B, R), draw(B, H), draw(T, B, H)]
         self.reset = None
         if self.resets:
             self.reset = (torch.rand((T, B), generator=generator) < self.resets).to(self.device)
@@ -147,7 +151,8 @@ class Problem:
         for place, kind in DROPOUTS[self.dropout].items():
             if place not in cell.dropouts:
                 continue
-            size = {"step": (T, B, H), "sequence": (1, B, H), "expected": (1, 1, 1)}[kind]
+            width = R if place in ("hidden", "zoneout_h") else H
+            size = {"step": (T, B, width), "sequence": (1, B, width), "expected": (1, 1, 1)}[kind]
             kept = (torch.rand(size, generator=generator) < 0.7).to(self.device)
             if kind == "expected":
                 self.masks[place] = Mask(torch.ones_like(kept), 0.3)

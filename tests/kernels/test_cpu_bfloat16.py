@@ -66,6 +66,16 @@ def test_masks_resets_and_peepholes(cell, dropout, resets):
     assert_as_good(problem)
 
 
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("dropout", ["none", "every"])
+@pytest.mark.parametrize("norm", ["none", "all", "layer"])
+@pytest.mark.parametrize("units", [(32, 16), (21, 6), (50, 33)])
+def test_a_projected_h(norm, dropout, units):
+    hidden_size, proj_size = units
+    shape = (6, 30, 9, hidden_size)
+    assert_as_good(rounded("LSTM", norm, shape, dropout=dropout, proj_size=proj_size))
+
+
 @pytest.mark.parametrize("norm", MORE_NORMS)
 def test_more_norms_of_an_lstm(norm):
     assert_as_good(rounded("LSTM", norm, (4, 12, 6, 20)))

@@ -90,9 +90,11 @@ def test_the_kernel_runs(cell, norm):
         ("LSTM", {"recurrent_dropout": rnnorm.Zoneout(), "norm": "batch"}),
         ("GRU", {"recurrent_dropout": rnnorm.CellDropout()}),
         ("RNN", {"recurrent_dropout": rnnorm.SequenceDropout(hidden=0.5)}),
+        ("LSTM", {"proj_size": 2, "norm": "batch"}),
+        ("LSTM", {"proj_size": 2, "recurrent_dropout": rnnorm.Zoneout(), "peephole": "output"}),
     ],
 )
-def test_peepholes_and_masks_run_on_it(cell, arguments):
+def test_peepholes_masks_and_projections_run_on_it(cell, arguments):
     before = dispatch.calls["cpu"]
     getattr(rnnorm, cell)(3, 5, **arguments)(torch.randn(4, 6, 3))[0].sum().backward()
     assert dispatch.calls["cpu"] == before + 1
@@ -104,9 +106,7 @@ def test_peepholes_and_masks_run_on_it(cell, arguments):
         ("LSTM", {"norm": rnnorm.BatchNorm(carry="frame")}),
         ("LSTM", {"norm": "carry", "peephole": "output"}),
         ("LSTM", {"peephole": "full"}),
-        ("LSTM", {"recurrent_dropout": rnnorm.Zoneout(), "proj_size": 2}),
         ("GRU", {"recurrent_dropout": rnnorm.CellDropout(), "reset_after": False}),
-        ("LSTM", {"norm": "batch", "proj_size": 2}),
     ],
 )
 def test_what_it_does_not_cover_runs_the_reference(cell, arguments):

@@ -222,6 +222,66 @@ def test_extreme_values_go_where_the_reference_sends_them(cell, dtype, size):
         torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
+PROJECTED = {
+    "one-unit": ((1, 1, 1, 2), 1, None),
+    "dense": ((6, 9, 40, 20), 7, None),
+    "few-rows": ((2, 4, 19, 21), 6, None),
+    "units-16": ((4, 13, 3, 32), 16, None),
+    "wide": ((5, 30, 1, 100), 83, None),
+    "ragged": ((9, 7, 5, 13), 6, [9, 9, 7, 4, 4, 2, 1]),
+    "chunks": ((12, 130, 33, 40), 21, None),
+}
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=("float32", "float64"))
+@pytest.mark.parametrize("shape", PROJECTED)
+@pytest.mark.parametrize("min_rows", [2, None], ids=("training", "evaluation"))
+@pytest.mark.parametrize(
+    ("cell", "norm", "dropout"),
+    [
+        ("LSTM", "none", "none"),
+        *(("LSTM", norm, "none") for norm in ("all", "sequence", "joint-cell", "layer", "mixed")),
+        *(("LSTM", norm, "none") for norm in ("batch-carry", "rms-carry-gate")),
+        *(("LSTM", "all", dropout) for dropout in ("candidate", "hidden", "zoneout")),
+        ("LSTM-all", "layer", "every"),
+        ("LSTM-output", "all", "hidden"),
+    ],
+)
+def test_a_projected_h_as_in_the_reference(cell, norm, dropout, min_rows, shape, dtype):
+    size, proj_size, lengths = PROJECTED[shape]
+    if dtype == torch.float32 and (size[3] == 2 or norm == "batch-carry"):
+        pytest.skip("statistics of few numbers, and a carry by those of few rows, amplify rounding")
+    options = {"dropout": dropout, "proj_size": proj_size, "all_states": shape != "wide"}
+    resets = 0.2 if min_rows is None or norm in ("none", "layer", "rms-carry-gate") else 0.0
+    problem = Problem(cell, norm, size, lengths, min_rows, resets=resets, **options)
+    expected = problem.results(reference.layer, torch.float64)
+    found = problem.results(cpu.layer, dtype, poison=True)
+    assert_same(found, expected, TOLERANCE[dtype])
+    with torch.no_grad():
+        values, _ = problem.run(cpu.layer, problem.leaves)
+    for got, name in zip(values, ("output", "h_n", "c_n"), strict=False):
+        torch.testing.assert_close(got, expected[name])
+
+
+@pytest.mark.parametrize("norm", ["none", "all", "layer"])
+def test_gradients_of_gradients_of_a_projected_h(norm):
+    problem = Problem("LSTM", norm, (3, 3, 2, 4), [3, 3, 2], proj_size=3, all_states=True)
+    torch.testing.assert_close(twice(problem, cpu.layer), twice(problem, reference.layer))
+
+
+@pytest.mark.parametrize("size", [1e4, float("inf"), float("nan")])
+@pytest.mark.parametrize("where", ["x", "h0", "weight_hr"])
+def test_extreme_values_of_a_projected_layer(where, size):
+    # the last tile has 4 units, or 8 of which three do not exist, with weights of 0
+    problem = Problem("LSTM", "none", (3, 3, 4, 21), min_rows=None, proj_size=5)
+    problem.leaves[where].view(-1, problem.leaves[where].size(-1))[1, 2] = size
+    expected = problem.results(reference.layer, torch.float64)
+    found = problem.results(cpu.layer, torch.float64)
+    for name, want in expected.items():
+        torch.testing.assert_close(found[name], want, equal_nan=True, msg=f"{name} differs")
+
+
 # the relu of an infinite sum is infinite itself
 @pytest.mark.parametrize("norm", ["none", "all"])
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell != "RNN_RELU"])

@@ -183,6 +183,7 @@ class Coverage:
         masks: the places where recurrent dropout may act. Masks of the input are the layer's own.
         over: the columns that may share the statistics of a row, as ``LayerNorm.over`` names them.
         states: whether it returns every state of every step.
+        projected: whether h may be projected (``proj_size``).
         mixed: whether the sites of a layer may have different specs.
     """
 
@@ -191,6 +192,7 @@ class Coverage:
     masks: tuple[str, ...] = ()
     over: tuple[str | None, ...] = (None,)
     states: bool = False
+    projected: bool = False
     mixed: bool = False
 
     def refuses(self, request: Request) -> str:
@@ -204,7 +206,7 @@ class Coverage:
         cell = request.cell
         if request.dtype not in DTYPES:
             return f"it has no {request.dtype}"
-        if request.projected:
+        if request.projected and not self.projected:
             return "it has no proj_size"
         if request.states and len(cell.states) > 1 and not self.states:
             return f"it returns only the last {' and '.join(cell.states[1:])}"

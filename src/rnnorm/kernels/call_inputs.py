@@ -66,42 +66,51 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
     sites, gates, heads = _forms(call.cell, call.norm)
     statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
-    x, weight_ih, weight_hh = ready(narrow, (x, weights.weight_ih, weights.weight_hh))
+    matrices = (weights.weight_ih, weights.weight_hh, weights.weight_hr)
+    x, weight_ih, weight_hh, weight_hr = ready(narrow, (x, *matrices))
     others = [
         weights.bias_ih,
         weights.bias_hh,
         *[weights.own.get(name) for name in PEEPHOLES],
         *[call.gamma.get(site) for site in sites],
         call.beta.get(sites[2]),
-        *[m.detach() if m is not None and m.requires_grad else m for m in statistics],
     ]
+    constants = [m.detach() if m is not None and m.requires_grad else m for m in statistics]
     h0, c0, *others = ready(wide, (h0, c0, *others))
     dropped: Sequence[Tensor | None] = NO_MASKS
     if masks:
         drawn = [masks[place].drawn if place in masks else None for place in PLACES]
-        units = h0.size(1)
-        dropped = [m if m is None else m.expand(-1, -1, units).contiguous() for m in drawn]
+        widths = _widths_of_masks(h0.size(1), h0.size(1) if c0 is None else c0.size(-1))
+        dropped = [
+            m if m is None else m.expand(-1, -1, width).contiguous()
+            for m, width in zip(drawn, widths, strict=True)
+        ]
     batch_sizes = batch_sizes.contiguous()
     reset = None if call.reset is None else call.reset.contiguous()
-    given = (x, batch_sizes, h0, c0, weight_ih, weight_hh, *others, *dropped, reset)
-    inputs = Inputs._make(given)
+    leaves = (x, batch_sizes, h0, c0, weight_ih, weight_hh, *others, weight_hr)
+    inputs = Inputs._make((*leaves, *ready(wide, constants), *dropped, reset))
     check_shapes(inputs, gates, heads)
     return inputs
+
+
+def _widths_of_masks(narrow: int, units: int) -> tuple[int, ...]:
+    """Return the units of the masks in the order of ``PLACES``, of h and of the cell."""
+    return narrow, units, narrow, units
 
 
 def check_shapes(inputs: Inputs, gates: int, heads: int | None) -> None:
     """Refuse parameters and statistics beyond whose end the kernel would read.
 
     Raises:
-        RuntimeError: if one has another shape than in a layer of ``gates`` gates with the units of
-            ``h0`` in ``heads``, which is None if the recurrent weight is a vector.
+        RuntimeError: if one has another shape than in a layer of ``gates`` gates with its units in
+            ``heads``, which is None if the recurrent weight is a vector.
     """
-    (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
+    (T, B), units, narrow = inputs.x.shape[:2], inputs.hidden_size, inputs.h0.size(1)
     gates *= units
-    recurrent = (units,) if heads is None else (gates, units // heads)
+    recurrent = (units,) if heads is None else (gates, narrow // heads)
     matrices = ((gates, inputs.x.size(2)), recurrent)
     row, unit = (gates,), (units,)
-    shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit)
+    shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit, (narrow, units))
     for name, given, shape in zip(PARAMETERS, inputs.parameters, shapes, strict=True):
         if given is not None and given.shape != shape:
             raise RuntimeError(f"{name} must have shape {shape}, got {tuple(given.shape)}")
@@ -127,6 +136,7 @@ def check_call(
     *,
     uniform: bool = False,
     plain: bool = False,
+    projected: bool = False,
 ) -> None:
     """Refuse arguments that only a direct call of an operator can have.
 
@@ -140,6 +150,7 @@ def check_call(
         uniform: whether the kernel takes one norm for all sites.
         plain: whether the kernel takes neither resets, peepholes, masks nor a carry site, and of
             the norms of single rows only layer norm over the cell's own groups of gates.
+        projected: whether the kernel takes an LSTM's projection.
 
     Raises:
         RuntimeError: if a tensor has another dtype, device or shape than the kernel reads, the
@@ -156,6 +167,8 @@ def check_call(
             f"{options.carry}, {options.wants_all_c} and {'some' if resets else 'none'}"
             + (", with a peephole, a mask or reset" if beyond else "")
         )
+    if inputs.weight_hr is not None and not (projected and options.cell == "LSTM"):
+        raise RuntimeError(f"weight_hr must be None: the kernel projects no h of {options.cell}")
     _check_dtypes(inputs, dtypes)
     check_shapes(inputs, options.gates, options.heads)
     _check_other_shapes(inputs, options)
@@ -205,7 +218,7 @@ def _check_dtypes(inputs: Inputs, dtypes: Collection[torch.dtype]) -> None:
     for name, tensor in zip(Inputs._fields, inputs, strict=True):
         if tensor is None:
             continue
-        dtype = x.dtype if name in ("x", "weight_ih", "weight_hh") else wide
+        dtype = x.dtype if name in ("x", "weight_ih", "weight_hh", "weight_hr") else wide
         flags = name == "reset" or "mask" in name
         dtype = torch.int64 if name == "sizes" else torch.bool if flags else dtype
         device = "cpu" if name == "sizes" else x.device.type
@@ -221,22 +234,23 @@ def _check_other_shapes(inputs: Inputs, options: Options) -> None:
     Raises:
         RuntimeError: if ``sizes``, a state, ``reset`` or a mask has another shape than the layer's.
     """
-    (T, B), units = inputs.x.shape[:2], inputs.h0.size(1)
+    (T, B), units, narrow = inputs.x.shape[:2], inputs.hidden_size, inputs.h0.size(1)
     for name, tensor, shape in (
         ("sizes", inputs.sizes, (T,)),
-        ("h0", inputs.h0, (B, units)),
+        ("h0", inputs.h0, (B, narrow)),
         ("c0", inputs.c0, (*options.several, B, units)),
         ("reset", inputs.reset, (T, B)),
     ):
         if tensor is not None and tensor.shape != shape:
             raise RuntimeError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
-    for place, mask in zip(PLACES, inputs.masks, strict=True):
+    widths = _widths_of_masks(narrow, units)
+    for place, mask, wanted in zip(PLACES, inputs.masks, widths, strict=True):
         if mask is None:
             continue
         steps, rows, width = mask.shape if mask.dim() == 3 else (0, 0, 0)
-        if steps not in (1, T) or rows not in (1, B) or width != units:
+        if steps not in (1, T) or rows not in (1, B) or width != wanted:
             raise RuntimeError(
-                f"mask_{place} must have shape {(T, B, units)} with T and B or ones, got "
+                f"mask_{place} must have shape {(T, B, wanted)} with T and B or ones, got "
                 f"{tuple(mask.shape)}"
             )
 

@@ -78,12 +78,12 @@ class Sites(NamedTuple):
 class Inputs(NamedTuple):
     """The contiguous tensors that both passes take, None where the cell or the layer has none.
 
-    x, ``weight_ih`` and ``weight_hh`` have the dtype of the products, other numbers are float32 or
-    wider, and ``sizes`` is int64 on the CPU. ``c0`` is the state beside h ``(B, H)`` or, of
+    x and the matrices have the dtype of the products, other numbers are float32 or wider, and
+    ``sizes`` is int64 on the CPU. ``c0`` is the state beside h ``(B, H)`` or, of
     several, all of them ``(states, B, H)``; c_n, all_c and their gradients are alike. Constants are
     ``(R, 1, F)`` or ``(R, B, F)``, the last of at most T serving all later steps, None where no
     step can need them. Masks are bool ``(T, B, H)``, where T and B may be 1; ``reset`` is bool
-    ``(T, B)``.
+    ``(T, B)``. With ``weight_hr`` ``(R, H)`` h, the output and the masks of h have R units.
     """
 
     x: Tensor
@@ -101,6 +101,7 @@ class Inputs(NamedTuple):
     gamma_hidden: Tensor | None
     gamma_cell: Tensor | None
     beta_cell: Tensor | None
+    weight_hr: Tensor | None
     mean_input: Tensor | None
     var_input: Tensor | None
     mean_hidden: Tensor | None
@@ -112,6 +113,11 @@ class Inputs(NamedTuple):
     mask_zoneout_h: Tensor | None
     mask_zoneout_c: Tensor | None
     reset: Tensor | None
+
+    @property
+    def hidden_size(self) -> int:
+        """The number H of the cell's units, more than h has where it is projected."""
+        return self.h0.shape[-1] if self.weight_hr is None else self.weight_hr.shape[-1]
 
     @property
     def peepholes(self) -> tuple[Tensor | None, ...]:
@@ -154,7 +160,7 @@ class Inputs(NamedTuple):
 
 
 # the gradients of later inputs are not computed
-LEAVES = Inputs._fields.index("beta_cell") + 1
+LEAVES = Inputs._fields.index("weight_hr") + 1
 _FIRST_PARAMETER = Inputs._fields.index("weight_ih")
 #: names of a layer's parameters among the inputs
 PARAMETERS = Inputs._fields[_FIRST_PARAMETER:LEAVES]
@@ -181,6 +187,7 @@ class Results(NamedTuple):
     saved_h: Tensor
     saved_c: Tensor
     saved_carried: Tensor
+    saved_made: Tensor
 
     @property
     def without_gradients(self) -> tuple[Tensor, ...]:
@@ -225,6 +232,7 @@ class Gradients(NamedTuple):
     gamma_hidden: Tensor
     gamma_cell: Tensor
     beta_cell: Tensor
+    weight_hr: Tensor
 
 
 # weights of the gates i, f and o; the weights by unit of any other cell take their places

@@ -265,10 +265,10 @@ def gradients(
     Raises:
         RuntimeError: if the gradient of a result has another form than the result.
     """
-    output = results.output
-    every = output.expand(*ctx.options.several, *output.shape)
-    all_c = every if ctx.options.wants_all_c else None
-    likes = (output, inputs.h0, inputs.c0, all_c)
+    output, c0, all_c = results.output, inputs.c0, None
+    if ctx.options.wants_all_c and c0 is not None:
+        all_c = c0.unsqueeze(-3).expand(*ctx.options.several, len(output), *c0.shape[-2:])
+    likes = (output, inputs.h0, c0, all_c)
     # a result that the layer does not have has no gradient either
     grads = [None if like is None else g for g, like in zip(grads, likes, strict=True)]
     upstream = checked_upstream(grads, [None if like is None else form(like) for like in likes])

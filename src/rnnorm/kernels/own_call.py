@@ -21,6 +21,7 @@ def names_of(cell: GraphCell) -> Mapping[str, str]:
         **dict.fromkeys(PEEPHOLES, ""),
         **dict(zip(cell.names, cell.vectors, strict=True)),
         "weight_hh": cell.graph.product,
+        "weight_hr": "",
     }
 
 

@@ -61,6 +61,7 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
             inputs.weight_hh.to(wide),
             inputs.bias_ih,
             inputs.bias_hh,
+            None if inputs.weight_hr is None else inputs.weight_hr.to(wide),
             own=own,
         ),
         gamma,

@@ -32,6 +32,7 @@ class Shape(NamedTuple):
         shortest: lengths are uniform in this to T, and the input is packed; None for a dense one.
         layers: number of layers.
         bidirectional: whether each layer runs in both directions.
+        proj_size: units of h after an LSTM's projection, 0 without.
     """
 
     T: int
@@ -41,10 +42,12 @@ class Shape(NamedTuple):
     shortest: int | None = None
     layers: int = 1
     bidirectional: bool = False
+    proj_size: int = 0
 
     def __str__(self) -> str:
         steps = str(self.T) if self.shortest is None else f"{self.shortest}-{self.T}"
-        return "x".join([steps, *map(str, self[1:4])])
+        projected = f" to {self.proj_size}" if self.proj_size else ""
+        return "x".join([steps, *map(str, self[1:4])]) + projected
 
 
 def read_shape(text: str) -> Shape:
@@ -125,6 +128,8 @@ def prepare(
 def make_layer(cell: str, shape: Shape, variant: Variant | None = None) -> nn.RNNBase:
     """Build our layer of a variant, or torch.nn's layer if the variant is None."""
     options: dict[str, Any] = {"bidirectional": shape.bidirectional, "num_layers": shape.layers}
+    if shape.proj_size:
+        options["proj_size"] = shape.proj_size
     if variant is None:
         return cast(nn.RNNBase, getattr(nn, cell)(shape.I, shape.H, **options))
     # noise would hide a wrong result

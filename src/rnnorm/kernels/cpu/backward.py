@@ -31,8 +31,8 @@ from rnnorm.kernels.operators import (
 )
 from rnnorm.norm.merged_moments import ActiveRows
 
-#: names of the gradients that a backward pass is given and returns
-GRADIENTS = tuple([f"grad_{name}" for name in (*DIFFERENTIABLE, *Gradients._fields)])
+#: names of the gradients that the library is given and returns, all but the last, of weight_hr
+GRADIENTS = tuple([f"grad_{name}" for name in (*DIFFERENTIABLE, *Gradients._fields[:-1])])
 
 
 def run_backward(
@@ -62,14 +62,21 @@ def run_backward(
     if wants_x and int(inputs.sizes[-1]) < inputs.x.size(1):
         grads.x.zero_()
     layer = describe(inputs, options, results)
-    write_addresses(layer, GRADIENTS, (*upstream, *grads))
-    exchange = None
+    write_addresses(layer, GRADIENTS, (*upstream, *grads[:-1]))
+    weight_hr, exchange = inputs.weight_hr, None
+    if weight_hr is not None:
+        frames = int(inputs.sizes.sum())
+        projected = inputs.h0.new_empty(frames, len(weight_hr))
+        layer.grad_projected = address(projected)
     if rows is not None:
         sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean, _ in results.moments]
         for site, each in zip(layer.site, sums, strict=True):
             site.sums = address(each)
         exchange = Exchange(rows, [each.unbind(1) for each in sums], backward=True)
     run("rnnorm_backward", layer, exchange)
+    if weight_hr is not None:
+        product = projected.t() @ results.saved_made[:frames]
+        grads = grads._replace(weight_hr=product.to(weight_hr.dtype))
     if given is inputs:
         return grads
     dtype = given.x.dtype
@@ -77,6 +84,7 @@ def run_backward(
         x=grads.x.to(dtype),
         weight_ih=grads.weight_ih.to(dtype),
         weight_hh=grads.weight_hh.to(dtype),
+        weight_hr=grads.weight_hr.to(dtype),
     )
 
 
@@ -86,7 +94,7 @@ def run_backward(
 def cpu_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Return the gradients of x, h0, c0, weights, biases, peepholes, gammas and the cell's beta."""
     parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
-    check_call(inputs, options, MULTIPLIED)
+    check_call(inputs, options, MULTIPLIED, projected=True)
     shapes = forward_shapes(inputs, options, True)
     check_results(inputs, results, upstream, [(shape, inputs.h0.dtype) for shape in shapes])
     return tuple(run_backward(*parts))

@@ -44,24 +44,35 @@ def forward_shapes(
 
     For a norm by row the moments are each frame's mean and one over its standard deviation. Saved
     are, of every frame and tile after tile of hidden units, ``W_x x``, ``W_h h``, all states beside
-    h and, where zoneout or the carry site changes c, the c that the next step reads. ``exchanged``
-    says that statistics are those of several processes.
+    h and, where zoneout or the carry site changes c, the c that the next step reads; and what a
+    projection multiplies, frame after frame. ``exchanged`` says that statistics are those of
+    several processes.
     """
-    sizes = (*inputs.x.shape, inputs.h0.shape[-1])
+    sizes = (*inputs.x.shape, inputs.hidden_size)
+    narrow = None if inputs.weight_hr is None else inputs.h0.shape[-1]
     carried = inputs.mask_zoneout_c is not None or options.carry
     # a size of traced code may be a symbol
-    find = known_shapes if {*map(type, sizes)} == {int} else _forward_shapes
-    return find(sizes, options, save, exchanged, carried)
+    find = known_shapes if {*map(type, (*sizes, narrow or 0))} == {int} else _forward_shapes
+    return find(sizes, options, save, exchanged, carried, narrow)
 
 
 def _forward_shapes(
-    sizes: tuple[int, ...], options: Options, save: bool, exchanged: bool, carried: bool
+    sizes: tuple[int, ...],
+    options: Options,
+    save: bool,
+    exchanged: bool,
+    carried: bool,
+    narrow: int | None = None,
 ) -> list[tuple[int, ...]]:
-    """Return ``forward_shapes`` for ``sizes`` T, B, input size and H."""
+    """Return ``forward_shapes`` for ``sizes`` T, B, input size and H.
+
+    ``narrow`` is the number of units of a projected h.
+    """
     T, B, input_size, H = sizes
     scopes = options.by_site
     gates, more, several = options.gates, options.more_states, options.several
-    shapes: list[tuple[int, ...]] = [(T, B, H), (B, H), (*several, B, H) if more else (0,)]
+    R = H if narrow is None else narrow
+    shapes: list[tuple[int, ...]] = [(T, B, R), (B, R), (*several, B, H) if more else (0,)]
     shapes.append((*several, T, B, H) if options.wants_all_c else (0,))
     for site, scope in zip(scopes._fields, scopes, strict=True):
         shape: tuple[int, ...] = (0,)
@@ -80,6 +91,7 @@ def _forward_shapes(
     shapes.append((T * B, gates * padded_units(H)) if save else (0,))
     shapes.append((*several, T * B, padded_units(H)) if save and more else (0,))
     shapes.append((T * B, padded_units(H)) if save and carried else (0,))
+    shapes.append((T * B, H) if save and narrow is not None else (0,))
     return shapes
 
 
@@ -99,6 +111,7 @@ def widened(inputs: Inputs, options: Options) -> Inputs:
         x=inputs.x.float(),
         weight_ih=inputs.weight_ih.float(),
         weight_hh=inputs.weight_hh.float(),
+        weight_hr=None if inputs.weight_hr is None else inputs.weight_hr.float(),
     )
 
 
@@ -169,11 +182,12 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
         options: options of both passes.
         results: results of the forward pass, see ``forward_shapes``.
     """
-    sizes = (*inputs.x.shape, inputs.h0.shape[-1])
+    sizes = (*inputs.x.shape, inputs.hidden_size)
     others = tuple([None if t is None else t.shape for t in inputs.without_gradients])
     layer = Layer.from_buffer_copy(
         without_tensors(sizes, MULTIPLIED.index(inputs.x.dtype), options, others)
     )
+    layer.R = inputs.h0.shape[-1]
     layer.narrow = results.output.dtype == torch.bfloat16
     write_addresses(layer, _TENSORS, (*inputs, *results))
     return layer
@@ -198,6 +212,7 @@ def without_tensors(
     layer.cell = number_of(options.cell)
     layer.numbers = numbers
     layer.T, layer.B, layer.I, layer.H = sizes
+    layer.R = layer.H
     layer.heads = options.heads or 1
     layer.min_rows, layer.joint, layer.carry = options.min_rows, options.joint, options.carry
     layer.clears, layer.recompute = options.clears, recomputes(layer.I, layer.H)

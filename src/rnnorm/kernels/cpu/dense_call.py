@@ -230,7 +230,8 @@ class _DenseLayer(torch.autograd.Function):
         # another backward pass may have other gradients
         layer = Layer.from_buffer_copy(ctx.layer)
         absent = [None] * (_RETURNED - len(upstream))
-        write_addresses(layer, _GRADIENTS, (*upstream, *absent, *found))
+        # no short call has a projection, whose weight is the last leaf
+        write_addresses(layer, _GRADIENTS, (*upstream, *absent, *found[:-1]))
         run("rnnorm_backward", layer)
         x, *rest = [g if wants else None for g, wants in zip(found, wanted, strict=True)]
         return (x, None, *rest, None)

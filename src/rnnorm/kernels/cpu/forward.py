@@ -79,7 +79,7 @@ def allocate(
 def cpu_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Run the forward pass on ``Inputs``, ``Options`` and whether a backward pass follows."""
     inputs, options, save = forward_parts(contiguous(arguments))
-    check_call(inputs, options, MULTIPLIED)
+    check_call(inputs, options, MULTIPLIED, projected=True)
     return tuple(run_forward(inputs, options, save, distinct=True))
 
 

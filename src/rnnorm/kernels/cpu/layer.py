@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -21,8 +23,10 @@ COVERAGE = Coverage(
     PLACES,
     over=(None, "term", "gate"),
     states=True,
+    projected=True,
     mixed=True,
 )
+_BESIDE_OWN = replace(COVERAGE, projected=False)
 
 
 def refuses(request: Request) -> str:
@@ -33,7 +37,7 @@ def refuses(request: Request) -> str:
         return "onnx has no such operator"
     if own_cell.built_in(request.cell):
         return COVERAGE.refuses(request)
-    return COVERAGE.refuses_beside_cell(request) or own_cell.refuses(request, own_frame)
+    return _BESIDE_OWN.refuses_beside_cell(request) or own_cell.refuses(request, own_frame)
 
 
 def layer(call: LayerCall) -> LayerResult:

@@ -47,6 +47,8 @@ def forward_shapes(
         (True, (T * B, gates * H), given),
         (third > 0, (third * T * B, H), wide),
         (has_c, (*options.several, T * B, H), wide),
+        # no projection
+        (False, (0,), wide),
     ):
         shapes.append((form if save and kept else (0,), dtype))
     return shapes

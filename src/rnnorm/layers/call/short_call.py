@@ -278,6 +278,9 @@ def _run(
         # parametrizations, pruning and functional_call put other tensors in their place
         _layers[module].pop(suffix, None)
         return None
+    if parameters[-1] is not None:
+        # a projection is left to the usual call
+        return None
     if known.own and not _adds_as_the_kernel(known.own, module, parameters, suffix):
         return None
     own = [p for p in parameters if p is not None]
