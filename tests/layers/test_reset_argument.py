@@ -165,7 +165,12 @@ def test_autocast_gives_the_dtypes_of_a_call_without_resets(norm, bidirectional)
     lstm = rnnorm.LSTM(3, 4, norm=norm, bidirectional=bidirectional)
     with torch.autocast("cpu", torch.bfloat16):
         output, state = lstm(X.float(), reset=RESET)
-        want, want_state = lstm(X.float())
+        try:
+            want, want_state = lstm(X.float())
+        except RuntimeError as error:
+            if "could not create a primitive" in str(error):
+                pytest.skip("torch has no kernel of this dtype for this processor")
+            raise
     assert output.dtype == want.dtype
     assert [s.dtype for s in state] == [s.dtype for s in want_state]
 
