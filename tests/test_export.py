@@ -1,5 +1,8 @@
 """An ONNX file gives a layer's values in onnxruntime, at sizes other than its example's."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -314,6 +317,17 @@ def test_an_example_that_is_no_tuple_of_tensors_is_an_error(tmp_path):
         rnnorm.export.onnx(layer, (packed,), path)
     with pytest.raises(FileNotFoundError, match="a folder that exists"):
         rnnorm.export.onnx(layer, (x,), tmp_path / "none" / "layer.onnx")
+
+
+def test_a_full_disk_is_named_beside_the_file(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torch.onnx.ONNXProgram, "save", full)
+    layer, x, path = rnnorm.RNN(3, 4).eval(), torch.randn(4, 2, 3), tmp_path / "layer.onnx"
+    with pytest.raises(OSError, match=r"No space left on device: '.*layer\.onnx'"):
+        export.onnx(layer, (x,), path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bfloat16_is_an_error(tmp_path):

@@ -1,8 +1,11 @@
 """A stream in C gives a layer's values, compiled for this machine and for a Cortex-M4."""
 
+import errno
+import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -388,6 +391,16 @@ def test_another_layer_is_refused_by_name(given, error, message, tmp_path):
 def test_arguments_that_do_not_fit_are_errors(options, error, message, tmp_path):
     with pytest.raises(error, match=message):
         rnnorm.export.c(rnnorm.LSTM(3, 4), tmp_path / "stream.c", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_named_beside_the_file(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*stream\.h'"):
+        rnnorm.export.c(rnnorm.LSTM(3, 4), tmp_path / "stream.c")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -227,7 +227,7 @@ def test_an_added_command_runs_and_helps(added, capsys):
     assert capsys.readouterr().out == "12\n"
     with pytest.raises(SystemExit):
         main(["slopes", "slopes.txt", "--clas=up"])
-    assert "the nearest are --class" in capsys.readouterr().err
+    assert "the nearest is --class" in capsys.readouterr().err
     assert main(["slopes", "nowhere.txt"]) == 1
     assert capsys.readouterr().err.startswith("rnnorm slopes: ")
 

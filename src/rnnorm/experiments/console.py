@@ -26,6 +26,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
+def nearest(names: Sequence[str]) -> str:
+    """Return the end of a message that names the words most like a misspelt one, if any are."""
+    return f": the nearest {'is' if len(names) == 1 else 'are'} {', '.join(names)}" if names else ""
+
+
 def duration(seconds: float) -> str:
     """Return a rounded duration in words, such as ``27 min``."""
     for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from rnnorm.export.c_source import CStream as CStream
 from rnnorm.export.c_source import c as c
+from rnnorm.export.c_source import naming_file
 from rnnorm.model.freeze import freeze
 from rnnorm.tracing import for_onnx
 
@@ -180,7 +181,8 @@ def onnx(
     assert program is not None
     partial = path.with_name(f"{path.name}.partial")
     try:
-        program.save(partial, external_data=False)
+        with naming_file(path):
+            program.save(partial, external_data=False)
         try:
             session = onnxruntime.InferenceSession(partial, providers=["CPUExecutionProvider"])
         except Exception as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +24,15 @@ _HEADERS = (
     "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdarg "
     "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype"
 )
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Name the file in an error of writing it, such as that of a full disk, which has no name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 class CStream(NamedTuple):
@@ -118,7 +129,8 @@ def c(
     partial = {file: file.with_name(f"{file.name}.partial") for file in texts}
     try:
         for file, text in texts.items():
-            partial[file].write_text(f"{text}\n", encoding="utf-8")
+            with naming_file(file):
+                partial[file].write_text(f"{text}\n", encoding="utf-8")
         for file in texts:
             partial[file].replace(file)
     finally:

@@ -9,7 +9,7 @@ from optuna.storages.journal import _file as journals
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.searching.lease import status
-from rnnorm.experiments.searching.storage import naming_storage, open_storage
+from rnnorm.experiments.searching.storage import naming_file, naming_storage, open_storage
 from rnnorm.experiments.searching.study import open_study, read_searches
 from rnnorm.experiments.training.score import Score
 
@@ -29,6 +29,14 @@ def journal(tmp_path):
 def write(path):
     with open_study(path.parent, ABOUT, Score("loss", "min"), f"journal:{path}"):
         pass
+
+
+def test_a_full_disk_is_named_beside_the_file():
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("PRAGMA max_page_count = 1")
+        said = r"No space left on device: 'study\.db'"
+        with pytest.raises(OSError, match=said), naming_file("study.db"):
+            database.execute("CREATE TABLE studies (name)")
 
 
 def test_an_error_of_a_training_is_none_of_the_journals(tmp_path):

@@ -181,6 +181,8 @@ def test_one_seed_for_weights_and_data():
         ("about: {number: much}", "about.number must be a number, got 'much'"),
         ("about: {metric: 5}", "about.metric must be str, got 5"),
         ("about: {number: 5}", "about.number is given, and about lacks metric"),
+        ("about: {titel: digits}", "about has no 'titel': it takes title, paper, metric"),
+        ("search: {trails: 3}", "search has no 'trails': it takes trials, space"),
         ("small: [1]", r"small must be keys and values, got \[1\]"),
         ("small: {model: {}}", "small lacks note"),
         ("search: all", "search must be keys and values, got 'all'"),

@@ -53,7 +53,7 @@ def test_one_run_of_several_is_to_be_named(runs):
         ("demo/digits-bm", "there is no run folder 'demo/digits-bm'"),
         ("nothing", "there is no run folder 'nothing'"),
         ("", "there is no run folder ''"),
-        ("on", "there is no run folder 'on': the nearest are runs/one"),
+        ("on", "there is no run folder 'on': the nearest is runs/one"),
         ("runs/tow", "there is no run folder 'runs/tow': the nearest are runs/two"),
         ("empty", "empty is a folder without runs: neither it nor a folder in it has a run.json"),
         ("runs/one/run.json", "runs/one/run.json is a file, and a run is a folder"),

@@ -33,6 +33,7 @@ from rnnorm.experiments.commands import (
     write,
 )
 from rnnorm.experiments.commands.options import message
+from rnnorm.experiments.console import nearest
 from rnnorm.experiments.training.allocator import keep_freed_memory
 
 _COMMANDS = {
@@ -245,8 +246,7 @@ def _root(option: str) -> str:
 
 def _nearest(word: str, known: Sequence[str]) -> str:
     """Return the clause that names the words most like a misspelt one."""
-    near = difflib.get_close_matches(word, known, n=3)
-    return f": the nearest are {', '.join(near)}" if near else ""
+    return nearest(difflib.get_close_matches(word, known, n=3))
 
 
 def _list_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.console import check_at_least, nearest
 from rnnorm.experiments.recipe.recipe import FROM_FIT, NO_EFFECT, ONE_SEED, YamlLoader, dump_yaml
 
 
@@ -174,4 +174,4 @@ def _unknown(option: str, config: Mapping[str, Any]) -> str:
     root, last = name.partition(".")[0], name.rpartition(".")[2]
     known = {o.rpartition(".")[2]: o for o in option_values(config) if o.startswith(root)}
     near = [known[found] for found in difflib.get_close_matches(last, known, n=3)]
-    return f"no option is called {name}" + (f": the nearest are {', '.join(near)}" if near else "")
+    return f"no option is called {name}{nearest(near)}"

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from rnnorm.experiments.console import nearest
 from rnnorm.experiments.files import file_exists, how_to_raise, raised_limit, unpack
 
 FOLDER = Path(__file__).parents[1] / "recipes"
@@ -127,8 +128,14 @@ def check_keys(key: str, given: dict[str, Any], path: Path) -> None:
     """Check the values under ``about``, ``small`` or ``search``, in a recipe or a run's copy.
 
     Raises:
-        ValueError: if a value is missing or has a wrong type, or a number lacks its metric.
+        ValueError: if a value is unknown, missing or of a wrong type, or a number lacks its metric.
     """
+    # beside its note, small holds changes of the recipe's own keys
+    unknown = [] if key == "small" else [name for name in given if name not in _TYPES[key]]
+    if unknown:
+        raise ValueError(
+            f"{path}: {key} has no {_short(unknown[0])}: it takes {', '.join(_TYPES[key])}"
+        )
     if missing := [name for name in _NEEDED.get(key, ()) if name not in given]:
         raise ValueError(f"{path}: {key} lacks {', '.join(missing)}")
     for name, kind in _TYPES[key].items():
@@ -217,8 +224,8 @@ def _unknown(name: str) -> str:
     is_path = name.endswith(ENDINGS)
     if is_path or (slash and not difflib.get_close_matches(first, papers)):
         return f"there is no file or folder {name}"
-    listed = f"the nearest are {', '.join(near[:5])}" if near else "rnnorm recipes lists them"
-    return f"no recipe is called {name!r}: {listed}"
+    listed = nearest(near[:5]) or ": rnnorm recipes lists them"
+    return f"no recipe is called {name!r}{listed}"
 
 
 def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

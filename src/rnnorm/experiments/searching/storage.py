@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -47,7 +48,12 @@ def without_password(url: str) -> str:
 
 @contextmanager
 def naming_file(path: object) -> Iterator[None]:
-    """Turn errors of optuna, its database or broken values into one that names the file."""
+    """Turn errors of optuna, its database or broken values into one that names the file.
+
+    Raises:
+        OSError: if the disk is full.
+        ValueError: if the file is not a study.
+    """
     try:
         yield
     except (
@@ -62,6 +68,9 @@ def naming_file(path: object) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
+        # SQLite's words
+        if "disk is full" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
         raise ValueError(f"{path} is no study: {str(error).partition(chr(10))[0]}") from None
 
 

@@ -6,6 +6,7 @@ import difflib
 import shlex
 from pathlib import Path
 
+from rnnorm.experiments.console import nearest
 from rnnorm.experiments.files import file_exists
 from rnnorm.experiments.recipe.recipe import ENDINGS, recipe_file, recipe_names
 
@@ -123,6 +124,4 @@ def _no_run(word: str) -> str:
     there = [str(run) for run in dict.fromkeys([*_runs(path.parent), *_runs("runs")])]
     near = [run for run in there if path.name and path.name in run]
     near += [n for n in difflib.get_close_matches(word, there, cutoff=0.5) if n not in near]
-    return f"there is no run folder {word!r}" + (
-        f": the nearest are {', '.join(near[:3])}" if near else ""
-    )
+    return f"there is no run folder {word!r}{nearest(near[:3])}"
