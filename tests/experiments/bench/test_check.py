@@ -392,7 +392,7 @@ def test_every_layer_is_examined():
     cases = list(all_cases())
     first = cases[: len(layers())]
     assert [case[:2] for case in first] == layers()
-    assert len(cases) == len(set(cases)) == 1106
+    assert len(cases) == len(set(cases)) == 1210
     assert list(dict.fromkeys(case[:2] for case in cases)) == layers()
     assert ("GRU", "joint") not in layers()
     # with all gates in one block, both names say the same

@@ -22,6 +22,7 @@ from rnnorm.norm.spec import BatchNorm, Norm
 #: class and options of each cell
 CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "LSTM": ("LSTM", {}),
+    "LSTM projected": ("LSTM", {"proj_size": 5}),
     "GRU": ("GRU", {}),
     "RNN": ("RNN", {}),
     "RNN relu": ("RNN", {"nonlinearity": "relu"}),
@@ -44,7 +45,7 @@ ROWS = (5, 100, 129, 300)
 MODES: tuple[Mode, ...] = ("dense", "ragged", "evaluation", "ages")
 # cells examined at 13 units alone: relu differs from tanh in one line of a kernel, and what the
 # others have of their own does not depend on the number of units
-SMALL = ("RNN relu", "GRU both", "LiGRU", "IndRNN")
+SMALL = ("LSTM projected", "RNN relu", "GRU both", "LiGRU", "IndRNN")
 # norms examined at every size; the others are examined at 13 units alone
 WHOLE = ("none", "batch", "bn-e*", "joint and cell", "joint", "layer")
 # far above the rounding of relu's input in float32, yet few cases have an input this near zero
@@ -84,7 +85,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         layer: a layer of one direction.
-        leaves: input ``(T, B, I)`` and initial states, ``(1, B, H)`` each.
+        leaves: input ``(T, B, I)`` and initial states, ``(1, B, ·)`` each.
         upstream: gradients of output and last states.
         lengths: ``(B,)`` on the CPU, or None for a dense batch.
         step: index of the first frame, of each row in evaluation with ages.
@@ -115,6 +116,7 @@ class Drawn(NamedTuple):
             self.layer.norm,
             device,
             dtype,
+            projected=self.layer.proj_size > 0,
             padded=self.lengths is not None,
             training=self.layer.training,
         )
@@ -177,13 +179,13 @@ def layers() -> list[tuple[str, str]]:
     for cell in CELLS:
         for name, norm in NORMS.items():
             try:
-                layer = _layer(cell, norm, 1, 1)
+                layer = _layer(cell, norm, 1, 13)
             except ValueError:
                 # a GRU has no joint site
                 continue
             sites = tuple(
                 [
-                    (site, type(spec), spec.scope(site), *layer.cell.widths(site, 1, spec))
+                    (site, type(spec), spec.scope(site), *layer.cell.widths(site, 13, spec))
                     for site, spec in layer.cell.norms(layer.norm).items()
                 ]
             )
@@ -275,15 +277,16 @@ def _draw(case: Case, seed: int) -> Drawn:
             elif name.startswith("beta"):
                 parameter.data.normal_(0.0, 0.1)
         layer.to(case.dtype)
-        states = len(layer.cell.states)
+        # of h and of the states beside it
+        widths = [layer.proj_size or H, *[H] * (len(layer.cell.states) - 1)]
 
         def leaves(rows: int) -> list[Tensor]:
             """Draw an input and initial states of so many rows."""
-            x, *state = torch.randn(T, rows, inputs), *torch.randn(states, 1, rows, H) / 2
+            x, *state = torch.randn(T, rows, inputs), *[torch.randn(1, rows, w) / 2 for w in widths]
             return [each.to(case.dtype) for each in (x, *state)]
 
         own = leaves(B)
-        upstream = [torch.randn(T, B, H), *torch.randn(states, 1, B, H)]
+        upstream = [torch.randn(T, B, widths[0]), *[torch.randn(1, B, w) for w in widths]]
         lengths = None
         reset = torch.rand(T, B) < 0.2 if case.mode == "resets" else None
         if case.mode in ("ragged", "ages", "resets"):

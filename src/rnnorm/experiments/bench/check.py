@@ -186,7 +186,7 @@ def _line(names: Record, own: Sequence[tuple[Case, Verdict]]) -> Record:
     failed = sum(bool(each.faults) for _, each in own)
     told = f"{failed} FAILED" if failed else "passed"
     print(
-        f"{names['kernel']:8}{names['cell']:10}{names['norm']:22}{len(own):3} cases "
+        f"{names['kernel']:8}{names['cell']:16}{names['norm']:22}{len(own):3} cases "
         f"{verdict.worst:6.2f} {told:>10}  {verdict.tensor}, {case}",
         flush=True,
     )
@@ -204,7 +204,7 @@ def _line(names: Record, own: Sequence[tuple[Case, Verdict]]) -> Record:
 def _reasons(device: torch.device) -> dict[str, str]:
     """Return why each kernel besides the reference is not examined; empty text if it is."""
     reasons: dict[str, str] = {}
-    tiny = [draw(Case(cell, norm, "dense", Shape(1, 2, 1, 1))) for cell, norm in layers()]
+    tiny = [draw(Case(cell, norm, "dense", Shape(1, 2, 1, 13))) for cell, norm in layers()]
     requests = [drawn.request(device, torch.float32) for drawn in tiny]
     for kernel in dispatch.KERNELS:
         if kernel.name == "reference":
