@@ -96,4 +96,5 @@ def _differentiated(result: LayerResult, leaves: list[Tensor]) -> list[Tensor]:
     if not loss.requires_grad:
         return [*values, *[torch.zeros_like(leaf) for leaf in leaves]]
     grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    return [*values, *grads]
+    # of an unused leaf, an older torch's zeros require a gradient
+    return [*values, *[grad.detach() for grad in grads]]
