@@ -78,8 +78,8 @@ struct rnnorm_layer {
   int64_t numbers;
   int64_t threads;
   int64_t T, B, I, H;
-  // units of h: H or, where each step multiplies the cell's h by weight_hr, any other number. The
-  // arrays of h are (., B, R) then, and the masks of h and of its zoneout are of R units
+  // units of h: H, or fewer where each step multiplies the cell's h by weight_hr. The arrays of h are
+  // (., B, R), and the masks of h and of its zoneout have R units
   int64_t R;
   // 1 or more: a unit reads the h of the units of its head alone, so that weight_hh is
   // (G H, R / heads); 1 with bfloat16, with a projection and in an independent cell

@@ -109,10 +109,10 @@ struct BackwardProjection : SiteGradients<Cell, T> {
   using F = Factor<T>;
 
   const Tiling h_tiles;
-  int64_t made_columns;      // columns of the gradient of the cell's h
-  T* grad_made;              // that gradient at one step
-  F* panel_m;                // weight_hr
-  Stored<T>* grad_narrow;    // the gradient of h at one step, as products read it
+  int64_t made_columns;    // columns of the gradient of the cell's h
+  T* grad_made;            // that gradient at one step
+  F* panel_m;              // weight_hr
+  Stored<T>* grad_narrow;  // the gradient of h at one step, as products read it
 
   explicit BackwardProjection(const rnnorm_layer& args) : Base(args), h_tiles(R) {
     made_columns = quotient_up(H, tile_units) * tile_units;
@@ -133,7 +133,8 @@ struct BackwardProjection : SiteGradients<Cell, T> {
     return {h_tiles.share(rank, team) * tile_units, h_tiles.share(rank + 1, team) * tile_units};
   }
 
-  // the gradients of the h before the first step and after the last, of a thread's units
+  // reads the gradient of the h after the last step, and writes that of the h before the first one, of
+  // a thread's units
   void read_last(Share own) const {
     for (int64_t b = 0; own.first < own.last && b < B; ++b) {
       T* to = grad_h + b * columns + own.first;

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from rnnorm.export.c_source import CStream as CStream
 from rnnorm.export.c_source import c as c
-from rnnorm.export.c_source import naming_file
+from rnnorm.export.c_source import naming_in_errors
 from rnnorm.model.freeze import freeze
 from rnnorm.tracing import for_onnx
 
@@ -181,7 +181,7 @@ def onnx(
     assert program is not None
     partial = path.with_name(f"{path.name}.partial")
     try:
-        with naming_file(path):
+        with naming_in_errors(path):
             program.save(partial, external_data=False)
         try:
             session = onnxruntime.InferenceSession(partial, providers=["CPUExecutionProvider"])

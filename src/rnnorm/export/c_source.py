@@ -27,7 +27,7 @@ _HEADERS = (
 
 
 @contextmanager
-def naming_file(path: Path) -> Iterator[None]:
+def naming_in_errors(path: Path) -> Iterator[None]:
     """Name the file in an error of writing it, such as that of a full disk, which has no name."""
     try:
         yield
@@ -129,7 +129,7 @@ def c(
     partial = {file: file.with_name(f"{file.name}.partial") for file in texts}
     try:
         for file, text in texts.items():
-            with naming_file(file):
+            with naming_in_errors(file):
                 partial[file].write_text(f"{text}\n", encoding="utf-8")
         for file in texts:
             partial[file].replace(file)

@@ -83,7 +83,7 @@ class Inputs(NamedTuple):
     several, all of them ``(states, B, H)``; c_n, all_c and their gradients are alike. Constants are
     ``(R, 1, F)`` or ``(R, B, F)``, the last of at most T serving all later steps, None where no
     step can need them. Masks are bool ``(T, B, H)``, where T and B may be 1; ``reset`` is bool
-    ``(T, B)``. With ``weight_hr`` ``(R, H)`` h, the output and the masks of h have R units.
+    ``(T, B)``. With ``weight_hr`` ``(H_out, H)`` h, the output and the masks of h have H_out units.
     """
 
     x: Tensor

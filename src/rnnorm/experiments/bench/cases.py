@@ -41,6 +41,8 @@ NORMS: Mapping[str, str | Norm | None] = {
 }
 Mode = Literal["dense", "ragged", "evaluation", "ages", "resets"]
 INPUTS = 7
+#: the least units of a case; a projection has fewer
+UNITS = 13
 ROWS = (5, 100, 129, 300)
 MODES: tuple[Mode, ...] = ("dense", "ragged", "evaluation", "ages")
 # cells examined at 13 units alone: relu differs from tanh in one line of a kernel, and what the
@@ -179,13 +181,13 @@ def layers() -> list[tuple[str, str]]:
     for cell in CELLS:
         for name, norm in NORMS.items():
             try:
-                layer = _layer(cell, norm, 1, 13)
+                layer = _layer(cell, norm, 1, UNITS)
             except ValueError:
                 # a GRU has no joint site
                 continue
             sites = tuple(
                 [
-                    (site, type(spec), spec.scope(site), *layer.cell.widths(site, 13, spec))
+                    (site, type(spec), spec.scope(site), *layer.cell.widths(site, UNITS, spec))
                     for site, spec in layer.cell.norms(layer.norm).items()
                 ]
             )
@@ -214,7 +216,7 @@ def _cases() -> Iterator[Case]:
         modes: tuple[Mode, ...] = MODES if statistics else (*MODES[:3], "resets")
         whole = norm in WHOLE and cell not in SMALL
         for B in ROWS if whole else (5, 129):
-            yield from (Case(cell, norm, mode, Shape(4, B, INPUTS, 13)) for mode in modes)
+            yield from (Case(cell, norm, mode, Shape(4, B, INPUTS, UNITS)) for mode in modes)
         if not whole:
             continue
         for B in ROWS:
@@ -224,7 +226,7 @@ def _cases() -> Iterator[Case]:
                 yield Case(cell, norm, mode, Shape(3, B, INPUTS, 1000))
         for dtype in (torch.float64, torch.bfloat16, torch.float16):
             yield from (
-                Case(cell, norm, mode, Shape(4, 100, INPUTS, 13), dtype) for mode in modes[1:3]
+                Case(cell, norm, mode, Shape(4, 100, INPUTS, UNITS), dtype) for mode in modes[1:3]
             )
 
 

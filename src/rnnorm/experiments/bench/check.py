@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from rnnorm.experiments.bench.cases import Case, all_cases, draw, layers
+from rnnorm.experiments.bench.cases import UNITS, Case, all_cases, draw, layers
 from rnnorm.experiments.bench.compare_kernels import LIMIT, Verdict, examine, raised
 from rnnorm.experiments.bench.layers import (
     Shape,
@@ -204,7 +204,7 @@ def _line(names: Record, own: Sequence[tuple[Case, Verdict]]) -> Record:
 def _reasons(device: torch.device) -> dict[str, str]:
     """Return why each kernel besides the reference is not examined; empty text if it is."""
     reasons: dict[str, str] = {}
-    tiny = [draw(Case(cell, norm, "dense", Shape(1, 2, 1, 13))) for cell, norm in layers()]
+    tiny = [draw(Case(cell, norm, "dense", Shape(1, 2, 1, UNITS))) for cell, norm in layers()]
     requests = [drawn.request(device, torch.float32) for drawn in tiny]
     for kernel in dispatch.KERNELS:
         if kernel.name == "reference":

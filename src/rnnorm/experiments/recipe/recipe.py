@@ -128,7 +128,8 @@ def check_keys(key: str, given: dict[str, Any], path: Path) -> None:
     """Check the values under ``about``, ``small`` or ``search``, in a recipe or a run's copy.
 
     Raises:
-        ValueError: if a value is unknown, missing or of a wrong type, or a number lacks its metric.
+        ValueError: if a key is unknown or missing, a value has a wrong type, or a number lacks its
+            metric.
     """
     # beside its note, small holds changes of the recipe's own keys
     unknown = [] if key == "small" else [name for name in given if name not in _TYPES[key]]

@@ -68,7 +68,7 @@ def naming_file(path: object) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
-        # SQLite's words
+        # SQLite raises an error of its own, which says so
         if "disk is full" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
         raise ValueError(f"{path} is no study: {str(error).partition(chr(10))[0]}") from None

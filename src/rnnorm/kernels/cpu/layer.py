@@ -26,7 +26,8 @@ COVERAGE = Coverage(
     projected=True,
     mixed=True,
 )
-_BESIDE_OWN = replace(COVERAGE, projected=False)
+# a user's cell is compiled without a projection
+_OF_OWN_CELLS = replace(COVERAGE, projected=False)
 
 
 def refuses(request: Request) -> str:
@@ -37,7 +38,7 @@ def refuses(request: Request) -> str:
         return "onnx has no such operator"
     if own_cell.built_in(request.cell):
         return COVERAGE.refuses(request)
-    return _BESIDE_OWN.refuses_beside_cell(request) or own_cell.refuses(request, own_frame)
+    return _OF_OWN_CELLS.refuses_beside_cell(request) or own_cell.refuses(request, own_frame)
 
 
 def layer(call: LayerCall) -> LayerResult:
