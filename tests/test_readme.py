@@ -16,6 +16,7 @@ from rnnorm.norm.presets import resolve
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
 def section(title):
@@ -43,12 +44,12 @@ def test_links_lead_to_files(page):
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_to_headings(page):
     # a code host makes an anchor of a heading's letters, and knows none of Sphinx's labels
-    text = (ROOT / page).read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     for path, anchor in re.findall(r"\]\(([^):#]*\.md|)#([^)]+)\)", text):
-        target = (ROOT / path).read_text(encoding="utf-8") if path else text
+        target = (page.parent / path).read_text(encoding="utf-8") if path else text
         headings = re.findall(r"^#+ (.*)$", target, flags=re.MULTILINE)
         letters = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
         assert anchor in letters, f"{path}#{anchor}"
