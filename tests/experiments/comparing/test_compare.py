@@ -101,7 +101,7 @@ def test_two_trainings_of_a_recipe_are_told_apart_by_what_was_changed(tmp_path):
     assert [c.model for c in compare(runs, "out")] == names
     # a folder of runs is as good as its runs
     assert [c.model for c in compare([str(tmp_path)], "out")] == names[::-1]
-    with pytest.raises(ValueError, match="named twice"):
+    with pytest.raises(ValueError, match=f"seed 1 is named twice: {runs[0]} and {runs[0]}$"):
         compare([runs[0], runs[0], runs[1]], "out")
 
 

@@ -153,11 +153,14 @@ def named_apart(entries: Sequence[Entry]) -> list[Entry]:
         replace(e, model=f"{e.model} ({e.folder})") if len(models[e.model]) > 1 else e
         for e in entries
     ]
-    seen = set()
+    seen: dict[tuple[str, int], Entry] = {}
     for entry in apart:
-        if (entry.model, entry.seed) in seen:
-            raise ValueError(f"{entry.model} with seed {entry.seed} is named twice")
-        seen.add((entry.model, entry.seed))
+        first = seen.setdefault((entry.model, entry.seed), entry)
+        if first is not entry:
+            raise ValueError(
+                f"{entry.model} with seed {entry.seed} is named twice: {first.folder} and "
+                f"{entry.folder}"
+            )
     return apart
 
 
