@@ -107,6 +107,8 @@ def test_explain_is_what_the_next_call_does():
         before = dispatch.calls.copy()
         model(x, **given)
         assert dispatch.calls - before == {kernel: 1}
+    stream = rnnorm.Stateful(rnnorm.ClockworkRNN(3, 4, periods=(1, 2)))
+    assert explained(stream, x).kernel == "reference"
     cell = rnnorm.LSTMCell(3, 4, norm="layer")
     assert explained(cell, x[0]).kernel == "cpu"
     with rnnorm.use_backend("reference"):

@@ -10,6 +10,7 @@ from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.stateful import Stateful
 
 
 class Explanation(NamedTuple):
@@ -36,7 +37,7 @@ def explain(layer: Module, input: Any, **given: Any) -> Explanation:
     your own that would be compiled in that call counts as compiled.
 
     Args:
-        layer: a layer of this package.
+        layer: a layer of this package, or a :class:`Stateful`.
         input: input of the call.
         **given: ``lengths``, ``reset`` and ``return_states``, as the call gets them; only the call
             checks their values.
@@ -51,6 +52,8 @@ def explain(layer: Module, input: Any, **given: Any) -> Explanation:
         >>> print(rnnorm.explain(rnnorm.GRU(8, 16), torch.randn(5, 3, 8)))
         runs on aten
     """
+    if isinstance(layer, Stateful):
+        layer = layer.layer
     if not isinstance(layer, Recurrence):
         raise TypeError(
             "layer must be a layer of rnnorm, such as rnnorm.LSTM or rnnorm.Recurrent, got "
