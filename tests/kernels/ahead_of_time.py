@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rnnorm.kernels.inputs import CELL_OF_NAME
+from rnnorm.kernels.inputs import CELL_OF_NAME, independent, rectified
 from rnnorm.kernels.triton import columns, look_up, loop, step, update
 from rnnorm.kernels.triton.block import StepVariant
 from rnnorm.kernels.triton.generate import equations
@@ -84,7 +84,7 @@ class Variant(NamedTuple):
                 narrow,
             ),
             "TILE": how,
-            "P": choose_product(how, self.cell in ("RNN_RELU", "LiGRU")),
+            "P": None if independent(cell) else choose_product(how, rectified(cell)),
         }
 
 
@@ -114,6 +114,7 @@ VARIANTS = (
     Variant("LiGRU", "layer"),
     Variant("RNN_TANH", "batch"),
     Variant("RNN_RELU", "joint"),
+    Variant("IndRNN_RELU", "batch"),
     Variant("LSTM", "batch", units=100, looped=True),
     Variant("LSTM", "batch", rows=64, units=256, looped=True),
     Variant("LSTM", "batch", torch.bfloat16, units=256, looped=True),
@@ -126,6 +127,8 @@ VARIANTS = (
     Variant("RNN_TANH", "batch", torch.float16, units=128, looped=True),
     Variant("RNN_RELU", "joint", units=128, looped=True),
     Variant("LiGRU", "batch", units=128, looped=True),
+    Variant("IndRNN_RELU", "batch", rows=512, looped=True),
+    Variant("IndRNN_TANH", "layer", units=512, looped=True),
     Variant("columns", "batch"),
     Variant("columns", "batch", rows=512),
     Variant("columns", "batch", rows=1000),

@@ -73,19 +73,21 @@ def both(make, draw, calls, monkeypatch, **given):
 
 
 @pytest.mark.parametrize(
-    ("cell", "norm"),
+    ("cell", "norm", "more"),
     [
-        ("LSTM", "batch"),
-        ("GRU", "batch"),
-        ("RNN", rnnorm.BatchNorm(input="sequence")),
-        ("RNN", "layer"),
+        ("LSTM", "batch", {}),
+        ("LSTM", "batch", {"hidden_size": 3, "proj_size": 2}),
+        ("GRU", "batch", {}),
+        ("RNN", rnnorm.BatchNorm(input="sequence"), {}),
+        ("RNN", "layer", {}),
+        ("IndRNN", "layer", {}),
     ],
 )
-def test_training_steps_are_the_same_to_the_bit(cell, norm, captures, monkeypatch):
+def test_training_steps_are_the_same_to_the_bit(cell, norm, more, captures, monkeypatch):
     # two layers and directions share their graphs, whose calls are nested
     def make():
         options = {"num_layers": 2, "bidirectional": True, "norm": norm, "initial_noise": 0}
-        return getattr(rnnorm, cell)(4, 2, **options, **LIKE)
+        return getattr(rnnorm, cell)(4, **{"hidden_size": 2, **options, **more}, **LIKE)
 
     both(make, lambda: torch.randn(2, 3, 4, **LIKE), 2, monkeypatch)
     # forward and back

@@ -33,6 +33,10 @@ CASES = {
     "relu": {"cell": "RNN_RELU", "norm": "joint", **RAGGED},
     "ligru": {"cell": "LiGRU", "norm": "all", **RAGGED},
     "gru-both-layer": {"cell": "GRU_BOTH", "norm": "layer", **RAGGED},
+    "indrnn": {"cell": "IndRNN_RELU", "norm": "all", **RAGGED},
+    "indrnn-joint": {"cell": "IndRNN_TANH", "norm": "joint", "shape": (4, 3, 2, 70)},
+    "indrnn-none": {"cell": "IndRNN_RELU", "norm": "none", **RAGGED},
+    "indrnn-layer": {"cell": "IndRNN_TANH", "norm": "layer", **RAGGED},
 }
 
 

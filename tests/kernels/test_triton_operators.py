@@ -34,9 +34,12 @@ def second_derivatives(problem, kernel):
     return [z if g is None else g for g, z in zip(second, zeros, strict=True)]
 
 
-@pytest.mark.parametrize(("cell", "norm"), [("LSTM", "all"), ("GRU", "layer")])
-def test_gradients_of_gradients(cell, norm):
-    problem = Problem(cell, norm, (3, 3, 2, 3), RAGGED)
+@pytest.mark.parametrize(
+    ("cell", "norm", "proj_size"),
+    [("LSTM", "all", 0), ("GRU", "layer", 0), ("LSTM", "all", 2), ("IndRNN_TANH", "layer", 0)],
+)
+def test_gradients_of_gradients(cell, norm, proj_size):
+    problem = Problem(cell, norm, (3, 3, 2, 3), RAGGED, proj_size=proj_size)
     found = second_derivatives(problem, triton.layer)
     torch.testing.assert_close(found, second_derivatives(problem, reference.layer))
 
@@ -63,9 +66,12 @@ def arguments(monkeypatch):
     return of
 
 
-def test_operators_pass_opcheck(arguments):
+@pytest.mark.parametrize(
+    "form", [{"cell": "LSTM"}, {"cell": "LSTM", "proj_size": 2}, {"cell": "IndRNN_RELU"}]
+)
+def test_operators_pass_opcheck(form, arguments):
     # of a ragged batch the rows that nobody reads are not written
-    given = arguments(Problem("LSTM", "all", (2, 3, 2, 3)))
+    given = arguments(Problem(**form, norm="all", shape=(2, 3, 2, 3)))
     torch.library.opcheck(PASSES.forward_operator, given)
 
 
@@ -167,15 +173,16 @@ def test_populations_are_those_of_the_reference():
     [
         ("LSTM", {"norm": "carry"}, "site 'carry'"),
         ("LSTM", {"peephole": "all"}, "has no LSTM"),
-        ("LSTM", {"norm": "batch", "proj_size": 2}, "proj_size"),
         ("GRU", {"reset_after": False}, "has no GRU"),
+        ("IndRNN", {"dtype": torch.bfloat16}, "it computes IndRNN in float32 and float64 alone"),
         ("LSTM", {"recurrent_dropout": rnnorm.Zoneout()}, "no recurrent dropout"),
     ],
 )
 def test_what_it_does_not_cover_is_said(cell, arguments, why):
     layer = getattr(rnnorm, cell)(3, 5, **arguments, device=DEVICE)
+    x = torch.randn(4, 6, 3, device=DEVICE).to(next(layer.parameters()))
     with rnnorm.use_backend("triton"), pytest.raises(RuntimeError, match=why):
-        layer(torch.randn(4, 6, 3, device=DEVICE))
+        layer(x)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -200,8 +207,9 @@ def test_outside_the_interpreter_it_wants_a_gpu(monkeypatch):
         rnnorm.LSTM(3, 5)(torch.randn(4, 6, 3))
 
 
-def test_under_autocast_states_keep_their_digits():
-    layer = rnnorm.LSTM(3, 5, norm="batch", initial_noise=0, device=DEVICE)
+@pytest.mark.parametrize("proj_size", [0, 2])
+def test_under_autocast_states_keep_their_digits(proj_size):
+    layer = rnnorm.LSTM(3, 5, norm="batch", initial_noise=0, proj_size=proj_size, device=DEVICE)
     x = torch.randn(4, 9, 3, device=DEVICE)
     results = []
     for name in ("triton", "reference"):

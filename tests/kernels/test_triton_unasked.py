@@ -83,6 +83,9 @@ def test_cells_that_no_gpu_has_run_are_run_where_they_are_asked_for(gpu):
     assert layer.worse(request).startswith(said)
     assert not launches
     assert layer.worse(request._replace(cell=LSTM())) == ""
+    projected = request._replace(cell=LSTM(), projected=True)
+    assert layer.refuses(projected) == ""
+    assert layer.worse(projected).startswith("its kernels have not run proj_size on a GPU yet")
 
 
 def test_nor_in_an_interpreter(gpu, monkeypatch):

@@ -63,6 +63,20 @@ MORE = {
     "gru-both": {"cell": "GRU_BOTH", "norm": "all", **RAGGED, **EVALUATION},
     "gru-both-joint": {"cell": "GRU_BOTH", "norm": "joint", "bias": False, **RAGGED},
     "gru-both-layer": {"cell": "GRU_BOTH", "norm": "layer", **DENSE},
+    "projected": {"cell": "LSTM", "norm": "all", "proj_size": 4, **RAGGED},
+    "projected-evaluation": {"cell": "LSTM", "norm": "joint-cell", "proj_size": 4, **DENSE}
+    | EVALUATION,
+    "projected-none": {"cell": "LSTM", "norm": "none", "proj_size": 1, "bias": False, **RAGGED},
+    "projected-layer": {"cell": "LSTM", "norm": "layer", "proj_size": 8, **RAGGED},
+    "indrnn": {"cell": "IndRNN_RELU", "norm": "all", **RAGGED},
+    "indrnn-few-rows": {"cell": "IndRNN_TANH", "norm": "all", "min_rows": 4, **RAGGED},
+    "indrnn-ages": {"cell": "IndRNN_RELU", "norm": "all", "age": "own", **RAGGED, **EVALUATION},
+    "indrnn-joint": {"cell": "IndRNN_TANH", "norm": "joint", "bias": False, **DENSE},
+    "indrnn-none": {"cell": "IndRNN_RELU", "norm": "none", **RAGGED},
+    "indrnn-one-step": {"cell": "IndRNN_RELU", "norm": "all", "shape": (1, 2, 1, 1)},
+    "indrnn-rows-in-blocks": {"cell": "IndRNN_TANH", "norm": "all", "shape": (3, 140, 3, 9)},
+    "indrnn-layer": {"cell": "IndRNN_RELU", "norm": "layer", **RAGGED},
+    "indrnn-units-in-blocks": {"cell": "IndRNN_TANH", "norm": "layer", "shape": (3, 3, 2, 600)},
 }
 
 
@@ -84,7 +98,8 @@ def errors(found, expected):
 
 NARROW = [
     *((case, torch.float32) for case in ("lstm", "lstm-layer", "gru", "rnn", "lstm-evaluation")),
-    *((case, torch.bfloat16) for case in ("lstm", "gru", "gru-layer", "ligru")),
+    ("indrnn-few-rows", torch.float32),
+    *((case, torch.bfloat16) for case in ("lstm", "gru", "gru-layer", "ligru", "projected")),
     ("lstm", torch.float16),
 ]
 
@@ -114,7 +129,9 @@ def test_eps_and_counts_are_as_wide_as_the_numbers():
 
 
 @pytest.mark.parametrize("size", [1e4, float("inf"), float("nan")])
-@pytest.mark.parametrize("cell", ["LSTM", "GRU", "GRU_BOTH", "LiGRU", "RNN_TANH", "RNN_RELU"])
+@pytest.mark.parametrize(
+    "cell", ["LSTM", "GRU", "GRU_BOTH", "LiGRU", "RNN_TANH", "RNN_RELU", "IndRNN_RELU"]
+)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_extreme_values_go_where_the_reference_sends_them(cell, size):
     problem = Problem(cell, "none", (2, 3, 4, 5))
@@ -125,7 +142,7 @@ def test_extreme_values_go_where_the_reference_sends_them(cell, size):
         torch.testing.assert_close(got, want, equal_nan=True)
 
 
-@pytest.mark.parametrize("cell", ["RNN_RELU", "LiGRU"])
+@pytest.mark.parametrize("cell", ["RNN_RELU", "LiGRU", "IndRNN_RELU"])
 def test_a_rectifier_passes_the_gradient_at_nan_as_the_reference_does(cell):
     problem = Problem(cell, "layer", (3, 4, 5, 20))
     problem.leaves["x"][1, 2, 3] = torch.nan

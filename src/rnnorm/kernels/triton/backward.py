@@ -19,7 +19,7 @@ from rnnorm.kernels.inputs import (
     separated,
 )
 from rnnorm.kernels.triton import loop, step
-from rnnorm.kernels.triton.forward import keeps_fresh
+from rnnorm.kernels.triton.forward import keeps_fresh, recurrent_product
 from rnnorm.kernels.triton.input_term import finish, undo
 from rnnorm.kernels.triton.plan import Plan
 
@@ -30,10 +30,11 @@ class _Saved(NamedTuple):
     Args:
         x: raw input terms.
         z: raw recurrent terms.
-        narrow: h in the dtype of the output.
+        narrow: h in the dtype of the output, projected if there is a projection.
         h: h in as many digits as the backward pass needs.
         c: the states beside h; ``narrow`` stands in where there are none.
         fresh: c as its site saw it.
+        made: h before it is projected, without elements if it is not.
         moments: the statistics that were taken.
     """
 
@@ -43,6 +44,7 @@ class _Saved(NamedTuple):
     h: Tensor
     c: Tensor
     fresh: Tensor
+    made: Tensor
     moments: Sites
 
 
@@ -56,6 +58,7 @@ class _Written(NamedTuple):
         x: gradient of the finished input terms of all frames.
         z: gradient of the recurrent terms of all frames.
         product: gradient that reaches h of the step before through the recurrent product.
+        projected: gradient of the projected h of all frames, without elements where there is none.
         carried: gradient that reaches the states beside h, of which a step reads one buffer and
             writes the other.
         carried_h: gradient that reaches h beside the product, alike.
@@ -69,6 +72,7 @@ class _Written(NamedTuple):
     x: Tensor
     z: Tensor
     product: Tensor
+    projected: Tensor
     carried: Tensor
     carried_h: Tensor
     peephole: Tensor
@@ -119,7 +123,8 @@ def _saved(plan: Plan, results: Results) -> _Saved:
     if keeps_fresh(plan.inputs, plan.options):
         fresh = saved_third[-frames:]
     z_x, z_h = z_x[: plan.frames], z_h[: plan.frames]
-    return _Saved(z_x, z_h, narrow, h, c, fresh, results.moments)
+    made = results.saved_made[: plan.frames]
+    return _Saved(z_x, z_h, narrow, h, c, fresh, made, results.moments)
 
 
 def _allocate(plan: Plan) -> _Written:
@@ -134,7 +139,8 @@ def _allocate(plan: Plan) -> _Written:
     return _Written(
         x.new_empty(plan.frames, width),
         x.new_empty(plan.frames, width),
-        x.new_empty(B, H),
+        x.new_empty(B, plan.H_out),
+        x.new_empty(plan.frames if plan.inputs.weight_hr is not None else 0, plan.H_out),
         carried,
         carried_h,
         x.new_zeros(3, H, dtype=wide),
@@ -164,6 +170,10 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
     state = h if inputs.c0 is None else c
     before = inputs.h0 if inputs.c0 is None else inputs.c0
     later = 0
+    # the gradient of h as the cell made it, without what reaches it apart
+    d_made, apart = d_h, product
+    if inputs.weight_hr is not None:
+        d_made, apart = (inputs.x.new_zeros(n, plan.H) for n in (plan.frames, plan.B))
     layout = plan.layout(back=True)
     moments = _row_moments(plan, z, x, saved.fresh) if layout is not None and plan.by_row else []
     for first, stop in reversed(plan.runs(layout, back=True)):
@@ -173,9 +183,14 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
         variant = plan.variant(hidden, out)
         if stop == first + 1 and not plan.cuda:
             grid, how = plan.launch(n)
+            if inputs.weight_hr is not None:
+                frames = slice(start, start + n)
+                d_h[start : start + later] += product[:later]
+                written.projected[frames] = d_h[frames]
+                torch.mm(written.projected[frames], inputs.weight_hr, out=d_made[frames])
             step.backward[grid](
                 x, z, state if first else before, c, *sites,
-                d_h, product, carried[stop % 2], d_c, d_x, d_z, carried[first % 2], *sums,
+                d_made, apart, carried[stop % 2], d_c, d_x, d_z, carried[first % 2], *sums,
                 start, earlier, n, later,
                 hidden.row, hidden.pitch, out.row, out.pitch, plan.H, S=variant, **how,
             )  # fmt: skip
@@ -202,7 +217,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
                 hidden.pitch, out.row, out.skip, out.pitch, later, plan.B, plan.H,
                 S=variant, **how,
             )  # fmt: skip
-        torch.mm(d_z[start : start + n], inputs.weight_hh, out=product[:n])
+        recurrent_product(d_z[start : start + n], inputs.weight_hh, product[:n])
         later = n
 
 
@@ -214,8 +229,12 @@ def _gradients(plan: Plan, saved: _Saved, written: _Written, wants_x: bool) -> G
     )
     d_weight_ih = d_z_x.t() @ plan.pack(inputs.x)
     begin = plan.sizes[0]
-    d_weight_hh = d_z[:begin].t() @ plan.seen(inputs.h0.to(plan.given), slice(begin))
-    d_weight_hh.addmm_(d_z[begin:].t(), plan.seen(plan.before(saved.narrow), slice(begin, None)))
+    first = plan.seen(inputs.h0.to(plan.given), slice(begin))
+    others = plan.seen(plan.before(saved.narrow), slice(begin, None))
+    if options.heads is None:
+        d_weight_hh = (d_z[:begin] * first).sum(0) + (d_z[begin:] * others).sum(0)
+    else:
+        d_weight_hh = (d_z[:begin].t() @ first).addmm_(d_z[begin:].t(), others)
     d_h0 = plan.seen(written.product.to(plan.wide), slice(begin))
     if options.skips or inputs.mask_zoneout_h is not None:
         d_h0 = d_h0 + written.carried_h[0]
@@ -237,6 +256,7 @@ def _gradients(plan: Plan, saved: _Saved, written: _Written, wants_x: bool) -> G
         "bias_ih": d_bias_ih,
         "bias_hh": d_bias_hh,
         **{name: d.clone() for name, d in zip(PEEPHOLES, written.peephole, strict=True)},
+        "weight_hr": None if inputs.weight_hr is None else written.projected.t() @ saved.made,
         "gamma_input": d_gamma_input,
         "gamma_hidden": d_gamma,
         "gamma_cell": d_gamma_cell,
@@ -254,10 +274,11 @@ def _gradients(plan: Plan, saved: _Saved, written: _Written, wants_x: bool) -> G
 def _gradient_of_frames(plan: Plan, d_output: Tensor | None, d_h: Tensor | None) -> Tensor:
     """Return the gradient of h of all frames, of the output and of the last frames."""
     if d_output is None:
-        frames = plan.inputs.x.new_zeros(plan.frames, plan.H, dtype=plan.wide)
+        frames = plan.inputs.x.new_zeros(plan.frames, plan.H_out, dtype=plan.wide)
     else:
         frames = plan.pack(d_output.to(plan.wide))
-        if d_h is not None and frames.data_ptr() == d_output.data_ptr():
+        changed = d_h is not None or plan.inputs.weight_hr is not None
+        if changed and frames.data_ptr() == d_output.data_ptr():
             # autograd may hand the same gradient to other functions
             frames = frames.clone()
     if d_h is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.inputs import (
@@ -24,16 +25,17 @@ def forward_shapes(
     """Return the shape and dtype of each of ``Results``.
 
     Saved of every frame are ``W_x x``, ``W_h h``, h where the backward pass needs more digits than
-    the output has (then c as its site saw it, where it is stored otherwise), and the states beside
-    h, in this order. No shape depends on the sizes; frames stand packed at the front.
+    the output has (then c as its site saw it, where it is stored otherwise), the states beside h,
+    and h before it is projected, in this order. No shape depends on the sizes; frames stand packed
+    at the front.
     """
     T, B, _ = inputs.x.shape
-    H, given = inputs.weight_hh.size(1), inputs.x.dtype
+    H, H_out, given = inputs.hidden_size, inputs.h0.size(1), inputs.x.dtype
     wide = torch.promote_types(given, torch.float32)
     has_c, gates = options.has_c, options.gates
     shapes: list[tuple[tuple[int, ...], torch.dtype]] = [
-        ((T, B, H), given),
-        ((B, H), wide),
+        ((T, B, H_out), given),
+        ((B, H_out), wide),
         ((*options.several, B, H) if has_c else (0,), wide),
         ((0,), wide),
     ]
@@ -47,8 +49,7 @@ def forward_shapes(
         (True, (T * B, gates * H), given),
         (third > 0, (third * T * B, H), wide),
         (has_c, (*options.several, T * B, H), wide),
-        # no projection
-        (False, (0,), wide),
+        (inputs.weight_hr is not None, (T * B, H), given),
     ):
         shapes.append((form if save and kept else (0,), dtype))
     return shapes
@@ -78,7 +79,11 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     frames, width = plan.T * plan.B, plan.gates * plan.H
     z_x, z_h, saved_third, saved_c = results.saved
     z_x, z_h = (z if z.numel() else inputs.x.new_empty(frames, width) for z in (z_x, z_h))
-    h = narrow = output.flatten(0, 1)
+    weight_hr = inputs.weight_hr
+    # h as the next step reads it, and as the cell makes it
+    h = narrow = projected = output.flatten(0, 1)
+    if weight_hr is not None:
+        h = narrow = results.saved_made if save else inputs.x.new_empty(frames, plan.H)
     if plan.narrow:
         h = saved_third[:frames] if options.skips else absent
         h = h if h.numel() else inputs.x.new_empty(frames, plan.H, dtype=plan.wide)
@@ -90,7 +95,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     torch.mm(plan.pack(inputs.x), inputs.weight_ih.t(), out=z_x[: plan.frames])
     x = finish(z_x[: plan.frames], plan, inputs.gamma_input, taken.input)
     state = inputs.h0 if inputs.c0 is None else inputs.c0
-    seen, earlier, weight = inputs.h0.to(narrow.dtype), 0, inputs.weight_hh.t()
+    seen, earlier, weight = inputs.h0.to(plan.given), 0, inputs.weight_hh.t()
     layout = plan.layout(back=False)
     if cuda and save:
         # refuse a call now if the kernels cannot run its backward pass
@@ -100,13 +105,15 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
         hidden, out, sites = plan.sites(first, taken)
         variant = plan.variant(hidden, out)
         if stop == first + 1 and not cuda:
-            torch.mm(seen[:n], weight, out=z_h[start : start + n])
+            recurrent_product(seen[:n], weight, z_h[start : start + n])
             grid, how = plan.launch(n)
             step.forward[grid](
                 x, z_h, state, c, h, narrow, *sites,
                 start, earlier, n, hidden.row, hidden.pitch, out.row, out.pitch, plan.H,
                 S=variant, **how,
             )  # fmt: skip
+            if weight_hr is not None:
+                torch.mm(narrow[start : start + n], weight_hr.t(), out=projected[start : start + n])
         elif layout is not None:
             passes.launch(
                 plan, layout, (first, stop), ((hidden, out), sites),
@@ -123,15 +130,21 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
                 hidden.pitch, out.row, out.skip, out.pitch, plan.H, S=variant, **how,
             )  # fmt: skip
         earlier = plan.starts[stop - 1]
-        seen, state = narrow[earlier : earlier + plan.sizes[stop - 1]], c
-    h_n = plan.last(h[: plan.frames])
+        seen, state = projected[earlier : earlier + plan.sizes[stop - 1]], c
+    ends = h if weight_hr is None else projected
+    h_n = plan.last(ends[: plan.frames]).to(plan.wide)
     c_n = inputs.x.new_empty(0, dtype=plan.wide)
     if c is not h:
         each_last = [plan.last(each[: plan.frames]) for each in separated(c, 2)]
         c_n = each_last[0] if len(each_last) == 1 else torch.stack(each_last)
     if plan.ragged:
-        output = plan.unpack(narrow[: plan.frames])
+        output = plan.unpack(projected[: plan.frames])
     return results._replace(output=output, h_n=h_n, c_n=c_n)
+
+
+def recurrent_product(left: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Multiply by a matrix, or by a vector that stands for a diagonal one."""
+    (torch.mul if weight.dim() == 1 else torch.mm)(left, weight, out=out)
 
 
 def _allocate(plan: Plan, save: bool) -> Results:
@@ -145,6 +158,6 @@ def _allocate(plan: Plan, save: bool) -> Results:
             partly = name.startswith("taken_") and not plan.takes_all
             made[name] = (new_zeros if partly else new_empty)(shape, dtype=dtype)
     # no view, which would not take detach_()
-    output = new_empty(plan.T, plan.B, plan.H)
+    output = new_empty(plan.T, plan.B, plan.H_out)
     absent = new_empty(0, dtype=plan.wide)
     return Results(output=output, h_n=output, c_n=output, all_c=absent, **made)

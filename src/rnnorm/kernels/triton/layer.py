@@ -15,13 +15,14 @@ from torch import Tensor
 
 from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
+from rnnorm.cells.indrnn import IndRNN
 from rnnorm.cells.ligru import LiGRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request, listed
 from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
-from rnnorm.kernels.inputs import separated
+from rnnorm.kernels.inputs import independent, separated
 from rnnorm.norm import population
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, may_vary
@@ -53,11 +54,12 @@ UNAVAILABLE = _unavailable()
 _PROVEN = (LSTM(), GRU(), RNN(), RNN("relu"))
 #: the layers that the kernels compute
 COVERAGE = Coverage(
-    (*_PROVEN, GRU("both"), LiGRU()),
+    (*_PROVEN, GRU("both"), LiGRU(), IndRNN("tanh"), IndRNN()),
     {
         BatchNorm: ("input", "recurrent", "joint", "cell"),
         LayerNorm: ("input", "recurrent", "cell"),
     },
+    projected=True,
 )
 
 
@@ -68,10 +70,9 @@ def _interpreted() -> bool:
 
 def worse(request: Request) -> str:
     """Say why only ``use_backend`` runs the kernels for a request, empty if they run unasked."""
-    if not proven(request.cell):
-        return (
-            f"its kernels have not run {request.cell} on a GPU yet: use_backend('triton') runs them"
-        )
+    if request.projected or not proven(request.cell):
+        what = "proj_size" if request.projected else request.cell
+        return f"its kernels have not run {what} on a GPU yet: use_backend('triton') runs them"
     return unproven(request.device)
 
 
@@ -126,7 +127,12 @@ def _launch(device: torch.device) -> str:
 
 def refuses(request: Request) -> str:
     """Say why the kernels do not compute a layer, empty if they do."""
-    return unfit(request) or COVERAGE.refuses(request)
+    if why := unfit(request) or COVERAGE.refuses(request):
+        return why
+    if independent(request.cell) and request.dtype.itemsize < 4:
+        # h would be rounded at every step, and errors do not fade where a weight is near 1
+        return f"it computes {request.cell.name} in float32 and float64 alone"
+    return ""
 
 
 def unfit(request: Request) -> str:

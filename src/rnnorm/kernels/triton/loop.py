@@ -13,7 +13,7 @@ import triton.language as tl
 from rnnorm.kernels.triton.block import Frames, Upstream
 from rnnorm.kernels.triton.site import Site
 from rnnorm.kernels.triton.step import Downstream, step_backward, step_forward
-from rnnorm.kernels.triton.tile import address, hint_multiple, span
+from rnnorm.kernels.triton.tile import address, hint_multiple, load, locate, parameter, span
 
 
 class Product(NamedTuple):
@@ -77,6 +77,15 @@ def _multiply(
 
 
 @triton.jit
+def _scale(a, first, n, vector, z, to, units, TILE: tl.constexpr):
+    """Store a program's part of n rows of ``a``, each times a vector, in rows of z."""
+    rows, cols, valid = locate(0, n, units, TILE)
+    left = load(a, first + rows, cols, valid, units, TILE)
+    right = parameter(vector, cols, cols < units, TILE)
+    tl.store(address(z, to + rows, cols, units), left * right, valid)
+
+
+@triton.jit
 def _wait(arrived, steps, TILE: tl.constexpr):
     """Wait until all programs whose results this one reads have done ``steps`` steps.
 
@@ -102,7 +111,7 @@ def forward(
     """Compute ``step.forward`` for several steps, none of them the first of the sequence.
 
     Args, besides those of ``step.forward``:
-        weight: W_h, transposed.
+        weight: W_h, transposed, or a vector that stands for a diagonal matrix if P is None.
         starts: the first frame of every step of the call and of the one after the last, int64.
         arrived: counter of arrived programs, int32, 0 at first.
         first: the first of these steps.
@@ -116,9 +125,13 @@ def forward(
     for t in range(first, stop):
         past, earlier = t - first, tl.load(starts + t - 1)
         start, n = span(starts, t)
-        if past > 0:
-            _wait(arrived, past, TILE)
-        _multiply(narrow, earlier, n, units, weight, z, start, units, S.gates, P, TILE)
+        if P is None:
+            tl.debug_barrier()
+            _scale(narrow, earlier, n, weight, z, start, units, TILE)
+        else:
+            if past > 0:
+                _wait(arrived, past, TILE)
+            _multiply(narrow, earlier, n, units, weight, z, start, units, S.gates, P, TILE)
         # a thread reads what other threads computed
         tl.debug_barrier()
         frames = Frames(x, z, before, start, earlier, n, units)
@@ -153,9 +166,13 @@ def backward(
         past, earlier = t - first, tl.load(starts + t - 1)
         start, n = span(starts, t)
         if back > 0:
-            _wait(arrived, back, TILE)
             after, later = span(starts, t + 1)
-            _multiply(d_z, after, later, S.gates * units, weight, product, 0, units, 1, P, TILE)
+            if P is None:
+                tl.debug_barrier()
+                _scale(d_z, after, later, weight, product, 0, units, TILE)
+            else:
+                _wait(arrived, back, TILE)
+                _multiply(d_z, after, later, S.gates * units, weight, product, 0, units, 1, P, TILE)
             tl.debug_barrier()
         frames = Frames(x, z, before, start, earlier, n, units)
         site, site_out = _advance_site(hidden, past * skip), _advance_site(out, past * skip_out)

@@ -107,7 +107,7 @@ def _operators(name: str, *, cuda: bool) -> Passes:
     def backward_operator(*arguments: Any) -> tuple[Tensor, ...]:
         """Return the gradients of x, states, weights, biases, peepholes, gammas and beta."""
         parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
-        check_call(inputs, options, DTYPES, uniform=True, plain=not cuda)
+        check_call(inputs, options, DTYPES, uniform=True, plain=not cuda, projected=not cuda)
         check_results(inputs, results, upstream, forward_shapes(inputs, options, True))
         return tuple(backward(*parts))
 
@@ -115,7 +115,7 @@ def _operators(name: str, *, cuda: bool) -> Passes:
     def forward_operator(*arguments: Any) -> tuple[Tensor, ...]:
         """Run the forward pass on ``Inputs``, ``Options`` and whether a backward pass follows."""
         inputs, options, save = forward_parts(contiguous(arguments))
-        check_call(inputs, options, DTYPES, uniform=True, plain=not cuda)
+        check_call(inputs, options, DTYPES, uniform=True, plain=not cuda, projected=not cuda)
         return tuple(forward(inputs, options, save, None))
 
     @forward_operator.register_fake

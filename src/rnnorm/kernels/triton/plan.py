@@ -62,7 +62,8 @@ class Plan:
         self.sizes: list[int] = inputs.sizes.tolist()
         self.starts = [0, *accumulate(self.sizes)]
         self.T, self.B, _ = inputs.x.shape
-        self.H = inputs.weight_hh.size(1)
+        #: units of the cell, and of h, which has fewer if it is projected
+        self.H, self.H_out = inputs.hidden_size, inputs.h0.size(1)
         self.frames = self.starts[-1]
         self.gates = options.gates
         self.wide = torch.promote_types(inputs.x.dtype, torch.float32)
@@ -134,7 +135,7 @@ class Plan:
         """
         if self.cuda:
             return passes.asked_layout(self.inputs, self.options, back=back)
-        if not proven(CELL_OF_NAME[self.options.cell]):
+        if self.inputs.weight_hr is not None or not proven(CELL_OF_NAME[self.options.cell]):
             return None
         return passes.layout_of(self.inputs, self.options, back=back, ragged=self.ragged)
 
@@ -147,12 +148,18 @@ class Plan:
     def _looped(self, back: bool) -> bool:
         """Tell whether a launch has many steps, as was measured on an H200, with up to 128 rows.
 
-        Ragged batches were compared with launches from the host, others with those of a graph.
+        Ragged batches were compared with launches from the host, others with those of a graph. A
+        cell whose recurrent weight is a vector was not measured.
         """
+        if self.inputs.weight_hr is not None:
+            return False
         units = self.H
+        (programs,), how = self.launch(self.B)
+        if self.options.heads is None:
+            # no program reads what another wrote
+            return bool(how["TILE"].one)
         if self.by_row:
             return units <= (256 if self.ragged else 128)
-        (programs,), how = self.launch(self.B)
         most = _programs_at_once(self.inputs.x.device)
         if self.B > 128 or not how["TILE"].one or programs > most:
             return False
@@ -265,10 +272,11 @@ class Plan:
         grid = (n if self.by_row else triton.cdiv(self.H, how.units),)
         if not looped:
             return grid, {"TILE": how, **launch_options(how)}
+        independent = self.options.heads is None
         return grid, {
             "TILE": how,
-            "P": choose_product(how, self.options.rectified),
-            "launch_cooperative_grid": not self.by_row,
+            "P": None if independent else choose_product(how, self.options.rectified),
+            "launch_cooperative_grid": not (self.by_row or independent),
             **launch_options(how, looped=True),
         }
 
