@@ -7,7 +7,7 @@ from gpu_or_interpreter import DEVICE, INTERPRETED
 from triton.runtime.interpreter import GridExecutor
 
 import rnnorm
-from rnnorm.kernels.triton import graphs
+from rnnorm.kernels.triton import graphs, operators
 from rnnorm.kernels.triton.graphs import SIGHTINGS, Graphs
 
 _launch = GridExecutor.__call__
@@ -106,6 +106,18 @@ def test_evaluation_has_a_graph_of_its_own(captures):
         for output, x in zip(found, calls, strict=True):
             torch.testing.assert_close(output, layer(x)[0])
     assert captures == [1]
+
+
+@pytest.mark.parametrize("make", [rnnorm.LSTM, rnnorm.IndRNN])
+def test_so_has_a_large_call_where_steps_are_launched_one_by_one(make, captures, monkeypatch):
+    monkeypatch.setattr(operators, "_MOST_COPIED", 0)
+    both(
+        lambda: make(3, 4, norm="layer", **LIKE),
+        lambda: torch.randn(2, 5, 3, **LIKE),
+        SIGHTINGS + 1,
+        monkeypatch,
+    )
+    assert captures == [2]
 
 
 def test_ragged_batches_are_launched_step_by_step(captures, monkeypatch):

@@ -12,8 +12,9 @@ from rnnorm.kernels.cuda import persistent
 from rnnorm.kernels.cuda.arguments import extra_of
 from rnnorm.kernels.cuda.layout import MOST_ROWS, Gpu, Layout, lay_out
 from rnnorm.kernels.cuda.persistent import RefusedError, Variant
-from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.inputs import CELL_OF_NAME, Inputs, Options
 from rnnorm.kernels.precision import float32_precision
+from rnnorm.kernels.triton.layer import proven
 
 if TYPE_CHECKING:
     # the module imports Triton
@@ -36,7 +37,9 @@ def layout_of(inputs: Inputs, options: Options, *, back: bool, ragged: bool) -> 
         back: whether the backward pass is launched.
         ragged: whether some rows end before the last step.
     """
-    x, units = inputs.x, inputs.weight_hh.size(1)
+    x, units = inputs.x, inputs.hidden_size
+    if inputs.weight_hr is not None or not proven(CELL_OF_NAME[options.cell]):
+        return None
     if len(x) < 2 or why_not_multiplied(x.dtype, rectified=options.rectified):
         return None
     by_row = "row" in options.by_site

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.cuda.layout import Layout
-from rnnorm.kernels.inputs import CELL_OF_NAME, Inputs, Options, Sites
+from rnnorm.kernels.inputs import Inputs, Options, Sites
 from rnnorm.kernels.precision import float32_precision
 from rnnorm.kernels.triton.block import StepVariant
 from rnnorm.kernels.triton.generate import equations
-from rnnorm.kernels.triton.layer import proven
 from rnnorm.kernels.triton.loop import Product
 from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
@@ -135,8 +134,6 @@ class Plan:
         """
         if self.cuda:
             return passes.asked_layout(self.inputs, self.options, back=back)
-        if self.inputs.weight_hr is not None or not proven(CELL_OF_NAME[self.options.cell]):
-            return None
         return passes.layout_of(self.inputs, self.options, back=back, ragged=self.ragged)
 
     def kept(self, site: str) -> list[int]:
