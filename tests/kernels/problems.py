@@ -69,6 +69,10 @@ MORE_NORMS = {
     "rms-carry-gate": RMSNorm(cell=False, carry=True, over="gate"),
     "rms-joint-term": RMSNorm(**_APART, joint=True, over="term"),
     "mixed": resolve({"input": BatchNorm(input="sequence"), "recurrent": LayerNorm(eps=1e-3)}),
+    "mixed-input": resolve(
+        {"input": "layer", "recurrent": BatchNorm(eps=1e-3), "cell": BatchNorm(eps=1e-3)}
+    ),
+    "mixed-rms": resolve({"input": RMSNorm(over="gate"), "recurrent": LayerNorm(over="term")}),
     "mixed-cell": resolve({"input": "layer", "recurrent": RMSNorm(over="gate"), "cell": "batch"}),
     "mixed-carry": resolve({"joint": "batch", "carry": "rms"}),
 }

@@ -103,6 +103,9 @@ MORE = {
     "carry-gate": {"cell": "LSTM", "norm": "rms-carry-gate", "dropout": "candidate", **RAGGED},
     "carry-evaluation": {"cell": "LSTM", "norm": "batch-carry", "age": "own", **RESETS}
     | {"min_rows": None},
+    "mixed": {"cell": "GRU", "norm": "mixed", **RAGGED},
+    "mixed-input": {"cell": "LSTM", "norm": "mixed-input", **RAGGED, "min_rows": 4},
+    "mixed-rms": {"cell": "LSTM", "norm": "mixed-rms", **RESETS},
     "one-step": {"cell": "LSTM-all", "norm": "all", "dropout": "every", "shape": (1, 4, 2, 3)},
 }
 

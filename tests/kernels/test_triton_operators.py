@@ -174,6 +174,11 @@ def test_populations_are_those_of_the_reference():
         ("LSTM", {"norm": "carry"}, "site 'carry'"),
         ("LSTM", {"peephole": "all"}, "has no LSTM"),
         ("GRU", {"reset_after": False}, "has no GRU"),
+        (
+            "LSTM",
+            {"norm": {"recurrent": "layer", "cell": "batch"}},
+            "one norm for all sites but input",
+        ),
         ("IndRNN", {"dtype": torch.bfloat16}, "it computes IndRNN in float32 and float64 alone"),
         ("LSTM", {"recurrent_dropout": rnnorm.Zoneout()}, "no recurrent dropout"),
     ],

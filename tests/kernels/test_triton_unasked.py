@@ -12,6 +12,7 @@ from rnnorm.cells.ligru import LiGRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.triton import layer
+from rnnorm.norm.presets import resolve
 from rnnorm.norm.spec import BatchNorm
 
 GPU = torch.device("cuda", 0)
@@ -86,6 +87,9 @@ def test_cells_that_no_gpu_has_run_are_run_where_they_are_asked_for(gpu):
     projected = request._replace(cell=LSTM(), projected=True)
     assert layer.refuses(projected) == ""
     assert layer.worse(projected).startswith("its kernels have not run proj_size on a GPU yet")
+    mixed = request._replace(cell=LSTM(), norm=resolve({"input": "batch", "recurrent": "layer"}))
+    assert layer.refuses(mixed) == ""
+    assert layer.worse(mixed).startswith("its kernels have not run a spec for each site on a GPU")
 
 
 def test_nor_in_an_interpreter(gpu, monkeypatch):

@@ -63,6 +63,9 @@ MORE = {
     "gru-both": {"cell": "GRU_BOTH", "norm": "all", **RAGGED, **EVALUATION},
     "gru-both-joint": {"cell": "GRU_BOTH", "norm": "joint", "bias": False, **RAGGED},
     "gru-both-layer": {"cell": "GRU_BOTH", "norm": "layer", **DENSE},
+    "mixed": {"cell": "LSTM", "norm": "mixed", **RAGGED},
+    "mixed-evaluation": {"cell": "GRU", "norm": "mixed", **RAGGED, **EVALUATION},
+    "mixed-input": {"cell": "LSTM", "norm": "mixed-input", "min_rows": 4, **RAGGED},
     "projected": {"cell": "LSTM", "norm": "all", "proj_size": 4, **RAGGED},
     "projected-evaluation": {"cell": "LSTM", "norm": "joint-cell", "proj_size": 4, **DENSE}
     | EVALUATION,

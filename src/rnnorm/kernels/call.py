@@ -184,7 +184,7 @@ class Coverage:
         over: the columns that may share the statistics of a row, as ``LayerNorm.over`` names them.
         states: whether it returns every state of every step.
         projected: whether h may be projected (``proj_size``).
-        mixed: whether the sites of a layer may have different specs.
+        apart: sites that may have another spec than the others.
     """
 
     cells: Sequence[Cell]
@@ -193,7 +193,7 @@ class Coverage:
     over: tuple[str | None, ...] = (None,)
     states: bool = False
     projected: bool = False
-    mixed: bool = False
+    apart: tuple[str, ...] = ()
 
     def refuses(self, request: Request) -> str:
         """Say why the kernel does not compute a request, empty if it does."""
@@ -236,8 +236,9 @@ class Coverage:
                 # an option has its default where it is not used
                 if not known and value != getattr(kind, field, None):
                     return f"it has no {kind.__name__}({field}={value!r})"
-        if not self.mixed and len(specs) > 1 and len({*map(id, specs.values())}) > 1:
-            return "it has one norm for all sites"
+        together = [spec for site, spec in specs.items() if field_of(site) not in self.apart]
+        if len({(type(s), s.eps, getattr(s, "over", None)) for s in together}) > 1:
+            return " but ".join(["it has one norm for all sites", *self.apart])
         if "carry" in specs and "cell" in specs:
             return "it has no cell site beside a carry site"
         if "carry" in specs and getattr(cell, "peephole", None):

@@ -147,7 +147,7 @@ def check_call(
         inputs: contiguous tensors, not checked otherwise.
         options: options, not checked.
         dtypes: dtypes of x that the kernel takes.
-        uniform: whether the kernel takes one norm for all sites.
+        uniform: whether the kernel takes one norm for all sites but the input.
         plain: whether the kernel takes neither resets, peepholes, masks nor a carry site, and of
             the norms of single rows only layer norm over the cell's own groups of gates.
         projected: whether the kernel takes an LSTM's projection.
@@ -185,9 +185,8 @@ def _is_computed(
     """Tell whether a kernel computes a layer with these options, as ``check_call`` describes it."""
     if options.cell not in CELL_OF_NAME or len(scopes) != 3 or not {*scopes} <= {*SCOPES}:
         return False
-    kinds, last = {*scopes} - {"off"}, scopes[2]
+    kinds, last, together = {*scopes} - {"off"}, scopes[2], {*scopes[1:]} - {"off"}
     taken = options.min_rows >= 0 and not kinds.isdisjoint({"frame", "sequence"})
-    together = {"row"}, {"rms"}, {"frame"}, {"frame", "sequence"}, {"sequence"}
     sums_terms = "joint" in CELL_OF_NAME[options.cell].sites and scopes[0] == "off"
     return (
         "sequence" not in scopes[1:]
@@ -197,7 +196,7 @@ def _is_computed(
         and (not options.wants_all_c or (options.has_c and not uniform))
         # after a reset rows have different ages
         and not (resets and taken)
-        and (not (uniform and kinds) or {kind.partition("-")[0] for kind in kinds} in together)
+        and not (uniform and len({kind.partition("-")[0] for kind in together}) > 1)
         and (not plain or kinds <= {"row", "frame", "sequence"})
     )
 

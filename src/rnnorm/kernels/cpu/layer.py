@@ -24,7 +24,7 @@ COVERAGE = Coverage(
     over=(None, "term", "gate"),
     states=True,
     projected=True,
-    mixed=True,
+    apart=SITES,
 )
 # a user's cell is compiled without a projection
 _OF_OWN_CELLS = replace(COVERAGE, projected=False)

@@ -24,6 +24,7 @@ COVERAGE = Coverage(
     dict.fromkeys((BatchNorm, LayerNorm, RMSNorm), SITES),
     PLACES,
     over=(None, "term", "gate"),
+    apart=("input",),
 )
 #: why only ``use_backend`` runs the kernels by themselves
 UNPROVEN = "its kernels have not run such layers on a GPU yet: use_backend('cuda') runs them"

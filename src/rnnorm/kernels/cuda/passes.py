@@ -42,7 +42,7 @@ def layout_of(inputs: Inputs, options: Options, *, back: bool, ragged: bool) -> 
         return None
     if len(x) < 2 or why_not_multiplied(x.dtype, rectified=options.rectified):
         return None
-    by_row = "row" in options.by_site
+    by_row = "row" in options.by_site[1:]
     if by_row and units <= (_FEW_UNITS_RAGGED if ragged else _FEW_UNITS):
         return None
     evaluated = not by_row and options.min_rows < 0
@@ -105,7 +105,7 @@ def _lay_out(gpu: Gpu, inputs: Inputs, options: Options, back: bool) -> Layout |
 
 def groups_of(options: Options) -> int:
     """Return how many statistics a row of the hidden term has, 0 with statistics over rows."""
-    by_row = {*options.by_site} - {"off", "frame", "sequence"}
+    by_row = {*options.by_site[1:]} - {"off", "frame"}
     return options.blocks_of(options.by_site.hidden) if by_row else 0
 
 

@@ -25,7 +25,7 @@ def finish(z: Tensor, plan: Plan, gamma: Tensor | None, taken: Moments) -> Tenso
     shift = plan.shift_input
     if gamma is None:
         return z if shift is None else z + shift
-    if plan.by_row:
+    if plan.row_sites.input:
         return _join([y for y, *_ in _by_row(z, plan, gamma)])
     y = torch.empty_like(z)
     for source, starts, _ in _segments(plan, taken):
@@ -44,7 +44,7 @@ def undo(
     """Return the gradients of raw terms, γ and shift from that of the finished terms."""
     if gamma is None:
         return d_y.to(z.dtype), None, d_y.sum(0, dtype=plan.wide)
-    if plan.by_row:
+    if plan.row_sites.input:
         pieces = []
         for (start, stop), (_, wide, mean, inverse, scale) in zip(
             plan.blocks("input"), _by_row(z, plan, gamma), strict=True
@@ -84,16 +84,16 @@ def _by_row(z: Tensor, plan: Plan, gamma: Tensor) -> Iterator[tuple[Any, ...]]:
 
     RMS norm has no mean, and one over the root mean square.
     """
-    shift = plan.shift_input
+    shift, eps = plan.shift_input, plan.options.eps.input
     for start, stop in plan.blocks("input"):
         wide, scale = z[:, start:stop].to(plan.wide).contiguous(), gamma[start:stop]
         offset = None if shift is None else shift[start:stop]
-        if plan.rms:
-            inverse = torch.rsqrt(wide.square().mean(1, keepdim=True) + plan.eps)
+        if plan.scopes.input.startswith("rms"):
+            inverse = torch.rsqrt(wide.square().mean(1, keepdim=True) + eps)
             y = wide * inverse * scale
             yield y if offset is None else y.add_(offset), wide, None, inverse, scale
             continue
-        y, mean, inverse = torch.native_layer_norm(wide, wide.shape[1:], scale, offset, plan.eps)
+        y, mean, inverse = torch.native_layer_norm(wide, wide.shape[1:], scale, offset, eps)
         yield y, wide, mean, inverse, scale
 
 
@@ -120,6 +120,7 @@ def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]
 def _launch(z: Tensor, starts: Tensor, plan: Plan) -> tuple[tuple[int, int], dict[str, Any]]:
     """Return the grid and the compile options for the segments of z that ``starts`` gives."""
     rows = plan.B if len(starts) > 2 else plan.frames
-    how = tile(False, rows, z.size(1), plan.wide, plan.eps)._replace(units=_COLUMNS)
+    how = tile(False, rows, z.size(1), plan.wide, plan.options.eps.input)
+    how = how._replace(units=_COLUMNS)
     grid = (triton.cdiv(z.size(1), _COLUMNS), len(starts) - 1)
     return grid, {"TILE": how, **launch_options(how)}

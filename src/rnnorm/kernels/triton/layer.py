@@ -60,6 +60,7 @@ COVERAGE = Coverage(
         LayerNorm: ("input", "recurrent", "cell"),
     },
     projected=True,
+    apart=("input",),
 )
 
 
@@ -70,10 +71,16 @@ def _interpreted() -> bool:
 
 def worse(request: Request) -> str:
     """Say why only ``use_backend`` runs the kernels for a request, empty if they run unasked."""
-    if request.projected or not proven(request.cell):
-        what = "proj_size" if request.projected else request.cell
-        return f"its kernels have not run {what} on a GPU yet: use_backend('triton') runs them"
-    return unproven(request.device)
+    new: object = None
+    if not proven(request.cell):
+        new = request.cell
+    elif request.projected:
+        new = "proj_size"
+    elif len({*map(id, request.cell.norms(request.norm).values())}) > 1:
+        new = "a spec for each site"
+    if new is None:
+        return unproven(request.device)
+    return f"its kernels have not run {new} on a GPU yet: use_backend('triton') runs them"
 
 
 def proven(cell: Cell) -> bool:

@@ -69,16 +69,16 @@ class Plan:
         self.given = inputs.x.dtype
         self.narrow = self.wide != self.given
         self.scopes = options.by_site
-        kinds = {scope.partition("-")[0] for scope in self.scopes}
-        #: whether rows are normalised by themselves, and whether by their root mean square
-        self.by_row, self.rms = not kinds.isdisjoint({"row", "rms"}), "rms" in kinds
+        kinds = Sites._make([scope.partition("-")[0] for scope in self.scopes])
+        #: by site, whether rows are normalised by themselves
+        self.row_sites = Sites._make([kind in ("row", "rms") for kind in kinds])
+        #: whether the steps normalise rows by themselves, and whether by their root mean square
+        self.by_row, self.rms = any(self.row_sites[1:]), "rms" in kinds[1:]
         #: whether there is recurrent dropout
         self.drops = any([mask is not None for mask in inputs.masks])
         self.cuda = cuda
-        # a site that is not normalised has an epsilon of its own
-        used = [eps for eps, scope in zip(options.eps, self.scopes, strict=True) if scope != "off"]
-        #: epsilon of all sites
-        self.eps = used[0] if used else 1.0
+        #: epsilon of the steps: a site that is not normalised has another
+        self.eps = options.eps.hidden if self.scopes.hidden != "off" else options.eps.cell
         self.inputs, self.options = inputs, options
         biases = [inputs.bias_ih, inputs.bias_hh]
         if not options.separate:
@@ -212,7 +212,7 @@ class Plan:
     def source(self, site: str, t: int, taken: Moments) -> Source:
         """Return where a site, a field of ``Sites``, has its statistics at step t."""
         scope, (mean, var) = getattr(self.scopes, site), taken
-        if scope == "off" or self.by_row:
+        if scope == "off" or getattr(self.row_sites, site):
             return Source("off" if scope == "off" else "own", mean, var, 0, 0, 0)
         whole = scope == "sequence"
         taking = self.frames >= self.options.min_rows >= 0 if whole else self.taking
