@@ -58,7 +58,8 @@ class _Written(NamedTuple):
         x: gradient of the finished input terms of all frames.
         z: gradient of the recurrent terms of all frames.
         product: gradient that reaches h of the step before through the recurrent product.
-        projected: gradient of the projected h of all frames, without elements where there is none.
+        projected: gradient of the projected h of all frames, in the dtype of the products; without
+            a projection nothing is written.
         carried: gradient that reaches the states beside h, of which a step reads one buffer and
             writes the other.
         carried_h: gradient that reaches h beside the product, alike.
@@ -105,7 +106,7 @@ def run_backward(
     saved = _saved(plan, results)
     d_output, d_h, d_c, _ = upstream
     d_h_frames = _gradient_of_frames(plan, d_output, d_h)
-    written = _allocate(plan)
+    written = _allocate(plan, d_h_frames)
     several = (*options.several, plan.B, plan.H)
     d_c = inputs.h0.new_zeros(several, dtype=plan.wide) if d_c is None else d_c.to(plan.wide)
     _run_steps(plan, saved, d_h_frames, d_c, written)
@@ -127,8 +128,8 @@ def _saved(plan: Plan, results: Results) -> _Saved:
     return _Saved(z_x, z_h, narrow, h, c, fresh, made, results.moments)
 
 
-def _allocate(plan: Plan) -> _Written:
-    """Return what the steps write, with zeros where they add."""
+def _allocate(plan: Plan, d_h: Tensor) -> _Written:
+    """Return what the steps write, with zeros where they add, given the gradient of h."""
     options, x, wide = plan.options, plan.inputs.x, plan.wide
     B, H, width = plan.B, plan.H, plan.gates * plan.H
     carried = carried_h = x.new_empty(2, *options.several, B, H, dtype=wide)
@@ -136,11 +137,13 @@ def _allocate(plan: Plan) -> _Written:
         # the gradient of an h that skips the product, or is kept by zoneout
         carried_h = x.new_empty(2, B, H, dtype=wide)
     rows = B if plan.by_row else 1
+    # in its own dtype the gradient of h becomes that of the projected h
+    copied = plan.narrow and plan.inputs.weight_hr is not None
     return _Written(
         x.new_empty(plan.frames, width),
         x.new_empty(plan.frames, width),
         x.new_empty(B, plan.H_out),
-        x.new_empty(plan.frames if plan.inputs.weight_hr is not None else 0, plan.H_out),
+        torch.empty_like(d_h, dtype=plan.given) if copied else d_h,
         carried,
         carried_h,
         x.new_zeros(3, H, dtype=wide),
@@ -186,7 +189,8 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
             if inputs.weight_hr is not None:
                 frames = slice(start, start + n)
                 d_h[start : start + later] += product[:later]
-                written.projected[frames] = d_h[frames]
+                if plan.narrow:
+                    written.projected[frames] = d_h[frames]
                 torch.mm(written.projected[frames], inputs.weight_hr, out=d_made[frames])
             step.backward[grid](
                 x, z, state if first else before, c, *sites,
