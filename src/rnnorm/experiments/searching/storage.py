@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.exceptions import OptunaError
@@ -18,10 +19,13 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from rnnorm.experiments.files import check_size, file_exists, refuse_special
 
 _JOURNAL = "journal:"
+#: options of an SQLite file: no connection outlives its use, not even where optuna refuses the file
+SQLITE = {"poolclass": NullPool}
 
 
 def is_storage(name: str) -> bool:
@@ -122,7 +126,8 @@ def open_storage(url: str, new: bool = True) -> Iterator[BaseStorage]:
     driver = make_url(url)
     if driver.drivername == "postgresql":
         driver = driver.set(drivername="postgresql+psycopg")
-    storage = _connected(driver.render_as_string(hide_password=False), name, new)
+    options = {} if path is None else SQLITE
+    storage = _connected(driver.render_as_string(hide_password=False), name, new, options)
     with closing_connections(storage):
         yield storage
 
@@ -158,12 +163,14 @@ def _file(url: str) -> Path | None:
     return Path(database)
 
 
-def _connected(url: str, name: str, new: bool, tries: int = 5) -> RDBStorage:
+def _connected(
+    url: str, name: str, new: bool, options: dict[str, Any], tries: int = 5
+) -> RDBStorage:
     """Connect to a database, with several tries."""
     try:
         # optuna would fill in braces of its URL template
         template = url.replace("{", "{{").replace("}", "}}")
-        return RDBStorage(template, skip_table_creation=not new)
+        return RDBStorage(template, engine_kwargs=options, skip_table_creation=not new)
     except ImportError as error:
         raise ValueError(f"{name} needs a driver that is not installed: {error}") from error
     except (OptunaError, SQLAlchemyError, RuntimeError) as error:
@@ -173,7 +180,7 @@ def _connected(url: str, name: str, new: bool, tries: int = 5) -> RDBStorage:
             raise ValueError(f"{name} cannot be opened: {reason}") from error
     # try again, since two processes may make the tables at the same time
     time.sleep(1)
-    return _connected(url, name, new, tries - 1)
+    return _connected(url, name, new, options, tries - 1)
 
 
 # optuna begins each line of a journal so

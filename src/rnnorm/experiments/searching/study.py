@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from rnnorm.experiments.console import text_table
 from rnnorm.experiments.files import check_size, file_exists, refuse_special
 from rnnorm.experiments.searching.storage import (
+    SQLITE,
     closing_connections,
     naming_file,
     open_storage,
@@ -123,19 +125,13 @@ def open_study(
 @contextmanager
 def _storage(path: Path) -> Iterator[RDBStorage]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # a storage that refuses the file leaves its connections open
-    with ExitStack() as connections:
-
-        def connect() -> sqlite3.Connection:
-            connection = sqlite3.connect(path.resolve(), check_same_thread=False)
-            return connections.enter_context(closing(connection))
-
-        with naming_file(path):
-            _check_database(path)
-            # by a function, since ?, % and {} have a meaning within a URL
-            storage = RDBStorage(f"sqlite:///{FILE}", engine_kwargs={"creator": connect})
-        with closing_connections(storage):
-            yield storage
+    with naming_file(path):
+        _check_database(path)
+        # connect by a function, since ?, % and {} have a meaning within a URL
+        connect = partial(sqlite3.connect, path.resolve(), check_same_thread=False)
+        storage = RDBStorage(f"sqlite:///{FILE}", engine_kwargs={"creator": connect, **SQLITE})
+    with closing_connections(storage):
+        yield storage
 
 
 def _check_database(path: Path) -> None:
