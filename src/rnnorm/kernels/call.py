@@ -238,7 +238,8 @@ class Coverage:
                     return f"it has no {kind.__name__}({field}={value!r})"
         together = [spec for site, spec in specs.items() if field_of(site) not in self.apart]
         if len({(type(s), s.eps, getattr(s, "over", None)) for s in together}) > 1:
-            return " but ".join(["it has one norm for all sites", *self.apart])
+            others = f" but {', '.join(self.apart)}" if self.apart else ""
+            return f"it has one norm for all sites{others}"
         if "carry" in specs and "cell" in specs:
             return "it has no cell site beside a carry site"
         if "carry" in specs and getattr(cell, "peephole", None):

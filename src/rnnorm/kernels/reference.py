@@ -95,7 +95,8 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
     if isinstance(step, int) and reset is None:
         ages = range(step, step + T)
     else:
-        # Python 3.13.0 crashes if torch.jit.trace looks at names here that a closure reads, as n
+        # Python 3.13.0 crashes in torch.jit.trace if a variable here has the name of one that a
+        # closure reads, as n
         ages = [age[:rows] for age, rows in zip(ages_of(call).unbind(0), sizes, strict=True)]
     active = B
     outputs: list[Tensor] = []

@@ -58,8 +58,6 @@ class _Written(NamedTuple):
         x: gradient of the finished input terms of all frames.
         z: gradient of the recurrent terms of all frames.
         product: gradient that reaches h of the step before through the recurrent product.
-        projected: gradient of the projected h of all frames, in the dtype of the products; without
-            a projection nothing is written.
         carried: gradient that reaches the states beside h, of which a step reads one buffer and
             writes the other.
         carried_h: gradient that reaches h beside the product, alike.
@@ -73,7 +71,6 @@ class _Written(NamedTuple):
     x: Tensor
     z: Tensor
     product: Tensor
-    projected: Tensor
     carried: Tensor
     carried_h: Tensor
     peephole: Tensor
@@ -106,11 +103,11 @@ def run_backward(
     saved = _saved(plan, results)
     d_output, d_h, d_c, _ = upstream
     d_h_frames = _gradient_of_frames(plan, d_output, d_h)
-    written = _allocate(plan, d_h_frames)
+    written = _allocate(plan)
     several = (*options.several, plan.B, plan.H)
     d_c = inputs.h0.new_zeros(several, dtype=plan.wide) if d_c is None else d_c.to(plan.wide)
     _run_steps(plan, saved, d_h_frames, d_c, written)
-    return _gradients(plan, saved, written, wants_x)
+    return _gradients(plan, saved, d_h_frames, written, wants_x)
 
 
 def _saved(plan: Plan, results: Results) -> _Saved:
@@ -128,8 +125,8 @@ def _saved(plan: Plan, results: Results) -> _Saved:
     return _Saved(z_x, z_h, narrow, h, c, fresh, made, results.moments)
 
 
-def _allocate(plan: Plan, d_h: Tensor) -> _Written:
-    """Return what the steps write, with zeros where they add, given the gradient of h."""
+def _allocate(plan: Plan) -> _Written:
+    """Return what the steps write, with zeros where they add."""
     options, x, wide = plan.options, plan.inputs.x, plan.wide
     B, H, width = plan.B, plan.H, plan.gates * plan.H
     carried = carried_h = x.new_empty(2, *options.several, B, H, dtype=wide)
@@ -137,13 +134,10 @@ def _allocate(plan: Plan, d_h: Tensor) -> _Written:
         # the gradient of an h that skips the product, or is kept by zoneout
         carried_h = x.new_empty(2, B, H, dtype=wide)
     rows = B if plan.by_row else 1
-    # in its own dtype the gradient of h becomes that of the projected h
-    copied = plan.narrow and plan.inputs.weight_hr is not None
     return _Written(
         x.new_empty(plan.frames, width),
         x.new_empty(plan.frames, width),
         x.new_empty(B, plan.H_out),
-        torch.empty_like(d_h, dtype=plan.given) if copied else d_h,
         carried,
         carried_h,
         x.new_zeros(3, H, dtype=wide),
@@ -157,7 +151,8 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
     Args:
         plan: plan of the call.
         saved: what the forward pass left.
-        d_h: gradient of h of all frames.
+        d_h: gradient of h of all frames; to that of a projected h the steps add what reaches it
+            through the next step.
         d_c: gradient of the last states beside h.
         written: what the steps write.
     """
@@ -173,10 +168,11 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
     state = h if inputs.c0 is None else c
     before = inputs.h0 if inputs.c0 is None else inputs.c0
     later = 0
-    # the gradient of h as the cell made it, without what reaches it apart
-    d_made, apart = d_h, product
+    # the gradient of h as the cell made it, and the part of it that comes through the next step
+    d_made, through_next = d_h, product
     if inputs.weight_hr is not None:
-        d_made, apart = (inputs.x.new_zeros(n, plan.H) for n in (plan.frames, plan.B))
+        d_made = inputs.x.new_empty(plan.frames, plan.H)
+        through_next = inputs.x.new_zeros(plan.B, plan.H)
     layout = plan.layout(back=True)
     moments = _row_moments(plan, z, x, saved.fresh) if layout is not None and plan.by_row else []
     for first, stop in reversed(plan.runs(layout, back=True)):
@@ -189,12 +185,10 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
             if inputs.weight_hr is not None:
                 frames = slice(start, start + n)
                 d_h[start : start + later] += product[:later]
-                if plan.narrow:
-                    written.projected[frames] = d_h[frames]
-                torch.mm(written.projected[frames], inputs.weight_hr, out=d_made[frames])
+                torch.mm(d_h[frames].to(plan.given), inputs.weight_hr, out=d_made[frames])
             step.backward[grid](
                 x, z, state if first else before, c, *sites,
-                d_made, apart, carried[stop % 2], d_c, d_x, d_z, carried[first % 2], *sums,
+                d_made, through_next, carried[stop % 2], d_c, d_x, d_z, carried[first % 2], *sums,
                 start, earlier, n, later,
                 hidden.row, hidden.pitch, out.row, out.pitch, plan.H, S=variant, **how,
             )  # fmt: skip
@@ -225,9 +219,14 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
         later = n
 
 
-def _gradients(plan: Plan, saved: _Saved, written: _Written, wants_x: bool) -> Gradients:
-    """Return the gradients of the inputs, from what the steps wrote."""
+def _gradients(
+    plan: Plan, saved: _Saved, d_h: Tensor, written: _Written, wants_x: bool
+) -> Gradients:
+    """Return the gradients of the inputs, from what the steps wrote, also to ``d_h``."""
     inputs, options, d_z = plan.inputs, plan.options, written.z
+    d_weight_hr = None
+    if inputs.weight_hr is not None:
+        d_weight_hr = d_h.to(plan.given).t() @ saved.made
     d_z_x, d_gamma_input, d_shift_input = undo(
         written.x, saved.x, plan, inputs.gamma_input, saved.moments.input
     )
@@ -235,7 +234,7 @@ def _gradients(plan: Plan, saved: _Saved, written: _Written, wants_x: bool) -> G
     begin = plan.sizes[0]
     first = plan.seen(inputs.h0.to(plan.given), slice(begin))
     others = plan.seen(plan.before(saved.narrow), slice(begin, None))
-    if options.heads is None:
+    if plan.independent:
         d_weight_hh = (d_z[:begin] * first).sum(0) + (d_z[begin:] * others).sum(0)
     else:
         d_weight_hh = (d_z[:begin].t() @ first).addmm_(d_z[begin:].t(), others)
@@ -260,7 +259,7 @@ def _gradients(plan: Plan, saved: _Saved, written: _Written, wants_x: bool) -> G
         "bias_ih": d_bias_ih,
         "bias_hh": d_bias_hh,
         **{name: d.clone() for name, d in zip(PEEPHOLES, written.peephole, strict=True)},
-        "weight_hr": None if inputs.weight_hr is None else written.projected.t() @ saved.made,
+        "weight_hr": d_weight_hr,
         "gamma_input": d_gamma_input,
         "gamma_hidden": d_gamma,
         "gamma_cell": d_gamma_cell,

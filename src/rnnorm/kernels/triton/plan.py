@@ -63,6 +63,8 @@ class Plan:
         self.T, self.B, _ = inputs.x.shape
         #: units of the cell, and of h, which has fewer if it is projected
         self.H, self.H_out = inputs.hidden_size, inputs.h0.size(1)
+        #: whether the recurrent weight is a vector
+        self.independent = inputs.weight_hh.dim() == 1
         self.frames = self.starts[-1]
         self.gates = options.gates
         self.wide = torch.promote_types(inputs.x.dtype, torch.float32)
@@ -151,12 +153,12 @@ class Plan:
         if self.inputs.weight_hr is not None:
             return False
         units = self.H
+        if self.by_row and not self.independent:
+            return units <= (256 if self.ragged else 128)
         (programs,), how = self.launch(self.B)
-        if self.options.heads is None:
+        if self.independent:
             # no program reads what another wrote
             return bool(how["TILE"].one)
-        if self.by_row:
-            return units <= (256 if self.ragged else 128)
         most = _programs_at_once(self.inputs.x.device)
         if self.B > 128 or not how["TILE"].one or programs > most:
             return False
@@ -269,11 +271,10 @@ class Plan:
         grid = (n if self.by_row else triton.cdiv(self.H, how.units),)
         if not looped:
             return grid, {"TILE": how, **launch_options(how)}
-        independent = self.options.heads is None
         return grid, {
             "TILE": how,
-            "P": None if independent else choose_product(how, self.options.rectified),
-            "launch_cooperative_grid": not (self.by_row or independent),
+            "P": None if self.independent else choose_product(how, self.options.rectified),
+            "launch_cooperative_grid": not (self.by_row or self.independent),
             **launch_options(how, looped=True),
         }
 
