@@ -309,3 +309,25 @@ def test_a_state_that_is_given_twice(monkeypatch, repeated):
     for _ in range(4):
         torch.testing.assert_close(layer(x, (zeros, zeros)), on_reference(layer, x, (zeros, zeros)))
     assert not made
+
+
+@pytest.mark.parametrize("shrinking", [True, False])
+def test_a_backward_pass_of_more_shapes_than_are_remembered(shrinking):
+    cell = rnnorm.GRUCell(SIZE, 16, norm="layer", dtype=torch.float64)
+    layer = rnnorm.LSTM(SIZE, 16, norm="layer", dtype=torch.float64)
+    x = draw(100, SIZE)
+
+    def gradients():
+        total = 0.0
+        h = x.new_zeros(100, 16)
+        for n in range(100, 0, -1):
+            if shrinking:
+                h = cell(x[:n], h[:n])
+                total = total + h.sum()
+            else:
+                total = total + layer(x[:n].unsqueeze(1))[0].sum()
+        return torch.autograd.grad(total, [*(cell if shrinking else layer).parameters()])
+
+    found = gradients()
+    with rnnorm.use_backend("reference"):
+        torch.testing.assert_close(found, gradients())

@@ -136,7 +136,9 @@ class DenseCall:
         """Run the forward pass without autograd."""
         x, _, h, c, *_ = leaves
         layer, (T, B, _, units) = self.layer, self.sizes
-        layer.T, layer.B, layer.sizes = T, B, _sizes(T, B).data_ptr()
+        # held while the pass runs: calls of other sizes may drop it from the cache
+        active = _sizes(T, B)
+        layer.T, layer.B, layer.sizes = T, B, active.data_ptr()
         h_n = torch.empty_like(h)
         results = (h_n,) if self.one_step else (x.new_empty((T, B, units)), h_n)
         # field by field, which is faster than ``write_addresses``
@@ -229,6 +231,9 @@ class _DenseLayer(torch.autograd.Function):
         ]
         # another backward pass may have other gradients
         layer = Layer.from_buffer_copy(ctx.layer)
+        # that of the forward pass may have left the cache
+        active = _sizes(*ctx.sizes[:2])
+        layer.sizes = active.data_ptr()
         absent = [None] * (_RETURNED - len(upstream))
         # no short call has a projection, whose weight is the last leaf
         write_addresses(layer, _GRADIENTS, (*upstream, *absent, *found[:-1]))
