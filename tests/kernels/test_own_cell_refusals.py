@@ -190,3 +190,38 @@ def test_a_compiler_that_fails_is_asked_once_and_the_reference_runs(uncompiled, 
     assert len(uncompiled) == 1
     assert dispatch.calls["reference"] == before + 3
     assert "the test compiles nothing" in caplog.text
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_two_products_are_refused_where_ranks_are_synchronized_whichever_call_is_first(first):
+    asked = request_of(rnnorm.Recurrent(CELLS["reset"](), 3, 4, norm="batch"))
+    for synchronized in (first, not first):
+        why = cpu.refuses(asked._replace(synchronized=synchronized))
+        assert ("not merged across processes" in why) == synchronized
+
+
+def test_a_trace_that_raises_is_no_trace_that_was_compared(uncompiled):
+    draws = iter([None, OSError("no file"), *[None] * 9])
+
+    def step(self, weights, x_term, state, normalise, t):
+        if error := next(draws):
+            raise error
+        h = torch.tanh(self.preactivation(weights, x_term, state[0], normalise) * random.random())
+        return h, (h,)
+
+    model = rnnorm.Recurrent(with_step(step), 3, 4)
+    assert "OSError" in cpu.refuses(request_of(model))
+    assert "change at each call" in cpu.refuses(request_of(model))
+    assert not uncompiled
+
+
+def test_explain_says_why_equations_without_biases_are_refused(uncompiled):
+    def step(self, weights, x_term, state, normalise, t):
+        z = self.preactivation(weights, x_term, state[0], normalise)
+        h = torch.tanh(z if weights.bias_ih is None else 2 * z)
+        return h, (h,)
+
+    model = rnnorm.Recurrent(with_step(step), 3, 4)
+    x = torch.randn(2, 2, 3)
+    model(x)
+    assert "others without biases" in rnnorm.explain(model, x).why_not["cpu"]

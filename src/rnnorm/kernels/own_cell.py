@@ -70,15 +70,15 @@ class _Known:
         changes: whether its equations change too often to be compiled.
         compared: by key and the norm's id, why they are refused for what ``step`` computes, and
             the norm.
-        forms: by frame, key, the norm's id and masked places, why they are refused for their form,
-            and the norm.
+        forms: by frame, key, the norm's id, masked places and whether ranks are synchronized, why
+            they are refused for their form, and the norm.
     """
 
     cell: Cell
     keys: set[str] = field(default_factory=set)
     changes: bool = False
     compared: dict[tuple[str, int], tuple[str, Norm | None]] = field(default_factory=dict)
-    forms: dict[tuple[Frame, str, int, tuple[str, ...]], tuple[str, Norm | None]] = field(
+    forms: dict[tuple[Frame, str, int, tuple[str, ...], bool], tuple[str, Norm | None]] = field(
         default_factory=dict
     )
 
@@ -160,7 +160,7 @@ def _refuses(cell: Cell, request: Request, frame: Frame) -> str:
             if len(_known) >= 1024:
                 _known.clear()
             known = _known[id(cell)] = _Known(cell)
-        form = frame, key, id(request.norm), request.masked
+        form = frame, key, id(request.norm), request.masked, request.synchronized
         if form not in known.forms:
             known.forms[form] = _form_refused(graph, request, frame), request.norm
         why = known.forms[form][0] or _behaviour_refused(known, graph, key, request.norm)
@@ -231,19 +231,28 @@ def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None)
     cell = known.cell
     if key not in known.keys and not known.changes:
         before = _outside(cell)
-        known.keys.add(key)
         # the step may depend on a random number, for example
         differs = trace(cell).key != key or _outside(cell) != before
+        # not before, as the trace may raise
+        known.keys.add(key)
         known.changes = differs or len(known.keys) > _MOST
     if known.changes:
         return _CHANGES
     pair = key, id(norm)
     if pair not in known.compared:
-        units = 16 * cell.heads
-        if trace(cell, units, cell.weights(1, units, False)).key != key:
-            return "its equations are others without biases"
-        known.compared[pair] = difference(cell, cell_of(graph), norm), norm
+        known.compared[pair] = _difference(cell, graph, norm), norm
     return known.compared[pair][0]
+
+
+def _difference(cell: Cell, graph: Graph, norm: Norm | None) -> str:
+    """Say how a step differs from its graph, empty if it does not."""
+    units = 16 * cell.heads
+    try:
+        if trace(cell, units, cell.weights(1, units, False)).key != graph.key:
+            return "its equations are others without biases"
+        return difference(cell, cell_of(graph), norm)
+    except TraceError as error:
+        return str(error)
 
 
 def _outside(cell: Cell) -> tuple[object, ...]:
